@@ -1,0 +1,64 @@
+# The two commands a newcomer needs: `make run` and `make test`. Both set everything up first.
+
+PYTHON ?= python3
+PROMPT ?= def median(values):
+# What llama.cpp is built for: auto, cpu, cuda, metal or vulkan.
+ACCEL  ?= auto
+
+VENV   := .venv
+PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check
+
+# auto: CUDA needs a GPU that answers and a compiler for it; the compiler alone is not enough.
+ifeq ($(ACCEL),auto)
+  ifeq ($(shell uname -sm),Darwin arm64)
+    CHOSEN := metal
+  else ifneq ($(and $(shell nvidia-smi -L 2>/dev/null | grep -o GPU | head -n 1),$(shell command -v nvcc)),)
+    CHOSEN := cuda
+  else
+    CHOSEN := cpu
+  endif
+else
+  CHOSEN := $(ACCEL)
+endif
+
+FLAGS_cpu    := -DGGML_METAL=off
+FLAGS_cuda   := -DGGML_CUDA=on
+FLAGS_metal  := -DGGML_METAL=on
+FLAGS_vulkan := -DGGML_VULKAN=on
+ifeq ($(FLAGS_$(CHOSEN)),)
+  $(error ACCEL is $(ACCEL); it must be auto, cpu, cuda, metal or vulkan)
+endif
+
+# The multimodal library is not used. Flags of the caller's own come last and win.
+BUILD_FLAGS := -DLLAVA_BUILD=off $(FLAGS_$(CHOSEN)) $(CMAKE_ARGS)
+READY := $(VENV)/.ready-$(CHOSEN)
+
+export PROMPT
+
+.PHONY: run test lint fuzz setup clean
+
+run: setup ## Run the bundled pair on PROMPT
+	@$(VENV)/bin/specdec run --baseline "$$PROMPT"
+
+test: setup ## Run the tests
+	$(VENV)/bin/python -m pytest
+
+lint: setup ## Check style and types
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+setup: $(READY) ## Make .venv and build llama.cpp for this machine
+
+# pip's cache does not know CMAKE_ARGS, so each accelerator's wheel has a cache of its own inside it:
+# the first set-up builds for some minutes, every later one takes seconds.
+$(READY): pyproject.toml Makefile
+	@echo "Setting up for $(CHOSEN). The first time, llama.cpp is compiled: some minutes."
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) install -q --upgrade "pip>=25.1"
+	@if ls $(VENV)/.ready-* >/dev/null 2>&1 && ! test -e $@; then $(PIP) uninstall -q -y llama-cpp-python; fi
+	@CMAKE_ARGS="$(BUILD_FLAGS)" $(PIP) install -q --cache-dir "$$($(PIP) cache dir)/specdec-$(CHOSEN)" --group dev -e .
+	@rm -f $(VENV)/.ready-* && touch $@
+
+clean: ## Remove everything that set-up and tests made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -1,0 +1,3 @@
+from specdec_cli.cli.app import main
+
+main()

@@ -1,0 +1,46 @@
+"""The command line's root: which commands there are, and how their errors end."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from specdec_cli import __version__
+from specdec_cli.cli.doctor import doctor
+from specdec_cli.cli.errors import ErrorReporting
+from specdec_cli.cli.run import run
+
+app = typer.Typer(
+    name="specdec",
+    cls=ErrorReporting,
+    help="Exact speculative decoding for local GGUF models: faster answers, not one word changed.",
+    epilog='Try it with the bundled pair:  specdec run "def median(values):"',
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"specdec {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of specdec itself."""
+
+
+app.command()(run)
+app.command()(doctor)
+
+
+def main() -> None:
+    """The `specdec` command."""
+    app()

@@ -1,0 +1,140 @@
+"""`specdec doctor`: what this installation can do, and what would make it do more."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def doctor(json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """Say what this installation can do: build, devices, memory, versions, caches, the bundled pair."""
+    import json
+
+    findings = _findings()
+    if json_:
+        typer.echo(json.dumps(findings, indent=2))
+    else:
+        _show(findings)
+    raise typer.Exit(0 if findings["bundled_pair"]["ok"] else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpu:
+    """An accelerator that the system shows, whether or not the build can use it."""
+
+    name: str
+    accel: str
+    missing: str
+
+
+def _findings() -> dict[str, Any]:
+    from specdec_cli import __version__
+    from specdec_cli.llama import library
+    from specdec_cli.models import hub, profiles
+
+    devices = library.devices()
+    gpu = None if library.supports_gpu() else _unused_gpu()
+    return {
+        "versions": {
+            "specdec": __version__,
+            "python": platform.python_version(),
+            **library.versions(),
+            "huggingface-hub": hub.version(),
+            "platform": platform.platform(),
+        },
+        "build": library.build_flags(),
+        "gpu_offload": library.supports_gpu(),
+        "devices": [asdict(device) for device in devices],
+        "threads": library.physical_cores(),
+        "memory_available": library.available_memory(),
+        "unused_gpu": {**asdict(gpu), "command": _enable(gpu)} if gpu else None,
+        "weights_cache": str(hub.cache_dir()),
+        "config": str(profiles.config_dir()),
+        "profiles": profiles.names(),
+        "bundled_pair": _bundled_pair(),
+    }
+
+
+def _bundled_pair() -> dict[str, Any]:
+    """Read, compare and run the demo pair: one token from each model."""
+    from specdec_cli.cli.session import Session, check_pair
+    from specdec_cli.cli.settings import resolve
+    from specdec_cli.decoding.errors import SpecdecError
+    from specdec_cli.llama.interrupt import Interrupt
+
+    try:
+        settings = resolve("demo", {"max_tokens": 8})
+        pair = check_pair(settings)
+        with Interrupt() as interrupt, Session(pair, settings, interrupt) as session:
+            prompt = session.target.tokenize("def main():")
+            session.open_contexts(len(prompt))
+            steps = sum(1 for _ in session.events(prompt, seed=0))
+    except SpecdecError as error:
+        return {"ok": False, "problem": f"{error} {error.hint}"}
+    return {"ok": steps > 2, "target": str(pair.target_path), "draft": str(pair.draft_path), "tokenizers": "identical"}
+
+
+def _unused_gpu() -> _Gpu | None:
+    """A GPU that is there but that this build cannot use."""
+    if sys.platform == "darwin" and platform.machine() == "arm64":
+        return _Gpu("Apple silicon", "metal", "")
+    if names := _ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"):
+        return _Gpu(names.splitlines()[0], "cuda", "" if shutil.which("nvcc") else "the CUDA toolkit (nvcc)")
+    if any(Path("/dev/dri").glob("renderD*")):
+        return _Gpu("a GPU with a render node", "vulkan", "" if shutil.which("glslc") else "the Vulkan SDK (glslc)")
+    return None
+
+
+def _enable(gpu: _Gpu) -> str:
+    """The command that rebuilds llama.cpp for this GPU."""
+    flag = {"cuda": "GGML_CUDA", "metal": "GGML_METAL", "vulkan": "GGML_VULKAN"}[gpu.accel]
+    return (
+        f'CMAKE_ARGS="-D{flag}=on" {sys.executable} -m pip install --force-reinstall --no-cache-dir --no-deps '
+        "llama-cpp-python"
+    )
+
+
+def _ask(*command: str) -> str:
+    """What a program prints, or nothing if it is not there or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _show(findings: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, version in findings["versions"].items():
+        grid.add_row(name, version)
+    grid.add_row("build", findings["build"])
+    for device in findings["devices"]:
+        size = f"{device['free'] / 1e9:.1f} of {device['total'] / 1e9:.1f} GB free"
+        grid.add_row(device["kind"], f"{device['name']}: {device['description']}, {size}")
+    grid.add_row("threads", str(findings["threads"]))
+    grid.add_row("GPU offload", "all layers by default" if findings["gpu_offload"] else "not in this build")
+    grid.add_row("weights", findings["weights_cache"])
+    grid.add_row("settings", findings["config"])
+    grid.add_row("profiles", ", ".join(findings["profiles"]))
+    pair = findings["bundled_pair"]
+    grid.add_row("bundled pair", "works: tokenizers identical, both models decode" if pair["ok"] else pair["problem"])
+    console.print(grid)
+    if gpu := findings["unused_gpu"]:
+        console.print(f"\n{gpu['name']} is there, but this build cannot use it. To enable it:", style="bold")
+        if gpu["missing"]:
+            console.print(f"  first install {gpu['missing']}, then")
+        console.print(f"  make ACCEL={gpu['accel']} setup     (in a checkout)")
+        console.print(f"  {gpu['command']}", soft_wrap=True, markup=False)

@@ -1,0 +1,44 @@
+"""From an exception to one line that says what, one that says what to do, and an exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+from typer.core import TyperGroup
+
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
+
+INTERRUPTED = 130
+
+
+class ErrorReporting(TyperGroup):
+    """The command group: every known error ends here. SPECDEC_DEBUG=1 shows tracebacks instead."""
+
+    def invoke(self, ctx):  # type: ignore[no-untyped-def]  # Typer's vendored Click has no public Context type
+        """Run a command, and turn what it raises into a message and an exit code."""
+        try:
+            return super().invoke(ctx)
+        except SpecdecError as error:
+            if os.environ.get("SPECDEC_DEBUG"):
+                raise
+            complain(error)
+            ctx.exit(error.exit_code)
+        except (KeyboardInterrupt, Interrupted):
+            print("specdec: interrupted", file=sys.stderr)
+            ctx.exit(INTERRUPTED)
+        except BrokenPipeError:
+            close_stdout()
+
+
+def complain(error: SpecdecError) -> None:
+    """Print what went wrong and what to do. Never raises, even if stderr is closed."""
+    lines = [f"specdec: {error}", *([f"  {error.hint}"] if error.hint else [])]
+    with contextlib.suppress(OSError):
+        print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def close_stdout() -> None:
+    """The reader of our output has gone: what is still buffered must not complain when Python exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

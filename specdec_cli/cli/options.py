@@ -1,0 +1,191 @@
+"""The options that several commands share, each spelt once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_MODEL = "Models"
+_SPEC = "Speculation"
+_SAMPLING = "Sampling"
+_MACHINE = "Machine"
+
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        "-m",
+        help="Target model: a .gguf file or a profile.",
+        rich_help_panel=_MODEL,
+        envvar="SPECDEC_TARGET",
+    ),
+]
+Draft = Annotated[
+    str | None,
+    typer.Option("--draft", "-md", help="Draft model: a .gguf file.", rich_help_panel=_MODEL, envvar="SPECDEC_DRAFT"),
+]
+Profile = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        "-p",
+        help="A named pair; sets both models. Default: the bundled demo.",
+        rich_help_panel=_MODEL,
+        envvar="SPECDEC_PROFILE",
+    ),
+]
+DraftTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--draft-tokens",
+        "-k",
+        help="Tokens to draft per step. [default: 3]",
+        rich_help_panel=_SPEC,
+        envvar="SPECDEC_DRAFT_TOKENS",
+    ),
+]
+DraftMinP = Annotated[
+    float | None,
+    typer.Option(
+        help="Stop drafting where the draft's best token has less probability. [default: 0]",
+        rich_help_panel=_SPEC,
+        envvar="SPECDEC_DRAFT_MIN_P",
+    ),
+]
+Drafter = Annotated[
+    str | None,
+    typer.Option(
+        help="What drafts: model, or none for the target alone. [default: model]",
+        rich_help_panel=_SPEC,
+        envvar="SPECDEC_DRAFTER",
+    ),
+]
+Accept = Annotated[
+    str | None,
+    typer.Option(
+        help="How drafts are accepted: rejection (accepts most) or match (with a seed, the very text of the target alone). [default: rejection]",
+        rich_help_panel=_SPEC,
+        envvar="SPECDEC_ACCEPT",
+    ),
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option("--max-tokens", "-n", help="Tokens to generate at most. [default: 256]", envvar="SPECDEC_MAX_TOKENS"),
+]
+Temp = Annotated[
+    float | None,
+    typer.Option(
+        "--temp", help="Temperature; 0 is greedy. [default: 0]", rich_help_panel=_SAMPLING, envvar="SPECDEC_TEMP"
+    ),
+]
+TopK = Annotated[
+    int | None,
+    typer.Option(
+        "--top-k",
+        help="Keep the k likeliest tokens; 0 is off. [default: 40]",
+        rich_help_panel=_SAMPLING,
+        envvar="SPECDEC_TOP_K",
+    ),
+]
+TopP = Annotated[
+    float | None,
+    typer.Option(
+        "--top-p",
+        help="Keep the likeliest tokens up to this sum; 1 is off. [default: 0.95]",
+        rich_help_panel=_SAMPLING,
+        envvar="SPECDEC_TOP_P",
+    ),
+]
+MinP = Annotated[
+    float | None,
+    typer.Option(
+        "--min-p",
+        help="Drop tokens below this share of the likeliest; 0 is off. [default: 0.05]",
+        rich_help_panel=_SAMPLING,
+        envvar="SPECDEC_MIN_P",
+    ),
+]
+RepeatPenalty = Annotated[
+    float | None,
+    typer.Option(
+        help="Penalty for recent tokens; 1 is off. [default: 1]",
+        rich_help_panel=_SAMPLING,
+        envvar="SPECDEC_REPEAT_PENALTY",
+    ),
+]
+FrequencyPenalty = Annotated[
+    float | None,
+    typer.Option(
+        help="Penalty for each recent occurrence. [default: 0]",
+        rich_help_panel=_SAMPLING,
+        envvar="SPECDEC_FREQUENCY_PENALTY",
+    ),
+]
+PresencePenalty = Annotated[
+    float | None,
+    typer.Option(
+        help="Penalty for having occurred recently. [default: 0]",
+        rich_help_panel=_SAMPLING,
+        envvar="SPECDEC_PRESENCE_PENALTY",
+    ),
+]
+RepeatLastN = Annotated[
+    int | None,
+    typer.Option(
+        help="How many tokens back the penalties look. [default: 64]",
+        rich_help_panel=_SAMPLING,
+        envvar="SPECDEC_REPEAT_LAST_N",
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        "--seed", "-s", help="Seed for sampling. [default: random]", rich_help_panel=_SAMPLING, envvar="SPECDEC_SEED"
+    ),
+]
+Ctx = Annotated[
+    int | None,
+    typer.Option(
+        "--ctx",
+        "-c",
+        help="Context in tokens. [default: what prompt and -n need]",
+        rich_help_panel=_MACHINE,
+        envvar="SPECDEC_CTX",
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        "-t",
+        help="CPU threads. [default: the physical cores]",
+        rich_help_panel=_MACHINE,
+        envvar="SPECDEC_THREADS",
+    ),
+]
+GpuLayers = Annotated[
+    int | None,
+    typer.Option(
+        "--gpu-layers",
+        "-ngl",
+        help="Target layers on the GPU; -1 is all. [default: -1]",
+        rich_help_panel=_MACHINE,
+        envvar="SPECDEC_GPU_LAYERS",
+    ),
+]
+GpuLayersDraft = Annotated[
+    int | None,
+    typer.Option(
+        "--gpu-layers-draft",
+        "-ngld",
+        help="Draft layers on the GPU; -1 is all. [default: -1]",
+        rich_help_panel=_MACHINE,
+        envvar="SPECDEC_GPU_LAYERS_DRAFT",
+    ),
+]
+PromptFile = Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")]
+Raw = Annotated[bool, typer.Option("--raw", help="Send the prompt as it is, without the chat template.")]
+System = Annotated[str | None, typer.Option(help="System message, for models with a chat template.")]
+Stop = Annotated[list[str] | None, typer.Option(help="End the answer at this string; may be repeated.")]

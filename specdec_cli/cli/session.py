@@ -1,0 +1,216 @@
+"""A pair of models, checked, loaded and ready to run prompts. What `run` uses, and whatever else runs a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+
+import numpy as np
+
+from specdec_cli.cli.settings import Settings
+from specdec_cli.decoding.accept import RULES
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.length import FixedLength
+from specdec_cli.decoding.loop import Ending, generate
+from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler, top_two_margin
+from specdec_cli.decoding.text import TextStream
+from specdec_cli.decoding.types import Drafter, Event
+from specdec_cli.display.tables import Memory
+from specdec_cli.drafters.model import ModelDrafter
+from specdec_cli.drafters.none import NoDrafter
+from specdec_cli.llama import library
+from specdec_cli.llama.context import N_BATCH, LlamaContext
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.model import Model
+from specdec_cli.llama.target import LlamaTarget
+from specdec_cli.models import memory, vocab
+from specdec_cli.models.gguf import Header, read_header
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two model files whose headers have been read and found to fit; `draft` is None without a draft model."""
+
+    target: Header
+    target_path: Path
+    draft: Header | None
+    draft_path: Path | None
+    n_shared: int
+    notes: tuple[str, ...]
+
+
+def check_pair(settings: Settings) -> Pair:
+    """Read both headers and compare the tokenizers; loads nothing.
+
+    Raises SpecdecError on an unusable file, IncompatiblePair on different tokenizers.
+    """
+    target_path = Path(settings.target)
+    target = read_header(target_path)
+    if settings.drafter == "none":
+        return Pair(target, target_path, None, None, 0, ())
+    if settings.draft is None:
+        raise SpecdecError(
+            f"no draft model is given for {target_path.name}",
+            "Name one with -md; to run the target alone, use --drafter none.",
+        )
+    draft_path = Path(settings.draft)
+    draft = read_header(draft_path)
+    comparison = vocab.compare(target, draft)
+    comparison.require()
+    notes = [comparison.reason] if comparison.verdict == "padded" else []
+    if draft.n_params > target.n_params:
+        notes.append(
+            f"the draft is larger than the target ({draft.n_params / 1e6:,.1f} against {target.n_params / 1e6:,.1f} "
+            "million parameters): it will slow the target down"
+        )
+    return Pair(target, target_path, draft, draft_path, comparison.n_shared, tuple(notes))
+
+
+class Session:
+    """The models of a pair in memory, with contexts once `open_contexts` knows how long they must be."""
+
+    def __init__(self, pair: Pair, settings: Settings, interrupt: Interrupt) -> None:
+        started = perf_counter()
+        self.pair = pair
+        self.settings = settings
+        self._interrupt = interrupt
+        self._threads = settings.threads or library.physical_cores()
+        self._draft_context: LlamaContext | None = None
+        self._target_context: LlamaContext | None = None
+        self._draft: Model | None = None
+        self.target = Model(pair.target_path, settings.gpu_layers, interrupt)
+        if pair.draft_path is not None:
+            self._draft = Model(pair.draft_path, settings.gpu_layers_draft, interrupt)
+        self.load_s = perf_counter() - started
+        self.notes: tuple[str, ...] = ()
+        if settings.ctx and settings.ctx > self.target.n_ctx_train:
+            trained = self.target.n_ctx_train
+            self.notes = (f"-c {settings.ctx:,} is more than the {trained:,} tokens that the target was trained on",)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def open_contexts(self, prompt_tokens: int) -> None:
+        """Make room for a prompt and its answer, or for what `--ctx` says.
+
+        Raises SpecdecError if the prompt is longer than that, or memory is short.
+        """
+        settings, trained = self.settings, self.target.n_ctx_train
+        needed = prompt_tokens + settings.max_tokens
+        n_ctx = settings.ctx or min(-(-needed // 256) * 256, trained)
+        if prompt_tokens > n_ctx - 1:
+            longer = f"; the model was trained on {trained:,}" if settings.ctx and n_ctx < trained else ""
+            raise SpecdecError(
+                f"the prompt has {prompt_tokens:,} tokens, the context holds {n_ctx:,}{longer}",
+                "Shorten the prompt." if not longer else "Shorten the prompt or give a larger -c.",
+            )
+        memory.require(self.pair.target, self.pair.draft, n_ctx, library.available_memory(), library.supports_gpu())
+        rows = min(settings.draft_tokens + 1, N_BATCH)
+        self._target_context = LlamaContext(self.target, n_ctx, rows, self._threads, self._interrupt)
+        if self._draft is not None:
+            n_ctx_draft = n_ctx if n_ctx > trained else min(n_ctx, self._draft.n_ctx_train)
+            self._draft_context = LlamaContext(self._draft, n_ctx_draft, 1, self._threads, self._interrupt)
+
+    @property
+    def n_ctx(self) -> int:
+        """Tokens that the target's context holds; 0 before `open_contexts`."""
+        return self._target_context.n_ctx if self._target_context else 0
+
+    def events(
+        self, prompt: Sequence[int], seed: int, stop: Sequence[str] = (), alone: bool = False
+    ) -> Iterator[Event]:
+        """Decode an answer with the session's settings; `alone` leaves the drafter out, for the baseline."""
+        settings = self.settings
+        if self._target_context is None:
+            raise RuntimeError("open_contexts comes first")
+        sampler = StandardSampler(sampling_of(settings))
+        return generate(
+            prompt,
+            LlamaTarget(self._target_context),
+            NoDrafter() if alone else self._drafter(sampler, seed),
+            length_of(settings),
+            RULES[settings.accept],
+            sampler,
+            np.random.default_rng(seed),
+            TextStream(self.target.piece, stop),
+            Ending(settings.max_tokens, self.target.is_end, self._interrupt.is_set),
+        )
+
+    def describe(self) -> str:
+        """The settings of a run in one line."""
+        settings, pair = self.settings, self.pair
+        if pair.draft_path is None:
+            parts = [pair.target_path.name, "alone"]
+        else:
+            parts = [f"{pair.target_path.name} + {pair.draft_path.name}", f"k={settings.draft_tokens}"]
+            parts += [f"draft-min-p={settings.draft_min_p:g}"] if settings.draft_min_p else []
+        parts.append(f"temp={settings.temp:g}, accept={settings.accept}" if settings.temp else "greedy")
+        return ", ".join([*parts, f"{self._threads} threads", f"context {self.n_ctx:,}"])
+
+    def memory(self) -> list[Memory]:
+        """What the models take: weights, and the cache at the context that was opened."""
+        found = [Memory("target", self.target.size_bytes, memory.cache_bytes(self.pair.target, self.n_ctx))]
+        if self._draft is not None and self._draft_context is not None and self.pair.draft is not None:
+            cache = memory.cache_bytes(self.pair.draft, self._draft_context.n_ctx)
+            found.append(Memory("draft", self._draft.size_bytes, cache))
+        return found
+
+    def margin_after(self, tokens: Sequence[int]) -> float:
+        """How far apart the target's two best logits are after `tokens`."""
+        if self._target_context is None:
+            raise RuntimeError("open_contexts comes first")
+        return top_two_margin(LlamaTarget(self._target_context).prefill(tokens)[0])
+
+    def _drafter(self, sampler: StandardSampler, seed: int) -> Drafter:
+        if self._draft_context is None:
+            return NoDrafter()
+        rng = np.random.default_rng((seed, 1))  # apart from the target's, which must not depend on the draft
+        draws = self.settings.accept == "rejection"
+        return ModelDrafter(self._draft_context, self.pair.n_shared, sampler, draws, rng)
+
+    def close(self) -> None:
+        """Free contexts, then models."""
+        for part in (self._draft_context, self._target_context, self._draft, self.target):
+            if part is not None:
+                part.close()
+
+
+def validate(settings: Settings) -> None:
+    """Raise UsageError on what the settings' own parts refuse, before a file is touched."""
+    sampling_of(settings)
+    length_of(settings)
+
+
+def length_of(settings: Settings) -> FixedLength:
+    """The draft-length policy that the settings ask for."""
+    return FixedLength(settings.draft_tokens, settings.draft_min_p)
+
+
+def sampling_of(settings: Settings) -> SamplingSettings:
+    """The part of the settings that makes distributions; raises UsageError on senseless values."""
+    return SamplingSettings(
+        temperature=settings.temp,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        min_p=settings.min_p,
+        repeat_penalty=settings.repeat_penalty,
+        frequency_penalty=settings.frequency_penalty,
+        presence_penalty=settings.presence_penalty,
+        penalty_window=settings.repeat_last_n,
+    )
+
+
+def first_difference(mine: Sequence[int], other: Sequence[int]) -> int | None:
+    """The first position at which two answers differ, a missing token included; None if they are equal."""
+    for i, (a, b) in enumerate(zip(mine, other, strict=False)):
+        if a != b:
+            return i
+    return None if len(mine) == len(other) else min(len(mine), len(other))

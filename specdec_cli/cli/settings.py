@@ -1,0 +1,108 @@
+"""Settings from their layers: flag or SPECDEC_* variable, the user's config.yaml, the profile, the default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.models import profiles
+
+DRAFTERS = ("model", "none")
+RULES = ("match", "rejection")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run needs to know, whatever layer it came from. Names are those of the options and of config.yaml."""
+
+    target: str = ""
+    draft: str | None = None
+    drafter: str = "model"
+    accept: str = "rejection"
+    draft_tokens: int = 3
+    draft_min_p: float = 0.0
+    max_tokens: int = 256
+    temp: float = 0.0
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repeat_last_n: int = 64
+    seed: int | None = None
+    ctx: int | None = None
+    threads: int | None = None
+    gpu_layers: int = -1
+    gpu_layers_draft: int = -1
+
+    def __post_init__(self) -> None:
+        for name, valid, fix in (
+            ("max_tokens", self.max_tokens >= 1, "Give -n 1 or more."),
+            ("ctx", self.ctx is None or self.ctx >= 1, "Give -c 1 or more, or leave it out."),
+            ("threads", self.threads is None or self.threads >= 1, "Give -t 1 or more, or leave it out."),
+            ("seed", self.seed is None or 0 <= self.seed < 2**63, "Give a whole number from 0."),
+            ("drafter", self.drafter in DRAFTERS, f"Drafters: {', '.join(DRAFTERS)}."),
+            ("accept", self.accept in RULES, f"Acceptance rules: {', '.join(RULES)}."),
+        ):
+            if not valid:
+                raise UsageError(f"{name.replace('_', ' ')} cannot be {getattr(self, name)}", fix)
+
+
+_NAMES = tuple(field.name for field in fields(Settings))
+_NUMBERS = {
+    field.name: float if "float" in str(field.type) else int
+    for field in fields(Settings)
+    if "str" not in str(field.type)
+}
+
+
+def resolve(profile: str | None, flags: dict[str, Any]) -> Settings:
+    """Merge the layers. flags: what the command line and the environment give, None where they do not.
+
+    With neither models nor a profile named, the bundled demo pair is used.
+    Raises UsageError on unknown or senseless values, SpecdecError on an unknown profile.
+    """
+    config_file = profiles.config_dir() / "config.yaml"
+    config = profiles.read_mapping(config_file) if config_file.is_file() else {}
+    profiles.check_keys(config, (*_NAMES, "profile"), config_file)
+    given = {name: value for name, value in flags.items() if value is not None}
+    named = profile or config.pop("profile", None)
+    layers = [given, config]
+    target = given.get("target") or config.get("target")
+    if named is None and target is None:
+        if "draft" in given or "draft" in config:
+            raise UsageError("a draft was given without a target", "Name the target with -m, or a pair with -p.")
+        named = profiles.DEMO
+    elif named is None and not str(target).endswith(".gguf") and target in profiles.names():
+        named = target
+        for layer in layers:
+            layer.pop("target", None)
+    if named is not None:
+        layers.append(_of_profile(str(named), config_file))
+    merged: dict[str, Any] = {}
+    for layer in reversed(layers):
+        merged.update(layer)
+    return Settings(**{name: _checked(name, value) for name, value in merged.items()})
+
+
+def _of_profile(name: str, config_file: Path) -> dict[str, Any]:
+    """A profile as a layer: its settings and its models, found beside it."""
+    profile = profiles.load(name)
+    profiles.check_keys(profile.settings, _NAMES, profile.folder / f"{name}.yaml")
+    models = {"target": profile.target, "draft": profile.draft}
+    return {**profile.settings, **{role: str(profile.folder / path) for role, path in models.items() if path}}
+
+
+def _checked(name: str, value: Any) -> Any:
+    """A value of the right kind: a settings file may hold anything."""
+    if value is None:
+        return None
+    kind = _NUMBERS.get(name)
+    right = isinstance(value, str) if kind is None else isinstance(value, (int, kind)) and not isinstance(value, bool)
+    if not right:
+        wanted = "text" if kind is None else "a number" if kind is float else "a whole number"
+        raise UsageError(f"{name} is {value!r}, not {wanted}", "Mend it in config.yaml or in the profile.")
+    return value

@@ -1,0 +1,65 @@
+"""A drafter that may fail without costing the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from specdec_cli.decoding.errors import Interrupted
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, LengthPolicy, Step
+
+_Result = TypeVar("_Result")
+
+
+class Speculation:
+    """A drafter and its length policy, until either raises; from then on nothing is drafted and `note` says why.
+
+    n_vocab: the target's; a draft with a token outside it would make the whole batch fail.
+    """
+
+    def __init__(self, drafter: Drafter, policy: LengthPolicy, n_vocab: int) -> None:
+        self.note: str | None = None
+        self._drafter = drafter
+        self._policy = policy
+        self._n_vocab = n_vocab
+
+    def start(self, prompt: Sequence[int]) -> int:
+        """Let the drafter read the prompt. Returns the number of tokens that a model had to decode."""
+        return self._guarded(lambda: self._drafter.start(prompt), 0)
+
+    def observe(self, step: Step) -> None:
+        """Tell drafter and policy what became of the last draft."""
+        if self.note is None:
+            self._guarded(lambda: self._observe(step), None)
+
+    def propose(self, context: Sequence[int], room: int) -> Draft:
+        """A draft of at most `room` tokens that the target can verify; empty when there is no use in one."""
+        if self.note is not None:
+            return NO_DRAFT
+        return self._guarded(lambda: self._propose(context, room), NO_DRAFT)
+
+    def _observe(self, step: Step) -> None:
+        self._drafter.observe(step)
+        self._policy.observe(step)
+
+    def _propose(self, context: Sequence[int], room: int) -> Draft:
+        budget = min(self._policy.limit(), room)
+        if budget < 1:
+            return NO_DRAFT
+        draft = self._drafter.propose(context, budget, self._policy)
+        if len(draft.tokens) > budget:
+            raise ValueError(f"it proposed {len(draft.tokens)} tokens where {budget} were asked for")
+        if draft.tokens and not 0 <= min(draft.tokens) <= max(draft.tokens) < self._n_vocab:
+            raise ValueError(f"it proposed a token outside the target's vocabulary: {draft.tokens}")
+        if draft.q is not None and len(draft.q) != len(draft.tokens):
+            raise ValueError("it did not give one distribution for each token")
+        return draft
+
+    def _guarded(self, action: Callable[[], _Result], otherwise: _Result) -> _Result:
+        try:
+            return action()
+        except Interrupted:
+            raise
+        except Exception as error:  # drafters are anybody's code: whatever they raise, the answer goes on
+            self.note = f"the {self._drafter.name} drafter failed and the target went on alone: {error}"
+            return otherwise

@@ -1,0 +1,151 @@
+"""What a run amounted to: a fold over its events, with no other source of truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from specdec_cli.decoding.types import Done, Event, FinishReason, Prefill, Step
+
+
+@dataclass(slots=True)
+class Report:
+    """The running totals of one run. Times are seconds of wall clock, display included.
+
+    drafted counts tokens sent to verification, accepted those kept, emitted those shown. `steps` are forward
+    passes of the target after the prompt's, so the first token, which the prompt's own pass yields, is
+    in `emitted` but belongs to no step.
+    """
+
+    prompt_tokens: int = 0
+    tokens: list[int] = field(default_factory=list)
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    reached: list[int] = field(default_factory=list)
+    """reached[i]: how often position i of a draft was drafted."""
+    kept: list[int] = field(default_factory=list)
+    """kept[i]: how often position i of a draft was accepted."""
+    histogram: list[int] = field(default_factory=list)
+    """histogram[n]: steps in which exactly n draft tokens were accepted."""
+    prefill_s: float = 0.0
+    ttft_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    sample_s: float = 0.0
+    total_s: float = 0.0
+    draft_prefill_s: float = 0.0
+    reason: FinishReason = "interrupted"
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> Report:
+        report = cls()
+        for event in events:
+            report.add(event)
+        return report
+
+    def add(self, event: Event) -> None:
+        """Fold one more event in."""
+        self.total_s = event.at
+        match event:
+            case Step():
+                self._add_step(event)
+            case Prefill(model="target"):
+                self.prompt_tokens = event.tokens
+                self.prefill_s += event.seconds
+            case Prefill():
+                self.prefill_s += event.seconds
+                self.draft_prefill_s = event.seconds
+            case Done():
+                self.reason = event.reason
+                self.notes = event.notes
+
+    def _add_step(self, step: Step) -> None:
+        self.tokens += [token.id for token in step.tokens]
+        self.sample_s += step.sample_s
+        if step.index == 0:
+            self.ttft_s = step.at
+            return
+        self.steps += 1
+        self.draft_s += step.draft_s
+        self.verify_s += step.verify_s
+        drafted = len(step.drafted)
+        self.drafted += drafted
+        self.accepted += step.accepted
+        while len(self.reached) < drafted:
+            self.reached.append(0)
+            self.kept.append(0)
+        for i in range(drafted):
+            self.reached[i] += 1
+            self.kept[i] += i < step.accepted
+        while len(self.histogram) <= step.accepted:
+            self.histogram.append(0)
+        self.histogram[step.accepted] += 1
+
+    @property
+    def emitted(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """accepted / drafted; None when nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def per_position(self) -> list[float]:
+        """The share of drafts accepted up to and including position i, of those that reached it."""
+        return [kept / reached for kept, reached in zip(self.kept, self.reached, strict=True)]
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        return (self.emitted - 1) / self.steps if self.steps else None
+
+    @property
+    def decode_s(self) -> float:
+        """From the first token to the end, without the draft model's reading of the prompt."""
+        return max(self.total_s - self.ttft_s - self.draft_prefill_s, 0.0) if self.tokens else 0.0
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens after the first over the time they took."""
+        return (self.emitted - 1) / self.decode_s if self.emitted > 1 and self.decode_s > 0 else None
+
+    @property
+    def tpot_ms(self) -> float | None:
+        """Time per output token after the first, in milliseconds."""
+        rate = self.tokens_per_s
+        return 1000.0 / rate if rate else None
+
+    @property
+    def overhead_s(self) -> float:
+        """What was neither drafting, verifying nor sampling: bookkeeping and the display."""
+        return max(self.decode_s - self.draft_s - self.verify_s - self.sample_s, 0.0)
+
+    def stats_json(self) -> dict[str, object]:
+        """The `stats` object of `run --json`."""
+        return {
+            "steps": self.steps,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "emitted": self.emitted,
+            "acceptance_rate": self.acceptance_rate,
+            "tokens_per_step": self.tokens_per_step,
+            "per_position": self.per_position,
+            "histogram": self.histogram,
+        }
+
+    def timing_json(self, load_s: float) -> dict[str, object]:
+        """The `timing` object of `run --json`."""
+        return {
+            "load_s": load_s,
+            "prefill_s": self.prefill_s,
+            "ttft_s": self.ttft_s,
+            "decode_s": self.decode_s,
+            "tokens_per_s": self.tokens_per_s,
+            "tpot_ms": self.tpot_ms,
+            "draft_s": self.draft_s,
+            "verify_s": self.verify_s,
+            "sample_s": self.sample_s,
+            "overhead_s": self.overhead_s,
+        }

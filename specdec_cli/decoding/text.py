@@ -1,0 +1,61 @@
+"""Token bytes to text: characters split across tokens are put together, stop strings never reach the screen."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Sequence
+
+
+class TextStream:
+    """Turns a stream of tokens into text that can be shown at once.
+
+    piece: the bytes of one token (empty for control tokens).
+    stop:  strings that end the answer; neither they nor anything after them is ever returned.
+    """
+
+    def __init__(self, piece: Callable[[int], bytes], stop: Sequence[str] = ()) -> None:
+        self.stopped = False
+        self._piece = piece
+        self._stop = tuple(stop)
+        self._held = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        """The text that became certain with this token; sets `stopped` when a stop string is complete."""
+        text = self._decoder.decode(self._piece(token))
+        return self._release(text) if self._stop else text
+
+    def flush(self) -> str:
+        """What was held back, at the end of the answer: an incomplete character, the start of a stop string."""
+        if self.stopped:
+            return ""
+        text = self._decoder.decode(b"", final=True)
+        if self._stop:
+            text = self._release(text)
+            if not self.stopped:
+                text, self._held = text + self._held, ""
+        return text
+
+    def render(self, tokens: Sequence[int]) -> tuple[str, ...]:
+        """The text of tokens that were thrown away, each by itself. Changes nothing."""
+        return tuple(self._piece(token).decode("utf-8", "replace") for token in tokens)
+
+    def _release(self, text: str) -> str:
+        self._held += text
+        ends = [at for at in map(self._held.find, self._stop) if at >= 0]
+        if ends:
+            self.stopped = True
+            safe, self._held = self._held[: min(ends)], ""
+            return safe
+        keep = max(_overlap(self._held, stop) for stop in self._stop)
+        cut = len(self._held) - keep
+        safe, self._held = self._held[:cut], self._held[cut:]
+        return safe
+
+
+def _overlap(text: str, stop: str) -> int:
+    """The length of the longest end of `text` that could be the start of `stop`."""
+    for size in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:size]):
+            return size
+    return 0

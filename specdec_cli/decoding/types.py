@@ -1,0 +1,243 @@
+"""The vocabulary of speculative decoding: drafts, verdicts, steps, and the protocols that make and consume them.
+
+Everything here is free of llama.cpp, of terminals and of files, so every part of the project can share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Logits: TypeAlias = NDArray[np.float32]
+"""(rows, n_vocab). Row 0 follows the pending token, row i the i-th draft token. Valid until the next forward pass."""
+
+Origin: TypeAlias = Literal["accepted", "correction", "bonus", "plain"]
+"""Where a token came from: the draft, the target against it, the target after the whole of it, the target alone."""
+
+FinishReason: TypeAlias = Literal["stop", "length", "stop_string", "context", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Categorical:
+    """A distribution over token ids.
+
+    ids:   int64 (n,), ascending; None means dense: `probs[i]` belongs to token i.
+    probs: float (n,), sums to 1.
+
+    Ascending ids rather than descending probability: a draw walks the ids, so two passes whose logits
+    differ in the last bits still map one uniform number to the same token, which a swap of two
+    near-equal probabilities would break.
+    """
+
+    ids: NDArray[np.int64] | None
+    probs: NDArray[np.floating[Any]]
+
+    def prob(self, token: int) -> float:
+        """The probability of one token; 0 for a token that was cut or does not exist."""
+        if self.ids is None:
+            return float(self.probs[token]) if token < self.probs.size else 0.0
+        place = int(self.ids.searchsorted(token))
+        return float(self.probs[place]) if place < self.ids.size and self.ids[place] == token else 0.0
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """One token, by inversion of the cumulative distribution: exactly one uniform number is used."""
+        if self.ids is None:
+            return _draw_dense(self.probs, rng.random())
+        cumulative = self.probs.cumsum()
+        place = int(cumulative.searchsorted(rng.random() * cumulative[-1], side="right"))
+        return int(self.ids[min(place, self.ids.size - 1)])
+
+
+def _draw_dense(probs: NDArray[np.floating[Any]], uniform: float) -> int:
+    """Invert the cumulative distribution in two stages, so that 150k probabilities are summed once, not scanned."""
+    block = 512
+    starts = np.arange(0, probs.size, block)
+    cumulative = np.add.reduceat(probs, starts).cumsum(dtype=np.float64)
+    goal = uniform * cumulative[-1]
+    at = min(int(cumulative.searchsorted(goal, side="right")), starts.size - 1)
+    inside = probs[starts[at] : starts[at] + block].cumsum(dtype=np.float64)
+    goal -= cumulative[at - 1] if at else 0.0
+    place = int(inside.searchsorted(goal, side="right"))
+    if place >= inside.size:  # rounding at the block's edge: the last token with any probability
+        place = int(inside.searchsorted(inside[-1]))
+    return int(starts[at]) + place
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a drafter proposes: a chain of tokens that may follow the pending token.
+
+    q[i] is the distribution that token i was really drawn from; `q=None` says the tokens were chosen
+    deterministically. `source` names the drafter.
+    """
+
+    tokens: tuple[int, ...] = ()
+    q: tuple[Categorical, ...] | None = None
+    source: str = ""
+
+
+NO_DRAFT = Draft()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of one verification: the first `accepted` draft tokens stand, then `token` follows.
+
+    probs holds the target's probability of each of these tokens, or is empty when decoding greedily.
+    """
+
+    accepted: int
+    token: int
+    kind: Origin
+    probs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token of the answer. `text` is what became displayable with it (bytes of a split character wait)."""
+
+    id: int
+    text: str
+    origin: Origin
+    p: float | None = None
+    q: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """A model has read the prompt. Times are seconds; `at` counts from the start of the run."""
+
+    model: Literal["target", "draft"]
+    tokens: int
+    seconds: float
+    at: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"event": "prefill", **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One round of draft and verify. `drafted` and `rejected_text` are what was proposed and what was thrown away.
+
+    Step 0 takes its token from the prompt's own forward pass, so it has no draft and costs no verification.
+    """
+
+    index: int
+    tokens: tuple[Token, ...]
+    drafted: tuple[int, ...]
+    accepted: int
+    rejected_text: tuple[str, ...]
+    source: str
+    draft_s: float
+    verify_s: float
+    sample_s: float
+    at: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"event": "step", **asdict(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The end of a run. `tail` is text that was held back as the possible start of a stop string."""
+
+    reason: FinishReason
+    tail: str
+    notes: tuple[str, ...]
+    at: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"event": "done", **asdict(self)}
+
+
+Event: TypeAlias = Prefill | Step | Done
+
+
+class LengthPolicy(Protocol):
+    """How many tokens to draft. It may look at the draft model's probabilities, never at the target's of the
+    same step; and it is asked before a token is drawn, because dropping a token for what it turned out to be
+    would bias the output.
+    """
+
+    @property
+    def uses_confidence(self) -> bool:
+        """Whether `go_on` needs the draft's confidence, which costs a softmax a token."""
+        ...
+
+    def limit(self) -> int:
+        """The most tokens to draft in the coming step; 0 verifies the pending token alone."""
+        ...
+
+    def go_on(self, drafted: int, confidence: float) -> bool:
+        """Whether to add another token to `drafted` ones. `confidence`: the draft's highest probability there."""
+        ...
+
+    def observe(self, step: Step) -> None:
+        """Learn from what came of a step."""
+        ...
+
+
+class Drafter(Protocol):
+    """Proposes tokens. Any exception it raises costs the speculation, never the answer."""
+
+    name: str
+
+    def start(self, prompt: Sequence[int]) -> int:
+        """Forget everything and read the prompt. Returns the number of tokens that a model had to decode."""
+        ...
+
+    def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
+        """Up to `budget` tokens to follow `context` (prompt and answer so far; its last token is the pending one)."""
+        ...
+
+    def observe(self, step: Step) -> None:
+        """Take note of what was committed: rewind, learn."""
+        ...
+
+
+class Target(Protocol):
+    """The model whose output is wanted."""
+
+    n_ctx: int
+    n_vocab: int
+    max_draft: int
+    """The longest draft that one pass can verify."""
+
+    def prefill(self, prompt: Sequence[int]) -> Logits:
+        """Forget everything and read the prompt. Returns one row: what follows it."""
+        ...
+
+    def verify(self, pending: int, draft: Draft) -> Logits:
+        """ONE forward pass over the pending token and the draft. Returns 1 + len(draft) rows."""
+        ...
+
+    def commit(self, verdict: Verdict) -> None:
+        """Keep the pending token and the accepted part of the draft, drop the rest."""
+        ...
+
+
+class Sampler(Protocol):
+    """Turns logits into distributions. The same object makes the target's p and the draft's q."""
+
+    @property
+    def greedy(self) -> bool: ...
+
+    def watch(self, context: Sequence[int]) -> None:
+        """Use this (growing) sequence as the history that penalties look at."""
+        ...
+
+    def argmax(self, row: NDArray[np.float32], ahead: Sequence[int] = ()) -> int:
+        """The most likely token. `ahead`: draft tokens between the end of the history and this row."""
+        ...
+
+    def categorical(self, row: NDArray[np.float32], ahead: Sequence[int] = ()) -> Categorical:
+        """The distribution that a token is drawn from."""
+        ...
+
+
+AcceptRule: TypeAlias = Callable[[Draft, Logits, Sampler, np.random.Generator], Verdict]

@@ -1,0 +1,144 @@
+"""The report under a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from specdec_cli.decoding.report import Report
+from specdec_cli.display.theme import LEGEND, STYLES
+
+_REASONS = {
+    "stop": "the model ended its answer",
+    "length": "reached -n",
+    "stop_string": "reached a stop string",
+    "context": "the context is full",
+    "interrupted": "interrupted",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineResult:
+    """The target alone on the same prompt with the same seed, and how its output compares.
+
+    divergence: (position, top-2 logit margin there), None when identical; `identical` is None where the two
+    are not meant to agree (sampling by rejection keeps the distribution, not the text).
+    """
+
+    tokens_per_s: float | None
+    identical: bool | None
+    divergence: tuple[int, float] | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """The `baseline` object of `run --json`."""
+        where = {"position": self.divergence[0], "margin": self.divergence[1]} if self.divergence else None
+        return {
+            "method": "measured",
+            "tokens_per_s": self.tokens_per_s,
+            "identical": self.identical,
+            "first_divergence": where,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of one model: its weights and its cache."""
+
+    name: str
+    weights: int
+    cache: int
+
+
+def run_report(
+    report: Report, settings: str, memory: list[Memory], baseline: BaselineResult | None, load_s: float
+) -> RenderableType:
+    """Everything a run has to say about itself."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row("settings", settings)
+    if report.drafted:
+        grid.add_row("acceptance", _acceptance(report))
+        grid.add_row("by position", _by_position(report))
+    if report.steps:
+        grid.add_row("steps", f"{report.steps} forward passes of the target, {report.tokens_per_step:.2f} tokens/step")
+    grid.add_row("speed", _speed(report))
+    if report.decode_s:
+        grid.add_row("time", _time(report))
+    grid.add_row(
+        "start", f"load {_seconds(load_s)}, prompt of {report.prompt_tokens} tokens {_seconds(report.prefill_s)}"
+    )
+    grid.add_row("memory", "; ".join(f"{m.name} {_bytes(m.weights)} + cache {_bytes(m.cache)}" for m in memory))
+    grid.add_row("speedup", _speedup(report, baseline))
+    grid.add_row("ended", f"{_REASONS[report.reason]} after {report.emitted} tokens")
+    notes = [Text(f"note: {note}", style="yellow") for note in report.notes]
+    return Group(*notes, grid)
+
+
+def legend() -> Text:
+    """What the styles of the tokens mean."""
+    line = Text()
+    for origin in LEGEND:
+        line.append(origin, STYLES[origin]).append("  ")
+    return line
+
+
+def speedup_of(report: Report, baseline: BaselineResult | None) -> float | None:
+    """Tokens per second over the measured baseline's; None when either is missing."""
+    if baseline is None or not baseline.tokens_per_s or not report.tokens_per_s:
+        return None
+    return report.tokens_per_s / baseline.tokens_per_s
+
+
+def _acceptance(report: Report) -> str:
+    return f"{report.acceptance_rate:.1%}  ({report.accepted} accepted of {report.drafted} drafted)"
+
+
+def _by_position(report: Report) -> str:
+    bars = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
+    parts = [f"{i}:{bars[min(int(rate * 8), 7)]} {rate:.0%}" for i, rate in enumerate(report.per_position[:8], 1)]
+    return "  ".join(parts) + ("  \u2026" if len(report.per_position) > 8 else "")
+
+
+def _speed(report: Report) -> str:
+    first = f"first token after {_seconds(report.ttft_s)}"
+    if not report.tokens_per_s:
+        return first
+    return f"{report.tokens_per_s:,.1f} tokens/s  ({report.tpot_ms:.3g} ms a token, {first})"
+
+
+def _time(report: Report) -> str:
+    parts = {
+        "draft": report.draft_s,
+        "verify": report.verify_s,
+        "sample": report.sample_s,
+        "other": report.overhead_s,
+    }
+    shares = "  ".join(f"{name} {seconds / report.decode_s:.0%}" for name, seconds in parts.items())
+    return f"{_seconds(report.decode_s)}:  {shares}"
+
+
+def _speedup(report: Report, baseline: BaselineResult | None) -> str:
+    if baseline is None:
+        return "not measured; add --baseline to run the target alone on the same prompt"
+    ratio = speedup_of(report, baseline)
+    if ratio is None:
+        return "not measured: the answer is too short"
+    speed = f"{ratio:.2f}x against the target alone, measured at {baseline.tokens_per_s:,.1f} tokens/s; "
+    if baseline.identical is None:
+        return speed + "the same distribution, not the same text (--accept match gives the same text)"
+    if baseline.divergence is None:
+        return speed + "the text is identical"
+    position, margin = baseline.divergence
+    return speed + f"the text differs from token {position} on, where the top two logits are {margin:.3g} apart"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

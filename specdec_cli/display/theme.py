@@ -1,0 +1,33 @@
+"""How tokens look, and how text from a model is made safe for a terminal."""
+
+from __future__ import annotations
+
+from rich.style import Style
+
+from specdec_cli.decoding.types import Origin
+
+STYLES: dict[Origin, Style] = {
+    "accepted": Style(color="green"),
+    "correction": Style(color="yellow", bold=True),
+    "bonus": Style(color="cyan", underline=True),
+    "plain": Style(),
+}
+"""Never colour alone: accepted is upright, a correction bold, a bonus underlined, a rejected token struck out."""
+
+REJECTED = Style(color="red", strike=True)
+LABEL = Style(dim=True)
+
+LEGEND: tuple[Origin, ...] = ("accepted", "correction", "bonus")
+
+_UNSAFE = {
+    **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
+    0x7F: "\u2421",
+    **dict.fromkeys(range(0x80, 0xA0), "\ufffd"),
+    # Direction overrides and isolates could make one line look like another.
+    **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"),
+}
+
+
+def safe(text: str) -> str:
+    """The text with everything a terminal would obey replaced by something it shows; newlines and tabs stay."""
+    return text.translate(_UNSAFE)

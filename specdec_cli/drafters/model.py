@@ -1,0 +1,98 @@
+"""A small model drafts for the large one. No token is ever decoded twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from specdec_cli.decoding.sampling import confidence
+from specdec_cli.decoding.types import NO_DRAFT, Categorical, Draft, LengthPolicy, Logits, Sampler, Step
+
+
+class DraftModel(Protocol):
+    """What the drafter needs of a model's context: `llama.context.LlamaContext` is one."""
+
+    n_ctx: int
+    n_vocab: int
+    length: int
+    """How many tokens the cache holds."""
+
+    def decode(self, tokens: Sequence[int]) -> Logits:
+        """Append tokens to the cache; returns one row, after the last."""
+        ...
+
+    def checkpoint(self) -> None:
+        """Make this length one that `rewind` can come back to."""
+        ...
+
+    def rewind(self, length: int) -> None:
+        """Drop everything from position `length` on."""
+        ...
+
+
+class ModelDrafter:
+    """Drafts a chain with a draft model.
+
+    n_vocab: ids shared by both models; padding of the draft's vocabulary beyond it is never proposed.
+    draws:   True: draw from the draft's own distribution and report it as q, which `rejection` accepts most of;
+             False: propose the most likely token, which `match` accepts most of.
+    """
+
+    name = "model"
+
+    def __init__(
+        self, model: DraftModel, n_vocab: int, sampler: Sampler, draws: bool, rng: np.random.Generator
+    ) -> None:
+        self._model = model
+        self._n_vocab = min(n_vocab, model.n_vocab)
+        self._sampler = sampler
+        self._draws = draws and not sampler.greedy
+        self._rng = rng
+        self._proposed_at = 0
+
+    def start(self, prompt: Sequence[int]) -> int:
+        """Read all of the prompt but what `propose` will feed anyway; raises if it does not fit."""
+        self._model.rewind(0)
+        if len(prompt) > 1:
+            self._check(prompt, len(prompt))
+            self._model.decode(prompt[:-1])
+        return len(prompt) - 1
+
+    def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
+        """Feed what the cache lacks (the pending token, and the last draft token if all were accepted), then draft."""
+        model, n_vocab, sampler = self._model, self._n_vocab, self._sampler
+        news = context[model.length :]
+        self._check(news, len(context) + budget - 1)
+        row = model.decode(news)[0, :n_vocab]
+        model.checkpoint()
+        self._proposed_at = len(context)
+        tokens: list[int] = []
+        q: list[Categorical] = []
+        while policy.go_on(len(tokens), confidence(row) if policy.uses_confidence else 1.0):
+            if self._draws:
+                distribution = sampler.categorical(row, tokens)
+                token = distribution.draw(self._rng)
+                q.append(distribution)
+            else:
+                token = sampler.argmax(row, tokens)
+            tokens.append(token)
+            if len(tokens) == budget:
+                break
+            row = model.decode((token,))[0, :n_vocab]
+        if not tokens:
+            return NO_DRAFT
+        return Draft(tuple(tokens), tuple(q) if self._draws else None, self.name)
+
+    def observe(self, step: Step) -> None:
+        """Drop the rejected tokens from the cache; the accepted ones are already right."""
+        keep = self._proposed_at + step.accepted
+        if step.drafted and self._model.length > keep:
+            self._model.rewind(keep)
+
+    def _check(self, tokens: Sequence[int], length: int) -> None:
+        if length > self._model.n_ctx:
+            raise ValueError(f"its context of {self._model.n_ctx} tokens is full")
+        if max(tokens) >= self._model.n_vocab:
+            raise ValueError(f"the target emitted token {max(tokens)}, which the draft model does not have")

@@ -1,0 +1,22 @@
+"""No speculation: the baseline, through the same loop as everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Step
+
+
+class NoDrafter:
+    """Proposes nothing, so that every step verifies the pending token alone."""
+
+    name = "none"
+
+    def start(self, prompt: Sequence[int]) -> int:
+        return 0
+
+    def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
+        return NO_DRAFT
+
+    def observe(self, step: Step) -> None:
+        """There is nothing to learn."""

@@ -1,0 +1,176 @@
+"""One sequence in one model's cache: append tokens, read logits, drop what should not have been appended."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from time import perf_counter
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.decoding.types import Logits
+from specdec_cli.llama import library
+from specdec_cli.llama.interrupt import POLL, Interrupt
+from specdec_cli.llama.model import Model
+
+N_BATCH = 512
+"""Tokens per llama_decode. More gains nothing, since llama.cpp computes in pieces of 512, and would delay Ctrl-C
+on a GPU, whose passes cannot be aborted."""
+
+_PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: just the state that cannot be rewound
+
+
+class LlamaContext:
+    """A cache for up to `n_ctx` tokens of one sequence, with one reused batch.
+
+    max_rows: how many rows of logits one pass may be asked for (a draft model needs 1, a target 1 + the
+    draft length); llama.cpp reserves a row of n_vocab floats for each. At most N_BATCH.
+    Rows of logits are views into llama.cpp's own buffer, valid until the next decode.
+    Raises SpecdecError if the cache does not fit in memory.
+    """
+
+    def __init__(self, model: Model, n_ctx: int, max_rows: int, threads: int, interrupt: Interrupt) -> None:
+        params = lib.llama_context_default_params()
+        params.n_ctx = n_ctx
+        params.n_batch = params.n_ubatch = N_BATCH
+        params.n_threads = params.n_threads_batch = threads
+        params.n_outputs_max = params.n_outputs_max_per_seq = max_rows
+        params.no_perf = True
+        if POLL is not None:
+            params.abort_callback = lib.ggml_abort_callback(POLL)
+            params.abort_callback_data = interrupt.address
+        library.recent_errors.clear()
+        self._handle = lib.llama_init_from_model(model.handle, params)
+        if not self._handle:
+            reason = library.last_error() or "llama.cpp gave no reason"
+            raise SpecdecError(
+                f"no room for a context of {n_ctx} tokens of {model.path.name}: {reason}",
+                "Give a smaller context (-c), or fewer GPU layers (-ngl).",
+            )
+        self._interrupt = interrupt
+        self._memory = lib.llama_get_memory(self._handle)
+        self.n_ctx: int = lib.llama_n_ctx(self._handle)
+        self.n_vocab = model.n_vocab
+        self.max_rows = max_rows
+        self.length = 0
+        self.decode_s = 0.0
+        """Seconds spent in llama_decode since the context was made, waiting for the device included."""
+        self._rewinds = model.rewinds
+        self._saved: tuple[int, ctypes.Array[ctypes.c_uint8]] | None = None
+        self._since_saved: list[int] = []
+        self._batch = lib.llama_batch_init(N_BATCH, 0, 1)
+        self._token = np.ctypeslib.as_array(self._batch.token, (N_BATCH,))
+        self._pos = np.ctypeslib.as_array(self._batch.pos, (N_BATCH,))
+        self._wanted = np.ctypeslib.as_array(self._batch.logits, (N_BATCH,))
+        np.ctypeslib.as_array(self._batch.n_seq_id, (N_BATCH,))[:] = 1
+        for i in range(N_BATCH):
+            self._batch.seq_id[i][0] = 0
+        self._positions = np.arange(self.n_ctx, dtype=np.int32)
+        self._wanted[:] = 0
+        self._views: dict[int, Logits] = {}
+
+    def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
+        """Append `tokens`, in as many passes as it takes.
+
+        Returns float32 (1, n_vocab), the row after the last token; with `all_rows`, which at most max_rows
+        tokens may ask for, (len(tokens), n_vocab). Raises Interrupted, or SpecdecError if llama.cpp fails.
+        """
+        count = len(tokens)
+        if count > N_BATCH:
+            self.decode(tokens[: count - N_BATCH])
+            tokens, count = tokens[count - N_BATCH :], N_BATCH
+        first = self.length
+        if first + count > self.n_ctx:
+            raise SpecdecError(f"the context of {self.n_ctx} tokens is full", "Give a larger one (-c).")
+        batch = self._batch
+        batch.n_tokens = count
+        self._token[:count] = tokens
+        self._pos[:count] = self._positions[first : first + count]
+        if all_rows:
+            self._wanted[:count] = 1
+        else:
+            self._wanted[: count - 1] = 0
+            self._wanted[count - 1] = 1
+        before = perf_counter()
+        code = lib.llama_decode(self._handle, batch)
+        logits = lib.llama_get_logits(self._handle)  # on a GPU this is what waits
+        self.decode_s += perf_counter() - before
+        if code:
+            self._failed(code)
+        self.length = first + count
+        if not self._rewinds:
+            self._since_saved.extend(tokens)
+        return self._view(logits)[: count if all_rows else 1]
+
+    def _view(self, logits: ctypes._Pointer[ctypes.c_float]) -> Logits:
+        """llama.cpp's logits as an array; its buffer rarely moves, so the wrapping is done once per address."""
+        address = ctypes.addressof(logits.contents)
+        view = self._views.get(address)
+        if view is None:
+            # llama.cpp's buffer has grown to the most rows ever asked for; slices of this never go beyond that.
+            view = np.ctypeslib.as_array(logits, (self.max_rows, self.n_vocab))
+            self._views = {address: view}
+        return view
+
+    def _failed(self, code: int) -> None:
+        if code == 2 or self._interrupt.is_set():
+            raise Interrupted
+        reason = library.last_error() or f"code {code}"
+        raise SpecdecError(
+            f"llama.cpp failed to decode: {reason}", "Try a smaller context (-c) or fewer GPU layers (-ngl)."
+        )
+
+    def checkpoint(self) -> None:
+        """Make the present length one that `rewind` can come back to. Free where the cache can drop tokens."""
+        if self._rewinds:
+            return
+        size = lib.llama_state_seq_get_size_ext(self._handle, 0, _PARTIAL)
+        state = self._saved[1] if self._saved and len(self._saved[1]) == size else (ctypes.c_uint8 * size)()
+        if lib.llama_state_seq_get_data_ext(self._handle, state, size, 0, _PARTIAL) != size:
+            raise SpecdecError("llama.cpp cannot save this model's state", "Run it alone: --drafter none.")
+        self._saved = (self.length, state)
+        self._since_saved.clear()
+
+    def rewind(self, length: int) -> None:
+        """Drop every token from position `length` on.
+
+        A recurrent or hybrid model cannot forget: its state is restored from the checkpoint, and the tokens
+        that stand after it are decoded again. Raises SpecdecError rather than leave a wrong state.
+        """
+        if length >= self.length:
+            return
+        if length == 0:
+            lib.llama_memory_clear(self._memory, False)
+            self._saved = None
+            self._since_saved.clear()
+        elif self._rewinds:
+            if not lib.llama_memory_seq_rm(self._memory, 0, length, -1):
+                raise SpecdecError(
+                    "llama.cpp refused to drop rejected tokens from its cache", "Run with --drafter none."
+                )
+        else:
+            self._restore(length)
+            return
+        self.length = length
+
+    def _restore(self, length: int) -> None:
+        if self._saved is None or self._saved[0] > length:
+            raise SpecdecError("this model cannot go back so far", "Run it alone: --drafter none.")
+        at, state = self._saved
+        restored = lib.llama_state_seq_set_data_ext(self._handle, state, len(state), 0, _PARTIAL)
+        if restored != len(state) or not lib.llama_memory_seq_rm(self._memory, 0, at, -1):
+            raise SpecdecError("llama.cpp cannot restore this model's state", "Run it alone: --drafter none.")
+        self.length = at
+        again, self._since_saved = self._since_saved[: length - at], []
+        if again:
+            self.decode(again)
+
+    def close(self) -> None:
+        """Free the cache and the batch."""
+        if self._handle:
+            self._views.clear()
+            lib.llama_batch_free(self._batch)
+            lib.llama_free(self._handle)
+            self._handle = None

@@ -1,0 +1,69 @@
+"""Ctrl-C that takes effect in the middle of a forward pass.
+
+While Python waits inside llama.cpp its signal handlers do not run, and an abort callback written in Python
+would cost a microsecond per graph node. So: the signal's wake-up byte goes through a pipe to a thread that
+sets a flag in memory, and llama.cpp polls that flag with a C function.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from types import FrameType, TracebackType
+
+POLL = ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p).value if os.name == "posix" else None
+"""The abort callback, `bool (*)(void * data)`. C's strlen on the one-character flag is just that: 0 until
+the flag is set, then 1; and it needs neither Python nor the interpreter lock."""
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupt:
+    """Catches SIGINT and SIGTERM while entered: the first one sets the flag, a second one raises KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self._flag = ctypes.create_string_buffer(2)
+        self.address = ctypes.addressof(self._flag)
+        self._signal = 0
+
+    def is_set(self) -> bool:
+        return self._flag.raw[0] != 0
+
+    @property
+    def exit_code(self) -> int:
+        """What a shell expects of a process ended so: 130 after Ctrl-C; 0 if nothing happened."""
+        return 128 + (self._signal or signal.SIGINT) if self.is_set() else 0
+
+    def set(self) -> None:
+        self._flag[0] = b"\x01"
+
+    def __enter__(self) -> Interrupt:
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._old_handlers = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        self._old_fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        threading.Thread(target=self._watch, args=(self._reader,), daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.set_wakeup_fd(self._old_fd)
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler)
+        os.close(self._writer)  # the thread reads the end of the pipe, closes its side and ends
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._signal:
+            raise KeyboardInterrupt
+        self._signal = number
+        self.set()
+
+    def _watch(self, reader: int) -> None:
+        while received := os.read(reader, 1):
+            if received[0] in _SIGNALS:
+                self.set()
+        os.close(reader)

@@ -1,0 +1,141 @@
+"""llama.cpp as a library: started once, its log kept off the screen, its devices listed.
+
+This folder is the only one that imports llama_cpp.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import sys
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+import llama_cpp.llama_cpp as lib
+
+recent_errors: deque[str] = deque(maxlen=8)
+"""The last lines that llama.cpp logged as errors, to say why a load failed."""
+
+_GGML_LOG_LEVEL_ERROR = 4
+
+
+@lib.llama_log_callback  # type: ignore[untyped-decorator]
+def _on_log(level: int, text: bytes, _user: object) -> None:
+    """llama.cpp's log: to stderr when debugging, else only its errors are remembered.
+
+    The callback lives as long as the process: llama.cpp keeps a bare pointer to it.
+    """
+    if os.environ.get("SPECDEC_DEBUG"):
+        sys.stderr.write(text.decode("utf-8", "replace"))
+    elif level == _GGML_LOG_LEVEL_ERROR:
+        recent_errors.append(text.decode("utf-8", "replace").strip())
+
+
+@functools.cache
+def start() -> None:
+    """Initialise llama.cpp's backends; does so once however often it is called."""
+    lib.llama_log_set(_on_log, ctypes.c_void_p(0))
+    lib.llama_backend_init()
+
+
+def last_error() -> str:
+    """What llama.cpp last complained of, in one line without its function names; empty if nothing."""
+    lines = [line.split(": ", 1)[-1] for line in recent_errors if line]
+    recent_errors.clear()
+    return lines[0] if lines else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that this build of llama.cpp can compute on. Memory in bytes."""
+
+    name: str
+    description: str
+    kind: str
+    free: int
+    total: int
+
+
+def devices() -> list[Device]:
+    """Every device the build knows, CPU included."""
+    start()
+    ggml = ctypes.CDLL(str(_shared_library("ggml")))
+    for name, restype, argtypes in (
+        ("ggml_backend_dev_count", ctypes.c_size_t, []),
+        ("ggml_backend_dev_get", ctypes.c_void_p, [ctypes.c_size_t]),
+        ("ggml_backend_dev_name", ctypes.c_char_p, [ctypes.c_void_p]),
+        ("ggml_backend_dev_description", ctypes.c_char_p, [ctypes.c_void_p]),
+        ("ggml_backend_dev_type", ctypes.c_int, [ctypes.c_void_p]),
+        ("ggml_backend_dev_memory", None, [ctypes.c_void_p, *[ctypes.POINTER(ctypes.c_size_t)] * 2]),
+    ):
+        function = getattr(ggml, name)
+        function.restype, function.argtypes = restype, argtypes
+    found = []
+    for i in range(ggml.ggml_backend_dev_count()):
+        device = ggml.ggml_backend_dev_get(i)
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        ggml.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
+        kinds = {0: "CPU", 1: "GPU", 2: "integrated GPU", 3: "accelerator"}
+        found.append(
+            Device(
+                ggml.ggml_backend_dev_name(device).decode(),
+                ggml.ggml_backend_dev_description(device).decode(),
+                kinds.get(ggml.ggml_backend_dev_type(device), "other"),
+                free.value,
+                total.value,
+            )
+        )
+    return found
+
+
+def _shared_library(name: str) -> Path:
+    folder = Path(lib.__file__).parent / "lib"
+    for pattern in (f"lib{name}.so", f"lib{name}.dylib", f"{name}.dll"):
+        if (folder / pattern).exists():
+            return folder / pattern
+    raise FileNotFoundError(folder / f"lib{name}.so")
+
+
+def supports_gpu() -> bool:
+    """Whether this build can offload layers at all."""
+    start()
+    return bool(lib.llama_supports_gpu_offload())
+
+
+def build_flags() -> str:
+    """llama.cpp's own line about the instruction sets and backends it was built with."""
+    start()
+    return str(lib.llama_print_system_info().decode())
+
+
+def versions() -> dict[str, str]:
+    """Versions of the bindings and of llama.cpp itself."""
+    import llama_cpp
+
+    return {"llama-cpp-python": llama_cpp.__version__, "llama.cpp": lib.llama_version().decode()}
+
+
+def physical_cores() -> int:
+    """Cores to compute on: those this process may use, one thread each where the system tells."""
+    try:
+        usable = os.sched_getaffinity(0)
+    except AttributeError:  # not Linux
+        return max(1, os.cpu_count() or 1)
+    siblings = set()
+    for cpu in usable:
+        topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        siblings.add(topology.read_text().strip() if topology.exists() else str(cpu))
+    return max(1, len(siblings))
+
+
+def available_memory() -> int | None:
+    """Bytes of main memory that could be taken without swapping; None where the system does not tell."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None

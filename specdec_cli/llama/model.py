@@ -1,0 +1,99 @@
+"""A loaded GGUF model: its weights, its vocabulary, its tokenizer."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import llama_cpp.llama_cpp as lib
+
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.llama import library
+from specdec_cli.llama.interrupt import Interrupt
+
+
+class Model:
+    """Weights in memory. Contexts made from it must not outlive it.
+
+    path:       a GGUF file whose header has been validated: llama.cpp aborts the process on some bad input.
+    gpu_layers: how many layers to offload; -1 for all, of which a build without a GPU takes none.
+    Raises SpecdecError when llama.cpp refuses the file or memory runs out, Interrupted on Ctrl-C.
+    """
+
+    def __init__(self, path: Path, gpu_layers: int, interrupt: Interrupt) -> None:
+        library.start()
+        params = lib.llama_model_default_params()
+        params.n_gpu_layers = gpu_layers
+        self._progress = lib.llama_progress_callback(lambda _done, _user: not interrupt.is_set())
+        params.progress_callback = self._progress
+        library.recent_errors.clear()
+        handle = lib.llama_model_load_from_file(str(path).encode(), params)
+        if interrupt.is_set():
+            if handle:
+                lib.llama_model_free(handle)
+            raise Interrupted
+        if not handle:
+            reason = library.last_error() or "no reason given"
+            raise SpecdecError(
+                f"llama.cpp cannot load {path.name}: {reason}",
+                "If memory ran out, use a smaller quantisation or fewer GPU layers (-ngl); "
+                "if the architecture is unknown, update llama-cpp-python.",
+            )
+        self.path = path
+        self.handle = handle
+        self._vocab = lib.llama_model_get_vocab(handle)
+        self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
+        self.n_ctx_train: int = lib.llama_model_n_ctx_train(handle)
+        self.size_bytes: int = lib.llama_model_size(handle)
+        self.n_params: int = lib.llama_model_n_params(handle)
+        self.rewinds: bool = not (lib.llama_model_is_recurrent(handle) or lib.llama_model_is_hybrid(handle))
+        """Whether a cache of this model can drop its last tokens; recurrent states cannot."""
+        self._pieces: dict[int, bytes] = {}
+        self._ends: dict[int, bool] = {}
+        self._buffer = ctypes.create_string_buffer(256)
+
+    @property
+    def has_decoder(self) -> bool:
+        """False for models that only embed."""
+        return bool(lib.llama_model_has_decoder(self.handle)) and not lib.llama_model_has_encoder(self.handle)
+
+    def tokenize(self, text: str, add_bos: bool = True) -> list[int]:
+        """Token ids of `text`, in which special tokens are recognised by their names.
+
+        add_bos: whether to begin with the BOS token if this vocabulary asks for one.
+        """
+        data = text.encode("utf-8", "surrogatepass")
+        room = len(data) + 16
+        while True:
+            tokens = (lib.llama_token * room)()
+            count = lib.llama_tokenize(self._vocab, data, len(data), tokens, room, add_bos, True)
+            if count >= 0:
+                return list(tokens[:count])
+            room = -count
+
+    def piece(self, token: int) -> bytes:
+        """The bytes of one token; control tokens have none."""
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._render(token)
+        return piece
+
+    def _render(self, token: int) -> bytes:
+        size = lib.llama_token_to_piece(self._vocab, token, self._buffer, len(self._buffer), 0, False)
+        if size < 0:  # longer than the buffer
+            self._buffer = ctypes.create_string_buffer(-size)
+            size = lib.llama_token_to_piece(self._vocab, token, self._buffer, len(self._buffer), 0, False)
+        return self._buffer.raw[:size]
+
+    def is_end(self, token: int) -> bool:
+        """Whether this token ends the answer (EOS, EOT and their like)."""
+        end = self._ends.get(token)
+        if end is None:
+            end = self._ends[token] = bool(lib.llama_vocab_is_eog(self._vocab, token))
+        return end
+
+    def close(self) -> None:
+        """Free the weights. Its contexts must be closed already."""
+        if self.handle:
+            lib.llama_model_free(self.handle)
+            self.handle = None
