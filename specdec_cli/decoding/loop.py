@@ -71,7 +71,6 @@ def generate(
             sample_s = perf_counter() - before
 
             tokens, reason = _commit(draft, verdict, context, text, ending, len(context) - len(prompt))
-            target.commit(verdict)
             step = Step(
                 index=index,
                 tokens=tokens,
@@ -90,6 +89,9 @@ def generate(
                 break
 
             before = perf_counter()
+            target.commit(verdict)
+            commit_s = perf_counter() - before
+            before = perf_counter()
             if index > 0:
                 speculation.observe(step)
             elif read := speculation.start(prompt):
@@ -102,7 +104,7 @@ def generate(
             draft = speculation.propose(context, room)
             after = perf_counter()
             logits = target.verify(context[-1], draft)
-            draft_s, verify_s = after - before, perf_counter() - after
+            draft_s, verify_s = after - before, commit_s + perf_counter() - after
             index += 1
     except Interrupted:
         reason = "interrupted"
