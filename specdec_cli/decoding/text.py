@@ -22,6 +22,8 @@ class TextStream:
 
     def push(self, token: int) -> str:
         """The text that became certain with this token; sets `stopped` when a stop string is complete."""
+        if self.stopped:
+            return ""
         text = self._decoder.decode(self._piece(token))
         return self._release(text) if self._stop else text
 

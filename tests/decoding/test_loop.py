@@ -1,0 +1,209 @@
+"""The loop: where each token came from, what ends an answer, and what a broken drafter may cost."""
+
+import pytest
+from fakes import Counting, FakeTarget, ScriptedDrafter, Table, origins_of, run, text_of, tokens_of
+
+from specdec_cli.decoding.errors import Interrupted
+from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.types import Categorical, Done, Draft, Prefill, Step
+
+
+def steps_of(events):
+    return [event for event in events if isinstance(event, Step)]
+
+
+def test_provenance_of_every_token():
+    # The target counts up from 1. Right, right, wrong; wrong at once; all right; nothing drafted.
+    drafter = ScriptedDrafter([(3, 4, 99), (99,), (7, 8), ()])
+    events = run(FakeTarget(Counting()), drafter=drafter, k=3, max_tokens=9)
+    assert tokens_of(events) == [2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert origins_of(events) == [
+        "plain",
+        *("accepted", "accepted", "correction"),
+        "correction",
+        *("accepted", "accepted", "bonus"),
+        "plain",
+    ]
+    assert [step.rejected_text for step in steps_of(events)] == [(), ("99 ",), ("99 ",), (), ()]
+    assert [step.accepted for step in steps_of(events)] == [0, 2, 0, 2, 0]
+    assert [step.source for step in steps_of(events)] == ["", "scripted", "scripted", "scripted", ""]
+
+
+def test_events_come_in_order():
+    events = run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3,)]), max_tokens=4, prompt=(5, 1))
+    assert [type(event) for event in events] == [Prefill, Step, Prefill, Step, Step, Done]
+    assert [event.model for event in events if isinstance(event, Prefill)] == ["target", "draft"]
+    assert [event.at for event in events] == sorted(event.at for event in events)
+    assert events[0].tokens == 2
+
+
+def test_one_forward_pass_a_step_over_pending_and_draft():
+    target = FakeTarget(Counting())
+    run(target, drafter=ScriptedDrafter([(3, 4, 99), (6,), ()]), max_tokens=7)
+    assert target.passes == [4, 2, 1]
+
+
+def test_the_draft_never_exceeds_what_may_still_be_emitted():
+    target = FakeTarget(Counting())
+    events = run(target, drafter=ScriptedDrafter([range(3, 50)]), k=40, max_tokens=4)
+    assert tokens_of(events) == [2, 3, 4, 5]
+    assert target.passes == [3]
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 5])
+def test_max_tokens_is_exact(max_tokens):
+    events = run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 4, 5), (7, 8, 9)]), max_tokens=max_tokens)
+    assert tokens_of(events) == list(range(2, 2 + max_tokens))
+    assert events[-1].reason == "length"
+
+
+def test_an_end_token_inside_an_accepted_draft_ends_the_answer():
+    events = run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 4, 5)]), max_tokens=9, end=4)
+    assert tokens_of(events) == [2, 3, 4]
+    assert events[-1].reason == "stop"
+    assert steps_of(events)[-1].accepted == 2
+
+
+def test_a_stop_string_across_tokens_of_one_draft():
+    events = run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 4, 5, 6)]), k=4, max_tokens=9, stop=["4 5"])
+    assert text_of(events) == "2 3 "
+    assert events[-1].reason == "stop_string"
+    assert tokens_of(events) == [2, 3, 4, 5]
+
+
+def test_text_held_for_a_stop_string_comes_out_at_the_end():
+    events = run(FakeTarget(Counting()), max_tokens=3, stop=["4 x"])
+    assert text_of(events) == "2 3 4 "
+    assert events[-1].tail == "4 "
+
+
+def test_the_context_fills_to_its_last_token():
+    target = FakeTarget(Counting(), n_ctx=6)
+    events = run(target, prompt=(0, 1), drafter=ScriptedDrafter([(3, 4, 5, 6)]), k=4, max_tokens=99)
+    assert events[-1].reason == "context"
+    assert tokens_of(events) == [2, 3, 4, 5, 6]  # the fifth was predicted from the full cache
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_an_interrupt_keeps_what_was_generated(after):
+    calls = iter(range(100))
+    events = run(FakeTarget(Counting()), max_tokens=50, interrupted=lambda: next(calls) >= after - 1)
+    assert tokens_of(events) == list(range(2, 2 + after))
+    assert events[-1].reason == "interrupted"
+
+
+@pytest.mark.parametrize("method", ["prefill", "verify"])
+def test_an_aborted_pass_ends_in_done(method):
+    target = FakeTarget(Counting())
+
+    def abort(*_):
+        raise Interrupted
+
+    setattr(target, method, abort)
+    events = run(target)
+    assert events[-1].reason == "interrupted"
+    assert tokens_of(events) == ([] if method == "prefill" else [2])
+
+
+class Broken(ScriptedDrafter):
+    """Fails in one of its methods, in the ways that foreign code fails."""
+
+    def __init__(self, where):
+        super().__init__([(3, 99), (5, 6)])
+        self.where = where
+
+    def start(self, prompt):
+        if self.where == "start":
+            raise RuntimeError("cannot start")
+        return super().start(prompt)
+
+    def propose(self, context, budget, policy):
+        match self.where:
+            case "propose":
+                raise ZeroDivisionError("cannot propose")
+            case "too long":
+                return Draft(tuple(range(3, 3 + budget + 1)))
+            case "outside":
+                return Draft((100_000,))
+            case "negative":
+                return Draft((-1,))
+            case "wrong q":
+                return Draft((3, 4), ())
+        return super().propose(context, budget, policy)
+
+    def observe(self, step):
+        if self.where == "observe":
+            raise KeyError("cannot observe")
+
+
+@pytest.mark.parametrize("where", ["start", "propose", "observe", "too long", "outside", "negative", "wrong q"])
+def test_a_broken_drafter_never_costs_the_answer(where):
+    events = run(FakeTarget(Counting()), drafter=Broken(where), max_tokens=8)
+    assert tokens_of(events) == list(range(2, 10))
+    assert len(events[-1].notes) == 1
+    assert "the scripted drafter failed and the target went on alone" in events[-1].notes[0]
+
+
+def test_an_interrupt_in_the_drafter_is_not_a_failure():
+    class Slow(ScriptedDrafter):
+        def propose(self, context, budget, policy):
+            raise Interrupted
+
+    events = run(FakeTarget(Counting()), drafter=Slow([]))
+    assert events[-1].reason == "interrupted"
+    assert events[-1].notes == ()
+
+
+def test_report_is_a_fold_of_the_events():
+    drafter = ScriptedDrafter([(3, 4, 99), (99,), (7, 8), ()])
+    report = Report.of(run(FakeTarget(Counting()), drafter=drafter, max_tokens=9, prompt=(0, 1)))
+    assert (report.prompt_tokens, report.emitted, report.steps) == (2, 9, 4)
+    assert (report.drafted, report.accepted) == (6, 4)
+    assert report.acceptance_rate == 4 / 6
+    assert report.per_position == [2 / 3, 1.0, 0.0]
+    assert report.histogram == [2, 0, 2]
+    assert report.tokens_per_step == 2.0
+    assert report.decode_s >= report.draft_s + report.verify_s
+    assert report.stats_json()["emitted"] == 9
+
+
+def test_report_of_nothing_has_no_rates():
+    report = Report.of([])
+    assert report.acceptance_rate is report.tokens_per_step is report.tokens_per_s is report.tpot_ms is None
+
+
+def test_events_survive_json():
+    import json
+
+    q = Categorical(None, __import__("numpy").ones(1000) / 1000)
+    events = run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 99)], q=lambda _: q), max_tokens=5)
+    kinds = [json.loads(json.dumps(event.to_json()))["event"] for event in events]
+    assert kinds == ["prefill", "step", "prefill", "step", "step", "step", "done"]
+
+
+def test_a_policy_hears_of_every_step_after_the_prompt():
+    class Listening:
+        uses_confidence = False
+
+        def __init__(self):
+            self.heard = []
+
+        def limit(self):
+            return 2
+
+        def go_on(self, drafted, confidence):
+            return True
+
+        def observe(self, step):
+            self.heard.append(step.index)
+
+    policy = Listening()
+    run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 9), (5, 9)]), policy=policy, max_tokens=6)
+    assert policy.heard == [1, 2]
+
+
+def test_the_baseline_depends_on_nothing_but_the_target():
+    table = Table(50, seed=3)
+    assert tokens_of(run(FakeTarget(table), max_tokens=30)) == tokens_of(
+        run(FakeTarget(table), drafter=ScriptedDrafter([(1, 2)] * 40), k=2, max_tokens=30)
+    )

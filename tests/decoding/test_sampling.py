@@ -1,0 +1,147 @@
+"""The sampler against a slow, obvious implementation of the same definition."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler, _top_ids, confidence, top_two_margin
+from specdec_cli.decoding.types import Categorical
+
+
+def obvious(row, s):
+    """Sort everything, cut top-k, top-p, min-p one after the other, then apply the temperature. float64 all through."""
+    ranked = sorted(((float(logit), -i) for i, logit in enumerate(row)), reverse=True)
+    if s.top_k:
+        ranked = ranked[: s.top_k]
+    if s.top_p < 1:
+        weights = [math.exp(logit - ranked[0][0]) for logit, _ in ranked]
+        total, running, kept = sum(weights), 0.0, 0
+        for weight in weights:
+            running += weight
+            kept += 1
+            if running >= s.top_p * total:
+                break
+        ranked = ranked[:kept]
+    if s.min_p > 0:
+        ranked = [pair for pair in ranked if pair[0] >= ranked[0][0] + math.log(s.min_p)]
+    weights = {-i: math.exp((logit - ranked[0][0]) / s.temperature) for logit, i in ranked}
+    total = sum(weights.values())
+    return {i: weight / total for i, weight in sorted(weights.items())}
+
+
+def as_dict(distribution):
+    ids = range(distribution.probs.size) if distribution.ids is None else distribution.ids.tolist()
+    return dict(zip(ids, distribution.probs.tolist(), strict=True))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    size=st.sampled_from([3, 17, 300, 20_000]),
+    temperature=st.floats(0.2, 3),
+    top_k=st.sampled_from([0, 1, 2, 10, 40]),
+    top_p=st.sampled_from([1.0, 0.95, 0.5, 0.01]),
+    min_p=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+    scale=st.sampled_from([0.5, 2.0, 8.0]),
+)
+def test_agrees_with_the_obvious_sampler(seed, size, temperature, top_k, top_p, min_p, scale):
+    row = (np.random.default_rng(seed).standard_normal(size) * scale).astype(np.float32)
+    s = SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    got, want = as_dict(StandardSampler(s).categorical(row)), obvious(row, s)
+    assert got.keys() == want.keys()
+    assert list(got) == sorted(got)
+    assert list(got.values()) == pytest.approx(list(want.values()), rel=1e-4, abs=1e-9)
+
+
+@pytest.mark.parametrize("size", [10, 20_000])
+def test_ties_at_the_edge_keep_the_lower_ids(size):
+    row = np.zeros(size, np.float32)
+    row[7] = 1
+    assert _top_ids(row, 4).tolist() == [0, 1, 2, 7]
+    s = SamplingSettings(temperature=1, top_k=4, top_p=1, min_p=0)
+    assert list(as_dict(StandardSampler(s).categorical(row))) == list(obvious(row, s))
+
+
+@pytest.mark.parametrize("size", [50, 20_000])
+def test_top_ids_are_the_top(size):
+    rng = np.random.default_rng(0)
+    for k in (1, 2, 40):
+        row = rng.standard_normal(size).astype(np.float32)
+        assert _top_ids(row, k).tolist() == sorted(np.argsort(-row)[:k].tolist())
+
+
+@pytest.mark.parametrize("n", [4, 5000])
+@pytest.mark.parametrize("is_sparse", [True, False])
+def test_draw_follows_the_probabilities(n, is_sparse):
+    rng = np.random.default_rng(1)
+    probs = rng.dirichlet(np.full(n, 0.02))
+    ids = np.arange(n) * 3 if is_sparse else None
+    distribution = Categorical(ids, probs)
+    draws = np.array([distribution.draw(rng) for _ in range(20_000)])
+    draws = draws // 3 if is_sparse else draws
+    top = np.argsort(-probs)[:5]
+    for token in top:
+        share = (draws == token).mean()
+        assert abs(share - probs[token]) < 5 * math.sqrt(probs[token] / 20_000) + 1e-4
+    assert (probs[draws] > 0).all()
+
+
+class Uniform:
+    def __init__(self, value):
+        self.value = value
+
+    def random(self):
+        return self.value
+
+
+@pytest.mark.parametrize("is_sparse", [True, False])
+def test_draw_at_the_ends_of_the_unit_interval(is_sparse):
+    probs = np.zeros(2000, np.float32)
+    probs[[3, 1500]] = 0.5
+    distribution = Categorical(np.arange(2000) if is_sparse else None, probs)
+    assert distribution.draw(Uniform(0.0)) == 3
+    assert distribution.draw(Uniform(np.nextafter(1.0, 0.0))) == 1500
+
+
+def test_penalties_follow_llama_cpp():
+    row = np.array([2.0, -1.0, 0.5, 3.0], np.float32)
+    s = SamplingSettings(repeat_penalty=2.0, frequency_penalty=0.1, presence_penalty=0.5, penalty_window=4)
+    sampler = StandardSampler(s)
+    sampler.watch([3, 3, 0, 1, 1, 9])  # the window holds 0, 1, 1, 9; 9 is not in this vocabulary
+    assert sampler._penalised(row, ()).tolist() == pytest.approx([2 / 2 - 0.1 - 0.5, -2 - 0.2 - 0.5, 0.5, 3.0])
+    assert sampler.argmax(row) == 3
+    assert sampler.argmax(row, ahead=[3, 3, 3]) == 0  # draft tokens before this row count as history
+    assert row.tolist() == [2.0, -1.0, 0.5, 3.0]
+
+
+def test_confidence_and_margin():
+    row = np.log(np.array([0.6, 0.3, 0.1], np.float32))
+    assert confidence(row) == pytest.approx(0.6)
+    assert top_two_margin(row) == pytest.approx(math.log(2), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_k", -1),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("top_p", float("nan")),
+        ("min_p", -0.1),
+        ("min_p", 1.1),
+        ("repeat_penalty", 0.0),
+        ("frequency_penalty", float("nan")),
+        ("presence_penalty", float("inf")),
+        ("penalty_window", -1),
+    ],
+)
+def test_senseless_settings_are_refused(field, value):
+    with pytest.raises(UsageError, match="cannot be"):
+        SamplingSettings(**{field: value})

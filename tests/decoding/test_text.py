@@ -1,0 +1,69 @@
+"""Bytes to text, and stop strings."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_cli.decoding.text import TextStream
+
+
+def stream(chunks, stop=()):
+    """Push each chunk as a token; what each returned, and the flush."""
+    text = TextStream(lambda token: chunks[token], stop)
+    return [text.push(i) for i in range(len(chunks))], text.flush(), text.stopped
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(text=st.text(max_size=30), data=st.data())
+def test_any_split_of_utf8_comes_back_whole(text, data):
+    raw = text.encode("utf-8", "surrogatepass") if not any(0xD800 <= ord(c) < 0xE000 for c in text) else b""
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=8)))
+    chunks = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
+    pieces, tail, _ = stream(chunks)
+    assert "".join(pieces) + tail == raw.decode()
+
+
+def test_a_character_waits_for_its_last_byte():
+    smile = "🙂".encode()
+    assert stream([smile[:1], smile[1:3], smile[3:], b"!"])[0] == ["", "", "🙂", "!"]
+
+
+def test_bytes_that_are_no_text_are_marked():
+    assert stream([b"\xff", b"a"])[0] == ["\ufffd", "a"]
+    assert stream(["é".encode()[:1]])[:2] == ([""], "\ufffd")
+
+
+@pytest.mark.parametrize(
+    ("chunks", "stop", "pieces", "tail", "stopped"),
+    [
+        ([b"ab", b"END", b"cd"], ["END"], ["ab", "", ""], "", True),
+        ([b"abE", b"ND"], ["END"], ["ab", ""], "", True),
+        ([b"abE", b"N", b"x"], ["END"], ["ab", "", "ENx"], "", False),
+        ([b"abEN"], ["END"], ["ab"], "EN", False),
+        ([b"a\n", b"\nb"], ["\n\n"], ["a", ""], "", True),
+        ([b"xyz END END"], ["END"], ["xyz "], "", True),
+        ([b"one two"], ["two", "one"], [""], "", True),
+        ([b"aab"], ["ab"], ["a"], "", True),
+    ],
+)
+def test_stop_strings(chunks, stop, pieces, tail, stopped):
+    assert stream(chunks, stop) == (pieces, tail, stopped)
+
+
+def test_a_stop_string_completed_by_the_last_bytes():
+    assert stream([b"ok ", b"\xff"], ["\ufffd"]) == (["ok ", ""], "", True)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(text=st.text(alphabet="abE", max_size=20), stop=st.text(alphabet="abE", min_size=1, max_size=4))
+def test_the_stop_string_is_never_shown(text, stop):
+    pieces, tail, stopped = stream([char.encode() for char in text], [stop])
+    shown = "".join(pieces) + tail
+    assert shown == text.split(stop)[0]
+    assert stopped == (stop in text)
+
+
+def test_render_is_free_of_side_effects():
+    text = TextStream(lambda token: [b"a", "é".encode()[:1]][token])
+    assert text.render([0, 1]) == ("a", "\ufffd")
+    assert text.push(0) == "a"

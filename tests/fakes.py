@@ -1,0 +1,190 @@
+"""A scripted model: logits from tables, a cache that checks how it is used. No llama.cpp."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from specdec_cli.decoding.accept import RULES
+from specdec_cli.decoding.length import FixedLength
+from specdec_cli.decoding.loop import Ending, generate
+from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.text import TextStream
+from specdec_cli.decoding.types import NO_DRAFT, Categorical, Draft, Event, LengthPolicy, Logits, Step, Verdict
+from specdec_cli.drafters.none import NoDrafter
+
+GREEDY = SamplingSettings()
+
+
+class Table:
+    """Random logits that depend on the last `order` tokens."""
+
+    def __init__(self, n_vocab: int, seed: int, order: int = 2, scale: float = 2.0) -> None:
+        self.n_vocab, self.seed, self.order, self.scale = n_vocab, seed, order, scale
+        self._rows: dict[tuple[int, ...], np.ndarray] = {}
+
+    def row(self, context: Sequence[int]) -> np.ndarray:
+        key = tuple(context[-self.order :])
+        if key not in self._rows:
+            rng = np.random.default_rng([self.seed, zlib.crc32(repr(key).encode())])
+            self._rows[key] = (rng.standard_normal(self.n_vocab) * self.scale).astype(np.float32)
+        return self._rows[key]
+
+    def mixed(self, other: Table, share: float) -> Mixed:
+        return Mixed(self, other, share)
+
+
+class Mixed(Table):
+    """A draft that resembles its target: logits between two tables."""
+
+    def __init__(self, target: Table, noise: Table, share: float) -> None:
+        super().__init__(target.n_vocab, 0, target.order)
+        self._target, self._noise, self._share = target, noise, share
+
+    def row(self, context: Sequence[int]) -> np.ndarray:
+        return self._target.row(context) * (1 - self._share) + self._noise.row(context) * self._share
+
+
+class Counting:
+    """Logits that continue every context by counting up: token t is followed by t + 1."""
+
+    def __init__(self, n_vocab: int = 1000) -> None:
+        self.n_vocab = n_vocab
+
+    def row(self, context: Sequence[int]) -> np.ndarray:
+        row = np.zeros(self.n_vocab, np.float32)
+        row[(context[-1] + 1) % self.n_vocab] = 10
+        return row
+
+
+class FakeTarget:
+    """A `Target` over a table; `passes` records how many rows each forward pass was asked for."""
+
+    def __init__(self, table: Table | Counting, n_ctx: int = 4096, max_draft: int = 64) -> None:
+        self.n_ctx, self.n_vocab, self.max_draft = n_ctx, table.n_vocab, max_draft
+        self._table = table
+        self._cache: list[int] = []
+        self._verified = 0
+        self.passes: list[int] = []
+
+    def prefill(self, prompt: Sequence[int]) -> Logits:
+        self._cache = list(prompt)
+        self._verified = len(prompt)
+        return self._table.row(self._cache)[None]
+
+    def verify(self, pending: int, draft: Draft) -> Logits:
+        self._verified = len(self._cache) + 1
+        rows = []
+        for token in (pending, *draft.tokens):
+            self._cache.append(token)
+            rows.append(self._table.row(self._cache))
+        assert len(self._cache) <= self.n_ctx
+        self.passes.append(len(rows))
+        return np.stack(rows)
+
+    def commit(self, verdict: Verdict) -> None:
+        del self._cache[self._verified + verdict.accepted :]
+
+
+class FakeDraftModel:
+    """A `DraftModel` over a table; `decoded` lists (position, token) of everything ever decoded."""
+
+    def __init__(self, table: Table | Counting, n_ctx: int = 4096) -> None:
+        self.n_ctx, self.n_vocab = n_ctx, table.n_vocab
+        self._table = table
+        self._cache: list[int] = []
+        self.decoded: list[tuple[int, int]] = []
+
+    @property
+    def length(self) -> int:
+        return len(self._cache)
+
+    def decode(self, tokens: Sequence[int]) -> Logits:
+        assert tokens, "an empty decode"
+        for token in tokens:
+            self.decoded.append((len(self._cache), token))
+            self._cache.append(token)
+        assert len(self._cache) <= self.n_ctx
+        return self._table.row(self._cache)[None]
+
+    def checkpoint(self) -> None:
+        pass
+
+    def rewind(self, length: int) -> None:
+        del self._cache[length:]
+
+
+class ScriptedDrafter:
+    """Proposes the given drafts one after the other, then nothing."""
+
+    name = "scripted"
+
+    def __init__(self, drafts: Iterable[Sequence[int]], q: Callable[[int], Categorical] | None = None) -> None:
+        self._drafts = iter(drafts)
+        self._q = q
+        self.observed: list[Step] = []
+
+    def start(self, prompt: Sequence[int]) -> int:
+        return len(prompt)
+
+    def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
+        tokens = tuple(next(self._drafts, ()))[:budget]
+        if not tokens:
+            return NO_DRAFT
+        q = tuple(self._q(token) for token in tokens) if self._q else None
+        return Draft(tokens, q, self.name)
+
+    def observe(self, step: Step) -> None:
+        self.observed.append(step)
+
+
+def piece(token: int) -> bytes:
+    """Token 7 reads "7 "."""
+    return f"{token} ".encode()
+
+
+def run(
+    target,
+    prompt: Sequence[int] = (1,),
+    drafter=None,
+    k: int = 3,
+    max_tokens: int = 8,
+    settings: SamplingSettings = GREEDY,
+    rule: str = "rejection",
+    seed: int = 0,
+    end: int = -1,
+    stop: Sequence[str] = (),
+    sampler: StandardSampler | None = None,
+    policy: LengthPolicy | None = None,
+    pieces: Callable[[int], bytes] = piece,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> list[Event]:
+    """All events of one run of the loop over fakes."""
+    return list(
+        generate(
+            prompt,
+            target,
+            drafter or NoDrafter(),
+            policy or FixedLength(k),
+            RULES[rule],
+            sampler or StandardSampler(settings),
+            np.random.default_rng(seed),
+            TextStream(pieces, stop),
+            Ending(max_tokens, lambda token: token == end, interrupted),
+        )
+    )
+
+
+def tokens_of(events: Iterable[Event]) -> list[int]:
+    return [token.id for event in events if isinstance(event, Step) for token in event.tokens]
+
+
+def text_of(events: Sequence[Event]) -> str:
+    steps = [token.text for event in events if isinstance(event, Step) for token in event.tokens]
+    return "".join(steps) + events[-1].tail
+
+
+def origins_of(events: Iterable[Event]) -> list[str]:
+    return [token.origin for event in events if isinstance(event, Step) for token in event.tokens]
