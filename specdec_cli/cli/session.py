@@ -124,6 +124,12 @@ class Session:
         """Tokens that the target's context holds; 0 before `open_contexts`."""
         return self._target_context.n_ctx if self._target_context else 0
 
+    @property
+    def forward_s(self) -> tuple[float, float]:
+        """Seconds spent in llama_decode so far, of the target and of the draft."""
+        target, draft = self._target_context, self._draft_context
+        return (target.decode_s if target else 0.0, draft.decode_s if draft else 0.0)
+
     def events(
         self, prompt: Sequence[int], seed: int, stop: Sequence[str] = (), alone: bool = False
     ) -> Iterator[Event]:

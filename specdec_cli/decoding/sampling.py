@@ -16,6 +16,7 @@ from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.types import Categorical
 
 Row = NDArray[np.float32]
+_CERTAIN = np.ones(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class StandardSampler:
         self.greedy = settings.temperature == 0
         self._context: Sequence[int] = ()
         self._penalises = settings.penalises
-        self._log_min_p = float(np.log(settings.min_p)) if settings.min_p > 0 else -np.inf
+        self._log_min_p = np.log(np.float32(settings.min_p)) if settings.min_p > 0 else np.float32(-np.inf)
 
     def watch(self, context: Sequence[int]) -> None:
         self._context = context
@@ -79,49 +80,51 @@ class StandardSampler:
         s = self.settings
         if self._penalises:
             row = self._penalised(row, ahead)
-        if 0 < s.top_k < row.size:
-            ids = _top_ids(row, s.top_k)
-            mass = None
-        elif s.top_p < 1:
-            ids, mass = self._enough_for_top_p(row)
-        elif s.min_p > 0:
-            ids = (row >= row.max() + np.float32(self._log_min_p)).nonzero()[0]
-            return _weighted(ids, row[ids].astype(np.float64), s.temperature)
+        # Each cut keeps a prefix of the tokens by falling probability, so they may be taken in any order, as
+        # long as top-p's mass is a share of what top-k leaves. min-p comes first: it is cheap and cuts most.
+        best = row.max()
+        ids, values = None, row
+        if s.min_p > 0:
+            ids = (row >= best + self._log_min_p).nonzero()[0]
+            if ids.size == 1:
+                return Categorical(ids, _CERTAIN)
+            values = row[ids]
+        if s.top_p < 1 or 0 < s.top_k < values.size:
+            return self._cut_by_rank(row, best, ids, values)
+        if ids is not None:
+            return _softmax(ids, values, best, s.temperature)
+        weights = np.exp((row - best) / np.float32(s.temperature))
+        weights /= weights.sum()
+        return Categorical(None, weights)
+
+    def _cut_by_rank(self, row: Row, best: np.float32, ids: NDArray[np.int64] | None, values: Row) -> Categorical:
+        """Apply top-k and top-p. ids and values: what min-p left, or None and the whole row."""
+        s = self.settings
+        top_k = s.top_k if s.top_k < row.size else 0
+        few = values
+        if 0 < top_k < values.size:
+            if ids is None:
+                ids, values = _with_the_top(row, top_k)
+            few = np.partition(values, -top_k)[-top_k:]
+            mass = _mass(few, best)
+        elif top_k:
+            mass = _mass(np.partition(_with_the_top(row, top_k)[1], -top_k)[-top_k:], best)
+        elif ids is None:
+            ids, values, mass = _with_the_nucleus(row, best, s.top_p)
+            few = values
         else:
-            weights = np.exp((row - row.max()) / np.float32(s.temperature))
-            weights /= weights.sum()
-            return Categorical(None, weights)
-        values = row[ids]
-        order = (-values).argsort(kind="stable")  # by falling probability, ties in order of token id
-        falling = values[order].astype(np.float64)
-        falling -= falling[0]
+            mass = _mass(row, best)
+        falling = few.astype(np.float64)
+        falling.sort()
+        falling = falling[::-1]
         keep = falling.size
         if s.top_p < 1:
-            cumulative = np.exp(falling).cumsum()
-            goal = s.top_p * cumulative[-1] if mass is None else mass
-            keep = int(cumulative.searchsorted(goal)) + 1
-        if s.min_p > 0:
-            keep = min(keep, int((-falling).searchsorted(-self._log_min_p, "right")))
-        kept = order[:keep]
-        kept.sort()
-        return _weighted(ids[kept], values[kept].astype(np.float64), s.temperature)
-
-    def _enough_for_top_p(self, row: Row) -> tuple[NDArray[np.int64], float]:
-        """Ids that hold all that top-p and min-p can keep of a whole vocabulary, and the mass top-p asks for.
-
-        The mass needs the sum over the vocabulary; the sorting then done needs only a few hundred ids.
-        """
-        top = row.max()
-        mass = float(np.exp(row - top).sum(dtype=np.float64)) * self.settings.top_p
-        if self.settings.min_p > 0:
-            return (row >= top + np.float32(self._log_min_p)).nonzero()[0], mass
-        take = 256
-        while take < row.size:
-            ids = _top_ids(row, take)
-            if np.exp(row[ids].astype(np.float64) - float(top)).sum() >= mass:
-                return ids, mass
-            take *= 8
-        return np.arange(row.size), mass
+            reached = np.exp(falling - falling[0]).cumsum()
+            keep = min(keep, int(reached.searchsorted(s.top_p * mass)) + 1)
+            if keep == 1:
+                return Categorical(np.array((row.argmax(),)), _CERTAIN)
+        kept = _at_least(values, np.float32(falling[keep - 1]), keep)
+        return _softmax(kept if ids is None else ids[kept], values[kept], best, s.temperature)
 
     def _penalised(self, row: Row, ahead: Sequence[int]) -> Row:
         """A copy of `row` with the tokens of the recent history made less likely, as llama.cpp does it."""
@@ -137,38 +140,63 @@ class StandardSampler:
         return row
 
 
-def _weighted(ids: NDArray[np.int64], logits: NDArray[np.float64], temperature: float) -> Categorical:
-    """The softmax of a few logits at a temperature."""
-    logits -= np.maximum.reduce(logits)
+def _softmax(ids: NDArray[np.int64], logits: Row, best: np.float32, temperature: float) -> Categorical:
+    """The distribution over a few candidates at a temperature, in float64; `best` is the largest logit."""
+    weights = np.subtract(logits, best, dtype=np.float64)
     if temperature != 1:
-        logits /= temperature
-    weights = np.exp(logits, out=logits)
+        weights /= temperature
+    np.exp(weights, out=weights)
     weights /= np.add.reduce(weights)
     return Categorical(ids, weights)
 
 
-def _top_ids(row: Row, k: int) -> NDArray[np.int64]:
-    """The ids of the k largest logits, ascending; of equal ones at the edge the lower ids.
+def _mass(logits: Row, best: np.float32) -> float:
+    """The sum of exp(logit - best), in float64."""
+    if logits.size < 1000:
+        return float(np.add.reduce(np.exp(np.subtract(logits, best, dtype=np.float64))))
+    return float(np.exp(logits - best).sum(dtype=np.float64))
+
+
+def _with_the_nucleus(row: Row, best: np.float32, top_p: float) -> tuple[NDArray[np.int64] | None, Row, float]:
+    """Ids and logits that include all that top-p can keep of a whole vocabulary, and the vocabulary's mass.
+
+    Where the tail begins is guessed from every 61st token and the guess is checked, so that only the tokens
+    above it are sorted. ids is None for the whole row.
+    """
+    weights = np.exp(row - best)
+    mass = float(weights.sum(dtype=np.float64))
+    if row.size > 10_000:
+        some = np.sort(row[::61])
+        tail = np.exp(some - best).cumsum(dtype=np.float64) * 61
+        guess = some[min(int(tail.searchsorted((1 - top_p) * mass * 0.9)), some.size - 1)]
+        ids = (row >= guess).nonzero()[0]
+        if weights[ids].sum(dtype=np.float64) >= mass * top_p:
+            return ids, row[ids], mass
+    return None, row, mass
+
+
+def _with_the_top(row: Row, k: int) -> tuple[NDArray[np.int64] | None, Row]:
+    """Ids and logits that include the k largest; ids is None for the whole row.
 
     On a large vocabulary, the k-th largest of the maxima of interleaved groups is a lower bound for the
-    k-th largest logit, which leaves few values to partition.
+    k-th largest logit, which leaves few.
     """
     groups = 64
-    if row.size >= 128 * groups and k <= row.size // groups:
-        maxima = row[: row.size - row.size % groups].reshape(groups, -1).max(axis=0)
-        bound = np.partition(maxima, -k)[-k]
-        ids: NDArray[np.int64] = (row >= bound).nonzero()[0]
-        values = row[ids]
-        kth = np.partition(values, -k)[-k]
-        ids = ids[values >= kth]
-    else:
-        kth = np.partition(row, -k)[-k]
-        ids = (row >= kth).nonzero()[0]
-    if ids.size > k:  # ties at the edge: drop the highest ids
-        keep = np.ones(ids.size, dtype=bool)
-        keep[(row[ids] == kth).nonzero()[0][k - ids.size :]] = False
-        ids = ids[keep]
-    return ids
+    if row.size < 128 * groups or k > row.size // groups:
+        return None, row
+    maxima = row[: row.size - row.size % groups].reshape(groups, -1).max(axis=0)
+    ids = (row >= np.partition(maxima, -k)[-k]).nonzero()[0]
+    return ids, row[ids]
+
+
+def _at_least(values: Row, edge: np.float32, count: int) -> NDArray[np.int64]:
+    """The positions of the `count` values that are `edge` or more, ascending; of ties at the edge the first."""
+    kept = (values >= edge).nonzero()[0]
+    if kept.size > count:
+        keep = np.ones(kept.size, dtype=bool)
+        keep[(values[kept] == edge).nonzero()[0][count - kept.size :]] = False
+        kept = kept[keep]
+    return kept
 
 
 def confidence(row: Row) -> float:

@@ -70,7 +70,8 @@ class ModelDrafter:
         self._proposed_at = len(context)
         tokens: list[int] = []
         q: list[Categorical] = []
-        while policy.go_on(len(tokens), confidence(row) if policy.uses_confidence else 1.0):
+        uses_confidence = policy.uses_confidence
+        while policy.go_on(len(tokens), confidence(row) if uses_confidence else 1.0):
             if self._draws:
                 distribution = sampler.categorical(row, tokens)
                 token = distribution.draw(self._rng)

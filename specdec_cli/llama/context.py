@@ -21,6 +21,9 @@ on a GPU, whose passes cannot be aborted."""
 
 _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: just the state that cannot be rewound
 
+# The bindings' own declaration returns a pointer object; the plain address is what is compared from pass to pass.
+_get_logits = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(("llama_get_logits", lib._lib))
+
 
 class LlamaContext:
     """A cache for up to `n_ctx` tokens of one sequence, with one reused batch.
@@ -69,7 +72,8 @@ class LlamaContext:
             self._batch.seq_id[i][0] = 0
         self._positions = np.arange(self.n_ctx, dtype=np.int32)
         self._wanted[:] = 0
-        self._views: dict[int, Logits] = {}
+        self._address = 0
+        self._rows: Logits = np.empty((0, model.n_vocab), np.float32)
 
     def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
         """Append `tokens`, in as many passes as it takes.
@@ -86,33 +90,33 @@ class LlamaContext:
             raise SpecdecError(f"the context of {self.n_ctx} tokens is full", "Give a larger one (-c).")
         batch = self._batch
         batch.n_tokens = count
-        self._token[:count] = tokens
-        self._pos[:count] = self._positions[first : first + count]
-        if all_rows:
-            self._wanted[:count] = 1
+        if count == 1:  # a draft model does little else: spare it the slices
+            self._token[0], self._pos[0], self._wanted[0] = tokens[0], first, 1
         else:
-            self._wanted[: count - 1] = 0
+            self._token[:count] = tokens
+            self._pos[:count] = self._positions[first : first + count]
+            self._wanted[:count] = all_rows
             self._wanted[count - 1] = 1
         before = perf_counter()
         code = lib.llama_decode(self._handle, batch)
-        logits = lib.llama_get_logits(self._handle)  # on a GPU this is what waits
+        address = _get_logits(self._handle)  # on a GPU this is what waits
         self.decode_s += perf_counter() - before
         if code:
             self._failed(code)
         self.length = first + count
         if not self._rewinds:
             self._since_saved.extend(tokens)
-        return self._view(logits)[: count if all_rows else 1]
+        if address != self._address:
+            self._wrap(address)
+        return self._rows[: count if all_rows else 1]
 
-    def _view(self, logits: ctypes._Pointer[ctypes.c_float]) -> Logits:
-        """llama.cpp's logits as an array; its buffer rarely moves, so the wrapping is done once per address."""
-        address = ctypes.addressof(logits.contents)
-        view = self._views.get(address)
-        if view is None:
-            # llama.cpp's buffer has grown to the most rows ever asked for; slices of this never go beyond that.
-            view = np.ctypeslib.as_array(logits, (self.max_rows, self.n_vocab))
-            self._views = {address: view}
-        return view
+    def _wrap(self, address: int) -> None:
+        """See llama.cpp's logits as an array. Its buffer rarely moves, so this is not done for every pass.
+
+        The buffer has grown to the most rows ever asked for; slices of the array never go beyond that.
+        """
+        pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+        self._address, self._rows = address, np.ctypeslib.as_array(pointer, (self.max_rows, self.n_vocab))
 
     def _failed(self, code: int) -> None:
         if code == 2 or self._interrupt.is_set():
@@ -170,7 +174,7 @@ class LlamaContext:
     def close(self) -> None:
         """Free the cache and the batch."""
         if self._handle:
-            self._views.clear()
+            self._address, self._rows = 0, self._rows[:0].copy()
             lib.llama_batch_free(self._batch)
             lib.llama_free(self._handle)
             self._handle = None

@@ -86,7 +86,9 @@ COMBINATIONS = [
     SamplingSettings(temperature=1.5, top_k=0, top_p=0.8, min_p=0.0),
     SamplingSettings(temperature=0.9, top_k=0, top_p=1.0, min_p=0.15),
     SamplingSettings(temperature=1.2, top_k=4, top_p=0.9, min_p=0.05),
-    SamplingSettings(temperature=1.0, repeat_penalty=1.4, presence_penalty=0.3, frequency_penalty=0.2, top_k=0, min_p=0),
+    SamplingSettings(
+        temperature=1.0, repeat_penalty=1.4, presence_penalty=0.3, frequency_penalty=0.2, top_k=0, min_p=0
+    ),
 ]
 
 

@@ -1,0 +1,61 @@
+"""What the benchmarks share: prompts, a session on the bundled pair, the machine's description."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+
+from specdec_cli.cli.session import Session, check_pair
+from specdec_cli.cli.settings import Settings
+from specdec_cli.llama import library
+from specdec_cli.llama.interrupt import Interrupt
+
+DEMO = Path(__file__).parent.parent / "profiles" / "demo"
+N_CTX = 1024
+
+PROMPTS = [
+    'def median(values):\n    """Return the median of a list of numbers."""\n',
+    'def read_config(path):\n    """Read a configuration file and return a dictionary."""\n',
+    'def is_palindrome(text):\n    """Return True if text reads the same in both directions."""\n',
+    'def flatten(items):\n    """Flatten a nested list of items."""\n',
+    'def parse_date(string):\n    """Parse an ISO date string and return a datetime object."""\n',
+    'def count_words(path):\n    """Count the words in a file."""\n',
+    'def merge_sort(items):\n    """Sort items and return a new list."""\n',
+    'def matrix_multiply(a, b):\n    """Multiply two matrices given as lists of rows."""\n',
+    'def download(url, path):\n    """Download url and write it to path."""\n',
+]
+
+
+def open_demo(**changes: object) -> Session:
+    """The bundled pair with a context of 1024 tokens."""
+    chosen = {"target": str(DEMO / "target.gguf"), "draft": str(DEMO / "draft.gguf"), "ctx": N_CTX, **changes}
+    settings = Settings(**{"max_tokens": 128, **chosen})  # type: ignore[arg-type]
+    session = Session(check_pair(settings), settings, Interrupt())
+    session.open_contexts(1)
+    return session
+
+
+def median_and_spread(values: Iterable[float]) -> tuple[float, float, float]:
+    """The median and the quartiles."""
+    found = sorted(values)
+    if len(found) < 2:
+        return found[0], found[0], found[0]
+    low, middle, high = statistics.quantiles(found, n=4)
+    return middle, low, high
+
+
+def machine() -> str:
+    """One line about where a figure was taken."""
+    name = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        name = next(
+            (line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line), name
+        )
+    versions = library.versions()
+    return (
+        f"{name}, {library.physical_cores()} cores, Python {platform.python_version()}, "
+        f"llama-cpp-python {versions['llama-cpp-python']}"
+    )

@@ -1,0 +1,110 @@
+"""Seconds per step outside llama_decode, by part; and the cost of sampling rows of a 150k-token vocabulary.
+
+    python benchmarks/overhead.py [--threads N] [--repeat N]
+
+Settings are interleaved per prompt; figures are medians over prompts and repeats, with quartiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+from time import perf_counter
+
+import numpy as np
+from common import PROMPTS, machine, median_and_spread, open_demo
+
+from specdec_cli.cli.session import Session
+from specdec_cli.decoding.accept import rejection
+from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.types import Draft
+
+ARMS = [
+    ("target alone, greedy", {"drafter": "none"}),
+    ("k=1, greedy", {"draft_tokens": 1}),
+    ("k=3, greedy", {"draft_tokens": 3}),
+    ("k=8, greedy", {"draft_tokens": 8}),
+    ("target alone, temp 0.8", {"drafter": "none", "temp": 0.8}),
+    ("k=1, temp 0.8", {"draft_tokens": 1, "temp": 0.8}),
+    ("k=3, temp 0.8", {"draft_tokens": 3, "temp": 0.8}),
+    ("k=3, temp 0.8, match", {"draft_tokens": 3, "temp": 0.8, "accept": "match"}),
+]
+
+
+def one_run(session: Session, prompt: list[int]) -> dict[str, float] | None:
+    """Microseconds per step of one answer, by part; None if it was too short to tell."""
+    before = session.forward_s
+    report = Report.of(session.events(prompt, seed=1))
+    target_s, draft_s = (now - then for now, then in zip(session.forward_s, before, strict=True))
+    if report.steps < 10:
+        return None
+    # The prompt's own passes are in forward_s too; what they cost is in the report.
+    target_prefill = report.prefill_s - report.draft_prefill_s
+    parts = {
+        "draft": report.draft_s - (draft_s - report.draft_prefill_s),
+        "verify": report.verify_s - (target_s - target_prefill),
+        "sample": report.sample_s,
+        "rest": report.overhead_s,
+    }
+    parts["total"] = sum(parts.values())
+    return {name: seconds / report.steps * 1e6 for name, seconds in parts.items()}
+
+
+def steps_table(threads: int, repeat: int) -> None:
+    """The table of microseconds per step."""
+    sessions = [open_demo(threads=threads, **settings) for _, settings in ARMS]
+    results: list[list[dict[str, float]]] = [[] for _ in ARMS]
+    for i in range(repeat):
+        for text in PROMPTS:
+            order = list(enumerate(sessions))
+            for at, session in order if i % 2 == 0 else reversed(order):
+                found = one_run(session, session.target.tokenize(text))
+                if found:
+                    results[at].append(found)
+    print("| setting | draft | verify | sample | rest | total us a step (quartiles) |")
+    print("|---|---|---|---|---|---|")
+    for (name, _), runs in zip(ARMS, results, strict=True):
+        cells = [
+            f"{median_and_spread(run[part] for run in runs)[0]:.1f}" for part in ("draft", "verify", "sample", "rest")
+        ]
+        middle, low, high = median_and_spread(run["total"] for run in runs)
+        print(f"| {name} | {' | '.join(cells)} | {middle:.1f} ({low:.1f} to {high:.1f}) |")
+    for session in sessions:
+        session.close()
+
+
+def big_vocabulary(n_vocab: int = 151_936, rows: int = 300) -> None:
+    """Time per verified row: make p, test one draft token against it, or draw from it."""
+    rng = np.random.default_rng(0)
+    # Logits as language models give them: a few likely tokens over a long tail.
+    logits = (rng.standard_normal((8, n_vocab)) * 2.5).astype(np.float32)
+    for row in logits:
+        row[rng.integers(0, n_vocab, 30)] += rng.uniform(4, 14, 30).astype(np.float32)
+    print(f"\n| sampler, vocabulary {n_vocab:,} | us a verified row (quartiles) |")
+    print("|---|---|")
+    for name, settings in (
+        ("defaults (top-k 40, top-p 0.95, min-p 0.05)", {}),
+        ("top-p 0.95 alone", {"top_k": 0, "min_p": 0}),
+        ("min-p 0.05 alone", {"top_k": 0, "top_p": 1}),
+        ("no cut", {"top_k": 0, "top_p": 1, "min_p": 0}),
+    ):
+        sampler = StandardSampler(SamplingSettings(temperature=0.8, **settings))
+        times = []
+        for i in range(rows):
+            q = sampler.categorical(logits[i % 8] + 0)
+            draft = Draft((q.draw(rng),), (q,))
+            start = perf_counter()
+            verdict = rejection(draft, logits[[i % 8, (i + 1) % 8]], sampler, rng)
+            times.append((perf_counter() - start) * 1e6 / (1 + verdict.accepted))
+        middle, low, high = median_and_spread(times)
+        print(f"| {name} | {middle:.0f} ({low:.0f} to {high:.0f}) |")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeat", type=int, default=5)
+    options = parser.parse_args()
+    print(machine(), f"{options.threads} threads\n")
+    steps_table(options.threads, options.repeat)
+    big_vocabulary()

@@ -1,0 +1,88 @@
+"""Make docs/live.svg: the live view of a real run of the bundled pair, stopped in the middle.
+
+    python docs/picture.py
+"""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+from pathlib import Path
+
+import pyte
+from rich.console import Console
+from rich.style import Style
+from rich.text import Text
+
+from specdec_cli.cli.session import Session, check_pair
+from specdec_cli.cli.settings import resolve
+from specdec_cli.decoding.types import Step
+from specdec_cli.display import live
+from specdec_cli.llama.interrupt import Interrupt
+
+WIDTH, HEIGHT = 88, 24
+PROMPT = '''class Stack:
+    """A stack of items."""
+
+    def __init__(self):
+        self.items = []
+
+    def push(self, item):
+'''
+
+
+def screen_at(stop_after: int) -> pyte.Screen:
+    """The terminal after this many steps of a run, at the next step whose draft was accepted in part."""
+    screen = pyte.Screen(WIDTH, HEIGHT)
+    screen.set_mode(pyte.modes.LNM)
+    stream = pyte.Stream(screen)
+    console = Console(
+        file=StringIO(), force_terminal=True, width=WIDTH, height=HEIGHT, color_system="standard", _environ={}
+    )
+    settings = resolve("demo", {"max_tokens": 160, "draft_tokens": 4})
+    with Session(check_pair(settings), settings, Interrupt()) as session:
+        prompt = session.target.tokenize(PROMPT)
+        session.open_contexts(len(prompt))
+        display = live.LiveDisplay(console, settings.max_tokens)
+        for event in session.events(prompt, seed=0):
+            display.show(event)
+            partly = isinstance(event, Step) and 0 < event.accepted < len(event.drafted)
+            if isinstance(event, Step) and event.index >= stop_after and partly:
+                display._repaint()
+                break
+    stream.feed(console.file.getvalue())  # type: ignore[attr-defined]
+    return screen
+
+
+def as_text(screen: pyte.Screen) -> list[Text]:
+    """The rows of an emulated terminal, styles included."""
+    names = {"brown": "yellow"}
+    rows = []
+    for y in range(screen.lines):
+        row = Text(end="")
+        for x in range(screen.columns):
+            cell = screen.buffer[y][x]
+            colour = None if cell.fg == "default" else names.get(cell.fg, cell.fg)
+            style = Style(color=colour, bold=cell.bold, underline=cell.underscore, strike=cell.strikethrough)
+            row.append(cell.data or " ", style)
+        row.rstrip()
+        rows.append(row)
+    while rows and not rows[-1].plain:
+        rows.pop()
+    return rows
+
+
+def main() -> None:
+    console = Console(record=True, width=WIDTH, file=StringIO(), highlight=False, force_terminal=True)
+    console.print(f"$ specdec run -k 4 -f stack.py          # {len(PROMPT.splitlines())} lines of a class", style="bold")
+    for row in as_text(screen_at(stop_after=32)):
+        console.print(row, no_wrap=True)
+    svg = console.export_svg(title="specdec", unique_id="live")
+    # The web font that Rich asks for would make the picture call home; any monospace font will do.
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+    svg = svg.replace("Fira Code", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono'")
+    (Path(__file__).parent / "live.svg").write_text(svg, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

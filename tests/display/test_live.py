@@ -1,0 +1,216 @@
+"""The live view, on an emulated terminal: what is on the screen, and what it costs."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pyte
+import pytest
+from fakes import Counting, FakeTarget, ScriptedDrafter, run
+from rich.console import Console
+
+from specdec_cli.decoding.types import Done, Prefill, Step, Token
+from specdec_cli.display.live import LiveDisplay
+
+
+class Terminal:
+    """A terminal of a given size with scrollback, fed by a LiveDisplay whose clock we set."""
+
+    def __init__(self, monkeypatch, width=60, height=20, **console):
+        self.now = 0.0
+        monkeypatch.setattr("specdec_cli.display.live.monotonic", lambda: self.now)
+        self.screen = pyte.HistoryScreen(width, height, history=5000, ratio=1)
+        self.stream = pyte.Stream(self.screen)
+        self.screen.set_mode(pyte.modes.LNM)
+        self.console = Console(
+            file=StringIO(),
+            force_terminal=True,
+            width=width,
+            height=height,
+            color_system="standard",
+            _environ={},
+            **console,
+        )
+        self.writes = 0
+        self.display = LiveDisplay(self.console, 128)
+
+    def show(self, event, later=1.0):
+        self.now += later
+        self.display.show(event)
+        self.drain()
+
+    def drain(self):
+        text = self.console.file.getvalue()
+        self.console.file.seek(0)
+        self.console.file.truncate()
+        self.writes += bool(text)
+        self.stream.feed(text)
+
+    def resize(self, width):
+        self.screen.resize(columns=width)
+        self.console.width = width
+
+    def lines(self):
+        history = [
+            "".join(line[i].data for i in range(self.screen.columns)).rstrip() for line in self.screen.history.top
+        ]
+        return [*history, *(line.rstrip() for line in self.screen.display)]
+
+    def text(self):
+        return "\n".join(self.lines()).rstrip("\n")
+
+
+def step(*texts, origin="plain", index=1, at=1.0, drafted=(), rejected=()):
+    tokens = tuple(Token(i, text, origin) for i, text in enumerate(texts))
+    return Step(index, tokens, drafted, 0, rejected, "", 0.1, 0.2, 0.0, at)
+
+
+def done(tail="", at=2.0):
+    return Done("stop", tail, (), at)
+
+
+def test_a_run_leaves_the_text_and_nothing_else(monkeypatch):
+    terminal = Terminal(monkeypatch)
+    for event in run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 4, 99), (6,)]), max_tokens=8):
+        terminal.show(event)
+    assert terminal.text() == "2 3 4 5 6 7 8 9"
+
+
+def test_the_region_shows_draft_figures_and_time(monkeypatch):
+    terminal = Terminal(monkeypatch)
+    events = run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 4, 99)]), max_tokens=8)
+    for event in events[:4]:
+        terminal.show(event)
+    lines = terminal.text().split("\n")
+    assert lines[0].rstrip() == "2 3 4 5"
+    assert lines[1].startswith("draft   3 │4 │5 │ ✗ 99")
+    assert lines[2].startswith("so far  4/128 tokens")
+    assert "accepted 67% of 3" in lines[2]
+    assert lines[3].startswith("time    draft")
+    assert len(lines) <= 6
+
+
+def test_origins_differ_by_more_than_colour(monkeypatch):
+    terminal = Terminal(monkeypatch, no_color=True)
+    events = run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 4, 99), (6,)]), max_tokens=7)
+    for event in events[:5]:
+        terminal.show(event)
+    row = terminal.screen.buffer[0]
+    look = [(row[x].bold, row[x].underscore, row[x].fg) for x in range(0, 12, 2)]
+    plain, accepted, correction, bonus = look[0], look[1], look[3], look[5]
+    assert {accepted, correction, bonus} == {
+        (False, False, "default"),
+        (True, False, "default"),
+        (False, True, "default"),
+    }
+    assert plain == accepted
+    rejected = terminal.screen.buffer[1]
+    struck = [x for x in range(60) if rejected[x].strikethrough]
+    assert not struck, "the last draft was accepted whole"
+
+
+def test_rejected_tokens_are_struck_out(monkeypatch):
+    terminal = Terminal(monkeypatch)
+    for event in run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 99, 98)]), max_tokens=9)[:4]:
+        terminal.show(event)
+    row = terminal.screen.buffer[1]
+    assert "".join(row[x].data for x in range(60) if row[x].strikethrough).split() == ["99", "98"]
+
+
+def test_at_most_twelve_repaints_a_second(monkeypatch):
+    terminal = Terminal(monkeypatch)
+    for i in range(2000):
+        terminal.show(step("x", index=i), later=0.001)
+    assert terminal.writes <= 25
+
+
+def test_lines_and_long_lines_reach_the_scrollback_unharmed(monkeypatch):
+    terminal = Terminal(monkeypatch, width=30, height=10)
+    for i in range(200):
+        terminal.show(step(f"line {i}\n"))
+    long = "".join(chr(97 + i % 26) for i in range(1000))
+    for i in range(0, 1000, 7):
+        terminal.show(step(long[i : i + 7]))
+    terminal.show(done("!"))
+    lines = terminal.lines()
+    assert lines[:200] == [f"line {i}" for i in range(200)]
+    assert "".join(lines[200:]) == long + "!"
+
+
+def test_indentation_and_blank_lines_survive(monkeypatch):
+    terminal = Terminal(monkeypatch, width=30)
+    text = "def f():\n\n    if x:\n        return   1\n\n\n" + " " * 40 + "far\n"
+    for char in text:
+        terminal.show(step(char))
+    terminal.show(done())
+    assert terminal.lines()[:6] == ["def f():", "", "    if x:", "        return   1", "", ""]
+    assert "".join(terminal.lines()[6:8]).strip() == "far"
+
+
+@pytest.mark.parametrize(("before", "after"), [(60, 30), (60, 100), (60, 21), (30, 90)])
+def test_resizing_leaves_no_debris(monkeypatch, before, after):
+    terminal = Terminal(monkeypatch, width=before, height=30)
+    terminal.show(step("first\n"))
+    for i in range(5):
+        terminal.show(step(f"w{i} ", drafted=(1,), rejected=("zzz",)))
+    # A real terminal rewraps what is on it; pyte does not, so paint anew at the new width from a rewrapped copy.
+    rows = [line.rstrip() for line in terminal.screen.display if line.strip()]
+    terminal.screen = pyte.HistoryScreen(after, 30, history=5000, ratio=1)
+    terminal.screen.set_mode(pyte.modes.LNM)
+    terminal.stream = pyte.Stream(terminal.screen)
+    terminal.stream.feed("\n".join(rows))
+    terminal.console.width = after
+    for i in range(5, 8):
+        terminal.show(step(f"w{i} ", drafted=(1,), rejected=("zzz",)))
+    terminal.show(done())
+    assert terminal.text().replace("\n", " ").split() == ["first", *(f"w{i}" for i in range(8))]
+
+
+@pytest.mark.parametrize(("width", "height"), [(1, 1), (2, 2), (5, 3), (10, 4), (20, 2)])
+def test_tiny_terminals(monkeypatch, width, height):
+    terminal = Terminal(monkeypatch, width=width, height=height)
+    for i in range(50):
+        terminal.show(step(f"word{i} "))
+    terminal.show(done())
+    assert "".join(terminal.lines()).replace(" ", "").endswith("word49")
+
+
+def test_wide_characters_wrap_by_cells(monkeypatch):
+    terminal = Terminal(monkeypatch, width=11, height=12)
+    text = "数字漢字" * 20
+    for char in text:
+        terminal.show(step(char))
+    terminal.show(done())
+    assert "".join(terminal.lines()).replace(" ", "") == text
+
+
+def test_escapes_from_the_model_are_shown_not_obeyed(monkeypatch):
+    terminal = Terminal(monkeypatch)
+    terminal.show(step("a\x1b[2Jb\x1b]0;title\x07c\rd\x9b31me\u202ef\x00"))
+    terminal.show(done())
+    assert terminal.text() == "a␛[2Jb␛]0;title␇c␍d\ufffd31me\ufffdf␀"
+    assert terminal.screen.title == ""
+
+
+def test_closing_early_keeps_the_text(monkeypatch):
+    terminal = Terminal(monkeypatch)
+    terminal.show(Prefill("target", 3, 0.1, 0.1))
+    terminal.show(step("kept"))
+    terminal.display.close()
+    terminal.display.close()
+    terminal.drain()
+    assert terminal.text() == "kept"
+
+
+def test_no_terminal_mode_is_left_changed(monkeypatch):
+    terminal = Terminal(monkeypatch)
+    written = []
+    original = terminal.console.file.write
+    terminal.console.file.write = lambda text: written.append(text) or original(text)
+    for event in run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 99)]), max_tokens=20):
+        terminal.show(event)
+    output = "".join(written)
+    assert "\x1b[?25l" not in output
+    assert "\x1b[?1049h" not in output
+    assert output.count("\x1b[?2026h") == output.count("\x1b[?2026l") > 0
+    assert output.removesuffix("\x1b[?2026l").endswith("\n")

@@ -1,0 +1,120 @@
+"""Plain output, the trace and the report: snapshots of one scripted run."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from fakes import Counting, FakeTarget, ScriptedDrafter, run
+from rich.console import Console
+
+from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.types import Done, Step, Token
+from specdec_cli.display.jsonl import Trace
+from specdec_cli.display.plain import PlainDisplay
+from specdec_cli.display.tables import BaselineResult, Memory, run_report, speedup_of
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+
+
+def scripted_events():
+    return run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 4, 99), (99,), (7, 8), ()]), max_tokens=9)
+
+
+def plain(events, **options):
+    out = StringIO()
+    display = PlainDisplay(out, **options)
+    for event in events:
+        display.show(event)
+    return out.getvalue()
+
+
+def snapshot(name, text):
+    """Compare with the stored text; to accept a change, delete the file, run the test and look at the result."""
+    path = SNAPSHOTS / name
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, "utf-8")
+        raise AssertionError(f"{path.name} was not there; it has been written: look at it and run again")
+    assert text == path.read_text("utf-8")
+
+
+def test_plain_is_the_answer_and_a_line_break():
+    assert plain(scripted_events()) == "2 3 4 5 6 7 8 9 10 \n"
+
+
+def test_coloured():
+    snapshot("plain_coloured.txt", plain(scripted_events(), coloured=True))
+
+
+def test_a_line_break_at_the_end_is_not_doubled():
+    step = Step(0, (Token(1, "x\n", "plain"),), (), 0, (), "", 0, 0, 0, 0)
+    assert plain([step, Done("stop", "", (), 1)]) == "x\n"
+    assert plain([step, Done("stop", "", (), 1)], coloured=True).replace("\x1b[0m", "") == "x\n"
+    assert plain([Done("stop", "tail", (), 1)]) == "tail\n"
+
+
+def test_a_file_gets_the_text_as_it_is_and_a_terminal_does_not():
+    step = Step(0, (Token(1, "a\x1b[31mb\n", "plain"),), (), 0, (), "", 0, 0, 0, 0)
+    assert plain([step]) == "a\x1b[31mb\n"
+    assert plain([step], neutralise=True) == "a␛[31mb\n"
+
+
+def without_times(line):
+    return {
+        key: value for key, value in line.items() if key not in ("at", "seconds", "draft_s", "verify_s", "sample_s")
+    }
+
+
+def test_trace():
+    out = StringIO()
+    trace = Trace(out, {"target": "t.gguf"})
+    for event in scripted_events():
+        trace.show(event)
+    lines = [without_times(json.loads(line)) for line in out.getvalue().splitlines()]
+    snapshot("trace.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def fixed_report():
+    report = Report.of(scripted_events())
+    report.prefill_s, report.ttft_s, report.draft_prefill_s, report.total_s = 0.125, 0.13, 0.02, 1.15
+    report.draft_s, report.verify_s, report.sample_s = 0.2, 0.7, 0.05
+    return report
+
+
+def shown(report, baseline=None):
+    console = Console(file=StringIO(), width=110, _environ={})
+    memory = [Memory("target", 4_700_000_000, 512_000_000), Memory("draft", 400_000_000, 64_000_000)]
+    console.print(run_report(report, "a.gguf + b.gguf, k=3, greedy", memory, baseline, 2.5))
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "baseline"),
+    [
+        ("none", None),
+        ("identical", BaselineResult(4.0, True)),
+        ("tie", BaselineResult(16.0, False, (5, 0.012))),
+        ("sampled", BaselineResult(8.0, None)),
+    ],
+)
+def test_report(name, baseline):
+    snapshot(f"report_{name}.txt", shown(fixed_report(), baseline))
+
+
+def test_report_of_an_interrupted_run_with_a_note():
+    report = Report()
+    report.notes = ("the model drafter failed and the target went on alone: its context of 10 tokens is full",)
+    text = shown(report)
+    assert text.startswith("note: the model drafter failed")
+    assert "interrupted after 0 tokens" in text
+    assert "speedup" in text
+    assert "not measured" in text
+
+
+def test_speedup_needs_both_speeds():
+    assert speedup_of(fixed_report(), BaselineResult(4.0, True)) == pytest.approx(2.0)
+    assert speedup_of(fixed_report(), None) is None
+    assert speedup_of(Report(), BaselineResult(4.0, True)) is None
