@@ -1,7 +1,7 @@
 # The two commands a newcomer needs: `make run` and `make test`. Both set everything up first.
 
 PYTHON ?= python3
-PROMPT ?= def median(values):
+PROMPT ?= def fibonacci(n):
 # What llama.cpp is built for: auto, cpu, cuda, metal or vulkan.
 ACCEL  ?= auto
 

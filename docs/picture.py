@@ -1,6 +1,6 @@
 """Make docs/live.svg: the live view of a real run of the bundled pair, stopped in the middle.
 
-    python docs/picture.py
+python docs/picture.py
 """
 
 from __future__ import annotations
@@ -21,14 +21,7 @@ from specdec_cli.display import live
 from specdec_cli.llama.interrupt import Interrupt
 
 WIDTH, HEIGHT = 88, 24
-PROMPT = '''class Stack:
-    """A stack of items."""
-
-    def __init__(self):
-        self.items = []
-
-    def push(self, item):
-'''
+PROMPT = 'class Stack:\n    """A stack of items."""\n\n    def __init__(self):'
 
 
 def screen_at(stop_after: int) -> pyte.Screen:
@@ -39,7 +32,9 @@ def screen_at(stop_after: int) -> pyte.Screen:
     console = Console(
         file=StringIO(), force_terminal=True, width=WIDTH, height=HEIGHT, color_system="standard", _environ={}
     )
-    settings = resolve("demo", {"max_tokens": 160, "draft_tokens": 4})
+    settings = resolve(
+        "demo", {"max_tokens": 160, "draft_tokens": 4, "repeat_penalty": 1.3, "repeat_last_n": 128, "threads": 1}
+    )
     with Session(check_pair(settings), settings, Interrupt()) as session:
         prompt = session.target.tokenize(PROMPT)
         session.open_contexts(len(prompt))
@@ -74,8 +69,8 @@ def as_text(screen: pyte.Screen) -> list[Text]:
 
 def main() -> None:
     console = Console(record=True, width=WIDTH, file=StringIO(), highlight=False, force_terminal=True)
-    console.print(f"$ specdec run -k 4 -f stack.py          # {len(PROMPT.splitlines())} lines of a class", style="bold")
-    for row in as_text(screen_at(stop_after=32)):
+    console.print("$ specdec run -k 4 -f stack.py --repeat-penalty 1.3", style="bold")
+    for row in as_text(screen_at(stop_after=38)):
         console.print(row, no_wrap=True)
     svg = console.export_svg(title="specdec", unique_id="live")
     # The web font that Rich asks for would make the picture call home; any monospace font will do.

@@ -19,6 +19,10 @@ N_BATCH = 512
 """Tokens per llama_decode. More gains nothing, since llama.cpp computes in pieces of 512, and would delay Ctrl-C
 on a GPU, whose passes cannot be aborted."""
 
+MAX_SNAPSHOTS = 8
+"""The longest draft that a recurrent state is kept for at each token, since each costs a whole state. llama.cpp's
+graph has no room for many: it aborts the process from 10 on for a Nemotron-H of 42 layers, from 22 on for an LFM2."""
+
 _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: just the state that cannot be rewound
 
 # The bindings' own declaration returns a pointer object; the plain address is what is compared from pass to pass.
@@ -41,6 +45,8 @@ class LlamaContext:
         params.n_threads = params.n_threads_batch = threads
         params.n_outputs_max = params.n_outputs_max_per_seq = max_rows
         params.no_perf = True
+        if not model.rewinds and max_rows - 1 <= MAX_SNAPSHOTS:
+            params.n_rs_seq = max_rows - 1
         if POLL is not None:
             params.abort_callback = lib.ggml_abort_callback(POLL)
             params.abort_callback_data = interrupt.address
@@ -61,6 +67,8 @@ class LlamaContext:
         self.decode_s = 0.0
         """Seconds spent in llama_decode since the context was made, waiting for the device included."""
         self._rewinds = model.rewinds
+        self._snapshots: int = lib.llama_n_rs_seq(self._handle)  # 0: llama.cpp has none for this architecture
+        self._last_pass = 0
         self._saved: tuple[int, ctypes.Array[ctypes.c_uint8]] | None = None
         self._since_saved: list[int] = []
         self._batch = lib.llama_batch_init(N_BATCH, 0, 1)
@@ -104,7 +112,8 @@ class LlamaContext:
         if code:
             self._failed(code)
         self.length = first + count
-        if not self._rewinds:
+        self._last_pass = count
+        if not self._rewinds and not self._snapshots:
             self._since_saved.extend(tokens)
         if address != self._address:
             self._wrap(address)
@@ -127,8 +136,11 @@ class LlamaContext:
         )
 
     def checkpoint(self) -> None:
-        """Make the present length one that `rewind` can come back to. Free where the cache can drop tokens."""
-        if self._rewinds:
+        """Make what follows the present length something that `rewind` can drop. Free where the cache can do that.
+
+        With snapshots, which contexts of several rows have, that goes for a part of the very next pass, once.
+        """
+        if self._rewinds or self._snapshots:
             return
         size = lib.llama_state_seq_get_size_ext(self._handle, 0, _PARTIAL)
         state = self._saved[1] if self._saved and len(self._saved[1]) == size else (ctypes.c_uint8 * size)()
@@ -140,8 +152,9 @@ class LlamaContext:
     def rewind(self, length: int) -> None:
         """Drop every token from position `length` on.
 
-        A recurrent or hybrid model cannot forget: its state is restored from the checkpoint, and the tokens
-        that stand after it are decoded again. Raises SpecdecError rather than leave a wrong state.
+        A recurrent or hybrid model cannot forget: its state is taken from the snapshots made in the last pass,
+        or restored from the checkpoint, and the tokens that stand after it are decoded again. Raises
+        SpecdecError rather than leave a wrong state.
         """
         if length >= self.length:
             return
@@ -149,7 +162,8 @@ class LlamaContext:
             lib.llama_memory_clear(self._memory, False)
             self._saved = None
             self._since_saved.clear()
-        elif self._rewinds:
+        elif self._rewinds or self._has_snapshot(length):
+            self._last_pass = 0
             if not lib.llama_memory_seq_rm(self._memory, 0, length, -1):
                 raise SpecdecError(
                     "llama.cpp refused to drop rejected tokens from its cache", "Run with --drafter none."
@@ -158,6 +172,10 @@ class LlamaContext:
             self._restore(length)
             return
         self.length = length
+
+    def _has_snapshot(self, length: int) -> bool:
+        """Whether the last pass left a state for `length`. llama.cpp does not check: it would take a stale one."""
+        return 0 < self.length - length <= min(self._snapshots, self._last_pass - 1)
 
     def _restore(self, length: int) -> None:
         if self._saved is None or self._saved[0] > length:

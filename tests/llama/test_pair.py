@@ -24,7 +24,13 @@ ROUNDING = 0.05
 
 
 def settings(**changes):
-    changes = {"target": str(DEMO / "target.gguf"), "draft": str(DEMO / "draft.gguf"), "max_tokens": 64, "threads": 1, **changes}
+    changes = {
+        "target": str(DEMO / "target.gguf"),
+        "draft": str(DEMO / "draft.gguf"),
+        "max_tokens": 64,
+        "threads": 1,
+        **changes,
+    }
     return Settings(**changes)
 
 
@@ -101,7 +107,9 @@ def test_the_same_seed_gives_the_same_rejection_sample():
     assert first == second
 
 
-@pytest.mark.parametrize("sampling", [SamplingSettings(temperature=1.0, top_k=0, top_p=1, min_p=0), SamplingSettings(0.8)])
+@pytest.mark.parametrize(
+    "sampling", [SamplingSettings(temperature=1.0, top_k=0, top_p=1, min_p=0), SamplingSettings(0.8)]
+)
 def test_20000_sampled_tokens_follow_the_exact_distribution(sampling, target, context, interrupt):
     """Draw x from the real draft's q, verify with the real target's logits; count the first two tokens that result."""
     n, sampler, rng = 20_000, StandardSampler(sampling), np.random.default_rng(42)

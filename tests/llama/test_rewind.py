@@ -1,0 +1,404 @@
+"""Dropping rejected tokens from a cache, also one that cannot: what is computed after it equals a fresh context's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from fakes import run, tokens_of
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.types import Draft, Event, LengthPolicy, Logits, Step
+from specdec_cli.drafters.model import ModelDrafter
+from specdec_cli.llama.context import N_BATCH, LlamaContext
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.model import Model
+from specdec_cli.llama.target import LlamaTarget
+
+FORGETFUL = (*tiny.RECURRENT, *tiny.HYBRID)
+"""The kinds whose cache cannot drop tokens."""
+EVERY = (*tiny.ATTENTION, *FORGETFUL)
+LENGTHS = (1, 2, 4, 8)
+PROMPT = tuple(range(40, 60))
+ANSWER = 96
+"""Tokens: enough for every number of accepted tokens up to 8 to occur twice."""
+
+LoadModel = Callable[..., Model]
+OpenContext = Callable[..., LlamaContext]
+Record = tuple[list[tuple[int, ...]], np.ndarray]
+"""The passes that made what a cache holds, and the row that the last of them gave."""
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadModel]:
+    """Load a tiny model once."""
+    folder = tmp_path_factory.mktemp("tiny")
+    models: dict[str, Model] = {}
+
+    def load(kind: str, noise: float = 0.0) -> Model:
+        name = f"{kind}-{noise}.gguf"
+        if name not in models:
+            models[name] = Model(tiny.write(folder / name, kind, noise=noise), 0, Interrupt())
+        return models[name]
+
+    yield load
+    for model in models.values():
+        model.close()
+
+
+@pytest.fixture
+def open_context(load: LoadModel) -> Iterator[OpenContext]:
+    contexts = []
+
+    def open_context(
+        kind: str, max_rows: int = 1, noise: float = 0.0, made: type[LlamaContext] = LlamaContext
+    ) -> LlamaContext:
+        contexts.append(made(load(kind, noise), 1024, max_rows, 1, Interrupt()))
+        return contexts[-1]
+
+    yield open_context
+    for context in contexts:
+        context.close()
+
+
+class Oracle:
+    """Knows the target's answer: proposes 0, 1, ... k of its tokens, each time followed by wrong ones up to k."""
+
+    name = "oracle"
+
+    def __init__(self, text: Sequence[int]) -> None:
+        self._text = text
+        self._right = 0
+
+    def start(self, prompt: Sequence[int]) -> int:
+        return 0
+
+    def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
+        coming = self._text[len(context) : len(context) + budget]
+        right = self._right % (budget + 1)
+        self._right += 1
+        return Draft(tuple(t if i < right else (t + 1) % tiny.N_VOCAB for i, t in enumerate(coming)), None, self.name)
+
+    def observe(self, step: Step) -> None:
+        pass
+
+
+class Recorded(LlamaContext):
+    """Notes what each decode after a rewind gave."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._passes: list[tuple[int, ...]] = []
+        self._rewound = False
+        self.after_rewind: list[Record] = []
+
+    def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
+        while sum(map(len, self._passes)) > self.length:
+            self._passes.pop()
+        assert sum(map(len, self._passes)) == self.length, "a draft model is rewound to between two passes"
+        row = super().decode(tokens, all_rows)
+        self._passes.append(tuple(tokens))
+        if self._rewound:
+            self.after_rewind.append((self._passes.copy(), row[-1].copy()))
+        return row
+
+    def rewind(self, length: int) -> None:
+        self._rewound = False
+        super().rewind(length)  # which may decode
+        self._rewound = length > 0
+
+
+def fresh(context: LlamaContext, *passes: Sequence[int]) -> np.ndarray:
+    """The row after all `passes`, computed from nothing. A row to read until the next decode."""
+    context.rewind(0)
+    for tokens in passes:
+        row = context.decode(tokens)[0]
+    return row
+
+
+def same(row: np.ndarray, other: np.ndarray) -> bool:
+    """Equal but for rounding, which depends on how tokens are split into passes.
+
+    The logits' standard deviation is 4; a missing, wrong or swapped token changes some logit by 0.3 or more.
+    """
+    return bool(np.allclose(row, other, rtol=0, atol=1e-3) and row.argmax() == other.argmax())
+
+
+def some(records: Sequence[Record], count: int = 8) -> list[Record]:
+    """`count` of many, evenly spread; the last among them, in which a wrong state would have piled up."""
+    return [records[i * (len(records) - 1) // (count - 1)] for i in range(count)] if records else []
+
+
+def accepted_of(events: Sequence[Event]) -> set[int]:
+    return {event.accepted for event in events if isinstance(event, Step) and event.drafted}
+
+
+def speculate(context: LlamaContext, k: int) -> tuple[list[int], list[Event]]:
+    """What the target says alone, and what happens with drafts that are right up to every place."""
+    target = LlamaTarget(context)
+    alone = tokens_of(run(target, PROMPT, max_tokens=ANSWER))
+    return alone, run(target, PROMPT, Oracle([*PROMPT, *alone]), k, ANSWER)
+
+
+# The models themselves
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_a_tiny_model_is_what_it_is_made_for(load, open_context, kind):
+    assert load(kind).rewinds == (kind in tiny.ATTENTION)
+    alone = tokens_of(run(LlamaTarget(open_context(kind)), PROMPT, max_tokens=ANSWER))
+    assert len(set(alone)) > ANSWER // 4, "an answer of few tokens would hide a wrong state"
+
+
+def test_a_tiny_model_is_the_same_every_time(tmp_path):
+    files = [tiny.write(tmp_path / name, "lfm2", seed).read_bytes() for name, seed in (("a", 1), ("b", 1), ("c", 2))]
+    assert files[0] == files[1] != files[2]
+    assert len(files[0]) < 300_000
+
+
+# As the target
+
+
+@pytest.mark.parametrize("k", LENGTHS)
+@pytest.mark.parametrize("kind", EVERY)
+def test_the_answer_is_the_targets_own(open_context, kind, k):
+    alone, events = speculate(open_context(kind, k + 1), k)
+    assert tokens_of(events) == alone
+    assert accepted_of(events) == set(range(k + 1))
+    assert events[-1].notes == ()
+
+
+@pytest.mark.parametrize("k", LENGTHS)
+@pytest.mark.parametrize("kind", EVERY)
+def test_logits_after_a_partly_accepted_draft(open_context, kind, k):
+    context, other = open_context(kind, k + 1), open_context(kind)
+    draft = tuple(range(100, 101 + k))
+    for accepted in range(k + 1):
+        context.rewind(0)
+        context.decode(PROMPT)
+        context.checkpoint()
+        rows = context.decode(draft, all_rows=True).copy()
+        context.rewind(len(PROMPT) + 1 + accepted)
+        assert context.length == len(PROMPT) + 1 + accepted
+        kept = [*PROMPT, *draft[: 1 + accepted]]
+        assert same(rows[accepted], fresh(other, kept))
+        assert same(context.decode((7,))[0], fresh(other, [*kept, 7]))
+        assert same(context.decode((8, 9))[0], fresh(other, [*kept, 7, 8, 9]))
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_after_a_prompt_of_several_passes(open_context, kind):
+    prompt = [(7 * i) % tiny.N_VOCAB for i in range(N_BATCH + 88)]
+    context, other = open_context(kind, 5), open_context(kind)
+    context.decode(prompt)
+    context.checkpoint()
+    context.decode((1, 2, 3, 4, 5), all_rows=True)
+    context.rewind(len(prompt) + 2)
+    assert same(context.decode((6,))[0], fresh(other, prompt, (1, 2), (6,)))
+
+
+# As the draft model
+
+
+@pytest.mark.parametrize("k", LENGTHS)
+@pytest.mark.parametrize("kind", EVERY)
+def test_a_draft_models_logits_after_a_rewind(open_context, kind, k):
+    target = LlamaTarget(open_context(kind, k + 1))
+    draft = open_context(kind, noise=0.03, made=Recorded)
+    alone = tokens_of(run(target, PROMPT, max_tokens=ANSWER))
+    sampler = StandardSampler(SamplingSettings())
+    drafter = ModelDrafter(draft, tiny.N_VOCAB, sampler, False, np.random.default_rng(0))
+    events = run(target, PROMPT, drafter, k, ANSWER, sampler=sampler)
+    assert events[-1].notes == ()
+    assert tokens_of(events) == alone
+    assert {0, k} <= accepted_of(events), "nothing shows where all or none is accepted"
+    if k > 1:
+        assert draft.after_rewind
+    other = open_context(kind, noise=0.03)
+    for passes, row in some(draft.after_rewind):
+        assert same(row, fresh(other, *passes))
+
+
+@pytest.mark.parametrize("k", LENGTHS)
+@pytest.mark.parametrize("kind", FORGETFUL)
+def test_a_draft_model_for_a_target_of_another_kind(open_context, kind, k):
+    target = LlamaTarget(open_context("llama", k + 1))
+    draft = open_context(kind, made=Recorded)
+    alone = tokens_of(run(target, PROMPT, max_tokens=ANSWER))
+    sampler = StandardSampler(SamplingSettings())
+    drafter = ModelDrafter(draft, tiny.N_VOCAB, sampler, False, np.random.default_rng(0))
+    events = run(target, PROMPT, drafter, k, ANSWER, sampler=sampler)
+    assert events[-1].notes == ()
+    assert tokens_of(events) == alone
+    assert len(draft.after_rewind) > ANSWER // 2 or k == 1
+    other = open_context(kind)
+    for passes, row in some(draft.after_rewind):
+        assert same(row, fresh(other, *passes))
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_back_to_every_place_after_decoding_one_by_one(open_context, kind):
+    context, other = open_context(kind), open_context(kind)
+    draft = (100, 101, 102, 103, 104)
+    context.decode(PROMPT)
+    context.checkpoint()
+    for keep in range(len(draft)):
+        for token in draft:
+            context.decode((token,))
+        context.rewind(len(PROMPT) + keep)
+        assert same(context.decode((7,))[0], fresh(other, [*PROMPT, *draft[:keep], 7]))
+        context.rewind(len(PROMPT))
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_two_rewinds_in_a_row(open_context, kind):
+    context, other = open_context(kind), open_context(kind)
+    context.decode(PROMPT)
+    context.checkpoint()
+    context.decode((100, 101, 102, 103, 104, 105))
+    for keep in (4, 2, 1):
+        context.rewind(len(PROMPT) + keep)
+    assert same(context.decode((7,))[0], fresh(other, [*PROMPT, 100, 7]))
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_a_checkpoint_right_after_a_rewind(open_context, kind):
+    context, other = open_context(kind, 4), open_context(kind)
+    context.decode(PROMPT)
+    context.checkpoint()
+    context.decode((100, 101, 102, 103), all_rows=True)
+    context.rewind(len(PROMPT) + 2)
+    context.checkpoint()
+    context.decode((104, 105, 106), all_rows=True)
+    context.rewind(len(PROMPT) + 3)
+    assert same(context.decode((7,))[0], fresh(other, [*PROMPT, 100, 101, 104, 7]))
+
+
+# The edges
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_rewind_to_nothing_clears(open_context, kind):
+    context, other = open_context(kind), open_context(kind)
+    context.decode((1, 2, 3))
+    context.checkpoint()
+    context.decode((4, 5))
+    context.rewind(0)
+    assert context.length == 0
+    assert np.array_equal(context.decode(PROMPT)[0], fresh(other, PROMPT))
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_rewind_to_the_present_or_beyond_changes_nothing(open_context, kind):
+    context, other = open_context(kind), open_context(kind)
+    context.decode(PROMPT)
+    context.rewind(len(PROMPT))
+    context.rewind(len(PROMPT) + 5)
+    assert context.length == len(PROMPT)
+    assert same(context.decode((7,))[0], fresh(other, [*PROMPT, 7]))
+
+
+@pytest.mark.parametrize("kind", FORGETFUL)
+def test_no_way_back_before_the_checkpoint(open_context, kind):
+    context, other = open_context(kind), open_context(kind)
+    context.decode(PROMPT)
+    with pytest.raises(SpecdecError, match="cannot go back"):
+        context.rewind(len(PROMPT) - 1)  # there is no checkpoint
+    context.checkpoint()
+    context.decode((7, 8))
+    with pytest.raises(SpecdecError, match="cannot go back"):
+        context.rewind(len(PROMPT) - 1)
+    assert same(context.decode((9,))[0], fresh(other, [*PROMPT, 7, 8, 9])), "the refusal left the state alone"
+    context.rewind(0)
+    context.decode([*PROMPT, 7, 8])
+    with pytest.raises(SpecdecError, match="cannot go back"):
+        context.rewind(len(PROMPT) + 1)  # the checkpoint did not outlive the clear
+
+
+# What these tests are worth: faults that they must see
+
+
+@pytest.fixture
+def replay_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last of the tokens since the checkpoint are decoded again, where the first are meant."""
+    restore = LlamaContext._restore
+
+    def from_the_end(context: LlamaContext, length: int) -> None:
+        context._since_saved.reverse()
+        restore(context, length)
+
+    monkeypatch.setattr(LlamaContext, "_restore", from_the_end)
+
+
+@pytest.mark.usefixtures("replay_is_wrong")
+@pytest.mark.parametrize("kind", tiny.RECURRENT)
+def test_an_answer_shows_a_wrong_replay(open_context, kind):
+    alone, events = speculate(open_context(kind, 5), 4)
+    assert tokens_of(events) != alone
+
+
+@pytest.mark.usefixtures("replay_is_wrong")
+@pytest.mark.parametrize("kind", FORGETFUL)
+def test_logits_show_a_wrong_replay(open_context, kind):
+    context, other = open_context(kind), open_context(kind)
+    context.decode(PROMPT)
+    context.checkpoint()
+    context.decode((100, 101, 102))
+    context.rewind(len(PROMPT) + 2)
+    assert not same(context.decode((7,))[0], fresh(other, [*PROMPT, 100, 101, 7]))
+
+
+@pytest.mark.parametrize("kind", FORGETFUL)
+def test_a_restore_that_does_nothing_is_refused(open_context, monkeypatch, kind):
+    context = open_context(kind)
+    context.decode(PROMPT)
+    context.checkpoint()
+    context.decode((1, 2, 3))
+    monkeypatch.setattr(
+        "specdec_cli.llama.context.lib.llama_state_seq_set_data_ext", lambda handle, state, size, seq, flags: size
+    )
+    with pytest.raises(SpecdecError, match="cannot restore"):
+        context.rewind(len(PROMPT) + 1)
+
+
+SNAPSHOTS = tuple(kind for kind in FORGETFUL if kind != "mamba")
+"""The kinds of which llama.cpp keeps the state at each of the last tokens of a pass, for short drafts."""
+
+
+@pytest.mark.parametrize("kind", SNAPSHOTS)
+def test_snapshots_serve_one_rewind_within_the_last_pass(open_context: OpenContext, kind: str) -> None:
+    context, alone = open_context(kind, 6), open_context(kind)
+    context.decode(PROMPT)
+    context.checkpoint()
+    context.decode((1, 2, 3, 4, 5, 6), all_rows=True)
+    context.rewind(len(PROMPT) + 3)
+    with pytest.raises(SpecdecError):  # a second one without a pass in between
+        context.rewind(len(PROMPT) + 2)
+    assert same(context.decode((7,))[0], fresh(alone, [*PROMPT, 1, 2, 3, 7]))
+    with pytest.raises(SpecdecError):  # the whole of the last pass
+        context.rewind(len(PROMPT) + 3)
+    assert same(context.decode((8,))[0], fresh(alone, [*PROMPT, 1, 2, 3, 7, 8]))
+
+
+@pytest.mark.parametrize("kind", SNAPSHOTS)
+def test_a_snapshot_of_an_older_pass_would_be_wrong(
+    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Negative control: llama.cpp lets a rewind cross passes, and the logits after it are wrong."""
+    monkeypatch.setattr(LlamaContext, "_has_snapshot", lambda self, length: True)
+    context, alone = open_context(kind, 6), open_context(kind)
+    context.decode(PROMPT)
+    for token in (1, 2, 3):
+        context.decode((token,))
+    context.rewind(len(PROMPT) + 2)
+    assert not same(context.decode((7,))[0], fresh(alone, [*PROMPT, 1, 2, 7]))
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_drafts_too_long_for_snapshots(open_context: OpenContext, kind: str) -> None:
+    alone, events = speculate(open_context(kind, 12), 11)
+    assert tokens_of(events) == alone

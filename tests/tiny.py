@@ -1,0 +1,264 @@
+"""Tiny models with random weights, one for each kind of memory that llama.cpp has. Some 100 kB each, from a seed.
+
+Which settings and tensors an architecture needs stands in llama.cpp's src/models/*.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+WIDTH, HEADS, FEED_FORWARD = 32, 2, 64
+CONV, STATE, INNER = 4, 16, 2 * WIDTH
+"""Of the recurrent layers: convolution length, state size, inner width (Mamba's must be twice the width)."""
+
+N_CTX = 2048
+
+ATTENTION = ("llama",)
+RECURRENT = ("mamba",)
+HYBRID = ("lfm2", "lfm2-window", "nemotron_h", "qwen35")
+"""lfm2: short convolutions; lfm2-window: beside attention over the last 24 tokens only; nemotron_h: Mamba 2;
+qwen35: gated delta net. The last three have a state beside the convolution's."""
+
+
+def write(path: Path, kind: str, seed: int = 0, noise: float = 0.0) -> Path:
+    """Write a model of `kind` (see ATTENTION, RECURRENT, HYBRID) to `path`, and return that.
+
+    noise: 0 to 1, the share of other random weights mixed in: with some, the model is a draft that its
+    noiseless namesake accepts part of.
+    """
+    model = _Model(path, kind.partition("-")[0], seed, noise)
+    {
+        "llama": _llama,
+        "mamba": _mamba,
+        "lfm2": _lfm2,
+        "lfm2-window": _lfm2_window,
+        "nemotron_h": _nemotron_h,
+        "qwen35": _qwen35,
+    }[kind](model)
+    model.close()
+    return path
+
+
+def vocabulary() -> tuple[list[str], list[str]]:
+    """A byte-level BPE vocabulary of 300 tokens and its merges: an end token, the bytes, and some pairs of letters."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    bytes_ = [chr(byte) for byte in printable] + [chr(256 + i) for i in range(len(others))]
+    pairs = [(a, b) for a in "etaoins" for b in "hrdluem"][:43]
+    return ["<|endoftext|>", *bytes_, *(a + b for a, b in pairs)], [f"{a} {b}" for a, b in pairs]
+
+
+N_VOCAB = len(vocabulary()[0])
+
+
+class _Model:
+    """A GGUF file in the making: settings get the architecture's prefix, tensors their random values."""
+
+    def __init__(self, path: Path, architecture: str, seed: int, noise: float) -> None:
+        self._writer = gguf.GGUFWriter(path, architecture)
+        self._architecture = architecture
+        self._rng = np.random.default_rng([seed, 0])
+        self._other = np.random.default_rng([seed, 1])
+        self._noise = noise
+        tokens, merges = vocabulary()
+        writer = self._writer
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("gpt-2")
+        writer.add_token_list(tokens)
+        writer.add_token_types([gguf.TokenType.CONTROL] + [gguf.TokenType.NORMAL] * (len(tokens) - 1))
+        writer.add_token_merges(merges)
+        writer.add_bos_token_id(0)
+        writer.add_eos_token_id(0)
+        writer.add_add_bos_token(False)
+        writer.add_name("tiny")
+        self.set("context_length", N_CTX)
+        self.set("vocab_size", len(tokens))
+        self.set("embedding_length", WIDTH)
+        self.set("attention.layer_norm_rms_epsilon", 1e-5)
+        self.matrix("token_embd.weight", WIDTH, len(tokens), gain=WIDTH**0.5)
+        self.matrix("output.weight", WIDTH, len(tokens), gain=4)
+
+    def set(self, name: str, value: int | float | Sequence[int]) -> None:
+        key = f"{self._architecture}.{name}"
+        if isinstance(value, int):
+            self._writer.add_uint32(key, value)
+        elif isinstance(value, float):
+            self._writer.add_float32(key, value)
+        else:
+            self._writer.add_array(key, list(value))
+
+    def matrix(self, name: str, inputs: int, outputs: int, gain: float = 1.0) -> None:
+        """A linear map that keeps the scale of its input, times `gain`."""
+        self._add(name, self._normal(outputs, inputs) * (gain / inputs**0.5))
+
+    def norm(self, name: str, *shape: int) -> None:
+        self._add(name, 1 + 0.1 * self._normal(*shape))
+
+    def bias(self, name: str, *shape: int) -> None:
+        self._add(name, 0.5 * self._normal(*shape))
+
+    def decay(self, name: str, *shape: int) -> None:
+        """Negative rates of forgetting."""
+        self._add(name, -np.exp(self._normal(*shape) - 1))
+
+    def attention(self, layer: int, q_gain: int = 1, head_norms: bool = False) -> None:
+        name = f"blk.{layer}.attn"
+        for part, width in (("q", WIDTH * q_gain), ("k", WIDTH), ("v", WIDTH), ("output", WIDTH)):
+            self.matrix(f"{name}_{part}.weight", WIDTH, width, gain=2)
+        if head_norms:
+            self.norm(f"{name}_q_norm.weight", WIDTH // HEADS)
+            self.norm(f"{name}_k_norm.weight", WIDTH // HEADS)
+
+    def feed_forward(self, layer: int, gated: bool = True) -> None:
+        if gated:
+            self.matrix(f"blk.{layer}.ffn_gate.weight", WIDTH, FEED_FORWARD)
+        self.matrix(f"blk.{layer}.ffn_up.weight", WIDTH, FEED_FORWARD)
+        self.matrix(f"blk.{layer}.ffn_down.weight", FEED_FORWARD, WIDTH)
+
+    def close(self) -> None:
+        self._writer.write_header_to_file()
+        self._writer.write_kv_data_to_file()
+        self._writer.write_tensors_to_file()
+        self._writer.close()
+
+    def _normal(self, *shape: int) -> np.ndarray:
+        own, other = self._rng.standard_normal(shape), self._other.standard_normal(shape)
+        return own * (1 - self._noise) + other * self._noise
+
+    def _add(self, name: str, values: np.ndarray) -> None:
+        self._writer.add_tensor(name, values.astype(np.float32))
+
+
+def _llama(model: _Model) -> None:
+    model.set("block_count", 2)
+    model.set("feed_forward_length", FEED_FORWARD)
+    model.set("attention.head_count", HEADS)
+    model.set("rope.dimension_count", WIDTH // HEADS)
+    model.norm("output_norm.weight", WIDTH)
+    for layer in range(2):
+        model.norm(f"blk.{layer}.attn_norm.weight", WIDTH)
+        model.attention(layer)
+        model.norm(f"blk.{layer}.ffn_norm.weight", WIDTH)
+        model.feed_forward(layer)
+
+
+def _mamba(model: _Model) -> None:
+    rank = 4
+    model.set("block_count", 2)
+    model.set("feed_forward_length", 0)
+    model.set("attention.head_count", 0)
+    model.set("ssm.conv_kernel", CONV)
+    model.set("ssm.inner_size", INNER)
+    model.set("ssm.state_size", STATE)
+    model.set("ssm.time_step_rank", rank)
+    model.norm("output_norm.weight", WIDTH)
+    for layer in range(2):
+        name = f"blk.{layer}"
+        model.norm(f"{name}.attn_norm.weight", WIDTH)
+        model.matrix(f"{name}.ssm_in.weight", WIDTH, 2 * INNER, gain=2)
+        model.matrix(f"{name}.ssm_conv1d.weight", CONV, INNER)
+        model.bias(f"{name}.ssm_conv1d.bias", INNER)
+        model.matrix(f"{name}.ssm_x.weight", INNER, rank + 2 * STATE)
+        model.matrix(f"{name}.ssm_dt.weight", rank, INNER)
+        model.bias(f"{name}.ssm_dt.bias", INNER)
+        model.decay(f"{name}.ssm_a", INNER, STATE)
+        model.bias(f"{name}.ssm_d", INNER)
+        model.matrix(f"{name}.ssm_out.weight", INNER, WIDTH)
+
+
+def _lfm2(model: _Model) -> None:
+    conv = 3
+    kv_heads = (0, HEADS, 0)
+    model.set("block_count", len(kv_heads))
+    model.set("feed_forward_length", FEED_FORWARD)
+    model.set("attention.head_count", HEADS)
+    model.set("attention.head_count_kv", kv_heads)
+    model.set("shortconv.l_cache", conv)
+    model.norm("token_embd_norm.weight", WIDTH)  # what LFM2 calls its output's norm
+    for layer, attends in enumerate(kv_heads):
+        name = f"blk.{layer}"
+        model.norm(f"{name}.attn_norm.weight", WIDTH)
+        if attends:
+            model.attention(layer, head_norms=True)
+        else:
+            model.matrix(f"{name}.shortconv.in_proj.weight", WIDTH, 3 * WIDTH)
+            model.matrix(f"{name}.shortconv.conv.weight", conv, WIDTH)
+            model.matrix(f"{name}.shortconv.out_proj.weight", WIDTH, WIDTH)
+        model.norm(f"{name}.ffn_norm.weight", WIDTH)
+        model.feed_forward(layer)
+
+
+def _lfm2_window(model: _Model) -> None:
+    model.set("attention.sliding_window", 24)
+    _lfm2(model)
+
+
+def _nemotron_h(model: _Model) -> None:
+    heads, groups = 4, 2
+    convolved = INNER + 2 * groups * STATE
+    kv_heads, feed_forward = (0, HEADS, 0, 0), (0, 0, FEED_FORWARD, 0)
+    model.set("block_count", len(kv_heads))
+    model.set("feed_forward_length", feed_forward)
+    model.set("attention.head_count", HEADS)
+    model.set("attention.head_count_kv", kv_heads)
+    model.set("attention.layer_norm_epsilon", 1e-5)
+    model.set("ssm.conv_kernel", CONV)
+    model.set("ssm.inner_size", INNER)
+    model.set("ssm.state_size", STATE)
+    model.set("ssm.time_step_rank", heads)
+    model.set("ssm.group_count", groups)
+    model.norm("output_norm.weight", WIDTH)
+    for layer, (attends, feeds) in enumerate(zip(kv_heads, feed_forward, strict=True)):
+        name = f"blk.{layer}"
+        model.norm(f"{name}.attn_norm.weight", WIDTH)
+        if attends:
+            model.attention(layer)
+        elif feeds:
+            model.feed_forward(layer, gated=False)
+        else:
+            model.matrix(f"{name}.ssm_in.weight", WIDTH, INNER + convolved + heads, gain=2)
+            model.matrix(f"{name}.ssm_conv1d.weight", CONV, convolved)
+            model.bias(f"{name}.ssm_conv1d.bias", convolved)
+            model.bias(f"{name}.ssm_dt.bias", heads)
+            model.decay(f"{name}.ssm_a", heads, 1)
+            model.bias(f"{name}.ssm_d", heads, 1)
+            model.norm(f"{name}.ssm_norm.weight", groups, INNER // groups)
+            model.matrix(f"{name}.ssm_out.weight", INNER, WIDTH)
+
+
+def _qwen35(model: _Model) -> None:
+    k_heads, v_heads = 2, 4
+    key, value = k_heads * STATE, v_heads * STATE
+    model.set("block_count", 3)
+    model.set("feed_forward_length", FEED_FORWARD)
+    model.set("attention.head_count", HEADS)
+    model.set("rope.dimension_count", WIDTH // HEADS)
+    model.set("rope.dimension_sections", (4, 2, 2, 0))
+    model.set("full_attention_interval", 2)
+    model.set("ssm.conv_kernel", CONV)
+    model.set("ssm.inner_size", value)
+    model.set("ssm.state_size", STATE)
+    model.set("ssm.time_step_rank", v_heads)
+    model.set("ssm.group_count", k_heads)
+    model.norm("output_norm.weight", WIDTH)
+    for layer in range(3):
+        name = f"blk.{layer}"
+        model.norm(f"{name}.attn_norm.weight", WIDTH)
+        model.norm(f"{name}.post_attention_norm.weight", WIDTH)
+        if layer % 2:
+            model.attention(layer, q_gain=2, head_norms=True)
+        else:
+            model.matrix(f"{name}.attn_qkv.weight", WIDTH, 2 * key + value, gain=2)
+            model.matrix(f"{name}.attn_gate.weight", WIDTH, value)
+            model.matrix(f"{name}.ssm_conv1d.weight", CONV, 2 * key + value)
+            model.bias(f"{name}.ssm_dt.bias", v_heads)
+            model.decay(f"{name}.ssm_a", v_heads)
+            model.matrix(f"{name}.ssm_beta.weight", WIDTH, v_heads)
+            model.matrix(f"{name}.ssm_alpha.weight", WIDTH, v_heads)
+            model.norm(f"{name}.ssm_norm.weight", STATE)
+            model.matrix(f"{name}.ssm_out.weight", value, WIDTH)
+        model.feed_forward(layer)
