@@ -1,3 +1,23 @@
-from specdec_cli.cli.app import main
+"""The `specdec` command, and `python -m specdec_cli`."""
 
-main()
+from __future__ import annotations
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run the command line. Ctrl-C while Python still imports is no error, and neither is a closed stream."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123  # open as long as the process
+    try:
+        from specdec_cli.cli.app import app
+
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

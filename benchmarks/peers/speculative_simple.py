@@ -57,9 +57,7 @@ def main() -> None:
     parser.add_argument("-k", type=int, nargs="+", default=[1, 3, 8])
     options = parser.parse_args()
     print(machine(), f"{options.threads} threads\n")
-    print(
-        "| draft tokens | target alone | llama-speculative-simple | specdec | ratio | acceptance, peer | specdec |"
-    )
+    print("| draft tokens | target alone | llama-speculative-simple | specdec | ratio | acceptance, peer | specdec |")
     print("|---|---|---|---|---|---|---|")
     for k in options.k:
         rows = []

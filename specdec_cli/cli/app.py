@@ -39,8 +39,3 @@ def _root(
 
 app.command()(run)
 app.command()(doctor)
-
-
-def main() -> None:
-    """The `specdec` command."""
-    app()

@@ -8,7 +8,7 @@ import sys
 
 from typer.core import TyperGroup
 
-from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.decoding.errors import SpecdecError
 
 INTERRUPTED = 130
 
@@ -25,11 +25,18 @@ class ErrorReporting(TyperGroup):
                 raise
             complain(error)
             ctx.exit(error.exit_code)
-        except (KeyboardInterrupt, Interrupted):
+        except KeyboardInterrupt:
             print("specdec: interrupted", file=sys.stderr)
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
             close_stdout()
+        except OSError as error:  # what no command foresaw: a full disk, a vanished terminal
+            if os.environ.get("SPECDEC_DEBUG"):
+                raise
+            where = f" {error.filename}" if error.filename else " the output"
+            complain(SpecdecError(f"cannot use{where}: {error.strerror}", "Free some space, or write elsewhere."))
+            close_stdout()
+            ctx.exit(1)
 
 
 def complain(error: SpecdecError) -> None:

@@ -6,7 +6,8 @@ import json
 import os
 import secrets
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
@@ -19,9 +20,11 @@ from specdec_cli.cli.errors import close_stdout
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from specdec_cli.cli.session import Session
+    from specdec_cli.cli.session import Pair, Session
+    from specdec_cli.cli.settings import Settings
     from specdec_cli.decoding.report import Report
     from specdec_cli.decoding.types import Event
+    from specdec_cli.display.jsonl import Trace
     from specdec_cli.display.tables import BaselineResult
 
 
@@ -114,37 +117,65 @@ class _Display(Protocol):
     def close(self) -> None: ...
 
 
-def _execute(settings: Any, request: _Request) -> int:
+def _execute(settings: Settings, request: _Request) -> int:
     """Check, load, run, report. Returns the exit code."""
     from rich.console import Console
 
     from specdec_cli.cli.session import Session, check_pair, validate
-    from specdec_cli.decoding.errors import UsageError
+    from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
     from specdec_cli.llama.interrupt import Interrupt
 
     if "" in request.stop:
         raise UsageError("a stop string cannot be empty", "Leave --stop out, or name the text to stop at.")
     validate(settings)
     pair = check_pair(settings)
-    err = Console(stderr=True, highlight=False)
-    chatty = err.is_terminal and not request.quiet and not request.json
     with Interrupt() as interrupt, ExitStack() as stack:
-        if chatty:
-            err.file.write(f"loading {' + '.join(p.name for p in (pair.target_path, pair.draft_path) if p)} ...")
-            err.file.flush()
+        trace = stack.enter_context(closing(_open_trace(request.trace, settings))) if request.trace else None
         try:
-            session = stack.enter_context(Session(pair, settings, interrupt))
-        finally:
-            if chatty:
-                err.file.write("\r\x1b[K")
-        outcome = _answer(session, request)
+            with _loading(pair, silent=request.quiet or request.json):
+                session = stack.enter_context(Session(pair, settings, interrupt))
+            outcome = _answer(session, request, trace)
+        except Interrupted:  # before there was anything to keep
+            print("specdec: interrupted", file=sys.stderr)
+            return interrupt.exit_code
         if request.baseline and not interrupt.is_set():
             outcome.baseline = _measure_baseline(session, outcome)
         if request.json:
-            print(json.dumps(outcome.to_json(session), ensure_ascii=False))
+            print(json.dumps(outcome.to_json(session)), flush=True)
         elif not request.quiet:
-            _print_report(err, session, outcome)
+            _print_report(Console(stderr=True, highlight=False), session, outcome)
+        if trace:
+            trace.close()
+            if trace.problem:
+                why = trace.problem.strerror
+                raise SpecdecError(f"the trace is incomplete: {why}", "Free some space, or write it elsewhere.")
         return interrupt.exit_code
+
+
+@contextmanager
+def _loading(pair: Pair, silent: bool) -> Iterator[None]:
+    """Say on a terminal what is being loaded, and take it back afterwards."""
+    shown = not silent and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    if shown:
+        names = [path.name for path in (pair.target_path, pair.draft_path) if path]
+        print(f"loading {' + '.join(names)} ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _open_trace(path: Path, settings: Settings) -> Trace:
+    """Begin the record of a run; raises UsageError if the file cannot be made."""
+    from specdec_cli.decoding.errors import UsageError
+    from specdec_cli.display.jsonl import Trace
+
+    try:
+        out = path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None
+    return Trace(out, {"target": settings.target, "draft": settings.draft, "max_tokens": settings.max_tokens})
 
 
 class _Outcome:
@@ -157,6 +188,7 @@ class _Outcome:
         self.prompt = prompt
         self.stop = stop
         self.notes = notes
+        self.live = False
         self.report: Report = Report()
         self.text = ""
         self.baseline: BaselineResult | None = None
@@ -196,55 +228,46 @@ class _Outcome:
         }
 
 
-def _answer(session: Session, request: _Request) -> _Outcome:
+def _answer(session: Session, request: _Request, trace: Trace | None) -> _Outcome:
     """Run the prompt and show it; a reader that goes away ends the answer, and nothing more."""
     from specdec_cli.cli import prompt as prompts
+    from specdec_cli.display.live import LiveDisplay
 
     tokens, notes = prompts.tokenize(request.prompt, request.system, request.raw, session.target, session.pair.target)
     session.open_contexts(len(tokens))
     seed = session.settings.seed if session.settings.seed is not None else secrets.randbits(32)
     outcome = _Outcome(seed, tokens, request.stop, (*session.pair.notes, *notes, *session.notes))
-    displays = _displays(session, request)
+    display = _display(session, request)
+    displays: list[_Display] = [part for part in (display, trace) if part is not None]
+    outcome.live = isinstance(display, LiveDisplay)
     try:
         for event in session.events(tokens, seed, request.stop):
             outcome.add(event)
-            for display in displays:
-                display.show(event)
+            for part in displays:
+                part.show(event)
     except BrokenPipeError:
         close_stdout()
     finally:
-        for display in displays:
+        if display is not None:
             display.close()
     return outcome
 
 
-def _displays(session: Session, request: _Request) -> list[_Display]:
-    """Who is to see the events: the screen or the pipe, and the trace."""
+def _display(session: Session, request: _Request) -> _Display | None:
+    """Where the answer is shown: on the screen as it comes, or as plain text; nowhere if JSON is wanted."""
     from rich.console import Console
 
-    from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.display.jsonl import Trace
     from specdec_cli.display.live import LiveDisplay
     from specdec_cli.display.plain import PlainDisplay
 
-    displays: list[_Display] = []
-    if request.trace:
-        try:
-            out = request.trace.open("w", encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot write {request.trace}: {error.strerror}", "Name another file.") from None
-        displays.append(
-            Trace(out, {"target": session.pair.target_path.name, "max_tokens": session.settings.max_tokens})
-        )
-    console = Console(highlight=False)
     if request.json:
-        return displays
-    if console.is_terminal and sys.stdout.isatty() and not console.is_dumb_terminal and not request.quiet:
-        displays.append(LiveDisplay(console, session.settings.max_tokens))
-    else:
-        coloured = bool(os.environ.get("FORCE_COLOR")) and not console.no_color and not request.quiet
-        displays.append(PlainDisplay(sys.stdout, neutralise=sys.stdout.isatty(), coloured=coloured))
-    return displays
+        return None
+    console = Console(highlight=False)
+    on_terminal = sys.stdout.isatty()
+    if on_terminal and not console.is_dumb_terminal and not request.quiet:
+        return LiveDisplay(console, session.settings.max_tokens)
+    coloured = bool(os.environ.get("FORCE_COLOR")) and not console.no_color and not request.quiet
+    return PlainDisplay(sys.stdout, neutralise=on_terminal, coloured=coloured)
 
 
 def _measure_baseline(session: Session, outcome: _Outcome) -> BaselineResult | None:
@@ -271,6 +294,6 @@ def _print_report(err: Console, session: Session, outcome: _Outcome) -> None:
 
     for note in outcome.notes:
         err.print(f"note: {note}", style="yellow", markup=False)
-    if err.is_terminal and sys.stdout.isatty() and outcome.report.drafted:
+    if outcome.live and outcome.report.drafted:
         err.print(tables.legend())
     err.print(tables.run_report(outcome.report, session.describe(), session.memory(), outcome.baseline, session.load_s))

@@ -41,7 +41,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, valid, fix in (
             ("max_tokens", self.max_tokens >= 1, "Give -n 1 or more."),
-            ("ctx", self.ctx is None or self.ctx >= 1, "Give -c 1 or more, or leave it out."),
+            ("ctx", self.ctx is None or 1 <= self.ctx < 2**31, "Give -c 1 or more, or leave it out."),
             ("threads", self.threads is None or self.threads >= 1, "Give -t 1 or more, or leave it out."),
             ("seed", self.seed is None or 0 <= self.seed < 2**63, "Give a whole number from 0."),
             ("drafter", self.drafter in DRAFTERS, f"Drafters: {', '.join(DRAFTERS)}."),
@@ -69,7 +69,12 @@ def resolve(profile: str | None, flags: dict[str, Any]) -> Settings:
     config = profiles.read_mapping(config_file) if config_file.is_file() else {}
     profiles.check_keys(config, (*_NAMES, "profile"), config_file)
     given = {name: value for name, value in flags.items() if value is not None}
-    named = profile or config.pop("profile", None)
+    config_profile = config.pop("profile", None)
+    config = {name: _checked(name, value) for name, value in config.items()}
+    if profile:  # it sets both models, and counts for more than config.yaml
+        config.pop("target", None)
+        config.pop("draft", None)
+    named = profile or config_profile
     layers = [given, config]
     target = given.get("target") or config.get("target")
     if named is None and target is None:

@@ -11,9 +11,13 @@ FORMAT = 1
 
 
 class Trace:
-    """Writes one line of settings, then one line an event."""
+    """Writes one line of settings, then one line an event.
+
+    `problem` is what went wrong, if anything did: a full disk must not cost the answer.
+    """
 
     def __init__(self, out: TextIO, settings: dict[str, Any]) -> None:
+        self.problem: OSError | None = None
         self._out = out
         self._write({"event": "run", "format": FORMAT, **settings})
 
@@ -23,7 +27,13 @@ class Trace:
 
     def close(self) -> None:
         """Write everything out."""
-        self._out.close()
+        try:
+            self._out.close()
+        except OSError as error:
+            self.problem = self.problem or error
 
     def _write(self, line: dict[str, Any]) -> None:
-        self._out.write(json.dumps(line, ensure_ascii=False) + "\n")
+        try:
+            self._out.write(json.dumps(line) + "\n")
+        except OSError as error:
+            self.problem = self.problem or error

@@ -52,6 +52,10 @@ class LlamaContext:
             params.abort_callback_data = interrupt.address
         library.recent_errors.clear()
         self._handle = lib.llama_init_from_model(model.handle, params)
+        if interrupt.is_set():
+            if self._handle:
+                lib.llama_free(self._handle)
+            raise Interrupted
         if not self._handle:
             reason = library.last_error() or "llama.cpp gave no reason"
             raise SpecdecError(
@@ -60,7 +64,7 @@ class LlamaContext:
             )
         self._interrupt = interrupt
         self._memory = lib.llama_get_memory(self._handle)
-        self.n_ctx: int = lib.llama_n_ctx(self._handle)
+        self.n_ctx: int = min(n_ctx, lib.llama_n_ctx(self._handle))  # llama.cpp rounds up to a multiple of 256
         self.n_vocab = model.n_vocab
         self.max_rows = max_rows
         self.length = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
 
 import llama_cpp.llama_cpp as lib
@@ -27,7 +28,7 @@ class Model:
         self._progress = lib.llama_progress_callback(lambda _done, _user: not interrupt.is_set())
         params.progress_callback = self._progress
         library.recent_errors.clear()
-        handle = lib.llama_model_load_from_file(str(path).encode(), params)
+        handle = lib.llama_model_load_from_file(os.fsencode(path), params)
         if interrupt.is_set():
             if handle:
                 lib.llama_model_free(handle)

@@ -7,7 +7,9 @@ import json
 from typing import Any
 
 import jinja2
-from jinja2.ext import loopcontrols
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import Node
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from specdec_cli.decoding.errors import SpecdecError
@@ -25,7 +27,7 @@ def render(header: Header, messages: list[dict[str, str]]) -> str:
 
     Raises SpecdecError if the template fails or refuses the messages.
     """
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
@@ -37,19 +39,35 @@ def render(header: Header, messages: list[dict[str, str]]) -> str:
             bos_token=special_token(header, "bos"),
             eos_token=special_token(header, "eos"),
         )
-    except (
-        jinja2.TemplateError,
-        TypeError,
-        ValueError,
-        KeyError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+    except Exception as error:  # the template is foreign code, and may fail in any way
         reason = " ".join(str(error).split()) or type(error).__name__
         raise SpecdecError(
             f"the chat template of {header.name} failed: {reason}", "Use --raw to send the prompt as it is."
         ) from None
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja's sandbox, without the arithmetic that could take hours or all memory in one operation."""
+
+    intercepted_binops = frozenset({"**", "*"})
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        """Allow small numbers only, where powers are taken or something else than a number is multiplied."""
+        numbers = [side for side in (left, right) if isinstance(side, (int, float))]
+        if (operator == "**" or len(numbers) < 2) and any(abs(number) > 1000 for number in numbers):
+            raise jinja2.TemplateError(f"a number is too large for {operator}")
+        return super().call_binop(context, operator, left, right)
+
+
+class _Generation(Extension):
+    """The tag that marks the assistant's words for training; for writing a prompt its body is just text."""
+
+    tags = {"generation"}  # noqa: RUF012  # as Jinja declares it
+
+    def parse(self, parser: Parser) -> list[Node]:
+        """Keep the body, drop the tag."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
 def special_token(header: Header, name: str) -> str:

@@ -25,6 +25,8 @@ _MAX_TENSORS = 1 << 20
 _MAX_KEYS = 1 << 16
 _MAX_STRING = 16 << 20
 _MAX_NESTING = 4
+_MAX_LAYERS = 512
+_MAX_ALIGNMENT = 1 << 20
 
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -39,7 +41,7 @@ _TYPES = {
     20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136),
     24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
     29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66),
-    39: ("MXFP4", 32, 17),
+    39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18),
 }  # fmt: skip
 
 
@@ -118,6 +120,7 @@ def read_header(path: Path) -> Header:
         raise SpecdecError(f"{path} is a folder", "Name the .gguf file inside it.") from None
     except OSError as error:
         raise SpecdecError(f"cannot read {path}: {error.strerror}", "Check the file's permissions.") from None
+    _check_for_llama_cpp(header)
     for tensor in header.tensors:
         if tensor.size is not None and header.data_offset + tensor.offset + tensor.size > size:
             raise SpecdecError(
@@ -126,6 +129,16 @@ def read_header(path: Path) -> Header:
                 "Download the file again.",
             )
     return header
+
+
+def _check_for_llama_cpp(header: Header) -> None:
+    """Refuse the values on which llama.cpp does not fail but ends the process."""
+    layers = header.setting("block_count")
+    if layers is not None and not (isinstance(layers, int) and 1 <= layers <= _MAX_LAYERS):
+        raise SpecdecError(f"{header.name} is damaged: it claims {layers} layers", "Download the file again.")
+    for key, value in header.metadata.items():
+        if key.endswith("epsilon") and not (isinstance(value, float) and 0 <= value < float("inf")):
+            raise SpecdecError(f"{header.name} is damaged: {key} is {value}", "Download the file again.")
 
 
 def parse_header(file: BinaryIO, name: str, size: int) -> Header:
@@ -146,8 +159,8 @@ def parse_header(file: BinaryIO, name: str, size: int) -> Header:
         metadata[key] = reader.value(reader.scalar("I"))
     tensors = tuple(_read_tensor(reader) for _ in range(n_tensors))
     alignment = metadata.get("general.alignment", 32)
-    if not isinstance(alignment, int) or not 1 <= alignment <= 1 << 20:
-        raise reader.broken(f"its alignment is {alignment}")
+    if type(alignment) is not int or not 1 <= alignment <= _MAX_ALIGNMENT or alignment & (alignment - 1):
+        raise reader.broken(f"its alignment is {alignment}, not a small power of two")
     return Header(name, version, metadata, tensors, -(-reader.at // alignment) * alignment)
 
 

@@ -44,7 +44,7 @@ def bundled_dir() -> Path:
 
 def names() -> list[str]:
     """All profiles, the user's own included."""
-    return sorted({path.stem for folder in _folders() for path in folder.glob("*.yaml")})
+    return sorted({name for folder in _folders() for name in _names_in(folder)})
 
 
 def load(name: str) -> Profile:
@@ -53,10 +53,13 @@ def load(name: str) -> Profile:
     Raises SpecdecError if there is none of that name, or its file is malformed.
     """
     for folder in _folders():
-        path = folder / f"{name}.yaml"
-        if Path(name).name == name and path.is_file():
-            return _parse(name, path)
+        if name in _names_in(folder):
+            return _parse(name, folder / f"{name}.yaml")
     raise SpecdecError(f"there is no profile {name!r}", suggest(name, names(), "Profiles"))
+
+
+def _names_in(folder: Path) -> set[str]:
+    return {path.stem for path in folder.glob("*.yaml")}
 
 
 def _folders() -> tuple[Path, Path]:
@@ -68,17 +71,21 @@ def _parse(name: str, path: Path) -> Profile:
     check_keys(data, _KEYS, path)
     if not isinstance(data.get("target"), str):
         raise UsageError(f"{path.name} names no target", "Add a line `target: PATH`.")
+    if not isinstance(data.get("draft"), (str, type(None))):
+        raise UsageError(f"the draft in {path.name} is not a path", "Write `draft: PATH`, or leave it out.")
     if not isinstance(data.setdefault("settings", {}), dict):
         raise UsageError(f"the settings in {path.name} are not a mapping", "Write one `key: value` a line under it.")
     return Profile(name=name, folder=path.parent, **data)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """A YAML file that holds one mapping; raises UsageError if it does not."""
+    """A YAML file that holds one mapping, or nothing; raises UsageError if it holds anything else."""
     try:
         data = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:  # PyYAML raises them all
         raise UsageError(f"cannot read {path}: {' '.join(str(error).split())}", "Mend or remove the file.") from None
+    if data is None:
+        return {}
     if not isinstance(data, dict):
         raise UsageError(f"{path} is not a mapping", "Write one `key: value` a line.")
     return data

@@ -21,7 +21,14 @@ _PADDING = re.compile(rb"\[PAD\d+\]|<\|?(dummy|pad|extra|reserved|unused)[^>]*>"
 
 _KINDS = {"model": "tokenizer model", "pre": "pre-tokenizer"}
 _SPECIALS = ("bos", "eos", "eot", "unknown", "separator")
-_SPM_ADDS_BOS = {"llama"}
+
+# What llama.cpp assumes where a file does not say: src/llama-vocab.cpp of the bundled version.
+_MODELS_ADDING_BOS = {"llama", "bert"}
+_PRE_TOKENIZERS_ADDING_BOS = {
+    *("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano"),
+    *("tekken", "chameleon"),
+}
+_MODELS_ADDING_EOS = {"t5"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +134,9 @@ def _specials(target: Header, draft: Header) -> str:
         mine, theirs = _field(target, f"{name}_token_id"), _field(draft, f"{name}_token_id")
         if mine != theirs:
             return f"the {name.upper()} token is {mine} in the target, {theirs} in the draft"
-    default_bos = _field(target, "model") in _SPM_ADDS_BOS
-    for name, default in (("add_bos_token", default_bos), ("add_eos_token", False)):
+    model, pre = _field(target, "model"), _field(target, "pre")
+    default_bos = model in _MODELS_ADDING_BOS or (model == "gpt2" and pre in _PRE_TOKENIZERS_ADDING_BOS)
+    for name, default in (("add_bos_token", default_bos), ("add_eos_token", model in _MODELS_ADDING_EOS)):
         mine, theirs = (_field(header, name) for header in (target, draft))
         if (default if mine is None else mine) != (default if theirs is None else theirs):
             return f"{name} is {mine} in the target, {theirs} in the draft"

@@ -1,0 +1,178 @@
+import ggufs
+import pytest
+
+from specdec_cli.cli.prompt import tokenize
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.models import chat
+from specdec_cli.models.gguf import Header, StringArray
+
+WORDS = ["<s>", "</s>", "a"]
+CHATML = """{{ bos_token }}{% for m in messages %}
+    {{- '<|im_start|>' + m['role'] + '\\n' + m.content | trim + '<|im_end|>' + '\\n' -}}
+{% endfor %}
+{% if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' -}}
+{% endif %}"""
+
+
+def model(template=CHATML, **fields) -> Header:
+    metadata = {
+        "tokenizer.ggml.tokens": StringArray(b"".join(map(ggufs.text, WORDS)), len(WORDS)),
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.chat_template": template,
+        **{f"tokenizer.ggml.{key}": value for key, value in fields.items()},
+    }
+    return Header("chat.gguf", 3, metadata, (), 0)
+
+
+def user(text: str = "Hi") -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+class Letters:
+    """A stand-in for a loaded model: one token a character, 0 for BOS; remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def tokenize(self, text: str, add_bos: bool = True) -> list[int]:
+        self.texts.append(text)
+        return [0] * add_bos + [ord(letter) for letter in text]
+
+
+def test_the_conversation_is_rendered_up_to_where_the_answer_begins():
+    system = {"role": "system", "content": " Be brief. "}
+    assert chat.render(model(), [system, *user()]) == (
+        "<s><|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_blocks_leave_no_blank_lines_behind():
+    template = "{% for m in messages %}\n    {% if true %}\n{{ m.content }}\n    {% endif %}\n{% endfor %}\n"
+    assert chat.render(model(template), user("x")) == "x\n"
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ bos_token }}|{{ eos_token }}", "<s>|</s>"),
+        ("{{ {'a': '<é>'} | tojson }}", '{"a": "<é>"}'),
+        ("{% for i in range(9) %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "01"),
+        ("{% set ns = namespace(n=1) %}{% set ns.n = 5 %}{{ ns.n }}", "5"),
+        ("{{ messages[0].content }}", "{{ 7 * 7 }}"),
+        ("{{ strftime_now('%Y') | length }}", "4"),
+        ("{{ tools is defined }}", "False"),
+    ],
+)
+def test_what_templates_in_use_rely_on(template, text):
+    assert chat.render(model(template), user("{{ 7 * 7 }}")) == text
+
+
+@pytest.mark.parametrize("token", [None, -1, 3, "0", 1.0])
+def test_a_special_token_that_does_not_exist_is_empty(token):
+    assert chat.special_token(model(bos_token_id=token), "bos") == ""
+
+
+@pytest.mark.parametrize("template", ["", "  \n", None, 5, StringArray(b"", 0)])
+def test_a_model_without_a_template(template):
+    assert chat.template_of(model(template)) is None
+
+
+HOSTILE = {
+    "class": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "class of a message": "{{ messages.__class__.__base__.__subclasses__() }}",
+    "globals": "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+    "globals of a helper": "{{ raise_exception.__globals__['jinja2'].x }}",
+    "globals of the clock": "{{ strftime_now.__globals__.os.system('true') }}",
+    "import": "{% import 'os' as os %}{{ os }}",
+    "include": "{% include '/etc/passwd' %}",
+    "huge range": "{% for i in range(10 ** 12) %}x{% endfor %}",
+    "mutation": "{{ messages.append(messages) }}{{ messages.clear() }}",
+    "huge string": "{{ 'x' * 10 ** 15 }}",
+    "huge padding": "{{ '%1000000000000000s' % 'x' }}",
+    "class in a format": "{{ '{0.__class__.__mro__}'.format(messages) }}",
+    "globals in a format": "{{ '{0.__init__.__globals__}'.format(messages) }}",
+    "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+}
+
+
+@pytest.mark.parametrize("template", HOSTILE.values(), ids=HOSTILE)
+def test_a_hostile_template_is_refused(template):
+    conversation = user()
+    with pytest.raises(SpecdecError) as caught:
+        chat.render(model(template), conversation)
+    assert "chat.gguf" in str(caught.value) and "--raw" in caught.value.hint
+    assert conversation == user()
+
+
+BROKEN = {
+    "syntax": "{% if %}",
+    "unclosed": "{% for m in messages %}",
+    "unknown tag": "{% nonsense %}",
+    "unknown filter": "{{ messages | nonsense }}",
+    "undefined": "{{ nothing.at.all }}",
+    "division": "{{ 1 / 0 }}",
+    "encoding": "{{ 'x'.encode('nonsense') }}",
+    "type": "{{ 1 + 'x' }}",
+    "index": "{{ 'a'.index('b') }}",
+    "digits": "{{ 10 ** 5000 }}",
+    "own refusal": "{{ raise_exception('only one\n  system message') }}",
+}
+
+
+@pytest.mark.parametrize("template", BROKEN.values(), ids=BROKEN)
+def test_a_template_that_fails_says_so_in_one_line(template):
+    with pytest.raises(SpecdecError) as caught:
+        chat.render(model(template), user())
+    assert "chat template of chat.gguf failed" in str(caught.value) and "\n" not in str(caught.value)
+    assert "--raw" in caught.value.hint
+
+
+def test_a_refusal_is_passed_on():
+    with pytest.raises(SpecdecError, match="roles must alternate"):
+        chat.render(model("{{ raise_exception('roles must alternate') }}"), user())
+
+
+def test_tokens_of_a_conversation_have_one_bos():
+    letters = Letters()
+    tokens, notes = tokenize("Hi", "Be brief.", False, letters, model())
+    assert letters.texts == [chat.render(model(), [{"role": "system", "content": "Be brief."}, *user()])]
+    assert 0 not in tokens and notes == ()
+
+
+@pytest.mark.parametrize("template", ["{{ messages[0].content }}", "x{{ bos_token }}"])
+def test_bos_is_added_where_the_template_does_not_begin_with_it(template):
+    assert tokenize("Hi", None, False, Letters(), model(template))[0][0] == 0
+
+
+def test_bos_is_added_where_the_model_has_none_by_name():
+    assert tokenize("Hi", None, False, Letters(), model(bos_token_id=None))[0][0] == 0
+
+
+def test_without_system_there_is_only_the_user():
+    letters = Letters()
+    tokenize("Hi", None, False, letters, model("{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"))
+    assert letters.texts == ["user:Hi;"]
+
+
+@pytest.mark.parametrize(("raw", "template"), [(True, CHATML), (False, None), (True, None)])
+def test_a_raw_prompt_goes_through_as_it_is(raw, template):
+    letters = Letters()
+    tokens, notes = tokenize("  Hi\n", None, raw, letters, model(template))
+    assert (letters.texts, tokens[0], notes) == (["  Hi\n"], 0, ())
+
+
+def test_a_system_message_that_is_not_used_is_noted():
+    _, notes = tokenize("Hi", "Be brief.", True, Letters(), model())
+    assert len(notes) == 1 and "--system" in notes[0]
+
+
+def test_a_prompt_without_tokens_is_refused():
+    class Mute(Letters):
+        def tokenize(self, text: str, add_bos: bool = True) -> list[int]:
+            return []
+
+    with pytest.raises(SpecdecError) as caught:
+        tokenize("Hi", None, True, Mute(), model())
+    assert caught.value.hint

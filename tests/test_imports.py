@@ -1,0 +1,64 @@
+"""Imports point one way: cli -> {display, models, drafters, llama} -> decoding. See shared/DESIGN.md."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "specdec_cli"
+MIDDLE = {"display", "models", "drafters", "llama"}
+FOLDERS = sorted({"cli", "decoding"} | MIDDLE)
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that a file imports anywhere, `from x import y` as both x and x.y."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def users(module: str) -> set[str]:
+    files = {p: imports(p) for p in PACKAGE.rglob("*.py")}
+    return {
+        p.relative_to(PACKAGE).as_posix() for p, names in files.items() if any(n.split(".")[0] == module for n in names)
+    }
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_imports_point_one_way(folder):
+    allowed = set(FOLDERS) if folder == "cli" else {folder, "decoding"}
+    files = list((PACKAGE / folder).rglob("*.py"))
+    assert len(files) > 1
+    for path in files:
+        seen = {name.split(".")[1] for name in imports(path) if name.startswith("specdec_cli.")} & set(FOLDERS)
+        assert seen <= allowed, f"{path.name} imports {seen - allowed}"
+
+
+def test_no_other_folder_holds_code():
+    assert {p.parent.name for p in PACKAGE.rglob("*.py")} == {*FOLDERS, "specdec_cli"}
+
+
+def test_display_sees_only_the_types_and_the_report():
+    allowed = {"specdec_cli.decoding.types", "specdec_cli.decoding.report", "specdec_cli.display"}
+    for path in (PACKAGE / "display").rglob("*.py"):
+        ours = {name for name in imports(path) if name.startswith("specdec_cli")}
+        assert all(any(name == top or name.startswith(top + ".") for top in allowed) for name in ours), path.name
+
+
+def test_llama_cpp_is_imported_in_its_folder_alone():
+    assert users("llama_cpp") and all(path.startswith("llama/") for path in users("llama_cpp"))
+
+
+def test_the_hub_is_imported_in_one_file():
+    assert users("huggingface_hub") == {"models/hub.py"}
+
+
+def test_click_is_not_imported():
+    """Typer vendors it."""
+    assert not users("click")
+    assert users("typer")
