@@ -82,7 +82,7 @@ class StandardSampler:
             row = self._penalised(row, ahead)
         # Each cut keeps a prefix of the tokens by falling probability, so they may be taken in any order, as
         # long as top-p's mass is a share of what top-k leaves. min-p comes first: it is cheap and cuts most.
-        best = row.max()
+        best = row[row.argmax()]
         ids, values = None, row
         if s.min_p > 0:
             ids = (row >= best + self._log_min_p).nonzero()[0]
@@ -102,6 +102,11 @@ class StandardSampler:
         s = self.settings
         top_k = s.top_k if s.top_k < row.size else 0
         few = values
+        if ids is not None and (top_k == 0 or values.size <= top_k):
+            # What min-p left is at most the whole mass; top-p cannot cut a token that is a larger share of it.
+            weights = np.exp(np.subtract(values, best, dtype=np.float64))
+            if weights[weights.argmin()] > (1 - s.top_p) * np.add.reduce(weights):
+                return _softmax(ids, values, best, s.temperature)
         if 0 < top_k < values.size:
             if ids is None:
                 ids, values = _with_the_top(row, top_k)

@@ -47,8 +47,11 @@ class Categorical:
         """One token, by inversion of the cumulative distribution: exactly one uniform number is used."""
         if self.ids is None:
             return _draw_dense(self.probs, rng.random())
+        uniform = rng.random()
+        if self.ids.size == 1:
+            return int(self.ids[0])
         cumulative = self.probs.cumsum()
-        place = int(cumulative.searchsorted(rng.random() * cumulative[-1], side="right"))
+        place = int(cumulative.searchsorted(uniform * cumulative[-1], side="right"))
         return int(self.ids[min(place, self.ids.size - 1)])
 
 
