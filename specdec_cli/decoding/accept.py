@@ -44,7 +44,8 @@ def rejection(draft: Draft, logits: Logits, sampler: Sampler, rng: np.random.Gen
     """
     if sampler.greedy:
         return match(draft, logits, sampler, rng)
-    probs: tuple[float, ...] = ()
+    p_of: tuple[float, ...] = ()
+    q_of: tuple[float, ...] = ()
     for i, token in enumerate(draft.tokens):
         p = sampler.categorical(logits[i], draft.tokens[:i])
         p_x = p.prob(token)
@@ -52,11 +53,12 @@ def rejection(draft: Draft, logits: Logits, sampler: Sampler, rng: np.random.Gen
         q_x = 1.0 if q is None else q.prob(token)
         if rng.random() * q_x >= p_x:
             instead = (without(p, token) if q is None else residual(p, q)).draw(rng)
-            return Verdict(i, instead, "correction", (*probs, p.prob(instead)))
-        probs += (p_x,)
+            return Verdict(i, instead, "correction", (*p_of, p.prob(instead)), q_of)
+        p_of += (p_x,)
+        q_of += (q_x,)
     p = sampler.categorical(logits[len(draft.tokens)], draft.tokens)
     token = p.draw(rng)
-    return Verdict(len(draft.tokens), token, "bonus" if draft.tokens else "plain", (*probs, p.prob(token)))
+    return Verdict(len(draft.tokens), token, "bonus" if draft.tokens else "plain", (*p_of, p.prob(token)), q_of)
 
 
 def residual(p: Categorical, q: Categorical) -> Categorical:

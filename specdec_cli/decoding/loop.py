@@ -126,8 +126,8 @@ def _commit(
         drafted = i < verdict.accepted
         token = draft.tokens[i] if drafted else verdict.token
         origin: Origin = "accepted" if drafted else verdict.kind
-        p = verdict.probs[i] if verdict.probs else None
-        q = draft.q[i].prob(token) if draft.q is not None and i < len(draft.q) else None
+        p = verdict.p[i] if verdict.p else None
+        q = verdict.q[i] if i < len(verdict.q) else None
         context.append(token)
         tokens.append(Token(token, text.push(token), origin, p, q))
         if ending.is_end(token):

@@ -90,13 +90,15 @@ NO_DRAFT = Draft()
 class Verdict:
     """The outcome of one verification: the first `accepted` draft tokens stand, then `token` follows.
 
-    probs holds the target's probability of each of these tokens, or is empty when decoding greedily.
+    p holds the target's probability of each of these tokens and q the draft's of those accepted; both may be
+    empty, for greedy decoding looks at no probabilities.
     """
 
     accepted: int
     token: int
     kind: Origin
-    probs: tuple[float, ...] = ()
+    p: tuple[float, ...] = ()
+    q: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
