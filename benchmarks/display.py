@@ -15,7 +15,6 @@ import resource
 import statistics
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from time import perf_counter
 
@@ -28,29 +27,19 @@ from specdec_cli.display.plain import PlainDisplay
 
 
 def run_live(session: Session, prompt: list[int]) -> float:
-    """Seconds for one answer on a terminal of 100 by 30."""
+    """Seconds for one answer on a terminal of 100 by 30, which another process reads, as a terminal is one."""
     leader, follower = pty.openpty()
-    os.set_blocking(leader, True)
-    reader = threading.Thread(target=drain, args=(leader,), daemon=True)
-    reader.start()
-    with os.fdopen(follower, "w") as out:
-        console = Console(file=out, force_terminal=True, width=100, height=30, color_system="256", highlight=False)
-        display = LiveDisplay(console, session.settings.max_tokens)
-        start = perf_counter()
-        for event in session.events(prompt, seed=0):
-            display.show(event)
-        seconds = perf_counter() - start
-    reader.join(1)
-    return seconds
-
-
-def drain(leader: int) -> None:
-    """Read a pseudo-terminal until it closes."""
-    try:
-        while os.read(leader, 65536):
-            pass
-    except OSError:
+    with subprocess.Popen(["cat"], stdin=leader, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as reader:
         os.close(leader)
+        with os.fdopen(follower, "w") as out:
+            console = Console(file=out, force_terminal=True, width=100, height=30, color_system="256", highlight=False)
+            display = LiveDisplay(console, session.settings.max_tokens)
+            start = perf_counter()
+            for event in session.events(prompt, seed=0):
+                display.show(event)
+            seconds = perf_counter() - start
+        reader.wait()
+    return seconds
 
 
 def run_plain(session: Session, prompt: list[int]) -> float:
