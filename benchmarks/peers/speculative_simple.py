@@ -45,7 +45,8 @@ def peer(binary: str, prompt: str, k: int, threads: int) -> tuple[float, float]:
 
 def ours(session: Session, prompt: list[int], alone: bool = False) -> tuple[float, float]:
     """Tokens per second and acceptance rate of specdec."""
-    report = Report.of(session.events(prompt, seed=0, alone=alone))
+    settings = session.settings.alone() if alone else session.settings
+    report = Report.of(session.events(prompt, seed=0, settings=settings))
     return report.tokens_per_s or 0.0, report.acceptance_rate or 0.0
 
 

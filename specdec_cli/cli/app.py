@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from specdec_cli import __version__
+from specdec_cli.cli.compare import compare
 from specdec_cli.cli.doctor import doctor
 from specdec_cli.cli.errors import ErrorReporting
 from specdec_cli.cli.run import run
@@ -38,4 +39,5 @@ def _root(
 
 
 app.command()(run)
+app.command()(compare)
 app.command()(doctor)

@@ -272,11 +272,11 @@ def _display(session: Session, request: _Request) -> _Display | None:
 
 def _measure_baseline(session: Session, outcome: _Outcome) -> BaselineResult | None:
     """Run the target alone on the same prompt with the same seed; None if the user had enough of waiting."""
-    from specdec_cli.cli.session import first_difference
+    from specdec_cli.decoding.comparison import first_difference
     from specdec_cli.decoding.report import Report
     from specdec_cli.display.tables import BaselineResult
 
-    report = Report.of(session.events(outcome.prompt, outcome.seed, outcome.stop, alone=True))
+    report = Report.of(session.events(outcome.prompt, outcome.seed, outcome.stop, session.settings.alone()))
     if report.reason == "interrupted":
         return None
     if session.settings.temp > 0 and session.settings.accept != "match":

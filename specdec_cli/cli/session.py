@@ -131,17 +131,15 @@ class Session:
         return (target.decode_s if target else 0.0, draft.decode_s if draft else 0.0)
 
     def events(
-        self, prompt: Sequence[int], seed: int, stop: Sequence[str] = (), alone: bool = False
+        self, prompt: Sequence[int], seed: int, stop: Sequence[str] = (), settings: Settings | None = None
     ) -> Iterator[Event]:
-        """Decode an answer with the session's settings; `alone` leaves the drafter out, for the baseline."""
-        settings = self.settings
-        if self._target_context is None:
-            raise RuntimeError("open_contexts comes first")
+        """Decode an answer with the session's settings, or with others that need no other models or contexts."""
+        settings = settings or self.settings
         sampler = StandardSampler(sampling_of(settings))
         return generate(
             prompt,
-            LlamaTarget(self._target_context),
-            NoDrafter() if alone else self._drafter(sampler, seed),
+            LlamaTarget(self._opened),
+            self._drafter(sampler, seed, settings),
             length_of(settings),
             RULES[settings.accept],
             sampler,
@@ -149,6 +147,37 @@ class Session:
             TextStream(self.target.piece, stop),
             Ending(settings.max_tokens, self.target.is_end, self._interrupt.is_set),
         )
+
+    def margin_after(self, tokens: Sequence[int]) -> float:
+        """How far apart the target's two best logits are after `tokens`."""
+        return top_two_margin(LlamaTarget(self._opened).prefill(tokens)[0])
+
+    def draw_margin(self, context: list[int], position: int, seed: int, settings: Settings) -> float:
+        """How far the draw of the answer's token `position` was from giving another token, as a probability.
+
+        context: the prompt and the answer up to there.
+
+        For `match`, whose draws come one a token from one seeded stream: below a few thousandths, rounding of
+        the logits can turn the draw.
+        """
+        sampler = StandardSampler(sampling_of(settings))
+        sampler.watch(context)
+        p = sampler.categorical(LlamaTarget(self._opened).prefill(context)[0])
+        uniform = float(np.random.default_rng(seed).random(position + 1)[position])
+        return float(np.abs(p.probs.cumsum(dtype=np.float64) - uniform).min())
+
+    @property
+    def _opened(self) -> LlamaContext:
+        if self._target_context is None:
+            raise RuntimeError("open_contexts comes first")
+        return self._target_context
+
+    def _drafter(self, sampler: StandardSampler, seed: int, settings: Settings) -> Drafter:
+        if self._draft_context is None or settings.drafter == "none":
+            return NoDrafter()
+        rng = np.random.default_rng((seed, 1))  # apart from the target's, which must not depend on the draft
+        draws = settings.accept == "rejection"
+        return ModelDrafter(self._draft_context, self.pair.n_shared, sampler, draws, rng)
 
     def describe(self) -> str:
         """The settings of a run in one line."""
@@ -168,19 +197,6 @@ class Session:
             cache = memory.cache_bytes(self.pair.draft, self._draft_context.n_ctx)
             found.append(Memory("draft", self._draft.size_bytes, cache))
         return found
-
-    def margin_after(self, tokens: Sequence[int]) -> float:
-        """How far apart the target's two best logits are after `tokens`."""
-        if self._target_context is None:
-            raise RuntimeError("open_contexts comes first")
-        return top_two_margin(LlamaTarget(self._target_context).prefill(tokens)[0])
-
-    def _drafter(self, sampler: StandardSampler, seed: int) -> Drafter:
-        if self._draft_context is None:
-            return NoDrafter()
-        rng = np.random.default_rng((seed, 1))  # apart from the target's, which must not depend on the draft
-        draws = self.settings.accept == "rejection"
-        return ModelDrafter(self._draft_context, self.pair.n_shared, sampler, draws, rng)
 
     def close(self) -> None:
         """Free contexts, then models."""
@@ -212,11 +228,3 @@ def sampling_of(settings: Settings) -> SamplingSettings:
         presence_penalty=settings.presence_penalty,
         penalty_window=settings.repeat_last_n,
     )
-
-
-def first_difference(mine: Sequence[int], other: Sequence[int]) -> int | None:
-    """The first position at which two answers differ, a missing token included; None if they are equal."""
-    for i, (a, b) in enumerate(zip(mine, other, strict=False)):
-        if a != b:
-            return i
-    return None if len(mine) == len(other) else min(len(mine), len(other))

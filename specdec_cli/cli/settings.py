@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,10 @@ class Settings:
         ):
             if not valid:
                 raise UsageError(f"{name.replace('_', ' ')} cannot be {getattr(self, name)}", fix)
+
+    def alone(self) -> Settings:
+        """The same, with the target alone: the baseline of these settings."""
+        return replace(self, drafter="none")
 
 
 _NAMES = tuple(field.name for field in fields(Settings))

@@ -9,9 +9,10 @@ from fakes import tokens_of
 from prompts import PROMPTS
 from scipy.stats import chi2
 
-from specdec_cli.cli.session import Session, check_pair, first_difference
+from specdec_cli.cli.session import Session, check_pair
 from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding.accept import rejection
+from specdec_cli.decoding.comparison import first_difference
 from specdec_cli.decoding.report import Report
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler, top_two_margin
 from specdec_cli.decoding.types import Draft
@@ -93,7 +94,8 @@ def test_match_with_a_seed_equals_the_sampled_baseline():
     with open_session(temp=0.8, accept="match", draft_tokens=4) as session:
         for seed, text in enumerate(PROMPTS[:12]):
             prompt = session.target.tokenize(text)
-            drafted, alone = (list(session.events(prompt, seed, alone=flag)) for flag in (False, True))
+            ways = (session.settings, session.settings.alone())
+            drafted, alone = (list(session.events(prompt, seed, settings=way)) for way in ways)
             same += tokens_of(drafted) == tokens_of(alone)
             drafted_tokens += Report.of(drafted).drafted
     assert drafted_tokens > 100

@@ -1,0 +1,105 @@
+"""The arms of a comparison: what `--vs` and `--sweep` say, and the baselines they need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from specdec_cli.cli.session import sampling_of, validate
+from specdec_cli.cli.settings import Settings
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.models.profiles import suggest
+
+ALONE = "target alone"
+
+_SHORT = {"k": "draft_tokens"}
+_VARIABLE = (
+    *("draft_tokens", "draft_min_p", "drafter", "accept", "temp", "top_k", "top_p", "min_p"),
+    *("repeat_penalty", "frequency_penalty", "presence_penalty", "repeat_last_n"),
+)
+"""What may differ between arms: nothing that would need other models, contexts or lengths of answer."""
+_KINDS = {field.name: field.type for field in fields(Settings)}
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way of decoding. `baseline` names the arm that it is measured against; its own name for a baseline."""
+
+    name: str
+    settings: Settings
+    baseline: str
+
+
+def make_arms(base: Settings, versus: Sequence[str], sweeps: Sequence[str]) -> list[Arm]:
+    """Baselines first, then the settings as they are (unless swept), then those of --vs and --sweep.
+
+    Every arm is measured against the target alone with the arm's own sampling.
+    Raises UsageError on an arm that does not parse.
+    """
+    wanted: dict[str, Settings] = {}
+    if not sweeps:
+        wanted[_name_of(base)] = base
+    for text in versus:
+        wanted[text.strip()] = _changed(base, text)
+    for text in sweeps:
+        key, _, values = text.partition("=")
+        for value in values.split(","):
+            wanted[f"{key.strip()}={value.strip()}"] = _changed(base, f"{key}={value}")
+    arms: dict[str, Arm] = {}
+    for name, settings in wanted.items():
+        validate(settings)
+        baseline = _baseline_name(base, settings)
+        if baseline not in arms:
+            arms[baseline] = Arm(baseline, settings.alone(), baseline)
+        if settings.drafter == "none" and name == _name_of(base):
+            continue
+        arms[name] = Arm(name, settings, baseline)
+    found = [arm for arm in arms.values() if arm.name == arm.baseline]
+    return found + [arm for arm in arms.values() if arm.name != arm.baseline]
+
+
+def _name_of(settings: Settings) -> str:
+    if settings.drafter == "none":
+        return "drafter=none"
+    name = f"k={settings.draft_tokens}"
+    return f"{name}, draft-min-p={settings.draft_min_p:g}" if settings.draft_min_p else name
+
+
+def _baseline_name(base: Settings, settings: Settings) -> str:
+    """One baseline for each kind of sampling, named by what is special about it."""
+    mine, usual = sampling_of(settings), sampling_of(base)
+    special = [
+        f"{field.name.replace('_', '-')}={getattr(mine, field.name):g}"
+        for field in fields(mine)
+        if getattr(mine, field.name) != getattr(usual, field.name)
+    ]
+    return ", ".join([ALONE, *special])
+
+
+def _changed(base: Settings, text: str) -> Settings:
+    """The settings with the changes of one arm, such as `k=8,temp=0.8`."""
+    changes: dict[str, Any] = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not key or not value:
+            raise UsageError(
+                f"the arm {text!r} does not parse at {part!r}", 'Write it as key=value: --vs "k=4,temp=0.8".'
+            )
+        name = _SHORT.get(key, key.lstrip("-").replace("-", "_"))
+        if name not in _VARIABLE:
+            keys = [*_SHORT, *(key.replace("_", "-") for key in _VARIABLE)]
+            raise UsageError(f"{key!r} in the arm {text!r} cannot vary between arms", suggest(key, keys, "What can"))
+        changes[name] = _parsed(name, value, text)
+    return replace(base, **changes)
+
+
+def _parsed(name: str, value: str, text: str) -> Any:
+    kind = str(_KINDS[name])
+    try:
+        return float(value) if "float" in kind else int(value) if "int" in kind else value
+    except ValueError:
+        what = "a number" if "float" in kind else "a whole number"
+        raise UsageError(
+            f"{value!r} in the arm {text!r} is not {what}", 'Write it as in --vs "k=4,temp=0.8".'
+        ) from None

@@ -1,0 +1,136 @@
+"""Why an arm was fast or slow, and what would help: computed from measured costs and acceptance, in words."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specdec_cli.decoding.comparison import Interval, Summary, Trial
+
+_LONGEST = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a step is made of on this machine, in seconds.
+
+    verify: rows -> seconds, as measured; between and beyond measured points the line through the nearest two.
+    draft:  per drafted token. other: per step, whatever it drafts.
+    """
+
+    verify: dict[int, float]
+    draft: float
+    other: float
+
+    def verify_s(self, rows: int) -> float:
+        """Seconds to verify so many rows."""
+        if rows in self.verify:
+            return self.verify[rows]
+        known = sorted(self.verify)
+        if len(known) == 1:
+            return self.verify[known[0]]
+        above = next((n for n in known if n > rows), known[-1])
+        below = known[known.index(above) - 1]
+        slope = (self.verify[above] - self.verify[below]) / (above - below)
+        return max(self.verify[below] + slope * (rows - below), self.verify[known[0]] * 0.5)
+
+
+def costs_of(trials: Sequence[Trial]) -> Costs | None:
+    """The cost curve of all trials together; None if no step was timed."""
+    samples: dict[int, list[tuple[int, float]]] = {}
+    for trial in trials:
+        for rows, (count, seconds) in trial.row_costs.items():
+            samples.setdefault(rows, []).append((count, seconds))
+    verify = {
+        rows: statistics.median([seconds for count, seconds in found for _ in range(count)])
+        for rows, found in samples.items()
+        if sum(count for count, _ in found) >= 5 or rows == 1
+    }
+    if 1 not in verify:
+        return None
+    drafting = [trial.draft_s / trial.drafted for trial in trials if trial.drafted]
+    other = [(trial.sample_s + trial.overhead_s) / trial.steps for trial in trials if trial.steps]
+    return Costs(verify, statistics.median(drafting) if drafting else 0.0, statistics.median(other) if other else 0.0)
+
+
+def expected_tokens(per_position: Sequence[float], k: int) -> float:
+    """Tokens per step with k drafted; positions not measured go on at the last measured rate of decay."""
+    rates = list(per_position)
+    decay = (rates[-1] / rates[0]) ** (1 / (len(rates) - 1)) if len(rates) > 1 and rates[0] > 0 else (rates or [0.0])[0]
+    while len(rates) < k:
+        rates.append((rates[-1] if rates else 0.0) * min(decay, 1.0))
+    return 1 + sum(rates[:k])
+
+
+def expected_speedup(costs: Costs, per_position: Sequence[float], k: int, draft_factor: float = 1.0) -> float:
+    """Tokens per second at draft length k over those of the target alone. draft_factor scales the draft's cost."""
+    alone = costs.verify_s(1) + costs.other
+    step = k * costs.draft * draft_factor + costs.verify_s(k + 1) + costs.other
+    return expected_tokens(per_position, k) * alone / step
+
+
+def best_length(costs: Costs, per_position: Sequence[float], draft_factor: float = 1.0) -> tuple[int, float]:
+    """The draft length of 1 to 16 with the highest expected speedup, and that speedup."""
+    found = {k: expected_speedup(costs, per_position, k, draft_factor) for k in range(1, _LONGEST + 1)}
+    best = max(found, key=lambda k: found[k])
+    return best, found[best]
+
+
+def verdict(summary: Summary, trials: Sequence[Trial], costs: Costs | None, experts: int = 0) -> list[str]:
+    """An arm's result in sentences: the finding, its causes, what would help.
+
+    trials: this arm's and the baseline's. experts: of the target, 0 for a dense model.
+    """
+    said = [_finding(summary.arm, summary.speedup)]
+    mine = [trial for trial in trials if trial.arm == summary.arm]
+    if not summary.per_position or costs is None or not mine:
+        return said
+    k = max(len(trial.reached) for trial in mine)
+    flat = costs.verify_s(k + 1) / costs.verify_s(1)
+    if summary.speedup is None or summary.speedup.difference != "faster":
+        said += _causes(summary, mine, costs, k, flat)
+    if experts and flat > 1.3:
+        said.append(
+            f"The target is a mixture of {experts} experts: several tokens at once wake more experts than one does, "
+            "so checking a draft costs more than in a dense model."
+        )
+    return said + _help(summary, costs, k)
+
+
+def _finding(arm: str, speedup: Interval | None) -> str:
+    if speedup is None:
+        return f"{arm}: not measured, no answer was long enough."
+    if speedup.difference == "no measurable difference":
+        return f"{arm}: no measurable difference from the target alone, {speedup}."
+    return f"{arm}: {speedup.difference} than the target alone, {speedup}."
+
+
+def _causes(summary: Summary, mine: Sequence[Trial], costs: Costs, k: int, flat: float) -> list[str]:
+    said = []
+    share = summary.shares.get("draft", 0.0)
+    if share > 0.3:
+        cost = costs.draft / costs.verify_s(1)
+        said.append(f"The draft takes {share:.0%} of the time: one draft token costs {cost:.0%} of a target token.")
+    if summary.acceptance_rate is not None and summary.acceptance_rate < 0.5:
+        said.append(f"Acceptance is low: {summary.acceptance_rate:.0%} of what was drafted.")
+    if flat > 1.5:
+        said.append(f"Verification is not flat here: checking {k + 1} tokens costs {flat:.1f} times one.")
+    length = statistics.median(len(trial.tokens) for trial in mine)
+    if length < 16:
+        said.append(f"The answers are short ({length:.0f} tokens): there is little to speed up.")
+    return said
+
+
+def _help(summary: Summary, costs: Costs, k: int) -> list[str]:
+    best, gain = best_length(costs, summary.per_position)
+    here = expected_speedup(costs, summary.per_position, k)
+    said = []
+    if best != k and gain > here * 1.03:
+        said.append(f"From the measured costs and acceptance, k={best} would give about {gain:.2f}x.")
+    cheap_k, cheap = best_length(costs, summary.per_position, 0.5)
+    if cheap > max(gain, here) * 1.05:
+        said.append(f"A draft of the same quality at half the cost would give about {cheap:.2f}x (at k={cheap_k}).")
+    if gain < 1 and cheap < 1:
+        said.append("No draft length pays with this pair on this machine: run the target alone.")
+    return said
