@@ -15,7 +15,8 @@ _LONGEST = 16
 class Costs:
     """What a step is made of on this machine, in seconds.
 
-    verify: rows -> seconds, as measured; between and beyond measured points the line through the nearest two.
+    verify: rows -> seconds, as measured; between measured points a straight line, beyond them the steeper of the
+            last slope and the average one, for the curve is jagged and hope is no measurement.
     draft:  per drafted token. other: per step, whatever it drafts.
     """
 
@@ -30,10 +31,15 @@ class Costs:
         known = sorted(self.verify)
         if len(known) == 1:
             return self.verify[known[0]]
-        above = next((n for n in known if n > rows), known[-1])
+        if rows > known[-1]:
+            slope = max(self._slope(known[-2], known[-1]), self._slope(known[0], known[-1]))
+            return self.verify[known[-1]] + slope * (rows - known[-1])
+        above = next(n for n in known if n > rows)
         below = known[known.index(above) - 1]
-        slope = (self.verify[above] - self.verify[below]) / (above - below)
-        return max(self.verify[below] + slope * (rows - below), self.verify[known[0]] * 0.5)
+        return self.verify[below] + self._slope(below, above) * (rows - below)
+
+    def _slope(self, low: int, high: int) -> float:
+        return (self.verify[high] - self.verify[low]) / (high - low)
 
 
 def costs_of(trials: Sequence[Trial]) -> Costs | None:
@@ -129,7 +135,7 @@ def _help(summary: Summary, costs: Costs, k: int) -> list[str]:
     if best != k and gain > here * 1.03:
         said.append(f"From the measured costs and acceptance, k={best} would give about {gain:.2f}x.")
     cheap_k, cheap = best_length(costs, summary.per_position, 0.5)
-    if cheap > max(gain, here) * 1.05:
+    if cheap > 1 and cheap > max(gain, here) * 1.05:
         said.append(f"A draft of the same quality at half the cost would give about {cheap:.2f}x (at k={cheap_k}).")
     if gain < 1 and cheap < 1:
         said.append("No draft length pays with this pair on this machine: run the target alone.")

@@ -12,15 +12,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from specdec_cli.decoding.comparison import Interval, Trial, geometric_interval, paired_ratios
+from specdec_cli.decoding.comparison import Trial, geometric_interval, paired_ratios
 
 _INTERVAL_S = 0.25
-_COLOURS = {"faster": "green", "slower": "red", "no measurable difference": "dim"}
+_FINDINGS = {"faster": ("faster", "green"), "slower": ("slower", "red"), "no measurable difference": ("=", "dim")}
+"""What a table has room for; "=" is spelt out in the sentences below it."""
 
-_COLUMNS = (
-    ("arm", "left"), ("tokens/s", "right"), ("TTFT ms", "right"), ("TPOT ms", "right"),
-    ("accepted", "right"), ("tokens/step", "right"), ("speedup (95 %)", "left"), ("", "left"),
-)  # fmt: skip
+_COLUMNS = ("arm", "tok/s", "TTFT", "TPOT", "accept", "tok/step", "speedup", "95 %", "")
 
 
 class Progress:
@@ -64,19 +62,21 @@ class Progress:
 def tables(result: dict[str, Any]) -> list[RenderableType]:
     """The result as Rich renderables: a table by category, positions and time, exactness, the verdicts."""
     parts: list[RenderableType] = [Text(line, style="dim") for line in _preamble(result)]
-    table = Table(box=None, padding=(0, 1), header_style="bold")
-    for name, side in _COLUMNS:
-        table.add_column(name, justify="right" if side == "right" else "left", no_wrap=side == "right")
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    for i, name in enumerate(_COLUMNS):
+        table.add_column(
+            name, justify="right" if 0 < i < 8 else "left", no_wrap=i > 0, min_width=0 if i else 12, overflow="fold"
+        )
     for category in _categories(result):
         if len(_categories(result)) > 1:
             table.add_row(Text(category, style="bold"))
         for summary in _of_category(result, category):
-            cells = _cells(summary)
-            style = _COLOURS.get(cells[-1], "")
-            table.add_row(*cells[:-1], Text(cells[-1], style=style))
+            *cells, finding = _cells(summary)
+            word, style = _FINDINGS.get(finding, ("", ""))
+            table.add_row(*cells, Text(word, style=style))
     parts += [table, Text()]
     details = Table(box=None, padding=(0, 1), header_style="bold")
-    for name in ("arm", "accepted by position", "time: draft, verify, sample, other", "same as the target alone"):
+    for name in ("arm", "accepted by position", "time", "same as the target alone"):
         details.add_column(name)
     for summary in _of_category(result, "all"):
         if summary["per_position"]:
@@ -91,8 +91,7 @@ def markdown(result: dict[str, Any]) -> str:
     """The result as Markdown, to be pasted into an issue."""
     lines = [f"{line}  " for line in _preamble(result)]
     for category in _categories(result):
-        lines += ["", f"**{category}**", "", _row([name for name, _ in _COLUMNS])]
-        lines.append(_row(["---:" if side == "right" else ":---" for _, side in _COLUMNS]))
+        lines += ["", f"**{category}**", "", _row(list(_COLUMNS)), _row([":---", *["---:"] * 7, ":---"])]
         lines += [_row(_cells(summary)) for summary in _of_category(result, category)]
     detailed = [summary for summary in _of_category(result, "all") if summary["per_position"]]
     if detailed:
@@ -139,7 +138,7 @@ def _preamble(result: dict[str, Any]) -> list[str]:
         models,
         f"{devices}, {result['machine']['threads']} threads, context {result['context']:,}, "
         f"specdec {result['specdec']}, llama-cpp-python {result['versions']['llama-cpp-python']}",
-        f"{prompts} prompts, {result['rounds']} rounds each, arms in alternating order",
+        f"{prompts} prompts, {result['rounds']} rounds each, arms in alternating order; TTFT and TPOT in ms",
     ]
     for arm, spread in result["noise"].items():
         if spread is not None:
@@ -160,24 +159,25 @@ def _of_category(result: dict[str, Any], category: str) -> list[dict[str, Any]]:
 
 
 def _cells(summary: dict[str, Any]) -> list[str]:
-    speedup = summary["speedup"]
-    interval = Interval(speedup["mean"], speedup["low"], speedup["high"], speedup["count"]) if speedup else None
+    speedup = summary["speedup"] or {"mean": None, "low": None, "high": None, "difference": ""}
+    bounded = speedup["low"] is not None and speedup["high"] is not None
     return [
         summary["arm"],
         _number(summary["tokens_per_s"], ",.1f"),
-        _number(summary["ttft_s"], ",.1f", 1000),
-        _number(summary["tpot_ms"], ".3g"),
-        _number(summary["acceptance_rate"], ".1%"),
+        _number(summary["ttft_s"], ",.1f" if (summary["ttft_s"] or 0) < 1 else ",.0f", 1000),
+        _number(summary["tpot_ms"], ".2f" if (summary["tpot_ms"] or 0) < 100 else ",.0f"),
+        _number(summary["acceptance_rate"], ".0%"),
         _number(summary["tokens_per_step"], ".2f"),
-        str(interval) if interval else "",
-        speedup["difference"] if speedup else "",
+        _number(speedup["mean"], ".2f") + ("x" if speedup["mean"] else ""),
+        f"{speedup['low']:.2f}-{speedup['high']:.2f}" if bounded else "",
+        speedup["difference"],
     ]
 
 
 def _detail_cells(result: dict[str, Any], summary: dict[str, Any]) -> list[str]:
     positions = " ".join(f"{rate:.0%}" for rate in summary["per_position"][:8])
     more = " \u2026" if len(summary["per_position"]) > 8 else ""
-    shares = " ".join(f"{share:.0%}" for share in summary["shares"].values())
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in summary["shares"].items() if share >= 0.005)
     exact = result["exactness"].get(summary["arm"])
     if exact is None:
         same = "not comparable (sampled)" if not result["partial"] else "not checked"
