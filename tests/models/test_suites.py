@@ -1,0 +1,362 @@
+import json
+import os
+
+import pytest
+
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.models import profiles, suites
+from specdec_cli.models.suites import Prompt
+
+ROW = '{"prompt": "a"}\n'
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path, monkeypatch):
+    """The user's own configuration folder, without suites; the working folder is empty too."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    folder = profiles.config_dir() / "suites"
+    folder.mkdir(parents=True)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return folder
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, content):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    """All built-in suites, read once."""
+    return {name: suites.load(name) for name in suites.builtin()}
+
+
+# The built-in suites
+
+
+def test_the_built_in_suites(bundled):
+    expected = {"chat", "code", "creative", "python", "reasoning", "structured", "summarisation", "translation"}
+    assert set(bundled) == expected
+    assert all(len(prompts) >= 8 for prompts in bundled.values())
+    assert all(suites.builtin().values())
+
+
+def test_no_two_built_in_prompts_are_the_same(bundled):
+    prompts = [prompt for suite in bundled.values() for prompt in suite]
+    assert len({prompt.text for prompt in prompts}) == len(prompts)
+    assert len({prompt.id for prompt in prompts}) == len(prompts)  # across suites too
+
+
+def test_a_built_in_suite_is_one_category_but_for_python(bundled):
+    for name, prompts in bundled.items():
+        if name != "python":
+            assert {prompt.category for prompt in prompts} == {name}
+
+
+def test_the_python_suite_is_beginnings_in_several_categories(bundled):
+    prompts = bundled["python"]
+    assert len(prompts) >= 24
+    categories = [prompt.category for prompt in prompts]
+    assert set(categories) == {"functions", "classes", "tests", "scripts", "loops"}
+    assert min(categories.count(category) for category in categories) >= 6
+    assert all(prompt.text == prompt.text.rstrip() for prompt in prompts)
+
+
+def test_summarisation_prompts_include_their_texts(bundled):
+    for prompt in bundled["summarisation"]:
+        task, text = prompt.text.split("\n\n", 1)
+        assert task and 120 <= len(text.split()) <= 250, prompt.id
+
+
+# Names
+
+
+def test_a_suite_of_the_users_is_found_by_name(config):
+    (config / "mine.yaml").write_text("prompts:\n  - prompt: hello\n")
+    assert suites.load("mine") == [Prompt("1", "mine", "hello")]
+    assert "mine" not in suites.builtin()
+
+
+def test_a_suite_of_the_users_replaces_a_built_in_one(config):
+    (config / "chat.yaml").write_text("- hello\n")
+    assert suites.load("chat") == [Prompt("1", "chat", "hello")]
+
+
+def test_a_name_is_a_suite_before_it_is_a_file(config, tmp_path):
+    (tmp_path / "work" / "chat").write_text("from the file\n")
+    assert len(suites.load("chat")) >= 8
+    assert suites.load("./chat") == [Prompt("1", "chat", "from the file")]
+
+
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        ("pyhton", "'python'"),
+        ("summarization", "'summarisation'"),
+        ("zzz", "Suites: chat, code"),
+        ("missing.jsonl", "Suites: chat, code"),
+        ("mien", "'mine'"),
+        ("../suites/code", "Suites: chat, code"),
+    ],
+)
+def test_an_unknown_suite(config, source, hint):
+    (config / "mine.yaml").write_text("- hello\n")
+    error = refused(source)
+    assert "no prompt suite or file" in str(error) and source in str(error)
+    assert hint in error.hint
+
+
+@pytest.mark.parametrize("source", ["", ".", "a\0b", "x" * 5000])
+def test_what_cannot_be_opened(source):
+    assert "cannot read the prompts" in str(refused(source))
+
+
+# Formats
+
+
+def test_plain_text_is_one_literal_prompt_a_line(write):
+    path = write("some.txt", '  def f(x):\n\n \t\r\n{"prompt": 1}\r\n# not a comment\u2028still line 5')
+    assert suites.load(path) == [
+        Prompt("1", "some", "  def f(x):"),
+        Prompt("4", "some", '{"prompt": 1}'),
+        Prompt("5", "some", "# not a comment\u2028still line 5"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["prompts", "prompts.md", "prompts.TXT"])
+def test_any_other_suffix_is_plain_text(write, name):
+    assert suites.load(write(name, "one\rtwo\n")) == [Prompt("1", "prompts", "one"), Prompt("2", "prompts", "two")]
+
+
+@pytest.mark.parametrize("name", ["own.jsonl", "own.json", "own.JSONL"])
+def test_json_lines(write, name):
+    rows = [
+        {"prompt": "a\nb", "category": "x", "id": "first"},
+        {"prompt": "c\u2028d", "id": 7, "reference": ["ignored"]},
+        {"prompt": "e", "id": None, "category": None},
+    ]
+    path = write(name, "\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n\n")
+    assert suites.load(path) == [
+        Prompt("first", "x", "a\nb"),
+        Prompt("7", "own", "c\u2028d"),
+        Prompt("3", "own", "e"),
+    ]
+
+
+def test_spec_bench(write):
+    path = write(
+        "question.jsonl",
+        '{"question_id": 81, "category": "writing", "turns": ["Write a post.", "Rewrite it."]}\n'
+        '{"question_id": 242, "category": "qa", "turns": ["Who?"], "reference": ["Nobody"]}\n',
+    )
+    assert suites.load(path) == [Prompt("81", "writing", "Write a post."), Prompt("242", "qa", "Who?")]
+
+
+def test_humaneval(write):
+    rows = [
+        {"task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "canonical_solution": "x", "test": "y"},
+        {"task_id": "MBPP/3", "prompt": "def g():\n", "category": "given"},
+        {"task_id": "alone", "prompt": "def h():\n"},
+        {"task_id": 11, "prompt": "def i():\n"},
+    ]
+    path = write("he.jsonl", "\n".join(json.dumps(row) for row in rows))
+    assert suites.load(path) == [
+        Prompt("HumanEval/0", "humaneval", "def f():\n"),
+        Prompt("MBPP/3", "given", "def g():\n"),
+        Prompt("alone", "he", "def h():\n"),
+        Prompt("11", "he", "def i():\n"),
+    ]
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "yml", "YAML"])
+def test_yaml(write, suffix):
+    path = write(
+        f"own.{suffix}",
+        "description: Mine.\nprompts:\n"
+        "  - {id: a, category: x, prompt: one}\n"
+        "  - id: 2024\n    prompt: |\n      two\n        lines\n"
+        "  - prompt: three\n",
+    )
+    assert suites.load(path) == [
+        Prompt("a", "x", "one"),
+        Prompt("2024", "own", "two\n  lines\n"),
+        Prompt("3", "own", "three"),
+    ]
+
+
+def test_yaml_as_a_list_of_strings(write):
+    assert suites.load(write("own.yaml", "- one\n- 'two'\n")) == [Prompt("1", "own", "one"), Prompt("2", "own", "two")]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(write):
+    assert suites.load(write("bom.txt", b"\xef\xbb\xbfone\n"))[0].text == "one"
+    assert suites.load(write("bom.jsonl", b"\xef\xbb\xbf" + ROW.encode()))[0].text == "a"
+
+
+def test_a_pipe_is_read_like_a_file():
+    reading, writing = os.pipe()
+    os.write(writing, b"one\ntwo\n")
+    os.close(writing)
+    try:
+        assert [prompt.text for prompt in suites.load(f"/dev/fd/{reading}")] == ["one", "two"]
+    finally:
+        os.close(reading)
+
+
+# Errors
+
+MALFORMED = {
+    "empty text": ("a.txt", "", "holds no prompts"),
+    "blank text": ("a.txt", "\n \n\t\n", "holds no prompts"),
+    "empty JSONL": ("a.jsonl", "\n", "holds no prompts"),
+    "empty YAML": ("a.yaml", "", "holds no prompts"),
+    "empty YAML list": ("a.yaml", "prompts: []\n", "holds no prompts"),
+    "YAML without prompts": ("a.yaml", "description: x\n", "holds no prompts"),
+    "not UTF-8": ("a.txt", b"caf\xe9\n", "a.txt is not UTF-8 text: byte 0xe9 at 3"),
+    "not UTF-8 JSONL": ("a.jsonl", b'{"prompt": "\xff"}', "not UTF-8"),
+    "not UTF-8 YAML": ("a.yaml", b"- \xff\n", "not UTF-8"),
+    "UTF-16": ("a.txt", "one\n".encode("utf-16"), "not UTF-8"),
+    "JSON syntax": ("a.jsonl", ROW + "\n{'prompt': 1}\n", "a.jsonl, line 3 is not JSON: Expecting property name"),
+    "JSON cut short": ("a.jsonl", ROW + '{"prompt": "b', "a.jsonl, line 2 is not JSON: Unterminated string"),
+    "JSON column": ("a.jsonl", '{"prompt": "b" "c"}', "at column 16"),
+    "JSON over several lines": ("a.json", '{\n  "prompt": "a"\n}\n', "a.json, line 1 is not JSON"),
+    "JSON too deep": ("a.jsonl", "[" * 100_000, "a.jsonl, line 1 is not JSON"),
+    "JSON list": ("a.jsonl", ROW + "[]\n", "a.jsonl, line 2 is not a JSON object"),
+    "JSON text": ("a.jsonl", '"words"\n', "line 1 is not a JSON object"),
+    "JSON null": ("a.jsonl", "null\n", "line 1 is not a JSON object"),
+    "no prompt": ("a.jsonl", ROW + '{"category": "x"}\n', "a.jsonl, line 2 has no prompt"),
+    "null prompt": ("a.jsonl", '{"prompt": null}', "line 1 has no prompt"),
+    "number as prompt": (
+        "a.jsonl",
+        ROW + '{"prompt": 5}',
+        "the prompt of a.jsonl, line 2 is not a text but of type int",
+    ),
+    "list as prompt": ("a.jsonl", '{"prompt": ["a"]}', "of type list"),
+    "blank prompt": ("a.jsonl", '{"prompt": " \\n"}', "the prompt of a.jsonl, line 1 is empty"),
+    "no turns": ("a.jsonl", '{"question_id": 1, "turns": []}', "line 1 has no prompt"),
+    "turns not a list": ("a.jsonl", '{"question_id": 1, "turns": "abc"}', "line 1 has no prompt"),
+    "turn not a text": ("a.jsonl", '{"question_id": 1, "turns": [{"content": "a"}]}', "of type dict"),
+    "category not a text": (
+        "a.jsonl",
+        '{"prompt": "a", "category": 5}',
+        "the category of a.jsonl, line 1 is not a text",
+    ),
+    "blank category": ("a.jsonl", '{"prompt": "a", "category": ""}', "the category of a.jsonl, line 1 is empty"),
+    "id not a text": (
+        "a.jsonl",
+        '{"prompt": "a", "id": true}',
+        "the id of a.jsonl, line 1 is not a text but of type bool",
+    ),
+    "surrogate": ("a.jsonl", '{"prompt": "a\\ud800"}', "the prompt of a.jsonl, line 1 holds half a surrogate pair"),
+    "duplicate id": ("a.jsonl", '{"prompt": "a", "id": "x"}\n' * 2, "a.jsonl: line 2 has the id 'x', as has line 1"),
+    "id like a number": (
+        "a.jsonl",
+        '{"prompt": "a", "id": 2}\n{"prompt": "b"}',
+        "line 2 has the id '2', as has line 1",
+    ),
+    "duplicate id in YAML": ("a.yaml", "- {id: x, prompt: a}\n- b\n- {id: x, prompt: c}", "prompt 3 has the id 'x'"),
+    "YAML syntax": ("a.yaml", "prompts:\n  - prompt: [1\n", "a.yaml is not YAML: expected ',' or ']'"),
+    "YAML line": ("a.yaml", "- one\n- two\n\t- three\n", "at line 3"),
+    "YAML control characters": ("a.yaml", "- \x00\n", "a.yaml is not YAML"),
+    "YAML objects": ("a.yaml", "- !!python/name:os.system\n", "a.yaml is not YAML"),
+    "YAML too deep": ("a.yaml", "[" * 5_000, "a.yaml is not YAML"),
+    "YAML text": ("a.yaml", "just words\n", "a.yaml has no list of prompts"),
+    "YAML prompts not a list": ("a.yaml", "prompts: words\n", "a.yaml has no list of prompts"),
+    "YAML prompt not a text": (
+        "a.yaml",
+        "- one\n- yes\n",
+        "the prompt of a.yaml, prompt 2 is not a text but of type bool",
+    ),
+    "YAML list that holds itself": ("a.yaml", "- &a [*a]\n", "of type list"),
+    "YAML prompt missing": ("a.yaml", "- {id: x}\n", "a.yaml, prompt 1 has no prompt"),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_a_malformed_file(write, case):
+    name, content, what = MALFORMED[case]
+    error = refused(write(name, content))
+    assert what in str(error)
+    assert "\n" not in str(error) and len(str(error)) < 300
+    assert error.hint
+
+
+@pytest.mark.parametrize(
+    ("content", "what", "hint"),
+    [
+        ("promts:\n  - prompt: a\n", "unknown key 'promts'", "'prompts'"),
+        ("prompts:\n  - {promt: a}\n", "unknown key 'promt'", "'prompt'"),
+        ("- {prompt: a, catgory: b}\n", "unknown key 'catgory'", "'category'"),
+    ],
+)
+def test_an_unknown_key_in_a_suite(write, content, what, hint):
+    error = refused(write("a.yaml", content))
+    assert what in str(error) and hint in error.hint
+
+
+def test_a_file_too_large_is_not_read(write, monkeypatch):
+    monkeypatch.setattr(suites, "_MOST_BYTES", 1 << 20)
+    assert "over 1 MB" in str(refused(write("model.gguf", b"a" * ((1 << 20) + 1))))
+    assert len(suites.load(write("model.gguf", b"a" * (1 << 20)))) == 1
+
+
+# Selection
+
+MIXED = [Prompt(f"{category}{n}", category, "text") for n in range(5) for category in "abcd"]
+UNEVEN = [Prompt(f"{c}{n}", c, "text") for c, count in (("a", 6), ("b", 1), ("c", 3)) for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        ({}, "a0 a1 a2 a3 a4 a5 b0 c0 c1 c2"),
+        ({"limit": 100, "per_category": 100}, "a0 a1 a2 a3 a4 a5 b0 c0 c1 c2"),
+        ({"categories": ["c", "b", "c"]}, "b0 c0 c1 c2"),
+        ({"per_category": 2}, "a0 a1 b0 c0 c1"),
+        ({"limit": 3}, "a0 b0 c0"),
+        ({"limit": 1}, "a0"),
+        ({"limit": 6}, "a0 a1 a2 b0 c0 c1"),
+        ({"limit": 8}, "a0 a1 a2 a3 b0 c0 c1 c2"),
+        ({"limit": 4, "per_category": 1}, "a0 b0 c0"),
+        ({"limit": 3, "categories": ("a", "c")}, "a0 a1 c0"),
+    ],
+)
+def test_selection(options, ids):
+    assert " ".join(prompt.id for prompt in suites.select(UNEVEN, **options)) == ids
+
+
+def test_a_limit_is_shared_out_evenly():
+    chosen = suites.select(MIXED, limit=8)
+    assert [prompt.id for prompt in chosen] == ["a0", "b0", "c0", "d0", "a1", "b1", "c1", "d1"]
+    assert suites.select(MIXED[::-1], limit=8) == MIXED[::-1][:8]
+
+
+def test_nothing_to_select_from():
+    assert suites.select([], limit=3) == []
+
+
+@pytest.mark.parametrize(("category", "hint"), [("clases", "'classes'"), ("zzz", "Categories: functions, classes")])
+def test_an_unknown_category(bundled, category, hint):
+    with pytest.raises(UsageError) as caught:
+        suites.select(bundled["python"], ["functions", category])
+    assert repr(category) in str(caught.value) and hint in caught.value.hint
+
+
+@pytest.mark.parametrize(("option", "flag"), [("limit", "--limit"), ("per_category", "--per-category")])
+@pytest.mark.parametrize("value", [0, -3])
+def test_a_number_below_one(option, flag, value):
+    with pytest.raises(UsageError) as caught:
+        suites.select(MIXED, **{option: value})
+    assert f"{flag} is {value}" in str(caught.value) and caught.value.hint
+
+
+def refused(source):
+    with pytest.raises(UsageError) as caught:
+        suites.load(source)
+    return caught.value
