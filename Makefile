@@ -35,10 +35,10 @@ READY := $(VENV)/.ready-$(CHOSEN)
 
 export PROMPT
 
-.PHONY: run test lint fuzz setup clean
+.PHONY: run test lint setup clean
 
 run: setup ## Run the bundled pair on PROMPT
-	@$(VENV)/bin/specdec run --baseline "$$PROMPT"
+	@$(VENV)/bin/specdec run --baseline -- "$$PROMPT"
 
 test: setup ## Run the tests
 	$(VENV)/bin/python -m pytest

@@ -39,10 +39,9 @@ def one_run(session: Session, prompt: list[int]) -> dict[str, float] | None:
     if report.steps < 10:
         return None
     # The prompt's own passes are in forward_s too; what they cost is in the report.
-    target_prefill = report.prefill_s - report.draft_prefill_s
     parts = {
-        "draft": report.draft_s - (draft_s - report.draft_prefill_s),
-        "verify": report.verify_s - (target_s - target_prefill),
+        "draft": report.draft_s - draft_s,
+        "verify": report.verify_s - (target_s - report.prefill_s),
         "sample": report.sample_s,
         "rest": report.overhead_s,
     }

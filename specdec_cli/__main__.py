@@ -11,6 +11,8 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123  # open as long as the process
+        # A terminal or pipe that is not UTF-8 shows a question mark rather than costing the answer.
+        getattr(sys, name).reconfigure(errors="replace")
     try:
         from specdec_cli.cli.app import app
 

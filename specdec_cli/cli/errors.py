@@ -8,7 +8,7 @@ import sys
 
 from typer.core import TyperGroup
 
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
 
 INTERRUPTED = 130
 
@@ -25,7 +25,7 @@ class ErrorReporting(TyperGroup):
                 raise
             complain(error)
             ctx.exit(error.exit_code)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Interrupted):
             print("specdec: interrupted", file=sys.stderr)
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
@@ -41,7 +41,11 @@ class ErrorReporting(TyperGroup):
 
 def complain(error: SpecdecError) -> None:
     """Print what went wrong and what to do. Never raises, even if stderr is closed."""
-    lines = [f"specdec: {error}", *([f"  {error.hint}"] if error.hint else [])]
+    from specdec_cli.display.theme import safe
+
+    # A message may quote a model file, which may hold anything.
+    what, to_do = (safe(text.replace("\n", " ")) for text in (str(error), error.hint))
+    lines = [f"specdec: {what}", *([f"  {to_do}"] if to_do else [])]
     with contextlib.suppress(OSError):
         print("\n".join(lines), file=sys.stderr, flush=True)
 

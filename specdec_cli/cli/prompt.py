@@ -20,7 +20,7 @@ def gather(argument: str | None, file: Path | None) -> str | None:
 
     None if there is nothing to read at all. Raises UsageError on an unreadable file or an empty prompt.
     """
-    parts = [argument, _read(file) if file is not None else None, _piped()]
+    parts = [argument, _read(file) if file is not None else None, _piped() if str(file) != "-" else None]
     given = [part for part in parts if part is not None]
     if not given:
         return None
@@ -31,6 +31,8 @@ def gather(argument: str | None, file: Path | None) -> str | None:
 
 
 def _read(file: Path) -> str:
+    if str(file) == "-":
+        return _decoded(sys.stdin.buffer.read(), "standard input")
     try:
         return _decoded(file.read_bytes(), str(file))
     except OSError as error:
@@ -40,7 +42,7 @@ def _read(file: Path) -> str:
 
 
 def _piped() -> str | None:
-    """What is piped or redirected into standard input; a terminal or /dev/null gives nothing, so this never hangs."""
+    """What is piped or redirected into standard input, to its end; a terminal or a device gives nothing."""
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode
     except (OSError, ValueError, AttributeError):  # closed, or not a real file

@@ -55,7 +55,7 @@ def costs_of(trials: Sequence[Trial]) -> Costs | None:
     }
     if 1 not in verify:
         return None
-    drafting = [trial.draft_s / trial.drafted for trial in trials if trial.drafted]
+    drafting = [(trial.draft_s - trial.draft_prefill_s) / trial.drafted for trial in trials if trial.drafted]
     other = [(trial.sample_s + trial.overhead_s) / trial.steps for trial in trials if trial.steps]
     return Costs(verify, statistics.median(drafting) if drafting else 0.0, statistics.median(other) if other else 0.0)
 

@@ -26,7 +26,10 @@ Sameness = Literal["identical", "rounding tie", "wrong", "not comparable"]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One answer. Times are seconds; `pieces` are (text, origin) of its tokens, for showing it."""
+    """One answer. Times are seconds; `pieces` are (text, origin) of its tokens, for showing it.
+
+    draft_s and decode_s contain draft_prefill_s, the draft model's reading of the prompt.
+    """
 
     arm: str
     prompt: str
@@ -39,6 +42,7 @@ class Trial:
     ttft_s: float
     decode_s: float
     draft_s: float
+    draft_prefill_s: float
     verify_s: float
     sample_s: float
     overhead_s: float
@@ -84,6 +88,7 @@ def trial_of(arm: str, prompt: str, category: str, number: int, events: Iterable
         ttft_s=report.ttft_s,
         decode_s=report.decode_s,
         draft_s=report.draft_s,
+        draft_prefill_s=report.draft_prefill_s,
         verify_s=report.verify_s,
         sample_s=report.sample_s,
         overhead_s=report.overhead_s,

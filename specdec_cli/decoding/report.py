@@ -35,6 +35,7 @@ class Report:
     sample_s: float = 0.0
     total_s: float = 0.0
     draft_prefill_s: float = 0.0
+    """The draft model's reading of the prompt. It comes after the first token, and counts as drafting."""
     reason: FinishReason = "interrupted"
     notes: tuple[str, ...] = ()
 
@@ -55,8 +56,8 @@ class Report:
                 self.prompt_tokens = event.tokens
                 self.prefill_s += event.seconds
             case Prefill():
-                self.prefill_s += event.seconds
                 self.draft_prefill_s = event.seconds
+                self.draft_s += event.seconds
             case Done():
                 self.reason = event.reason
                 self.notes = event.notes
@@ -103,8 +104,8 @@ class Report:
 
     @property
     def decode_s(self) -> float:
-        """From the first token to the end, without the draft model's reading of the prompt."""
-        return max(self.total_s - self.ttft_s - self.draft_prefill_s, 0.0) if self.tokens else 0.0
+        """From the first token to the end."""
+        return max(self.total_s - self.ttft_s, 0.0) if self.tokens else 0.0
 
     @property
     def tokens_per_s(self) -> float | None:

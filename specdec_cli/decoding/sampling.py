@@ -6,6 +6,7 @@ tokens ordered by probability (ties: the lower id first), so only the few candid
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,7 +35,12 @@ class SamplingSettings:
 
     def __post_init__(self) -> None:
         for name, value, valid, fix in (
-            ("temperature", self.temperature, 0 <= self.temperature < float("inf"), "0 (greedy) or more"),
+            (
+                "temperature",
+                self.temperature,
+                self.temperature == 0 or 0.001 <= self.temperature <= 1000,
+                "0 (greedy), or a number from 0.001 to 1000",
+            ),
             ("top-k", self.top_k, self.top_k >= 0, "0 (off) or more"),
             ("top-p", self.top_p, 0 < self.top_p <= 1, "a number in (0, 1]; 1 is off"),
             ("min-p", self.min_p, 0 <= self.min_p <= 1, "a number in [0, 1]; 0 is off"),
@@ -61,7 +67,7 @@ class StandardSampler:
         self.greedy = settings.temperature == 0
         self._context: Sequence[int] = ()
         self._penalises = settings.penalises
-        self._log_min_p = np.log(np.float32(settings.min_p)) if settings.min_p > 0 else np.float32(-np.inf)
+        self._log_min_p = np.float32(math.log(settings.min_p) if settings.min_p > 0 else -math.inf)
 
     def watch(self, context: Sequence[int]) -> None:
         self._context = context

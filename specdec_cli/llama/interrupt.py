@@ -43,7 +43,8 @@ class Interrupt:
     def __enter__(self) -> Interrupt:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
-        self._old_handlers = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+        self._old_handlers = {number: signal.signal(number, self._on_signal) for number in heeded}
         self._old_fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, args=(self._reader,), daemon=True).start()
         return self

@@ -41,7 +41,7 @@ def start() -> None:
 
 
 def last_error() -> str:
-    """What llama.cpp last complained of, in one line without its function names; empty if nothing."""
+    """What llama.cpp complained of first since this was last asked, without its function names; empty if nothing."""
     lines = [line.split(": ", 1)[-1] for line in recent_errors if line]
     recent_errors.clear()
     return lines[0] if lines else ""
@@ -127,7 +127,16 @@ def physical_cores() -> int:
     for cpu in usable:
         topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         siblings.add(topology.read_text().strip() if topology.exists() else str(cpu))
-    return max(1, len(siblings))
+    return max(1, min(len(siblings), _quota(len(siblings))))
+
+
+def _quota(otherwise: int) -> int:
+    """The CPUs that a container may use at once (cgroup v2); more threads than that would spin in vain."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, int(quota) // int(period))
+    except (OSError, ValueError):  # no cgroups, or "max": no limit
+        return otherwise
 
 
 def available_memory() -> int | None:

@@ -40,23 +40,20 @@ class Model:
                 "If memory ran out, use a smaller quantisation or fewer GPU layers (-ngl); "
                 "if the architecture is unknown, update llama-cpp-python.",
             )
+        if lib.llama_model_has_encoder(handle) or lib.llama_model_is_diffusion(handle):
+            lib.llama_model_free(handle)
+            raise SpecdecError(f"{path.name} does not generate text token by token", "Choose a causal language model.")
         self.path = path
         self.handle = handle
         self._vocab = lib.llama_model_get_vocab(handle)
         self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(handle)
         self.size_bytes: int = lib.llama_model_size(handle)
-        self.n_params: int = lib.llama_model_n_params(handle)
         self.rewinds: bool = not (lib.llama_model_is_recurrent(handle) or lib.llama_model_is_hybrid(handle))
         """Whether a cache of this model can drop its last tokens; recurrent states cannot."""
         self._pieces: dict[int, bytes] = {}
         self._ends: dict[int, bool] = {}
         self._buffer = ctypes.create_string_buffer(256)
-
-    @property
-    def has_decoder(self) -> bool:
-        """False for models that only embed."""
-        return bool(lib.llama_model_has_decoder(self.handle)) and not lib.llama_model_has_encoder(self.handle)
 
     def tokenize(self, text: str, add_bos: bool = True) -> list[int]:
         """Token ids of `text`, in which special tokens are recognised by their names.

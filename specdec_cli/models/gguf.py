@@ -26,6 +26,7 @@ _MAX_KEYS = 1 << 16
 _MAX_STRING = 16 << 20
 _MAX_NESTING = 4
 _MAX_LAYERS = 512
+_ENCODERS = ("bert", "nomic-bert", "jina-bert", "neo-bert", "modern-bert", "eurobert", "t5", "clip", "wavtokenizer")
 _MAX_ALIGNMENT = 1 << 20
 
 _STRING, _ARRAY = 8, 9
@@ -132,7 +133,12 @@ def read_header(path: Path) -> Header:
 
 
 def _check_for_llama_cpp(header: Header) -> None:
-    """Refuse the values on which llama.cpp does not fail but ends the process."""
+    """Refuse what llama.cpp does not: values and kinds of model on which it ends the process, or answers nonsense."""
+    if header.setting("attention.causal") is False or header.architecture.startswith(_ENCODERS):
+        raise SpecdecError(
+            f"{header.name} does not generate text: it is a {header.architecture} model",
+            "Choose a causal language model, such as an instruct or a base model.",
+        )
     layers = header.setting("block_count")
     if layers is not None and not (isinstance(layers, int) and 1 <= layers <= _MAX_LAYERS):
         raise SpecdecError(f"{header.name} is damaged: it claims {layers} layers", "Download the file again.")

@@ -197,6 +197,7 @@ def test_an_aborted_decode_raises_and_the_prefix_stays(target, interrupt):
     own.set()
     with pytest.raises(Interrupted):
         context.decode((4,) * 100)
+    assert context.length == 3
     context.close()
 
 
