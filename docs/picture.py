@@ -69,7 +69,7 @@ def as_text(screen: pyte.Screen) -> list[Text]:
 
 def main() -> None:
     console = Console(record=True, width=WIDTH, file=StringIO(), highlight=False, force_terminal=True)
-    console.print("$ specdec run -k 4 -f stack.py --repeat-penalty 1.3", style="bold")
+    console.print("$ specdec run -k 4 -n 160 --repeat-penalty 1.3 --repeat-last-n 128 -f stack.py", style="bold")
     for row in as_text(screen_at(stop_after=38)):
         console.print(row, no_wrap=True)
     svg = console.export_svg(title="specdec", unique_id="live")

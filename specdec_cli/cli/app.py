@@ -10,6 +10,7 @@ from specdec_cli import __version__
 from specdec_cli.cli.compare import compare
 from specdec_cli.cli.doctor import doctor
 from specdec_cli.cli.errors import ErrorReporting
+from specdec_cli.cli.replay import replay
 from specdec_cli.cli.run import run
 
 app = typer.Typer(
@@ -39,5 +40,6 @@ def _root(
 
 
 app.command()(run)
+app.command()(replay)
 app.command()(compare)
 app.command()(doctor)

@@ -21,6 +21,7 @@ _OUTPUT = "Output"
 
 
 def compare(
+    ctx: typer.Context,
     prompt: Annotated[list[str] | None, typer.Argument(help="Prompts; without any, a suite is used.")] = None,
     target: opt.Target = None,
     draft: opt.Draft = None,
@@ -69,6 +70,7 @@ def compare(
     from specdec_cli.cli.measure import Measurement
     from specdec_cli.cli.settings import resolve
     from specdec_cli.decoding.errors import UsageError
+    from specdec_cli.display import comparison_html
     from specdec_cli.models import results
 
     flags = {
@@ -77,13 +79,15 @@ def compare(
         "min_p": min_p, "seed": seed, "ctx": ctx_size, "threads": threads, "gpu_layers": gpu_layers,
         "gpu_layers_draft": gpu_layers_draft,
     }  # fmt: skip
-    settings = resolve(profile, flags)
+    settings = resolve(*opt.models_named(ctx, profile, flags))
     if repeat < 1:
         raise UsageError(f"repeat cannot be {repeat}", "Give 1 or more; with 1 the machine's noise stays unknown.")
     if json_ and md:
         raise UsageError("--json and --md both want the output", "Choose one.")
     arms = make_arms(settings, vs or (), sweep or ())
     chosen = _prompts(prompt or [], prompts, settings, category or (), limit, per_category)
+    if html:
+        comparison_html.require()
     for path in [html, results.path_of(save) if save else None]:
         results.require_writable(path)
     before = results.load(against) if against else None
@@ -93,9 +97,7 @@ def compare(
     if save:
         results.store(save, result)
     if html:
-        from specdec_cli.display.comparison_html import page
-
-        results.write(html, page(result))
+        results.write(html, comparison_html.page(result))
     _show(result, before, json_, md)
     _finish(measurement, result)
 

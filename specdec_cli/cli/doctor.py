@@ -63,22 +63,27 @@ def _findings() -> dict[str, Any]:
 
 
 def _bundled_pair() -> dict[str, Any]:
-    """Read, compare and run the demo pair: one token from each model."""
+    """Read, compare and run the demo pair for a few tokens, whatever the user's own settings say."""
     from specdec_cli.cli.session import Session, check_pair
-    from specdec_cli.cli.settings import resolve
+    from specdec_cli.cli.settings import Settings
     from specdec_cli.decoding.errors import SpecdecError
+    from specdec_cli.decoding.report import Report
     from specdec_cli.llama.interrupt import Interrupt
+    from specdec_cli.models import profiles
 
+    folder = profiles.bundled_dir() / profiles.DEMO
+    settings = Settings(str(folder / "target.gguf"), str(folder / "draft.gguf"), max_tokens=16)
     try:
-        settings = resolve("demo", {"max_tokens": 8})
         pair = check_pair(settings)
         with Interrupt() as interrupt, Session(pair, settings, interrupt) as session:
             prompt = session.target.tokenize("def main():")
             session.open_contexts(len(prompt))
-            steps = sum(1 for _ in session.events(prompt, seed=0))
+            report = Report.of(session.events(prompt, seed=0))
     except SpecdecError as error:
         return {"ok": False, "problem": f"{error} {error.hint}"}
-    return {"ok": steps > 2, "target": str(pair.target_path), "draft": str(pair.draft_path), "tokenizers": "identical"}
+    works = report.emitted > 1 and report.accepted > 0 and not report.notes
+    problem = "" if works else f"the models load, but do not decode as they should: {', '.join(report.notes)}"
+    return {"ok": works, "target": settings.target, "draft": settings.draft, "problem": problem}
 
 
 def _unused_gpu() -> _Gpu | None:
@@ -130,7 +135,7 @@ def _show(findings: dict[str, Any]) -> None:
     grid.add_row("settings", findings["config"])
     grid.add_row("profiles", ", ".join(findings["profiles"]))
     pair = findings["bundled_pair"]
-    grid.add_row("bundled pair", "works: tokenizers identical, both models decode" if pair["ok"] else pair["problem"])
+    grid.add_row("bundled pair", "works: tokenizers fit, both models decode" if pair["ok"] else pair["problem"])
     console.print(grid)
     if gpu := findings["unused_gpu"]:
         console.print(f"\n{gpu['name']} is there, but this build cannot use it. To enable it:", style="bold")

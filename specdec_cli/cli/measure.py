@@ -64,6 +64,8 @@ class Measurement:
         """Run every arm on every prompt, each round in the opposite order; keep what an interrupt leaves."""
         chosen = self._fitting(session, prompts, system, raw)
         session.open_contexts(max(len(tokens) for _, tokens in chosen))
+        if not session.drafts:
+            raise SpecdecError(session.notes[-1], "There is nothing to compare without it.")
         self._about = _about(session, self.loaded)
         for arm in self.arms:  # warm up: pages, caches and clocks; thrown away
             short = replace(arm.settings, max_tokens=min(_WARM_UP_TOKENS, arm.settings.max_tokens))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -41,7 +41,7 @@ DraftTokens = Annotated[
     typer.Option(
         "--draft-tokens",
         "-k",
-        help="Tokens to draft per step. [default: 3]",
+        help="Tokens to draft per step. \\[default: 3]",
         rich_help_panel=_SPEC,
         envvar="SPECDEC_DRAFT_TOKENS",
     ),
@@ -49,7 +49,7 @@ DraftTokens = Annotated[
 DraftMinP = Annotated[
     float | None,
     typer.Option(
-        help="Stop drafting where the draft's best token has less probability. [default: 0]",
+        help="Stop drafting where the draft's best token has less probability. \\[default: 0]",
         rich_help_panel=_SPEC,
         envvar="SPECDEC_DRAFT_MIN_P",
     ),
@@ -57,7 +57,7 @@ DraftMinP = Annotated[
 Drafter = Annotated[
     str | None,
     typer.Option(
-        help="What drafts: model, or none for the target alone. [default: model]",
+        help="What drafts: model, or none for the target alone. \\[default: model]",
         rich_help_panel=_SPEC,
         envvar="SPECDEC_DRAFTER",
     ),
@@ -65,26 +65,28 @@ Drafter = Annotated[
 Accept = Annotated[
     str | None,
     typer.Option(
-        help="How drafts are accepted: rejection (accepts most) or match (with a seed, the very text of the target alone). [default: rejection]",
+        help="How drafts are accepted: rejection (accepts most) or match (with a seed, the very text of the target alone). \\[default: rejection]",
         rich_help_panel=_SPEC,
         envvar="SPECDEC_ACCEPT",
     ),
 ]
 MaxTokens = Annotated[
     int | None,
-    typer.Option("--max-tokens", "-n", help="Tokens to generate at most. [default: 256]", envvar="SPECDEC_MAX_TOKENS"),
+    typer.Option(
+        "--max-tokens", "-n", help="Tokens to generate at most. \\[default: 256]", envvar="SPECDEC_MAX_TOKENS"
+    ),
 ]
 Temp = Annotated[
     float | None,
     typer.Option(
-        "--temp", help="Temperature; 0 is greedy. [default: 0]", rich_help_panel=_SAMPLING, envvar="SPECDEC_TEMP"
+        "--temp", help="Temperature; 0 is greedy. \\[default: 0]", rich_help_panel=_SAMPLING, envvar="SPECDEC_TEMP"
     ),
 ]
 TopK = Annotated[
     int | None,
     typer.Option(
         "--top-k",
-        help="Keep the k likeliest tokens; 0 is off. [default: 40]",
+        help="Keep the k likeliest tokens; 0 is off. \\[default: 40]",
         rich_help_panel=_SAMPLING,
         envvar="SPECDEC_TOP_K",
     ),
@@ -93,7 +95,7 @@ TopP = Annotated[
     float | None,
     typer.Option(
         "--top-p",
-        help="Keep the likeliest tokens up to this sum; 1 is off. [default: 0.95]",
+        help="Keep the likeliest tokens up to this sum; 1 is off. \\[default: 0.95]",
         rich_help_panel=_SAMPLING,
         envvar="SPECDEC_TOP_P",
     ),
@@ -102,7 +104,7 @@ MinP = Annotated[
     float | None,
     typer.Option(
         "--min-p",
-        help="Drop tokens below this share of the likeliest; 0 is off. [default: 0.05]",
+        help="Drop tokens below this share of the likeliest; 0 is off. \\[default: 0.05]",
         rich_help_panel=_SAMPLING,
         envvar="SPECDEC_MIN_P",
     ),
@@ -110,7 +112,7 @@ MinP = Annotated[
 RepeatPenalty = Annotated[
     float | None,
     typer.Option(
-        help="Penalty for recent tokens; 1 is off. [default: 1]",
+        help="Penalty for recent tokens; 1 is off. \\[default: 1]",
         rich_help_panel=_SAMPLING,
         envvar="SPECDEC_REPEAT_PENALTY",
     ),
@@ -118,7 +120,7 @@ RepeatPenalty = Annotated[
 FrequencyPenalty = Annotated[
     float | None,
     typer.Option(
-        help="Penalty for each recent occurrence. [default: 0]",
+        help="Penalty for each recent occurrence. \\[default: 0]",
         rich_help_panel=_SAMPLING,
         envvar="SPECDEC_FREQUENCY_PENALTY",
     ),
@@ -126,7 +128,7 @@ FrequencyPenalty = Annotated[
 PresencePenalty = Annotated[
     float | None,
     typer.Option(
-        help="Penalty for having occurred recently. [default: 0]",
+        help="Penalty for having occurred recently. \\[default: 0]",
         rich_help_panel=_SAMPLING,
         envvar="SPECDEC_PRESENCE_PENALTY",
     ),
@@ -134,7 +136,7 @@ PresencePenalty = Annotated[
 RepeatLastN = Annotated[
     int | None,
     typer.Option(
-        help="How many tokens back the penalties look. [default: 64]",
+        help="How many tokens back the penalties look. \\[default: 64]",
         rich_help_panel=_SAMPLING,
         envvar="SPECDEC_REPEAT_LAST_N",
     ),
@@ -142,7 +144,7 @@ RepeatLastN = Annotated[
 Seed = Annotated[
     int | None,
     typer.Option(
-        "--seed", "-s", help="Seed for sampling. [default: random]", rich_help_panel=_SAMPLING, envvar="SPECDEC_SEED"
+        "--seed", "-s", help="Seed for sampling. \\[default: random]", rich_help_panel=_SAMPLING, envvar="SPECDEC_SEED"
     ),
 ]
 Ctx = Annotated[
@@ -150,7 +152,7 @@ Ctx = Annotated[
     typer.Option(
         "--ctx",
         "-c",
-        help="Context in tokens. [default: what prompt and -n need]",
+        help="Context in tokens. \\[default: what prompt and -n need]",
         rich_help_panel=_MACHINE,
         envvar="SPECDEC_CTX",
     ),
@@ -160,7 +162,7 @@ Threads = Annotated[
     typer.Option(
         "--threads",
         "-t",
-        help="CPU threads. [default: the physical cores]",
+        help="CPU threads. \\[default: the physical cores]",
         rich_help_panel=_MACHINE,
         envvar="SPECDEC_THREADS",
     ),
@@ -170,7 +172,7 @@ GpuLayers = Annotated[
     typer.Option(
         "--gpu-layers",
         "-ngl",
-        help="Target layers on the GPU; -1 is all. [default: -1]",
+        help="Target layers on the GPU; -1 is all. \\[default: -1]",
         rich_help_panel=_MACHINE,
         envvar="SPECDEC_GPU_LAYERS",
     ),
@@ -180,7 +182,7 @@ GpuLayersDraft = Annotated[
     typer.Option(
         "--gpu-layers-draft",
         "-ngld",
-        help="Draft layers on the GPU; -1 is all. [default: -1]",
+        help="Draft layers on the GPU; -1 is all. \\[default: -1]",
         rich_help_panel=_MACHINE,
         envvar="SPECDEC_GPU_LAYERS_DRAFT",
     ),
@@ -189,3 +191,18 @@ PromptFile = Annotated[Path | None, typer.Option("--file", "-f", help="Read the 
 Raw = Annotated[bool, typer.Option("--raw", help="Send the prompt as it is, without the chat template.")]
 System = Annotated[str | None, typer.Option(help="System message, for models with a chat template.")]
 Stop = Annotated[list[str] | None, typer.Option(help="End the answer at this string; may be repeated.")]
+
+
+def models_named(ctx: typer.Context, profile: str | None, flags: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """Profile and flags without what a stronger source overrides: models named on the command line, one way or
+    the other, count for more than those that SPECDEC_* variables name.
+    """
+    source = {name: ctx.get_parameter_source(name) for name in ("profile", "target", "draft")}
+    typed = {name for name, where in source.items() if where is not None and where.name == "COMMANDLINE"}
+    if "profile" in typed:
+        return profile, {
+            name: None if name in ("target", "draft") and name not in typed else value for name, value in flags.items()
+        }
+    if "target" in typed:
+        return None, {name: None if name == "draft" and name not in typed else value for name, value in flags.items()}
+    return profile, flags

@@ -10,22 +10,20 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.errors import close_stdout
+from specdec_cli.decoding.errors import Interrupted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from specdec_cli.cli.session import Pair, Session
+    from specdec_cli.cli.outcome import Outcome
+    from specdec_cli.cli.session import Session
     from specdec_cli.cli.settings import Settings
-    from specdec_cli.decoding.report import Report
     from specdec_cli.decoding.types import Event
     from specdec_cli.display.jsonl import Trace
-    from specdec_cli.display.tables import BaselineResult
 
 
 def run(
@@ -89,7 +87,7 @@ def run(
         "gpu_layers": gpu_layers,
         "gpu_layers_draft": gpu_layers_draft,
     }
-    settings = resolve(profile, flags)
+    settings = resolve(*opt.models_named(ctx, profile, flags))
     text = prompts.gather(prompt, file)
     if text is None:
         typer.echo(ctx.get_help())
@@ -118,32 +116,38 @@ class _Display(Protocol):
 
 
 def _execute(settings: Settings, request: _Request) -> int:
-    """Check, load, run, report. Returns the exit code."""
-    from rich.console import Console
-
+    """Check, load, run, report. Returns the exit code. Whatever fails, what was generated until then is kept."""
+    from specdec_cli.cli.outcome import measure_baseline
     from specdec_cli.cli.session import Session, check_pair, validate
-    from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
+    from specdec_cli.decoding.errors import SpecdecError, UsageError
     from specdec_cli.llama.interrupt import Interrupt
 
     if "" in request.stop:
         raise UsageError("a stop string cannot be empty", "Leave --stop out, or name the text to stop at.")
+    if request.baseline and request.quiet:
+        raise UsageError("--baseline has nowhere to report with -q", "Leave one of them out.")
     validate(settings)
     pair = check_pair(settings)
+    silent = request.quiet or request.json
     with Interrupt() as interrupt, ExitStack() as stack:
         trace = stack.enter_context(closing(_open_trace(request.trace, settings))) if request.trace else None
         try:
-            with _loading(pair, silent=request.quiet or request.json):
+            names = [path.name for path in (pair.target_path, pair.draft_path) if path]
+            with _working(f"loading {' + '.join(names)}", silent):
                 session = stack.enter_context(Session(pair, settings, interrupt))
             outcome = _answer(session, request, trace)
         except Interrupted:  # before there was anything to keep
             print("specdec: interrupted", file=sys.stderr)
             return interrupt.exit_code
-        if request.baseline and not interrupt.is_set():
-            outcome.baseline = _measure_baseline(session, outcome)
+        if request.baseline and outcome.complete:
+            with _working("measuring the target alone", silent):
+                measure_baseline(session, outcome)
         if request.json:
             print(json.dumps(outcome.to_json(session)), flush=True)
         elif not request.quiet:
-            _print_report(Console(stderr=True, highlight=False), session, outcome)
+            _print_report(session, outcome)
+        if outcome.error:
+            raise outcome.error
         if trace:
             trace.close()
             if trace.problem:
@@ -153,12 +157,11 @@ def _execute(settings: Settings, request: _Request) -> int:
 
 
 @contextmanager
-def _loading(pair: Pair, silent: bool) -> Iterator[None]:
-    """Say on a terminal what is being loaded, and take it back afterwards."""
+def _working(what: str, silent: bool) -> Iterator[None]:
+    """Say on a terminal what takes its time, and take it back afterwards."""
     shown = not silent and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     if shown:
-        names = [path.name for path in (pair.target_path, pair.draft_path) if path]
-        print(f"loading {' + '.join(names)} ...", end="", file=sys.stderr, flush=True)
+        print(f"{what} ...", end="", file=sys.stderr, flush=True)
     try:
         yield
     finally:
@@ -175,81 +178,36 @@ def _open_trace(path: Path, settings: Settings) -> Trace:
         out = path.open("w", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None
-    return Trace(out, {"target": settings.target, "draft": settings.draft, "max_tokens": settings.max_tokens})
+    names = ("target", "draft", "drafter", "accept", "draft_tokens", "max_tokens", "temp", "seed")
+    known = {name: getattr(settings, name) for name in names}
+    return Trace(out, {name: value for name, value in known.items() if name != "seed" or value is not None})
 
 
-class _Outcome:
-    """What a run gave: the answer, its events' report, and the baseline if one was measured."""
-
-    def __init__(self, seed: int, prompt: list[int], stop: tuple[str, ...], notes: tuple[str, ...]) -> None:
-        from specdec_cli.decoding.report import Report
-
-        self.seed = seed
-        self.prompt = prompt
-        self.stop = stop
-        self.notes = notes
-        self.live = False
-        self.report: Report = Report()
-        self.text = ""
-        self.baseline: BaselineResult | None = None
-
-    def add(self, event: Event) -> None:
-        """Fold an event in."""
-        from specdec_cli.decoding.types import Done, Step
-
-        self.report.add(event)
-        if isinstance(event, Step):
-            self.text += "".join([token.text for token in event.tokens])
-        elif isinstance(event, Done):
-            self.text += event.tail
-
-    def to_json(self, session: Session) -> dict[str, Any]:
-        """The object that `--json` prints; scripts rely on its keys."""
-        from specdec_cli.display.tables import speedup_of
-
-        report, settings, baseline = self.report, session.settings, self.baseline
-        return {
-            "text": self.text,
-            "tokens": report.tokens,
-            "finish_reason": report.reason,
-            "prompt_tokens": report.prompt_tokens,
-            "completion_tokens": report.emitted,
-            "target": str(session.pair.target_path),
-            "draft": str(session.pair.draft_path) if session.pair.draft_path else None,
-            "drafter": settings.drafter,
-            "accept": settings.accept,
-            "draft_tokens": settings.draft_tokens,
-            "seed": self.seed,
-            "stats": report.stats_json(),
-            "timing": report.timing_json(session.load_s),
-            "baseline": baseline.to_json() if baseline else None,
-            "speedup": speedup_of(report, baseline),
-            "notes": [*self.notes, *report.notes],
-        }
-
-
-def _answer(session: Session, request: _Request, trace: Trace | None) -> _Outcome:
-    """Run the prompt and show it; a reader that goes away ends the answer, and nothing more."""
+def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome:
+    """Run the prompt and show it. A reader that goes away ends the answer; a target that fails is told at the end."""
     from specdec_cli.cli import prompt as prompts
+    from specdec_cli.cli.outcome import Outcome
+    from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.display.live import LiveDisplay
 
     tokens, notes = prompts.tokenize(request.prompt, request.system, request.raw, session.target, session.pair.target)
     session.open_contexts(len(tokens))
     seed = session.settings.seed if session.settings.seed is not None else secrets.randbits(32)
-    outcome = _Outcome(seed, tokens, request.stop, (*session.pair.notes, *notes, *session.notes))
     display = _display(session, request)
-    displays: list[_Display] = [part for part in (display, trace) if part is not None]
-    outcome.live = isinstance(display, LiveDisplay)
+    live = isinstance(display, LiveDisplay)
+    outcome = Outcome(seed, tokens, request.stop, (*session.pair.notes, *notes, *session.notes), live)
+    shown: list[_Display] = [part for part in (trace, display) if part is not None]
     try:
         for event in session.events(tokens, seed, request.stop):
             outcome.add(event)
-            for part in displays:
+            for part in shown:
                 part.show(event)
     except BrokenPipeError:
         close_stdout()
-    finally:
-        if display is not None:
-            display.close()
+    except SpecdecError as error:
+        outcome.error = error
+    if display is not None:
+        display.close()
     return outcome
 
 
@@ -270,30 +228,18 @@ def _display(session: Session, request: _Request) -> _Display | None:
     return PlainDisplay(sys.stdout, neutralise=on_terminal, coloured=coloured)
 
 
-def _measure_baseline(session: Session, outcome: _Outcome) -> BaselineResult | None:
-    """Run the target alone on the same prompt with the same seed; None if the user had enough of waiting."""
-    from specdec_cli.decoding.comparison import first_difference
-    from specdec_cli.decoding.report import Report
-    from specdec_cli.display.tables import BaselineResult
-
-    report = Report.of(session.events(outcome.prompt, outcome.seed, outcome.stop, session.settings.alone()))
-    if report.reason == "interrupted":
-        return None
-    if session.settings.temp > 0 and session.settings.accept != "match":
-        return BaselineResult(report.tokens_per_s, None)
-    position = first_difference(outcome.report.tokens, report.tokens)
-    if position is None:
-        return BaselineResult(report.tokens_per_s, True)
-    margin = session.margin_after([*outcome.prompt, *report.tokens[:position]])
-    return BaselineResult(report.tokens_per_s, False, (position, margin))
-
-
-def _print_report(err: Console, session: Session, outcome: _Outcome) -> None:
+def _print_report(session: Session, outcome: Outcome) -> None:
     """The report, on stderr, with a legend where colours were shown."""
+    from rich.console import Console
+
     from specdec_cli.display import tables
 
-    for note in outcome.notes:
-        err.print(f"note: {note}", style="yellow", markup=False)
+    err = Console(stderr=True, highlight=False)
     if outcome.live and outcome.report.drafted:
         err.print(tables.legend())
-    err.print(tables.run_report(outcome.report, session.describe(), session.memory(), outcome.baseline, session.load_s))
+    outcome.report.notes = (*outcome.notes, *outcome.report.notes)
+    err.print(
+        tables.run_report(
+            outcome.report, session.describe(), session.memory(), outcome.baseline, session.load_s, outcome.unmeasured
+        )
+    )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,8 +20,9 @@ from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler, top
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import Drafter, Event
 from specdec_cli.display.tables import Memory
-from specdec_cli.drafters.model import ModelDrafter
+from specdec_cli.drafters import DRAFTERS
 from specdec_cli.drafters.none import NoDrafter
+from specdec_cli.drafters.parts import Parts
 from specdec_cli.llama import library
 from specdec_cli.llama.context import N_BATCH, LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
@@ -28,6 +30,8 @@ from specdec_cli.llama.model import Model
 from specdec_cli.llama.target import LlamaTarget
 from specdec_cli.models import memory, vocab
 from specdec_cli.models.gguf import Header, read_header
+
+_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ def check_pair(settings: Settings) -> Pair:
     """
     target_path = Path(settings.target)
     target = read_header(target_path)
-    if settings.drafter == "none":
+    if not DRAFTERS[settings.drafter].needs_model:
         return Pair(target, target_path, None, None, 0, ())
     if settings.draft is None:
         raise SpecdecError(
@@ -81,14 +85,15 @@ class Session:
         self._draft_context: LlamaContext | None = None
         self._target_context: LlamaContext | None = None
         self._draft: Model | None = None
+        self.notes: tuple[str, ...] = ()
         self.target = Model(pair.target_path, settings.gpu_layers, interrupt)
         if pair.draft_path is not None:
-            self._draft = Model(pair.draft_path, settings.gpu_layers_draft, interrupt)
+            path = pair.draft_path
+            self._draft = self._unless_it_fails(lambda: Model(path, settings.gpu_layers_draft, interrupt))
         self.load_s = perf_counter() - started
-        self.notes: tuple[str, ...] = ()
         if settings.ctx and settings.ctx > self.target.n_ctx_train:
             trained = self.target.n_ctx_train
-            self.notes = (f"-c {settings.ctx:,} is more than the {trained:,} tokens that the target was trained on",)
+            self.notes += (f"-c {settings.ctx:,} is more than the {trained:,} tokens that the target was trained on",)
 
     def __enter__(self) -> Session:
         return self
@@ -103,8 +108,9 @@ class Session:
 
         Raises SpecdecError if the prompt is longer than that, or memory is short.
         """
-        settings, trained = self.settings, self.target.n_ctx_train
+        settings, interrupt = self.settings, self._interrupt
         needed = prompt_tokens + settings.max_tokens
+        trained = self.target.n_ctx_train or needed  # 0: the file does not say
         n_ctx = settings.ctx or min(-(-needed // 256) * 256, trained)
         if prompt_tokens > n_ctx - 1:
             longer = f"; the model was trained on {trained:,}" if settings.ctx and n_ctx < trained else ""
@@ -112,12 +118,33 @@ class Session:
                 f"the prompt has {prompt_tokens:,} tokens, the context holds {n_ctx:,}{longer}",
                 "Shorten the prompt." if not longer else "Shorten the prompt or give a larger -c.",
             )
-        memory.require(self.pair.target, self.pair.draft, n_ctx, library.available_memory(), library.supports_gpu())
-        rows = min(settings.draft_tokens + 1, N_BATCH)
-        self._target_context = LlamaContext(self.target, n_ctx, rows, self._threads, self._interrupt)
+        free = None if library.supports_gpu() else library.available_memory()
+        memory.require(self.pair.target, n_ctx, free)
+        rows = 1 if settings.drafter == "none" else min(settings.draft_tokens + 1, N_BATCH)
+        self._target_context = LlamaContext(self.target, n_ctx, rows, self._threads, interrupt)
         if self._draft is not None:
-            n_ctx_draft = n_ctx if n_ctx > trained else min(n_ctx, self._draft.n_ctx_train)
-            self._draft_context = LlamaContext(self._draft, n_ctx_draft, 1, self._threads, self._interrupt)
+            draft, header = self._draft, self.pair.draft
+            n_ctx_draft = n_ctx if n_ctx > trained else min(n_ctx, draft.n_ctx_train or n_ctx)
+
+            def open_draft() -> LlamaContext:
+                if header is not None and free is not None:
+                    memory.require(header, n_ctx_draft, free - memory.cache_bytes(self.pair.target, n_ctx))
+                return LlamaContext(draft, n_ctx_draft, 1, self._threads, interrupt)
+
+            self._draft_context = self._unless_it_fails(open_draft)
+
+    def _unless_it_fails(self, make: Callable[[], _Made]) -> _Made | None:
+        """A part of the draft; if it cannot be had, the target goes on alone and the notes say why."""
+        try:
+            return make()
+        except SpecdecError as error:
+            self.notes += (f"the draft model is not used: {error}",)
+            return None
+
+    @property
+    def drafts(self) -> bool:
+        """Whether the draft model that the settings ask for, if any, is there."""
+        return self._draft_context is not None or not DRAFTERS[self.settings.drafter].needs_model
 
     @property
     def n_ctx(self) -> int:
@@ -173,11 +200,12 @@ class Session:
         return self._target_context
 
     def _drafter(self, sampler: StandardSampler, seed: int, settings: Settings) -> Drafter:
-        if self._draft_context is None or settings.drafter == "none":
+        kind = DRAFTERS[settings.drafter]
+        if kind.needs_model and self._draft_context is None:  # the notes say why
             return NoDrafter()
         rng = np.random.default_rng((seed, 1))  # apart from the target's, which must not depend on the draft
         draws = settings.accept == "rejection"
-        return ModelDrafter(self._draft_context, self.pair.n_shared, sampler, draws, rng)
+        return kind.create(Parts(self._draft_context, self.pair.n_shared, sampler, draws, rng))
 
     def describe(self) -> str:
         """The settings of a run in one line."""

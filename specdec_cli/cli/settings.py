@@ -6,11 +6,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from specdec_cli.decoding.accept import RULES
 from specdec_cli.decoding.errors import UsageError
+from specdec_cli.drafters import DRAFTERS
 from specdec_cli.models import profiles
-
-DRAFTERS = ("model", "none")
-RULES = ("match", "rejection")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +88,9 @@ def resolve(profile: str | None, flags: dict[str, Any]) -> Settings:
         named = target
         for layer in layers:
             layer.pop("target", None)
+    for layer in layers:  # the contract lets a profile stand for a model; its draft stands for it here
+        if layer.get("draft") in profiles.names():
+            layer["draft"] = _of_profile(layer["draft"], config_file).get("draft")
     if named is not None:
         layers.append(_of_profile(str(named), config_file))
     merged: dict[str, Any] = {}

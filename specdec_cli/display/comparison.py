@@ -18,7 +18,7 @@ _INTERVAL_S = 0.25
 _FINDINGS = {"faster": ("faster", "green"), "slower": ("slower", "red"), "no measurable difference": ("=", "dim")}
 """What a table has room for; "=" is spelt out in the sentences below it."""
 
-_COLUMNS = ("arm", "tok/s", "TTFT", "TPOT", "accept", "tok/step", "speedup", "95 %", "")
+COLUMNS = ("arm", "tok/s", "TTFT", "TPOT", "accept", "tok/step", "speedup", "95 %", "")
 
 
 class Progress:
@@ -61,26 +61,26 @@ class Progress:
 
 def tables(result: dict[str, Any]) -> list[RenderableType]:
     """The result as Rich renderables: a table by category, positions and time, exactness, the verdicts."""
-    parts: list[RenderableType] = [Text(line, style="dim") for line in _preamble(result)]
+    parts: list[RenderableType] = [Text(line, style="dim") for line in preamble(result)]
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-    for i, name in enumerate(_COLUMNS):
+    for i, name in enumerate(COLUMNS):
         table.add_column(
             name, justify="right" if 0 < i < 8 else "left", no_wrap=i > 0, min_width=0 if i else 12, overflow="fold"
         )
-    for category in _categories(result):
-        if len(_categories(result)) > 1:
+    for category in categories(result):
+        if len(categories(result)) > 1:
             table.add_row(Text(category, style="bold"))
-        for summary in _of_category(result, category):
-            *cells, finding = _cells(summary)
+        for summary in of_category(result, category):
+            *cells, finding = summary_cells(summary)
             word, style = _FINDINGS.get(finding, ("", ""))
             table.add_row(*cells, Text(word, style=style))
     parts += [table, Text()]
     details = Table(box=None, padding=(0, 1), header_style="bold")
     for name in ("arm", "accepted by position", "time", "same as the target alone"):
         details.add_column(name)
-    for summary in _of_category(result, "all"):
+    for summary in of_category(result, "all"):
         if summary["per_position"]:
-            details.add_row(*_detail_cells(result, summary))
+            details.add_row(*detail_cells(result, summary))
     if details.row_count:
         parts += [details, Text()]
     parts += [Text(" ".join(sentences)) for sentences in result["verdicts"].values()]
@@ -89,14 +89,14 @@ def tables(result: dict[str, Any]) -> list[RenderableType]:
 
 def markdown(result: dict[str, Any]) -> str:
     """The result as Markdown, to be pasted into an issue."""
-    lines = [f"{line}  " for line in _preamble(result)]
-    for category in _categories(result):
-        lines += ["", f"**{category}**", "", _row(list(_COLUMNS)), _row([":---", *["---:"] * 7, ":---"])]
-        lines += [_row(_cells(summary)) for summary in _of_category(result, category)]
-    detailed = [summary for summary in _of_category(result, "all") if summary["per_position"]]
+    lines = [f"{line}  " for line in preamble(result)]
+    for category in categories(result):
+        lines += ["", f"**{category}**", "", _row(list(COLUMNS)), _row([":---", *["---:"] * 7, ":---"])]
+        lines += [_row(summary_cells(summary)) for summary in of_category(result, category)]
+    detailed = [summary for summary in of_category(result, "all") if summary["per_position"]]
     if detailed:
         lines += ["", _row(["arm", "accepted by position", "time", "same as the target alone"]), _row([":---"] * 4)]
-        lines += [_row(_detail_cells(result, summary)) for summary in detailed]
+        lines += [_row(detail_cells(result, summary)) for summary in detailed]
     lines += [f"\n{' '.join(sentences)}" for sentences in result["verdicts"].values()]
     return "\n".join(lines)
 
@@ -127,7 +127,7 @@ def _speeds(result: dict[str, Any], arm: str) -> dict[str, float]:
     return {prompt: statistics.median(speeds) for prompt, speeds in found.items()}
 
 
-def _preamble(result: dict[str, Any]) -> list[str]:
+def preamble(result: dict[str, Any]) -> list[str]:
     models = " + ".join(
         f"{model['file']} ({model['parameters'] / 1e6:,.1f} M, {model['bytes'] / 1e6:,.1f} MB)"
         for model in result["models"].values()
@@ -150,15 +150,15 @@ def _preamble(result: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _categories(result: dict[str, Any]) -> list[str]:
+def categories(result: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(summary["category"] for summary in result["summaries"]))
 
 
-def _of_category(result: dict[str, Any], category: str) -> list[dict[str, Any]]:
+def of_category(result: dict[str, Any], category: str) -> list[dict[str, Any]]:
     return [summary for summary in result["summaries"] if summary["category"] == category]
 
 
-def _cells(summary: dict[str, Any]) -> list[str]:
+def summary_cells(summary: dict[str, Any]) -> list[str]:
     speedup = summary["speedup"] or {"mean": None, "low": None, "high": None, "difference": ""}
     bounded = speedup["low"] is not None and speedup["high"] is not None
     return [
@@ -174,7 +174,7 @@ def _cells(summary: dict[str, Any]) -> list[str]:
     ]
 
 
-def _detail_cells(result: dict[str, Any], summary: dict[str, Any]) -> list[str]:
+def detail_cells(result: dict[str, Any], summary: dict[str, Any]) -> list[str]:
     positions = " ".join(f"{rate:.0%}" for rate in summary["per_position"][:8])
     more = " \u2026" if len(summary["per_position"]) > 8 else ""
     shares = ", ".join(f"{name} {share:.0%}" for name, share in summary["shares"].items() if share >= 0.005)

@@ -25,7 +25,8 @@ _CLEAR = "\x1b[J"
 class LiveDisplay:
     """Paints events on a terminal as they come.
 
-    console: a Rich console on a real terminal; its width is looked at anew for each repaint.
+    console: a Rich console on a real terminal; its width is looked at anew for each repaint. The region is there
+    from the start, for a long prompt takes its time.
     """
 
     def __init__(self, console: Console, max_tokens: int) -> None:
@@ -35,10 +36,10 @@ class LiveDisplay:
         self._fresh: list[Step] = []
         self._open = Text(end="")
         self._step: Step | None = None
-        self._status = "reading the prompt"
         self._painted: list[int] = []
         """Widths in cells of the region's rows as they were painted; the cursor stays at the end of the last."""
-        self._next = monotonic()
+        self._next = 0.0
+        self._repaint()
 
     def show(self, event: Event) -> None:
         """Take an event in; repaint if it is time."""
@@ -46,15 +47,13 @@ class LiveDisplay:
         match event:
             case Step():
                 self._fresh.append(event)
-            case Prefill(model="target"):
-                self._status = ""
             case Done():
                 self._finish(event.tail)
                 return
-            case _:
-                return
+            case Prefill():  # the first token may be waiting for this long pause to end
+                self._next = 0.0
         now = monotonic()
-        if now >= self._next:
+        if now >= self._next and self._fresh:
             self._repaint()
             self._next = now + _INTERVAL_S
 
@@ -132,7 +131,7 @@ class LiveDisplay:
         row = Text("time    ", LABEL, end="")
         whole = report.decode_s
         if not whole:
-            return row.append(self._status, LABEL)
+            return row.append("reading the prompt" if not report.tokens else "", LABEL)
         shares = (("draft", report.draft_s), ("verify", report.verify_s), ("rest", report.sample_s + report.overhead_s))
         for (name, seconds), block in zip(shares, "\u2588\u2593\u2591", strict=True):
             share = seconds / whole

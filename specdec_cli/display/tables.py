@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specdec_cli.decoding.report import Report
-from specdec_cli.display.theme import LEGEND, STYLES
+from specdec_cli.display.theme import LEGEND, STYLES, safe
 
 _REASONS = {
     "stop": "the model ended its answer",
@@ -31,6 +31,8 @@ class BaselineResult:
     tokens_per_s: float | None
     identical: bool | None
     divergence: tuple[int, float] | None = None
+    sampled: bool = False
+    """The divergence's margin is not in logits but the probability by which the draw missed another token."""
 
     def to_json(self) -> dict[str, object]:
         """The `baseline` object of `run --json`."""
@@ -53,28 +55,39 @@ class Memory:
 
 
 def run_report(
-    report: Report, settings: str, memory: list[Memory], baseline: BaselineResult | None, load_s: float
+    report: Report,
+    settings: str,
+    memory: list[Memory] | None,
+    baseline: BaselineResult | None,
+    load_s: float | None,
+    unmeasured: str = "not measured",
 ) -> RenderableType:
-    """Everything a run has to say about itself."""
+    """Everything a run has to say about itself. A recording knows no memory and no load time: both are None."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
-    grid.add_row("settings", settings)
+
+    def row(name: str, value: str) -> None:
+        grid.add_row(name, Text(safe(value)))  # a file's name is no markup
+
+    if settings:
+        row("settings", settings)
     if report.drafted:
-        grid.add_row("acceptance", _acceptance(report))
-        grid.add_row("by position", _by_position(report))
+        row("acceptance", _acceptance(report))
+        row("by position", _by_position(report))
     if report.steps:
-        grid.add_row("steps", f"{report.steps} forward passes of the target, {report.tokens_per_step:.2f} tokens/step")
-    grid.add_row("speed", _speed(report))
+        row("steps", f"{report.steps} forward passes of the target, {report.tokens_per_step:.2f} tokens/step")
+    row("speed", _speed(report))
     if report.decode_s:
-        grid.add_row("time", _time(report))
-    grid.add_row(
-        "start", f"load {_seconds(load_s)}, prompt of {report.prompt_tokens} tokens {_seconds(report.prefill_s)}"
-    )
-    grid.add_row("memory", "; ".join(f"{m.name} {_bytes(m.weights)} + cache {_bytes(m.cache)}" for m in memory))
-    grid.add_row("speedup", _speedup(report, baseline))
-    grid.add_row("ended", f"{_REASONS[report.reason]} after {report.emitted} tokens")
-    notes = [Text(f"note: {note}", style="yellow") for note in report.notes]
+        row("time", _time(report))
+    load = "" if load_s is None else f"load {_seconds(load_s)}, "
+    row("start", f"{load}prompt of {report.prompt_tokens} tokens {_seconds(report.prefill_s)}")
+    if memory is not None:
+        row("memory", "; ".join(f"{m.name} {_bytes(m.weights)} + cache {_bytes(m.cache)}" for m in memory))
+    if baseline is not None or load_s is not None:  # a recording cannot be told to measure one
+        row("speedup", _speedup(report, baseline) if baseline else unmeasured)
+    row("ended", f"{_REASONS[report.reason]} after {report.emitted} tokens")
+    notes = [Text(f"note: {safe(note)}", style="yellow") for note in report.notes]
     return Group(*notes, grid)
 
 
@@ -121,9 +134,7 @@ def _time(report: Report) -> str:
     return f"{_seconds(report.decode_s)}:  {shares}"
 
 
-def _speedup(report: Report, baseline: BaselineResult | None) -> str:
-    if baseline is None:
-        return "not measured; add --baseline to run the target alone on the same prompt"
+def _speedup(report: Report, baseline: BaselineResult) -> str:
     ratio = speedup_of(report, baseline)
     if ratio is None:
         return "not measured: the answer is too short"
@@ -133,11 +144,13 @@ def _speedup(report: Report, baseline: BaselineResult | None) -> str:
     if baseline.divergence is None:
         return speed + "the text is identical"
     position, margin = baseline.divergence
+    if baseline.sampled:
+        return speed + f"the text differs from token {position} on, where the draw was within {margin:.2g} of another"
     return speed + f"the text differs from token {position} on, where the top two logits are {margin:.3g} apart"
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+    return f"{seconds:.2f} s" if seconds >= 0.9995 else f"{seconds * 1000:.3g} ms"
 
 
 def _bytes(count: int) -> str:

@@ -3,33 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 
 from specdec_cli.decoding.sampling import confidence
-from specdec_cli.decoding.types import NO_DRAFT, Categorical, Draft, LengthPolicy, Logits, Sampler, Step
-
-
-class DraftModel(Protocol):
-    """What the drafter needs of a model's context: `llama.context.LlamaContext` is one."""
-
-    n_ctx: int
-    n_vocab: int
-    length: int
-    """How many tokens the cache holds."""
-
-    def decode(self, tokens: Sequence[int]) -> Logits:
-        """Append tokens to the cache; returns one row, after the last."""
-        ...
-
-    def checkpoint(self) -> None:
-        """Make this length one that `rewind` can come back to."""
-        ...
-
-    def rewind(self, length: int) -> None:
-        """Drop everything from position `length` on."""
-        ...
+from specdec_cli.decoding.types import NO_DRAFT, Categorical, Draft, LengthPolicy, Sampler, Step
+from specdec_cli.drafters.parts import DraftModel, Parts
 
 
 class ModelDrafter:
@@ -41,6 +20,13 @@ class ModelDrafter:
     """
 
     name = "model"
+    needs_model = True
+
+    @classmethod
+    def create(cls, parts: Parts) -> ModelDrafter:
+        if parts.model is None:
+            raise ValueError("this drafter needs a draft model")
+        return cls(parts.model, parts.n_vocab, parts.sampler, parts.draws, parts.rng)
 
     def __init__(
         self, model: DraftModel, n_vocab: int, sampler: Sampler, draws: bool, rng: np.random.Generator

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Step
+from specdec_cli.drafters.parts import Parts
 
 
 class NoDrafter:
     """Proposes nothing, so that every step verifies the pending token alone."""
 
     name = "none"
+    needs_model = False
+
+    @classmethod
+    def create(cls, parts: Parts) -> NoDrafter:
+        return cls()
 
     def start(self, prompt: Sequence[int]) -> int:
         return 0

@@ -28,18 +28,19 @@ def cache_bytes(header: Header, n_ctx: int) -> int:
     return n_ctx * total_kv_heads * (key + value) * _F16_BYTES
 
 
-def require(target: Header, draft: Header | None, n_ctx: int, available: int | None, gpu: bool) -> None:
-    """Raise SpecdecError when the caches cannot fit, rather than let the system kill the process.
+def require(header: Header, n_ctx: int, available: int | None) -> None:
+    """Raise SpecdecError when a model's cache cannot fit, rather than let the system kill the process.
 
-    available: bytes of main memory free, None if unknown. With a GPU the caches lie elsewhere, and
-    llama.cpp itself reports a failed allocation.
+    available: bytes of main memory free; None if unknown, or if the cache lies on a GPU, where llama.cpp itself
+    reports a failed allocation.
     """
-    if gpu or available is None:
+    if available is None:
         return
-    needed = cache_bytes(target, n_ctx) + (cache_bytes(draft, n_ctx) if draft else 0)
+    needed = cache_bytes(header, n_ctx)
     if needed > available:
         raise SpecdecError(
-            f"a context of {n_ctx:,} tokens needs {needed / 1e9:,.1f} GB, and {available / 1e9:,.1f} GB are free",
+            f"a context of {n_ctx:,} tokens of {header.name} needs {needed / 1e9:,.1f} GB; "
+            f"{available / 1e9:,.1f} GB are free",
             "Give a smaller context (-c).",
         )
 

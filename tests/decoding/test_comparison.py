@@ -22,8 +22,8 @@ from specdec_cli.decoding.comparison import (
 def trial(arm="a", prompt="p", speed=100.0, number=0, tokens=101, category="c", **fields):
     values = {
         "prompt_tokens": 5, "reason": "length", "prefill_s": 0.1, "ttft_s": 0.1, "decode_s": (tokens - 1) / speed,
-        "draft_s": 0.0, "draft_prefill_s": 0.0, "verify_s": 0.0, "sample_s": 0.0, "overhead_s": 0.0, "steps": 50, "drafted": 0, "accepted": 0,
-        "reached": (), "kept": (), **fields,
+        "draft_s": 0.0, "draft_prefill_s": 0.0, "verify_s": 0.0, "sample_s": 0.0, "overhead_s": 0.0,
+        "steps": 50, "drafted": 0, "accepted": 0, "reached": (), "kept": (), **fields,
     }  # fmt: skip
     return Trial(arm=arm, prompt=prompt, category=category, round=number, tokens=tuple(range(tokens)), **values)
 

@@ -10,6 +10,7 @@ import pytest
 from fakes import Counting, FakeTarget, ScriptedDrafter, run
 from rich.console import Console
 
+from specdec_cli.cli.outcome import Outcome
 from specdec_cli.decoding.report import Report
 from specdec_cli.decoding.types import Done, Step, Token
 from specdec_cli.display.jsonl import Trace
@@ -79,7 +80,7 @@ def test_trace():
 
 def fixed_report():
     report = Report.of(scripted_events())
-    report.prefill_s, report.ttft_s, report.draft_prefill_s, report.total_s = 0.125, 0.13, 0.02, 1.15
+    report.prefill_s, report.ttft_s, report.draft_prefill_s, report.total_s = 0.125, 0.13, 0.02, 1.13
     report.draft_s, report.verify_s, report.sample_s = 0.2, 0.7, 0.05
     return report
 
@@ -87,7 +88,8 @@ def fixed_report():
 def shown(report, baseline=None):
     console = Console(file=StringIO(), width=110, _environ={})
     memory = [Memory("target", 4_700_000_000, 512_000_000), Memory("draft", 400_000_000, 64_000_000)]
-    console.print(run_report(report, "a.gguf + b.gguf, k=3, greedy", memory, baseline, 2.5))
+    unmeasured = Outcome(0, [], (), ()).unmeasured
+    console.print(run_report(report, "a.gguf + b.gguf, k=3, greedy", memory, baseline, 2.5, unmeasured))
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 

@@ -1,0 +1,94 @@
+"""What one run gave, and how it compares with the target alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from specdec_cli.cli.session import Session
+from specdec_cli.decoding.comparison import first_difference
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.types import Done, Event, Step
+from specdec_cli.display.tables import BaselineResult, speedup_of
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The answer, the report of its events, and the baseline if one was measured.
+
+    complete: the run reached its end by itself, so that another can be compared with it.
+    """
+
+    seed: int
+    prompt: list[int]
+    stop: tuple[str, ...]
+    notes: tuple[str, ...]
+    live: bool = False
+    report: Report = field(default_factory=Report)
+    text: str = ""
+    complete: bool = False
+    baseline: BaselineResult | None = None
+    unmeasured: str = "not measured; add --baseline to run the target alone on the same prompt"
+    error: SpecdecError | None = None
+
+    def add(self, event: Event) -> None:
+        """Fold an event in."""
+        self.report.add(event)
+        if isinstance(event, Step):
+            self.text += "".join([token.text for token in event.tokens])
+        elif isinstance(event, Done):
+            self.text += event.tail
+            self.complete = event.reason != "interrupted"
+
+    def to_json(self, session: Session) -> dict[str, Any]:
+        """The object that `run --json` prints; scripts rely on its keys."""
+        report, settings, baseline = self.report, session.settings, self.baseline
+        return {
+            "text": self.text,
+            "tokens": report.tokens,
+            "finish_reason": report.reason,
+            "prompt_tokens": report.prompt_tokens,
+            "completion_tokens": report.emitted,
+            "target": str(session.pair.target_path),
+            "draft": str(session.pair.draft_path) if session.pair.draft_path else None,
+            "drafter": settings.drafter,
+            "accept": settings.accept,
+            "draft_tokens": settings.draft_tokens,
+            "seed": self.seed,
+            "stats": report.stats_json(),
+            "timing": report.timing_json(session.load_s),
+            "baseline": baseline.to_json() if baseline else None,
+            "speedup": speedup_of(report, baseline),
+            "notes": [*self.notes, *report.notes],
+        }
+
+
+def measure_baseline(session: Session, outcome: Outcome) -> None:
+    """Run the target alone on the same prompt with the same seed; if that fails, say so and keep the answer."""
+    try:
+        outcome.baseline = _measured(session, outcome)
+    except Interrupted:
+        pass
+    except SpecdecError as error:
+        outcome.unmeasured = f"not measured: the target alone failed: {error}"
+        return
+    if outcome.baseline is None:
+        outcome.unmeasured = "not measured: interrupted"
+
+
+def _measured(session: Session, outcome: Outcome) -> BaselineResult | None:
+    settings = session.settings
+    report = Report.of(session.events(outcome.prompt, outcome.seed, outcome.stop, settings.alone()))
+    if report.reason == "interrupted":
+        return None
+    if settings.temp > 0 and settings.accept != "match":
+        return BaselineResult(report.tokens_per_s, None)
+    position = first_difference(outcome.report.tokens, report.tokens)
+    if position is None:
+        return BaselineResult(report.tokens_per_s, True)
+    context = [*outcome.prompt, *report.tokens[:position]]
+    if settings.temp > 0:
+        margin = session.draw_margin(context, position, outcome.seed, settings)
+        return BaselineResult(report.tokens_per_s, False, (position, margin), sampled=True)
+    return BaselineResult(report.tokens_per_s, False, (position, session.margin_after(context)))

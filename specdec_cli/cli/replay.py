@@ -1,0 +1,180 @@
+"""`specdec replay`: a recorded run again, as it was, slower, or step by step; or as a picture. No model is needed."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+
+if TYPE_CHECKING:
+    from specdec_cli.decoding.report import Report
+    from specdec_cli.decoding.types import Event
+    from specdec_cli.llama.interrupt import Interrupt
+
+
+class _Display(Protocol):
+    def show(self, event: Event) -> None: ...
+    def close(self) -> None: ...
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(help="A run recorded with: specdec run --trace FILE")],
+    speed: Annotated[
+        float | None, typer.Option(help="1, the default, takes as long as the run did; 0.25 four times as long.")
+    ] = None,
+    step: Annotated[
+        bool, typer.Option("--step", help="Key by key: each step's draft, verdict, p and q. Space goes on, q leaves.")
+    ] = False,
+    svg: Annotated[Path | None, typer.Option(help="Write the coloured text and the report as a picture.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the coloured text and the report as a web page.")] = None,
+) -> None:
+    """Show a recorded run again, with no model.
+
+    In a pipe, or where --svg or --html writes a file and no --speed is given, nothing is waited for.
+    """
+    from specdec_cli.decoding.errors import UsageError
+    from specdec_cli.display.jsonl import read_trace
+
+    if speed is not None and not (math.isfinite(speed) and speed > 0):
+        raise UsageError(f"the speed cannot be {speed:g}", "Give a number above 0; 1 is the speed of the run.")
+    if step and speed is not None:
+        raise UsageError("--step goes as fast as you press keys", "Leave out --speed or --step.")
+    if step and not (os.name == "posix" and sys.stdin.isatty() and _can_paint()):
+        raise UsageError("--step needs a terminal for its keys and its display", "Leave --step out in a pipe.")
+    settings, events = read_trace(file)
+    if svg is not None or html is not None:
+        from specdec_cli.display import export
+
+        for path, render in ((svg, export.svg), (html, export.html)):
+            if path is not None:
+                _write(path, render(_describe(settings), events), file)
+    hurry = speed is None and (svg is not None or html is not None)
+    raise typer.Exit(_show(settings, events, math.inf if hurry else speed or 1.0, step))
+
+
+def _can_paint() -> bool:
+    """Whether stdout is a terminal that can do more than print."""
+    from rich.console import Console
+
+    return sys.stdout.isatty() and not Console().is_dumb_terminal
+
+
+def _show(settings: dict[str, Any], events: list[Event], speed: float, by_key: bool) -> int:
+    """Replay on stdout, the report on stderr. Returns the exit code."""
+    from rich.console import Console
+
+    from specdec_cli.decoding.report import Report
+    from specdec_cli.display import tables
+    from specdec_cli.display.live import LiveDisplay
+    from specdec_cli.llama.interrupt import Interrupt
+
+    report = Report()
+    with Interrupt() as interrupt:
+        if by_key:
+            from specdec_cli.cli.keys import keyboard
+            from specdec_cli.display.steps import StepDisplay
+
+            with keyboard(interrupt) as wait:
+                display: _Display = StepDisplay(Console(highlight=False), _most_tokens(settings, events))
+                finished = _play(events, report, display, wait)
+        else:
+            display = _display(settings, events)
+            speed = speed if isinstance(display, LiveDisplay) else math.inf
+            finished = _play(events, report, display, _clock(interrupt, speed))
+        if not finished:
+            report.notes = (f"left early: the recording has {_emitted(events)} tokens",)
+        err = Console(stderr=True, highlight=False)
+        if isinstance(display, LiveDisplay) and report.drafted:
+            err.print(tables.legend())
+        err.print(tables.run_report(report, _describe(settings), None, None, None))
+        return interrupt.exit_code
+
+
+def _play(events: list[Event], report: Report, display: _Display, wait: Callable[[Event], bool]) -> bool:
+    """Show each event when its time has come, until `wait` says that the user has seen enough: False then."""
+    try:
+        for event in events:
+            if not wait(event):
+                return False
+            report.add(event)
+            display.show(event)
+        return True
+    finally:
+        display.close()
+
+
+def _clock(interrupt: Interrupt, speed: float) -> Callable[[Event], bool]:
+    """Waits until an event is due; at infinite speed that is at once."""
+    slice_s = 0.03  # Python takes a sleep up again after a signal, so Ctrl-C waits this long
+    started = monotonic()
+
+    def wait(event: Event) -> bool:
+        due = started + event.at / speed
+        while not interrupt.is_set() and (left := due - monotonic()) > 0:
+            sleep(min(left, slice_s))
+        return not interrupt.is_set()
+
+    return wait
+
+
+def _display(settings: dict[str, Any], events: list[Event]) -> _Display:
+    """As `run` shows it: painted on a terminal that can, else plain."""
+    from rich.console import Console
+
+    from specdec_cli.display.live import LiveDisplay
+    from specdec_cli.display.plain import PlainDisplay
+
+    console = Console(highlight=False)
+    if _can_paint():
+        return LiveDisplay(console, _most_tokens(settings, events))
+    coloured = bool(os.environ.get("FORCE_COLOR")) and not console.no_color
+    return PlainDisplay(sys.stdout, neutralise=sys.stdout.isatty(), coloured=coloured)
+
+
+def _most_tokens(settings: dict[str, Any], events: list[Event]) -> int:
+    """What `-n` was; a recording that does not say is taken at its length."""
+    found = settings.get("max_tokens")
+    return found if isinstance(found, int) else _emitted(events)
+
+
+def _emitted(events: list[Event]) -> int:
+    from specdec_cli.decoding.types import Step
+
+    return sum(len(event.tokens) for event in events if isinstance(event, Step))
+
+
+def _describe(settings: dict[str, Any]) -> str:
+    """The settings of the run in one line, as far as they were recorded."""
+
+    def name(role: str) -> str:
+        return Path(str(settings[role])).name
+
+    parts = [name("target")] if settings.get("target") else []
+    if settings.get("drafter") == "none":
+        parts.append("alone")
+    elif parts and settings.get("draft"):
+        parts = [f"{parts[0]} + {name('draft')}"]
+        parts += [f"k={settings['draft_tokens']}"] if "draft_tokens" in settings else []
+    if temp := settings.get("temp"):
+        parts += [f"temp={temp}", *(f"{key}={settings[key]}" for key in ("accept", "seed") if key in settings)]
+    elif temp is not None:
+        parts.append("greedy")
+    return ", ".join(parts).encode("utf-8", "replace").decode()  # a file's name need not be valid text
+
+
+def _write(path: Path, content: str, recording: Path) -> None:
+    """Write an export, never over the recording; raises UsageError if the file cannot be made."""
+    from specdec_cli.decoding.errors import UsageError
+
+    if path.exists() and path.samefile(recording):
+        raise UsageError(f"{path} is the recording itself", "Name another file.")
+    try:
+        path.write_text(content, "utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None

@@ -1,0 +1,103 @@
+"""A finished run as a picture or a web page: the coloured text, the legend, the report."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+from rich.theme import Theme
+
+from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.types import Done, Event, Step
+from specdec_cli.display import tables
+from specdec_cli.display.theme import STYLES, safe
+
+_EXPORT_WIDTH = 96
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>specdec</title>
+<style>
+body {{ margin: 2rem auto; max-width: 100ch; padding: 0 1rem; background: {background}; color: {foreground}; }}
+body, pre {{ font: 14px/1.5 ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; }}
+pre {{ white-space: pre-wrap; overflow-wrap: anywhere; }}
+{stylesheet}
+DARK_RULES
+</style>
+</head>
+<body><pre>{code}</pre></body>
+</html>
+"""
+_DARK_RULES = """@media (prefers-color-scheme: dark) {{
+body {{ background: {background}; color: {foreground}; }}
+{stylesheet}
+}}"""
+
+
+def svg(described: str, events: list[Event]) -> str:
+    """The final screen as a picture of a terminal."""
+    # The web font and the comment that Rich puts in would make the picture name other machines.
+    code_format = re.sub(r"@font-face \{\{.*?\}\}\s*|<!--.*?-->\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    code_format = code_format.replace("Fira Code", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono'")
+    console = _recorded(described, events, wrap=True)
+    picture = console.export_svg(title="specdec", theme=_theme(dark=True), code_format=code_format)
+    return picture.translate({0xFFFE: "\ufffd", 0xFFFF: "\ufffd"})  # XML forbids them; control characters are gone
+
+
+def html(described: str, events: list[Event]) -> str:
+    """The final screen as a page, light or dark as its reader likes it."""
+    console = _recorded(described, events, wrap=False)
+    # Rich numbers its classes in the order of the text, so the rules of both themes fit the same page.
+    dark = console.export_html(theme=_theme(dark=True), clear=False, code_format=_DARK_RULES)
+    light = console.export_html(theme=_theme(dark=False), code_format=_PAGE)
+    return light.replace("DARK_RULES", dark, 1)
+
+
+def _recorded(described: str, events: list[Event], wrap: bool) -> Console:
+    """A console on which the text, the legend and the report have been printed."""
+    text = Text(tab_size=4)
+    for event in events:
+        for token in event.tokens if isinstance(event, Step) else ():
+            text.append(safe(token.text), STYLES[token.origin])
+        if isinstance(event, Done):
+            text.append(safe(event.tail))
+    report = Report.of(events)
+    console = Console(
+        record=True,
+        width=_EXPORT_WIDTH,
+        file=StringIO(),
+        force_terminal=True,
+        color_system="standard",
+        no_color=False,
+        highlight=False,
+        legacy_windows=False,
+        theme=Theme({"dim": "bright_black"}),  # a grey of ours: half way to white is too pale on paper
+        _environ={},
+    )
+    console.print(text, overflow="fold", soft_wrap=not wrap)
+    console.print()
+    if report.drafted:
+        console.print(tables.legend())
+        console.print()
+    console.print(tables.run_report(report, described, None, None, None))
+    return console
+
+
+def _theme(dark: bool) -> TerminalTheme:
+    """Colours with a contrast of at least 4.5 to their background."""
+    if dark:
+        green, yellow, cyan, red = (126, 211, 124), (240, 200, 90), (110, 205, 215), (240, 120, 120)
+        background, foreground, grey = (24, 26, 31), (242, 242, 242), (155, 160, 170)
+    else:
+        green, yellow, cyan, red = (20, 115, 45), (150, 85, 0), (0, 105, 125), (180, 30, 40)
+        background, foreground, grey = (255, 255, 255), (0, 0, 0), (95, 95, 95)
+    colours = [red, green, yellow, cyan, red, cyan, foreground]
+    return TerminalTheme(background, foreground, [foreground, *colours], [grey, *colours])

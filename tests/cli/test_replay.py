@@ -1,0 +1,452 @@
+"""A recorded run comes back as it was: plain, live, key by key, as a picture; and a file that is none is refused."""
+
+import fcntl
+import html
+import json
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+import xml.etree.ElementTree as ET
+from dataclasses import fields
+
+import pyte
+import pytest
+from typer.testing import CliRunner
+
+from specdec_cli.cli.app import app
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.types import Done, Prefill, Step, Token
+from specdec_cli.display import jsonl
+from specdec_cli.display.jsonl import INCOMPLETE, Trace, read_trace
+
+SETTINGS = {"target": "/models/big.gguf", "draft": "small.gguf", "draft_tokens": 3, "max_tokens": 9, "temp": 0.0}
+
+
+def step(index, at, *tokens, drafted=(), rejected=()):
+    accepted = sum(token.origin == "accepted" for token in tokens)
+    return Step(index, tokens, drafted, accepted, rejected, "model", 0.01, 0.02, 0.0, at)
+
+
+def events(scale=1.0):
+    """Five tokens in three steps: one alone, a draft accepted in part, a draft accepted whole."""
+    return [
+        Prefill("target", 4, 0.01, 0.01 * scale),
+        step(0, 0.1 * scale, Token(1, "first ", "plain", 1.0)),
+        step(
+            1,
+            0.5 * scale,
+            Token(2, "kept ", "accepted", 0.75, 0.5),
+            Token(3, "<b>mended</b>\n", "correction", 0.25),
+            drafted=(2, 8, 9),
+            rejected=("wrong ", "unseen "),
+        ),
+        step(2, 0.9 * scale, Token(4, "same ", "accepted", 1.0, 1.0), Token(5, "extra", "bonus", 0.5), drafted=(4,)),
+        Done("stop", "!", (), 1.0 * scale),
+    ]
+
+
+TEXT = "first kept <b>mended</b>\nsame extra!\n"
+
+
+def record(path, run=None, settings=SETTINGS):
+    with path.open("w") as out:
+        trace = Trace(out, settings)
+        for event in events() if run is None else run:
+            trace.show(event)
+    return path
+
+
+@pytest.fixture
+def trace(tmp_path):
+    return record(tmp_path / "run.jsonl")
+
+
+def replay(*args):
+    return CliRunner().invoke(app, ["replay", *map(str, args)])
+
+
+def refused(result, code=1):
+    """What was said, and what to do: two lines, no traceback."""
+    assert isinstance(result.exception, SystemExit), result.exception
+    what, do = result.stderr.splitlines()
+    assert result.exit_code == code and result.stdout == ""
+    assert what.startswith("specdec: ") and do.startswith("  ") and len(do) > 10
+    return what
+
+
+class Terminal:
+    """specdec on a pseudo-terminal whose settings we can look at."""
+
+    def __init__(self, *args, under=(), **environment):
+        self.main, self.side = pty.openpty()
+        fcntl.ioctl(self.side, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        self.before = termios.tcgetattr(self.side)
+        self.screen = pyte.Screen(100, 30)
+        self.stream = pyte.ByteStream(self.screen)
+        self.raw = b""
+        self.process = subprocess.Popen(
+            [*under, sys.executable, "-m", "specdec_cli", "replay", *map(str, args)],
+            stdin=self.side,
+            stdout=self.side,
+            stderr=self.side,
+            env={**os.environ, "TERM": "xterm", **environment},
+            start_new_session=True,
+            preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if under else None,  # noqa: PLW1509
+        )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        os.close(self.main)
+        os.close(self.side)
+
+    @property
+    def text(self):
+        return "\n".join(line.rstrip() for line in self.screen.display).rstrip()
+
+    def read(self, until=None):
+        """Take in what is shown, until the screen holds a text or the process has ended."""
+        deadline = time.monotonic() + 20
+        while until is None or until not in self.text:
+            ended = self.process.poll() is not None
+            if select.select([self.main], [], [], 0.02)[0]:
+                piece = os.read(self.main, 65536)
+                self.raw += piece
+                self.stream.feed(piece)
+            elif ended:
+                assert until is None, f"no {until!r} in\n{self.text}"
+                break
+            assert time.monotonic() < deadline, f"waits for {until!r} in\n{self.text}"
+        return self.text
+
+    def press(self, keys):
+        os.write(self.main, keys)
+
+    def ended(self):
+        """The exit code; the terminal must be as it was before."""
+        self.read()
+        assert b"Traceback" not in self.raw
+        assert termios.tcgetattr(self.side) == self.before
+        assert b"\x1b[?25l" not in self.raw and b"\x1b[?1049h" not in self.raw
+        return self.process.wait(20)
+
+
+# --- what was recorded comes back ---------------------------------------------------------------------------------
+
+
+def test_a_real_run_replays_to_the_same_text(tmp_path):
+    trace = tmp_path / "run.jsonl"
+    options = ["-n", "32", "-t", "1", "--temp", "0.9", "--seed", "5", "--trace", str(trace)]
+    run = CliRunner().invoke(app, ["run", "def median(values):", *options])
+    again = replay(trace)
+    assert (run.exit_code, again.exit_code) == (0, 0)
+    assert again.stdout == run.stdout and len(run.stdout) > 40
+    assert "k=3, temp=0.9, accept=rejection, seed=5" in again.stderr
+    same = ("acceptance", "by position", "steps", "speed ", "time", "ended")
+    for line in again.stderr.splitlines():
+        assert not line.startswith(same) or line.rstrip() in run.stderr
+    assert "memory" not in again.stderr and "speedup" not in again.stderr
+
+
+def test_events_are_rebuilt_as_they_were(trace):
+    settings, found = read_trace(trace)
+    assert settings == SETTINGS and found == events()
+
+
+def test_every_field_of_an_event_is_read():
+    for kind, readers in (*jsonl._EVENTS.values(), (Token, jsonl._TOKEN)):
+        assert list(readers) == [field.name for field in fields(kind)]
+
+
+def test_a_pipe_gets_the_text_at_once(tmp_path):
+    started = time.monotonic()
+    result = replay(record(tmp_path / "slow.jsonl", events(scale=1000)))
+    assert (result.exit_code, result.stdout) == (0, TEXT)
+    assert time.monotonic() - started < 5
+    assert "big.gguf + small.gguf, k=3, greedy" in result.stderr and "ended" in result.stderr
+
+
+def test_settings_that_were_not_recorded_are_not_shown(tmp_path):
+    result = replay(record(tmp_path / "run.jsonl", settings={}))
+    assert (result.exit_code, result.stdout) == (0, TEXT)
+    assert "settings" not in result.stderr and "None" not in result.stderr
+
+
+def test_control_characters_and_markup_in_a_recording_do_no_harm(tmp_path):
+    settings = {"target": "[red]\x1b[2J[x].gguf", "max_tokens": "many"}
+    result = replay(record(tmp_path / "run.jsonl", [Done("stop", "x", ("\x1b]0;t\x07",), 1.0)], settings))
+    assert result.exit_code == 0 and "\x1b" not in result.stderr
+    assert "[red]␛[2J[" in result.stderr and "note: ␛]0;t␇" in result.stderr
+
+
+# --- a recording that was cut short -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("torn", ["", '{"event": "st'])
+def test_cut_short(trace, keep, torn):
+    lines = trace.read_text().splitlines(keepends=True)
+    trace.write_text("".join(lines[:keep]) + torn)
+    _, found = read_trace(trace)
+    at = events()[keep - 2].at if keep > 1 else 0.0
+    assert found == [*events()[: keep - 1], Done("interrupted", "", (INCOMPLETE,), at)]
+    result = replay(trace)
+    assert result.exit_code == 0 and TEXT.startswith(result.stdout.rstrip("\n"))
+    assert f"note: {INCOMPLETE}" in result.stderr and "interrupted after" in result.stderr
+
+
+def test_without_the_last_line_break_nothing_is_missing(trace):
+    trace.write_text(trace.read_text().rstrip("\n"))
+    assert read_trace(trace)[1] == events()
+
+
+# --- what is no recording -----------------------------------------------------------------------------------------
+
+RUN = '{"event": "run", "format": 1}\n'
+DONE = '{"event": "done", "reason": "stop", "tail": "", "notes": [], "at": 1}\n'
+
+
+def changed(number, **changes):
+    """The whole trace with some fields of an event changed; a field set to ... is left out."""
+    line = {**events()[number].to_json(), **changes}
+    lines = [event.to_json() for event in events()]
+    lines[number] = {name: value for name, value in line.items() if value is not ...}
+    return RUN + "".join(json.dumps(line) + "\n" for line in lines)
+
+
+TOKEN = {"id": 1, "text": "x", "origin": "plain"}
+BAD = {
+    "empty": ("", "is empty"),
+    "text": ("hello\n", "line 1 is not JSON"),
+    "cut in the first line": (RUN[:12], "line 1 is not JSON"),
+    "a list": ("[1]\n", "line 1 is not a JSON object"),
+    "no first line": (DONE, "line 1 does not begin a recorded run"),
+    "another format": (RUN.replace("1", "2"), "format 2; this specdec reads format 1"),
+    "no format": ('{"event": "run"}\n', "format None"),
+    "torn in the middle": (RUN + '{"event": \n' + DONE, "line 2 is not JSON"),
+    "NaN": (RUN + DONE.replace("1}", "NaN}"), "line 2 is not JSON"),
+    "nested": (RUN + "[" * 100_000 + "\n", "line 2 is not JSON"),
+    "unknown event": (RUN + '{"event": "dance"}\n' + DONE, "line 2 holds an unknown event, 'dance'"),
+    "event of no kind": (RUN + '{"event": ["step"]}\n' + DONE, "line 2 holds an unknown event, ['step']"),
+    "two runs": (RUN + DONE + RUN + DONE, "line 3 holds an unknown event, 'run'"),
+    "after the end": (RUN + DONE + DONE, "line 2 is followed by more events"),
+    "no time": (changed(1, at=...), "line 3 is a step with no 'at'"),
+    "no tokens": (changed(1, tokens=...), "line 3 is a step with no 'tokens'"),
+    "a time that is text": (changed(1, at="soon"), "line 3 is a step with 'at' = 'soon'"),
+    "a time that is true": (changed(0, at=True), "line 2 is a prefill with 'at' = True"),
+    "an endless time": (changed(0, seconds=1e999), "line 2 is not JSON"),
+    "a great time": (changed(0, seconds=10**400), "'seconds' = 1000"),
+    "a negative time": (changed(4, at=-1), "line 6 is a done with 'at' = -1"),
+    "another model": (changed(0, model="judge"), "'model' = 'judge'"),
+    "another reason": (changed(4, reason="bored"), "'reason' = 'bored'"),
+    "a token that is none": (changed(1, tokens=[5]), "line 3 is a step with something that is no object"),
+    "a token without text": (changed(1, tokens=[{**TOKEN, "text": None}]), "'text' = None"),
+    "half a character": (changed(1, tokens=[{**TOKEN, "text": "\ud83d"}]), "line 3 is a step with 'text'"),
+    "another origin": (changed(1, tokens=[{**TOKEN, "origin": []}]), "'origin' = []"),
+    "a chance above 1": (changed(1, tokens=[{**TOKEN, "p": 7}]), "'p' = 7"),
+    "accepted more than drafted": (changed(2, accepted=10**9), "line 4 is a step with more accepted than there is"),
+}
+
+
+@pytest.mark.parametrize(("content", "says"), BAD.values(), ids=BAD)
+def test_no_recording(tmp_path, content, says):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(content)
+    what = refused(replay(path))
+    assert says in what and "bad.jsonl" in what and what.isprintable()
+
+
+def test_no_file(tmp_path):
+    assert "No such file" in refused(replay(tmp_path / "none.jsonl"))
+    assert "Is a directory" in refused(replay(tmp_path))
+
+
+def test_a_binary_file(tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF" + bytes(range(256)) * 100)
+    assert "line 1 is not JSON" in refused(replay(path))
+
+
+def test_an_overlong_line_is_no_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(jsonl, "_LONGEST_LINE", 100)
+    path = tmp_path / "run.jsonl"
+    path.write_text(RUN + '{"x": "' + "x" * 500)
+    with pytest.raises(SpecdecError, match="line 2 is not JSON"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("speed", ["0", "-1", "nan", "inf"])
+def test_a_senseless_speed(trace, speed):
+    assert f"speed cannot be {speed}" in refused(replay(trace, "--speed", speed), code=2)
+
+
+def test_step_needs_a_terminal(trace):
+    assert "--step needs a terminal" in refused(replay(trace, "--step"), code=2)
+    assert "--step goes as fast" in refused(replay(trace, "--step", "--speed", 2), code=2)
+    with Terminal(trace, "--step", TERM="dumb") as terminal:
+        assert terminal.ended() == 2 and "--step needs a terminal" in terminal.text
+
+
+# --- on a terminal ------------------------------------------------------------------------------------------------
+
+
+def test_live_takes_the_time_it_took(trace):
+    with Terminal(trace, "--speed", 0.5) as terminal:
+        terminal.read(until="first")
+        started = time.monotonic()  # 0.1 s into the run
+        terminal.read(until="✗ wrong")
+        assert 0.6 < time.monotonic() - started < 2.0  # at 0.5 s
+        terminal.read(until="the model ended")
+        assert 1.4 < time.monotonic() - started < 3.5  # at 1.0 s
+        assert terminal.ended() == 0
+        lines = terminal.text.split("\n")
+        assert "\n".join(lines[:2]) + "\n" == TEXT
+        assert lines[2].split() == ["accepted", "correction", "bonus"] and lines[3].startswith("settings")
+        assert "time    draft" not in terminal.text
+
+
+@pytest.mark.parametrize(("send", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_live_interrupted(tmp_path, send, code):
+    """In a pause of 1000 s."""
+    run = [*events()[:3], *events(scale=1000)[3:]]
+    with Terminal(record(tmp_path / "slow.jsonl", run)) as terminal:
+        terminal.read(until="✗ wrong")
+        terminal.process.send_signal(send)
+        started = time.monotonic()
+        assert terminal.ended() == code and time.monotonic() - started < 1
+        assert terminal.text.startswith("first kept <b>mended</b>\n")
+        assert "left early: the recording has 5 tokens" in terminal.text
+        assert "interrupted after 3 tokens" in terminal.text and "draft   " not in terminal.text
+
+
+def test_step_by_step(trace):
+    with Terminal(trace, "--step") as terminal:
+        assert "first " not in terminal.read(until="prompt of 4 tokens")
+        terminal.press(b"x\x1b[A")  # keys that mean nothing
+        terminal.press(b" ")
+        assert "with the prompt" in terminal.read(until="first")
+        terminal.press(b"\r")
+        screen = terminal.read(until="unseen").split("\n")
+        assert screen[0] == "first kept <b>mended</b>"
+        table = [line.split() for line in screen if line.startswith((" ", "──"))]
+        assert table[0][1:7] == ["step", "1:", "3", "drafted,", "1", "accepted,"]
+        assert table[1] == ["1", "kept␣", "accepted", "p", "0.750", "███████▌", "q", "0.500", "█████"]
+        assert table[2] == ["2", "wrong␣", "rejected"]
+        assert table[3] == ["<b>mended</b>⏎", "correction", "p", "0.250", "██▌"]
+        assert table[4] == ["3", "unseen␣", "dropped", "with", "it"]
+        terminal.press(b"\x1b[C")
+        assert "1 drafted, 1 accepted, and a bonus token" in terminal.read(until="step 2")
+        terminal.press(b"\n")
+        assert terminal.ended() == 0
+        assert terminal.text.startswith(TEXT + "accepted") and "the model ended its answer" in terminal.text
+        assert "step 2" not in terminal.text and "note" not in terminal.text
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [(b"q", 0), (b"\x04", 0), (signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)],
+)
+def test_leaving_step_by_step(trace, how, code):
+    with Terminal(trace, "--step") as terminal:
+        terminal.read(until="q: leave")
+        assert termios.tcgetattr(terminal.side) != terminal.before
+        terminal.press(b"  ")
+        terminal.read(until="unseen")
+        started = time.monotonic()
+        if isinstance(how, bytes):
+            terminal.press(how)
+        else:
+            terminal.process.send_signal(how)
+        assert terminal.ended() == code and time.monotonic() - started < 1
+        assert terminal.text.startswith("first kept <b>mended</b>") and "unseen" not in terminal.text
+
+
+@pytest.mark.parametrize("options", [["--step"], []])
+def test_the_key_ctrl_c(tmp_path, options):
+    """Where the terminal controls the process, so that the key is a signal; the shell keeps the terminal after it."""
+    shell = ["sh", "-c", 'trap : INT; "$@"; echo "[code $?]"; sleep 60', "sh"]
+    trace = record(tmp_path / "slow.jsonl", [*events()[:2], *events(scale=1000)[2:]])
+    with Terminal(trace, *options, under=shell) as terminal:
+        terminal.read(until="so far")
+        if options:
+            terminal.press(b" ")
+            terminal.read(until="1/9 tokens")
+        time.sleep(0.2)
+        terminal.press(b"\x03")
+        terminal.read(until="[code 130]")
+        assert terminal.text.startswith("first") and "interrupted after 1 tokens" in terminal.text
+        assert termios.tcgetattr(terminal.side) == terminal.before
+
+
+def test_suspended_step_by_step(trace):
+    with Terminal(trace, "--step") as terminal:
+        terminal.read(until="q: leave")
+        raw = termios.tcgetattr(terminal.side)
+        terminal.process.send_signal(signal.SIGTSTP)
+        assert os.WIFSTOPPED(os.waitpid(terminal.process.pid, os.WUNTRACED)[1])
+        assert termios.tcgetattr(terminal.side) == terminal.before
+        terminal.process.send_signal(signal.SIGCONT)
+        terminal.press(b"    ")
+        assert terminal.ended() == 0 and raw != terminal.before
+
+
+# --- pictures -----------------------------------------------------------------------------------------------------
+
+
+def seen(page):
+    """The text of an SVG or an HTML page, without its styles."""
+    body = re.sub(r"<(style|title)\b.*?</\1>", "", page, flags=re.DOTALL)
+    return html.unescape(re.sub(r"<[^>]*>", "", body)).replace("\xa0", " ")
+
+
+def test_exports(trace, tmp_path):
+    svg, page = tmp_path / "run.svg", tmp_path / "run.html"
+    result = replay(trace, "--svg", svg, "--html", page)
+    assert (result.exit_code, result.stdout) == (0, TEXT)
+    for path in (svg, page):
+        content = path.read_text("utf-8")
+        for part in (*TEXT.splitlines(), "accepted", "correction", "bonus", "acceptance", "big.gguf", "ended"):
+            assert part in seen(content)
+        assert "<b>" not in content and "&lt;b&gt;mended" in content
+        links = re.sub(r'xmlns="http://www\.w3\.org/2000/svg"', "", content)
+        assert not re.search(r"http|//\w|url\((?!#)|@import|@font-face", links)
+    ET.parse(svg)
+    assert "prefers-color-scheme: dark" in page.read_text("utf-8")
+
+
+def test_exports_of_odd_text(tmp_path):
+    text = "\x1b[2J {code} {{ \\ & ]]> </style> DARK_RULES #000000 http \ufffe\uffff 漢字 😀\t|" + "x" * 300
+    odd = [step(0, 0.1, Token(1, text, "plain")), Done("length", "", (), 0.2)]
+    trace = record(tmp_path / "run.jsonl", odd, {"target": "[red]\udcff.gguf", "temp": 0})
+    svg, page = tmp_path / "run.svg", tmp_path / "run.html"
+    assert replay(trace, "--svg", svg, "--html", page).exit_code == 0
+    root = ET.parse(svg)
+    assert "".join(root.getroot().itertext()).count("x") >= 300
+    for path in (svg, page):
+        shown = seen(path.read_text("utf-8"))
+        assert "␛[2J {code} {{ \\ & ]]> </style> DARK_RULES #000000 http " in shown and "漢字 😀" in shown
+        assert "[red]?.gguf, " in shown
+
+
+def test_an_export_on_a_terminal_waits_for_nothing(tmp_path):
+    trace = record(tmp_path / "slow.jsonl", events(scale=1000))
+    with Terminal(trace, "--html", tmp_path / "run.html") as terminal:
+        assert terminal.ended() == 0 and terminal.text.startswith(TEXT)
+
+
+def test_exports_that_cannot_be_written(trace, tmp_path):
+    before = trace.read_bytes()
+    assert "No such file" in refused(replay(trace, "--svg", tmp_path / "no" / "run.svg"), code=2)
+    assert "Is a directory" in refused(replay(trace, "--html", tmp_path), code=2)
+    assert "the recording itself" in refused(replay(trace, "--html", trace), code=2)
+    assert trace.read_bytes() == before
