@@ -198,16 +198,17 @@ def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome
     outcome = Outcome(seed, tokens, request.stop, (*session.pair.notes, *notes, *session.notes), live)
     shown: list[_Display] = [part for part in (trace, display) if part is not None]
     try:
-        for event in session.events(tokens, seed, request.stop):
-            outcome.add(event)
-            for part in shown:
-                part.show(event)
+        try:
+            for event in session.events(tokens, seed, request.stop):
+                outcome.add(event)
+                for part in shown:
+                    part.show(event)
+        except SpecdecError as error:
+            outcome.error = error
+        if display is not None:
+            display.close()
     except BrokenPipeError:
         close_stdout()
-    except SpecdecError as error:
-        outcome.error = error
-    if display is not None:
-        display.close()
     return outcome
 
 

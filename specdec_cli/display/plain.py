@@ -35,9 +35,7 @@ class PlainDisplay:
                 self._write(event)
             case Done():
                 self._put(event.tail)
-                if not self._last.endswith("\n"):
-                    self._put("\n")
-                self._out.flush()
+                self.close()
 
     def _write(self, step: Step) -> None:
         if self._coloured:
@@ -58,4 +56,7 @@ class PlainDisplay:
             self._out.write(text)
 
     def close(self) -> None:
-        """Nothing to put back."""
+        """End the last line, also where no Done came. Raises BrokenPipeError if nobody reads any more."""
+        if not self._last.endswith("\n"):
+            self._put("\n")
+        self._out.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 
 import pyte
@@ -46,10 +47,6 @@ class Terminal:
         self.writes += bool(text)
         self.stream.feed(text)
 
-    def resize(self, width):
-        self.screen.resize(columns=width)
-        self.console.width = width
-
     def lines(self):
         history = [
             "".join(line[i].data for i in range(self.screen.columns)).rstrip() for line in self.screen.history.top
@@ -74,6 +71,30 @@ def test_a_run_leaves_the_text_and_nothing_else(monkeypatch):
     for event in run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 4, 99), (6,)]), max_tokens=8):
         terminal.show(event)
     assert terminal.text() == "2 3 4 5 6 7 8 9"
+
+
+def test_the_screen_of_a_scripted_run(monkeypatch, snapshot):
+    terminal = Terminal(monkeypatch, width=70)
+    events = run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 4, 99), (99,), (7, 8)]), max_tokens=9)
+    screens = [terminal.text()]
+    for i, event in enumerate(events):
+        times = {"draft_s": 0.1, "verify_s": 0.25, "sample_s": 0.05} if isinstance(event, Step) else {}
+        terminal.show(replace(event, at=0.5 * i, **times))
+        screens.append(f"--- {type(event).__name__}\n{terminal.text()}")
+    snapshot("live.txt", "\n".join(line.rstrip() for line in "\n".join(screens).split("\n")) + "\n")
+
+
+def test_the_prompt_takes_its_time_in_sight(monkeypatch):
+    terminal = Terminal(monkeypatch)
+    terminal.drain()
+    assert "reading the prompt" in terminal.text()
+
+
+def test_the_first_token_does_not_wait_for_the_drafts_prompt(monkeypatch):
+    terminal = Terminal(monkeypatch)
+    terminal.show(Prefill("target", 3, 0.1, 0.1), later=0.001)
+    terminal.show(step("first", index=0, at=0.11), later=0.001)
+    assert terminal.text().startswith("first")
 
 
 def test_the_region_shows_draft_figures_and_time(monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from io import StringIO
-from pathlib import Path
 
 import pytest
 from fakes import Counting, FakeTarget, ScriptedDrafter, run
@@ -16,8 +15,6 @@ from specdec_cli.decoding.types import Done, Step, Token
 from specdec_cli.display.jsonl import Trace
 from specdec_cli.display.plain import PlainDisplay
 from specdec_cli.display.tables import BaselineResult, Memory, run_report, speedup_of
-
-SNAPSHOTS = Path(__file__).parent / "snapshots"
 
 
 def scripted_events():
@@ -32,21 +29,11 @@ def plain(events, **options):
     return out.getvalue()
 
 
-def snapshot(name, text):
-    """Compare with the stored text; to accept a change, delete the file, run the test and look at the result."""
-    path = SNAPSHOTS / name
-    if not path.exists():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, "utf-8")
-        raise AssertionError(f"{path.name} was not there; it has been written: look at it and run again")
-    assert text == path.read_text("utf-8")
-
-
 def test_plain_is_the_answer_and_a_line_break():
     assert plain(scripted_events()) == "2 3 4 5 6 7 8 9 10 \n"
 
 
-def test_coloured():
+def test_coloured(snapshot):
     snapshot("plain_coloured.txt", plain(scripted_events(), coloured=True))
 
 
@@ -69,7 +56,7 @@ def without_times(line):
     }
 
 
-def test_trace():
+def test_trace(snapshot):
     out = StringIO()
     trace = Trace(out, {"target": "t.gguf"})
     for event in scripted_events():
@@ -102,7 +89,7 @@ def shown(report, baseline=None):
         ("sampled", BaselineResult(8.0, None)),
     ],
 )
-def test_report(name, baseline):
+def test_report(name, baseline, snapshot):
     snapshot(f"report_{name}.txt", shown(fixed_report(), baseline))
 
 
