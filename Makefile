@@ -40,8 +40,12 @@ export PROMPT
 run: setup ## Run the bundled pair on PROMPT
 	@$(VENV)/bin/specdec run --baseline -- "$$PROMPT"
 
+# Without a browser on the machine, the tests that look at pages in one are left out, and said to be.
+BROWSER := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
+
 test: setup ## Run the tests
-	$(VENV)/bin/python -m pytest
+	@$(if $(BROWSER),,echo "No Chromium here: the tests of HTML pages in a browser are left out.")
+	$(VENV)/bin/python -m pytest $(if $(BROWSER),,-m "not browser")
 
 lint: setup ## Check style and types
 	$(VENV)/bin/ruff check .

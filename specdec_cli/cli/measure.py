@@ -66,7 +66,7 @@ class Measurement:
         session.open_contexts(max(len(tokens) for _, tokens in chosen))
         if not session.drafts:
             raise SpecdecError(session.notes[-1], "There is nothing to compare without it.")
-        self._about = _about(session, self.loaded)
+        self._about = {**_about(session, self.loaded), "prompts": {prompt.id: prompt.text for prompt, _ in chosen}}
         for arm in self.arms:  # warm up: pages, caches and clocks; thrown away
             short = replace(arm.settings, max_tokens=min(_WARM_UP_TOKENS, arm.settings.max_tokens))
             trial_of(arm.name, "", "", -1, session.events(chosen[0][1], self._seed, settings=short))

@@ -1,0 +1,302 @@
+"""A comparison as one HTML page that needs no network and no script, for screens light and dark, phones and paper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from typing import Any
+
+from specdec_cli.decoding.comparison import first_difference
+from specdec_cli.display import charts
+from specdec_cli.display.comparison import COLUMNS, categories, detail_cells, of_category, preamble, summary_cells
+from specdec_cli.display.theme import safe
+
+_TAGS = {"accepted": "i", "correction": "b", "bonus": "u"}
+_LEGEND = {
+    "accepted": "drafted, and accepted by the target",
+    "correction": "the target's own token where it rejected the draft's",
+    "bonus": "the target's own token after a fully accepted draft",
+    "plain": "nothing was drafted",
+}
+_MAX_TEXTS = 350_000
+"""Characters of HTML for the answers; prompts beyond are left out, those with divergences last."""
+_MAX_PROMPT = 2000
+_MAX_TOKENS = 1500
+_DETAILS = ("arm", "accepted by position", "time", "same as the target alone")
+
+_CSS = """
+:root { color-scheme: light dark; LIGHT }
+@media screen and (prefers-color-scheme: dark) { :root { DARK } }
+* { box-sizing: border-box }
+body { margin: 0 auto; padding: 1.5rem 1.25rem 4rem; max-width: 62rem; background: var(--paper); color: var(--ink);
+  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; overflow-wrap: anywhere }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .6rem }
+h2 { font-size: 1.25rem; margin: 2.4rem 0 .6rem }
+h3, h4 { font-size: 1rem; margin: 0 0 .2rem }
+p { margin: .3rem 0 }
+small, .soft, figcaption, footer { color: var(--soft); font-size: .88rem }
+.banner { border: 2px solid var(--vermillion); border-radius: 6px; padding: .5rem .9rem; margin: 1rem 0 }
+.verdicts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 18rem), 1fr)); gap: .8rem }
+.verdict { background: var(--band); border-left: 4px solid var(--soft); border-radius: 4px; padding: .7rem .9rem }
+.verdict.faster { border-color: var(--green) } .verdict.slower { border-color: var(--vermillion) }
+.verdict ul { margin: .4rem 0 0; padding-left: 1.1rem; font-size: .92rem }
+.wide-table { overflow-x: auto; margin: .6rem 0 }
+table { border-spacing: 0; font-size: .9rem; font-variant-numeric: tabular-nums; width: 100% }
+th, td { padding: .28rem .6rem; text-align: left; white-space: nowrap; border-top: 1px solid var(--line) }
+thead th { border: 0; color: var(--soft); font-weight: 600 }
+.right { text-align: right }
+tbody th { font-weight: 400 }
+.wrap td { white-space: normal; min-width: 9rem }
+th:first-child { position: sticky; left: 0; background: var(--paper) }
+tbody th[colspan] { font-weight: 700; background: var(--band) }
+td.faster, td.slower { font-weight: 600 } td.faster { color: var(--accepted) } td.slower { color: var(--slower) }
+figure { margin: 1.2rem 0 1.8rem } figure h3 { margin-bottom: .4rem }
+svg { display: block; width: 100%; height: auto; font-family: inherit }
+svg * { stroke-linejoin: round; stroke-linecap: butt }
+.narrow { display: none }
+details { border-top: 1px solid var(--line) }
+summary { cursor: pointer; padding: .45rem 0 }
+.answers { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: .8rem;
+  padding: .2rem 0 1rem }
+pre { font: .84rem/1.65 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; margin: .3rem 0 0;
+  padding: .6rem .8rem; background: var(--band); border-radius: 4px; white-space: pre-wrap; tab-size: 4;
+  unicode-bidi: isolate }
+pre i, pre b, pre u, .key i, .key b, .key u { font-style: normal; text-decoration: none }
+pre i, .key i { color: var(--accepted); background: var(--tint); border-radius: 3px }
+pre b, .key b { color: var(--correction); font-weight: 700 }
+pre u, .key u { color: var(--bonus); text-decoration: underline; text-underline-offset: .2em }
+mark { color: inherit; background: none; outline: 2px solid var(--vermillion); border-radius: 2px }
+mark::before { content: "\\25b6\\fe0e"; color: var(--vermillion) }
+.key span { display: inline-block; margin-right: 1.4rem }
+@media (max-width: 620px) { .wide { display: none } .narrow { display: block } body { padding: 1rem .9rem 3rem } }
+@media print { body { max-width: none; padding: 0; font-size: 11pt } .wide { display: block } .narrow { display: none }
+  figure, .verdict, tr, section { break-inside: avoid }
+  h2, h3, h4, tbody tr:first-child { break-after: avoid } .wide-table { overflow: visible } table { font-size: 8.5pt }
+  th, td { padding: .2rem .35rem } * { print-color-adjust: exact; -webkit-print-color-adjust: exact } }
+"""
+
+_COLOURS = {
+    **charts.COLOURS,
+    "accepted": ("#006b4e", "#5fd6b0"),
+    "correction": ("#8f5400", "#f5bf57"),
+    "bonus": ("#00639c", "#7cc4f5"),
+    "slower": ("#ad4a00", "#f0803c"),
+    "tint": ("#d9f0e7", "#17382f"),
+}
+"""Name -> (on light, on dark); the charts' own and those of tokens, each 4.5:1 against what is behind it."""
+
+require = charts.require
+
+
+def page(result: dict[str, Any]) -> str:
+    """The whole page. Raises SpecdecError if matplotlib is missing: call `require` before measuring."""
+    models = " + ".join(_text(model["file"]) for model in result["models"].values())
+    return "\n".join([
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        # The page holds a model's words: even a mistake in the escaping must not run or fetch anything.
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
+        f"<title>specdec compare: {models}</title>\n<style>{_css()}</style>\n</head>\n<body>",
+        *_top(result, models),
+        *_verdicts(result),
+        *_charts(result),
+        *_tables(result),
+        *_texts(result),
+        *_settings(result),
+        "</body>\n</html>\n",
+    ])  # fmt: skip
+
+
+def _css() -> str:
+    light, dark = (" ".join(f"--{name}: {pair[i]};" for name, pair in _COLOURS.items()) for i in (0, 1))
+    return _CSS.replace("LIGHT", light).replace("DARK", dark)
+
+
+def _text(text: object) -> str:
+    """Anything as HTML text: markup escaped, control characters and direction overrides shown, not obeyed."""
+    return escape(safe(str(text)).encode("utf-8", "replace").decode())
+
+
+def _top(result: dict[str, Any], models: str) -> Iterator[str]:
+    yield f"<header>\n<h1>Does speculation pay? {models}</h1>"
+    yield from (f'<p class="soft">{_text(line)}</p>' for line in preamble(result) if not line.startswith("PARTIAL"))
+    yield "</header>"
+    if result["partial"]:
+        yield '<p class="banner" role="alert"><strong>PARTIAL:</strong> interrupted before all runs were done.'
+        yield "The figures cover what was measured; exactness was not checked.</p>"
+    wrong = sum(found["sameness"] == "wrong" for found in result["divergences"])
+    if wrong:
+        what = "1 answer is" if wrong == 1 else f"{wrong} answers are"
+        yield f'<p class="banner" role="alert"><strong>WRONG:</strong> {what} not the target\'s own.'
+        yield "That is a bug in specdec: see the divergences below, and please report it.</p>"
+
+
+def _verdicts(result: dict[str, Any]) -> Iterator[str]:
+    yield "<h2>Verdict</h2>"
+    if not result["verdicts"]:
+        yield "<p>There was nothing to compare: no arm has a run to set against the target alone.</p>"
+        return
+    found = {summary["arm"]: summary["speedup"] for summary in of_category(result, "all")}
+    yield '<div class="verdicts">'
+    for arm, sentences in result["verdicts"].items():
+        difference = (found.get(arm) or {}).get("difference", "")
+        yield f'<div class="verdict {_finding(difference)}">'
+        yield from (f"<strong>{_text(sentence)}</strong>" for sentence in sentences[:1])
+        if sentences[1:]:
+            yield "<ul>" + "".join(f"<li>{_text(sentence)}</li>" for sentence in sentences[1:]) + "</ul>"
+        yield "</div>"
+    yield "</div>"
+
+
+def _finding(difference: str) -> str:
+    return difference if difference in ("faster", "slower") else "same"
+
+
+def _charts(result: dict[str, Any]) -> Iterator[str]:
+    yield "<h2>Charts</h2>"
+    found = charts.charts(result)
+    if not found:
+        yield "<p>No run gave anything to draw.</p>"
+    for chart in found:
+        yield f'<figure>\n<h3>{chart.title}</h3>\n<div class="wide">{chart.wide}</div>'
+        yield f'<div class="narrow">{chart.narrow}</div>\n<figcaption>{_text(chart.caption)}</figcaption>\n</figure>'
+
+
+def _tables(result: dict[str, Any]) -> Iterator[str]:
+    names = categories(result)
+    if not names:
+        return
+    yield "<h2>Figures</h2>\n" + '<div class="wide-table" tabindex="0" role="region" aria-label="Figures">\n<table>'
+    sides = ["", *[' class="right"'] * (len(COLUMNS) - 2), ""]
+    yield _head([name or "finding" for name in COLUMNS], sides)
+    for name in names:
+        yield "<tbody>"
+        if len(names) > 1:
+            title = "all prompts" if name == "all" else name
+            yield f'<tr><th colspan="{len(COLUMNS)}" scope="rowgroup">{_text(title)}</th></tr>'
+        for summary in of_category(result, name):
+            cells = summary_cells(summary)
+            yield _row(cells, [*sides[:-1], f' class="{_finding(cells[-1])}"'])
+        yield "</tbody>"
+    yield "</table>\n</div>"
+    rows = [detail_cells(result, summary) for summary in of_category(result, "all") if summary["per_position"]]
+    if rows:
+        yield '<div class="wide-table" tabindex="0" role="region" aria-label="Positions, time and exactness">'
+        yield '<table class="wrap">'
+        yield _head(_DETAILS, [""] * 4) + "<tbody>" + "".join(_row(cells, [""] * 4) for cells in rows) + "</tbody>"
+        yield "</table>\n</div>"
+    yield '<p class="soft">Ratios are taken within one prompt and round and summarised by their geometric mean; the'
+    yield "interval is a 95 % bootstrap over the prompts. An arm is called faster or slower only if its interval"
+    yield "excludes 1. TTFT: time to the first token. TPOT: time per token after it.</p>"
+
+
+def _head(names: Any, sides: list[str]) -> str:
+    cells = "".join(f'<th{side} scope="col">{_text(name)}</th>' for name, side in zip(names, sides, strict=True))
+    return f"<thead><tr>{cells}</tr></thead>"
+
+
+def _row(cells: list[str], sides: list[str]) -> str:
+    rest = "".join(f"<td{side}>{_text(cell)}</td>" for cell, side in zip(cells[1:], sides[1:], strict=True))
+    return f'<tr><th scope="row">{_text(cells[0])}</th>{rest}</tr>'
+
+
+def _texts(result: dict[str, Any]) -> Iterator[str]:
+    """Each prompt's answers of the first round, folded away; those that diverge first, and open."""
+    answers: dict[str, list[dict[str, Any]]] = {}
+    for trial in result["trials"]:
+        if trial["round"] == 0:
+            answers.setdefault(trial["prompt"], []).append(trial)
+    if not answers:
+        return
+    diverged = {found["prompt"] for found in result["divergences"]}
+    order = [arm["name"] for arm in result["arms"]]
+    yield "<h2>Texts</h2>\n" + '<p class="key soft">Every token by where it came from, in the first round:</p>'
+    samples = ((origin, _token(origin, origin), meaning) for origin, meaning in _LEGEND.items())
+    yield f'<p class="key soft">{" ".join(f"<span>{shown}: {_text(what)}</span>" for _, shown, what in samples)}</p>'
+    if diverged:
+        yield '<p class="key soft"><span><mark>marked</mark>: where an answer leaves the target\'s own</span></p>'
+    size = left_out = 0
+    for prompt in sorted(answers, key=lambda name: name not in diverged):
+        trials = sorted(answers[prompt], key=lambda trial: order.index(trial["arm"]))
+        block = "\n".join(_prompt(result, prompt, trials, prompt in diverged))
+        if size + len(block) > _MAX_TEXTS:
+            left_out += 1
+            continue
+        size += len(block)
+        yield block
+    if left_out:
+        yield f'<p class="soft">The texts of {left_out} more prompts are left out to keep this page small.'
+        yield "The object that --json prints has all.</p>"
+
+
+def _prompt(result: dict[str, Any], prompt: str, trials: list[dict[str, Any]], is_open: bool) -> Iterator[str]:
+    speeds = [
+        f"{trial['arm']}: {trial['tokens_per_s']:,.1f} tokens/s"
+        for trial in trials
+        if trial["tokens_per_s"] is not None
+    ]
+    yield f"<details{' open' if is_open else ''}>\n<summary><strong>{_text(prompt)}</strong>"
+    yield f"<small>{_text(trials[0]['category'])}; {_text(', '.join(speeds))}</small></summary>"
+    if asked := result["prompts"].get(prompt):
+        yield f"<pre>\n{_text(asked[:_MAX_PROMPT])}{'…' if len(asked) > _MAX_PROMPT else ''}</pre>"
+    yield '<div class="answers">'
+    baselines = {arm["name"]: arm["baseline"] for arm in result["arms"]}
+    tokens = {trial["arm"]: trial["tokens"] for trial in trials}
+    for trial in trials:
+        arm = trial["arm"]
+        found = [item for item in result["divergences"] if item["arm"] == arm and item["prompt"] == prompt]
+        here = first_difference(trial["tokens"], tokens.get(baselines[arm], trial["tokens"]))
+        yield f"<section>\n<h4>{_text(arm)}</h4>"
+        drafted = f", {trial['accepted']} of {trial['drafted']} drafted accepted" if trial["drafted"] else ""
+        yield f"<small>{len(trial['tokens'])} tokens{drafted}; ended: {_text(trial['reason'])}</small>"
+        for position, margin, sameness in sorted({(d["position"], d["margin"], d["sameness"]) for d in found}):
+            where = f"token {position}" if position == here else f"token {position} of another round"
+            margin_text = "unknown" if margin is None else f"{margin:.3g}"
+            yield f"<p><strong>{_text(sameness)}</strong> from {where}, margin {margin_text}</p>"
+        # A newline right after <pre> is dropped by the reader, and many an answer begins with one.
+        yield f"<pre>\n{_answer(trial['pieces'], here if found else None)}</pre>\n</section>"
+    yield "</div>\n</details>"
+
+
+def _answer(pieces: list[tuple[str, str]], diverges: int | None) -> str:
+    parts = [_token(text, origin, i == diverges) for i, (text, origin) in enumerate(pieces[:_MAX_TOKENS])]
+    if diverges is not None and diverges == len(pieces):
+        parts.append("<mark> ends here</mark>")
+    if len(pieces) > _MAX_TOKENS:
+        parts.append(f"\u2026 and {len(pieces) - _MAX_TOKENS:,} more tokens")
+    return "".join(parts)
+
+
+def _token(text: str, origin: str, diverges: bool = False) -> str:
+    tag = _TAGS.get(origin)
+    shown = f"<{tag}>{_text(text)}</{tag}>" if tag else _text(text)
+    return f"<mark>{shown}</mark>" if diverges else shown
+
+
+def _settings(result: dict[str, Any]) -> Iterator[str]:
+    """Everything the figures depend on; paths are left out, they may name the user."""
+    arms = result["arms"]
+    names = [name for name in (arms[0]["settings"] if arms else {}) if name not in ("target", "draft")]
+    shared = {name: arms[0]["settings"][name] for name in names}
+    for arm in arms:
+        shared = {name: value for name, value in shared.items() if arm["settings"].get(name) == value}
+    facts = {
+        "platform": result["machine"]["platform"],
+        "versions": ", ".join(f"{name} {version}" for name, version in result["versions"].items()),
+        "build": result["build"],
+        "seed": result["seed"],
+        "models loaded in": f"{result['load_s']:.2f} s",
+        "every arm": _settings_line(shared),
+    }
+    for arm in arms:
+        facts[arm["name"]] = _settings_line(
+            {k: v for k, v in arm["settings"].items() if k in names and k not in shared}
+        )
+    yield '<h2>Settings</h2>\n<details>\n<summary>Machine, versions and settings</summary>\n<table class="wrap"><tbody>'
+    for name, value in facts.items():
+        yield f'<tr><th scope="row">{_text(name)}</th><td>{_text(value)}</td></tr>'
+    yield "</tbody></table>\n</details>"
+
+
+def _settings_line(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', '-')} {value}" for name, value in settings.items() if value is not None)

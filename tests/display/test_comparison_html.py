@@ -1,0 +1,277 @@
+"""The HTML page of a comparison: its words and charts, hostile text, and what Chromium makes of it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html import unescape
+
+import pytest
+from browser import Browser
+from PIL import ImageStat
+from typer.testing import CliRunner
+
+from specdec_cli.decoding.comparison import Trial, summarise
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.display import charts
+from specdec_cli.display.comparison_html import page, require
+
+ORIGINS = ("accepted", "correction", "bonus", "plain")
+SPEEDS = {"target alone": 50.0, "k=2": 80.0, "k=8": 40.0}
+
+
+def trial(arm, prompt, category, number=0, speed=50.0, words=("one ", "two ", "three ", "four ")):
+    drafted = 0 if arm == "target alone" else int(arm[2:])
+    seconds = (len(words) - 1) / speed
+    origins = ["plain"] * len(words) if not drafted else [ORIGINS[i % 4] for i in range(len(words))]
+    return Trial(
+        arm, prompt, category, number, 7, tuple(range(len(words))), "length", prefill_s=0.1, ttft_s=0.1,
+        decode_s=seconds, draft_s=0.2 * seconds * bool(drafted), draft_prefill_s=0.01 * bool(drafted),
+        verify_s=0.7 * seconds, sample_s=0.05 * seconds, overhead_s=0.05 * seconds,
+        steps=max(len(words) - 1, 1), drafted=4 * drafted, accepted=2 * drafted,
+        reached=(4,) * drafted, kept=tuple(max(4 - i, 0) for i in range(drafted)),
+        pieces=tuple(zip(words, origins, strict=True)),
+    )  # fmt: skip
+
+
+def result_of(trials, arms=tuple(SPEEDS), **changes):
+    """A result object like Measurement.to_json's."""
+    names = ["all", *sorted({trial.category for trial in trials})]
+    summaries = []
+    for summary in (summarise(trials, arm, "target alone", name) for name in names for arm in arms):
+        if summary:
+            data = summary.to_json()
+            if summary.speedup:
+                data["speedup"]["difference"] = summary.speedup.difference
+            summaries.append(data)
+    settings = {"target": "someone/private/t.gguf", "draft": None, "draft_tokens": 2, "temp": 0.0, "seed": None}
+    return {
+        "format": 1, "specdec": "0.1.0", "partial": False,
+        "machine": {
+            "devices": [{"name": "CPU", "description": "A processor", "kind": "CPU", "free": 1, "total": 1}],
+            "threads": 2, "platform": "Linux-6.1",
+        },
+        "versions": {"python": "3.11.7", "llama-cpp-python": "0.3.36"}, "build": "CPU : AVX2 = 1",
+        "models": {"target": {"file": "big.gguf", "parameters": 9_000_000, "bytes": 9_600_000, "cache_bytes": 1}},
+        "experts": 0, "context": 256, "load_s": 0.5,
+        "prompts": {trial.prompt: f"asked {trial.prompt}" for trial in trials}, "rounds": 2, "seed": 0,
+        "arms": [
+            {"name": arm, "baseline": "target alone", "settings": {**settings, "draft_tokens": i}}
+            for i, arm in enumerate(arms)
+        ],
+        "skipped": [], "noise": {"target alone": 0.02}, "costs": None, "summaries": summaries,
+        "exactness": {arm: {"identical": 4, "rounding tie": 0, "wrong": 0} for arm in arms[1:]},
+        "divergences": [], "verdicts": {arm: [f"{arm}: a verdict.", "A cause."] for arm in arms[1:]},
+        "trials": [trial.to_json() for trial in trials],
+        **changes,
+    }  # fmt: skip
+
+
+def usual():
+    prompts = [(f"p{i}", "code" if i % 2 else "chat") for i in range(6)]
+    return [
+        trial(arm, prompt, category, number, speed * (1 + 0.03 * i * (-1) ** number))
+        for i, (prompt, category) in enumerate(prompts)
+        for number in range(2)
+        for arm, speed in SPEEDS.items()
+    ]
+
+
+def words_of(html):
+    """What a reader reads, tags and style removed."""
+    return " ".join(unescape(re.sub(r"<style>.*?</style>|<[^>]*>", " ", html, flags=re.DOTALL)).split())
+
+
+def test_the_page_says_what_was_compared_and_found():
+    text = words_of(page(result_of(usual())))
+    for part in (
+        "big.gguf", "A processor (CPU), 2 threads", "llama-cpp-python 0.3.36", "6 prompts, 2 rounds", "noise:",
+        "k=2: a verdict.", "A cause.", "faster", "slower", "4 identical", "all prompts", "code", "chat",
+        "Speedup by category", "Acceptance by position", "Time per token", "milliseconds per token", "1.60x",
+        "correction : the target's own token where it rejected the draft's", "draft-tokens 2", "p5",
+    ):  # fmt: skip
+        assert part in text, part
+    assert "PARTIAL" not in text and "WRONG" not in text and "someone" not in text
+
+
+def test_the_page_is_whole_in_itself_and_always_the_same():
+    result = result_of(usual())
+    html = page(result)
+    assert html == page(result)
+    assert not re.search(r"https?://|<script|<link|<img|@import|\bsrc=|url\((?!#)", html)
+    assert len(html) < 200_000
+    ids = re.findall(r'\bid="([^"]*)"', html)
+    assert len(ids) == len(set(ids)) > 20
+    assert set(re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', html)) <= {(i, "") for i in ids} | {("", i) for i in ids}
+
+
+def test_charts_take_their_colours_from_the_page():
+    html = page(result_of(usual()))
+    assert html.count("<svg") == 6  # three charts, each wide and narrow
+    for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL):
+        assert not re.search(r"#[0-9a-fA-F]{6}\b|font-family", svg)
+        assert set(re.findall(r"var\(--(\w+)\)", svg)) <= set(charts.COLOURS)
+        assert "<text" in svg
+
+
+def test_every_token_shows_where_it_came_from():
+    html = page(result_of(usual()))
+    assert "<pre>\n<i>one </i><b>two </b><u>three </u>four </pre>" in html
+    assert "<pre>\none two three four </pre>" in html
+    begins = page(result_of([trial("k=2", "p", "c", words=("\n    return", "x"))]))
+    assert "<pre>\n<i>\n    return</i>" in begins  # the first newline after <pre> is dropped by every browser
+
+
+def test_hostile_text_stays_text():
+    bad = '</pre><script>alert(1)</script>&amp;"\x1b[31m\u202egnp\u2066\x9b\x00\ud800$x^2$ #0072b2 id="a"'
+    trials = [trial(arm, bad, bad, words=(bad, "b", "c")) for arm in SPEEDS]
+    result = result_of(trials, skipped=[bad], build=bad, verdicts={"k=2": [bad, bad]})
+    result["machine"]["devices"][0]["description"] = result["models"]["target"]["file"] = bad
+    html = page(result)
+    html.encode()
+    assert "<script" not in html and not set("\x1b\u202e\u2066\x9b\x00") & set(html)
+    assert "&lt;script&gt;" in html and "&amp;amp;" in html and "\u241b[31m" in html
+    assert words_of(html).count('id="a"') > 10
+    assert "&lt;/pre&gt;&lt;script&gt;ale\u2026" in html  # a chart's label is cut
+    assert "#0072b2" in words_of(page(result_of([trial("k=2", "p", "$a$ #0072b2") for _ in "ab"])))
+
+
+def test_a_partial_result_says_so():
+    text = words_of(page(result_of(usual()[:4], partial=True, exactness={})))
+    assert text.count("PARTIAL") == 1 and "not checked" in text
+
+
+def test_divergences_are_marked_counted_and_open():
+    trials = usual()
+    result = result_of(trials)
+    found = next(t for t in result["trials"] if t["arm"] == "k=8" and t["prompt"] == "p3")
+    found["tokens"] = [0, 1, 99, 3]
+    result["divergences"] = [
+        {"arm": "k=8", "prompt": "p3", "position": 2, "margin": 1.5, "sameness": "wrong"},
+        {"arm": "k=2", "prompt": "p4", "position": 1, "margin": 0.01, "sameness": "rounding tie"},
+    ]
+    html = page(result)
+    assert "<i>one </i><b>two </b><mark><u>three </u></mark>four " in html
+    text = words_of(html)
+    assert "WRONG: 1 answer is not the target's own" in text and "wrong from token 2, margin 1.5" in text
+    assert "rounding tie from token 1 of another round, margin 0.01" in text
+    opened = re.findall(r"<details( open)?>\s*<summary>(?:<strong>(\w+))?", html)
+    assert opened[:3] == [(" open", "p3"), (" open", "p4"), ("", "p0")]
+
+
+def test_an_answer_that_ends_early_is_marked_at_its_end():
+    trials = [trial("target alone", "p", "c"), trial("k=2", "p", "c", words=("one ", "two "))]
+    found = [{"arm": "k=2", "prompt": "p", "position": 2, "margin": 3.0, "sameness": "wrong"}]
+    assert "<b>two </b><mark> ends here</mark></pre>" in page(result_of(trials, divergences=found))
+
+
+def test_nothing_measured_is_a_page_too():
+    text = words_of(page(result_of([], partial=True, verdicts={}, noise={}, exactness={})))
+    assert "PARTIAL" in text and "nothing to compare" in text and "No run gave anything to draw." in text
+    assert "nothing to compare" in words_of(page(result_of([], arms=(), verdicts={}, models={})))
+
+
+def test_the_target_alone_has_only_its_time():
+    trials = [trial("target alone", f"p{i}", "c", i % 2) for i in range(4)]
+    html = page(result_of(trials, arms=("target alone",), verdicts={}))
+    assert html.count("<svg") == 2 and "Time per token" in html
+
+
+def test_answers_without_a_speed_leave_gaps_not_errors():
+    text = words_of(page(result_of([trial(arm, "p", "c", words=("one",)) for arm in SPEEDS])))
+    assert "Acceptance by position" in text and "Speedup by category" not in text and "None" not in text
+    one = words_of(page(result_of([trial(arm, "p", "c", speed=speed) for arm, speed in SPEEDS.items()])))
+    assert "Speedup by category" in one and "1.60x" in one  # one prompt: a ratio without an interval
+
+
+def test_an_absurd_interval_is_cut_off_with_an_arrow():
+    sane = {"mean": 0.9, "low": 0.8, "high": 1.1, "count": 8, "difference": "no measurable difference"}
+    mad = {"mean": 0.5, "low": 0.0, "high": 1e9, "count": 2, "difference": "no measurable difference"}
+    low, high = charts._window([sane, mad])
+    assert 0.15 < low < 0.5 and 1.1 < high < 3
+    assert charts._window([sane])[0] > 0.7
+    result = result_of(usual())
+    plain = len(charts.charts(result)[0].wide)
+    for summary in result["summaries"]:
+        if summary["speedup"]:
+            summary["speedup"].update(mad)
+    assert len(charts.charts(result)[0].wide) > plain  # the arrows
+
+
+def test_many_categories_and_long_texts_keep_the_page_small():
+    words = tuple(f"word{i} " for i in range(300))
+    trials = [trial(a, f"p{i}", f"c{i % 40}", 0, s, words) for i in range(80) for a, s in SPEEDS.items()]
+    html = page(result_of(trials))
+    assert len(html) < 600_000
+    assert "more prompts are left out" in html and "17 more categories are in the table" in html
+    long = page(result_of([trial("k=2", "p", "c", words=words * 6)]))
+    assert "\u2026 and 300 more tokens</pre>" in long
+
+
+def test_matplotlib_is_loaded_only_to_draw_and_left_as_it_was():
+    code = (
+        "import sys; from specdec_cli.display import comparison_html as c; assert 'matplotlib' not in sys.modules\n"
+        "c.require(); from matplotlib import rcParams\n"
+        "values = lambda: {key: rcParams[key] for key in rcParams if key != 'backend'}; before = values()\n"
+        "from specdec_cli.display.charts import _svg\n"
+        "_svg('x', 300, 90, lambda axes, _: axes.plot([1, 2]), {'k=1': ('blue', 'o')})\n"
+        "assert before == values() and 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_without_matplotlib_compare_says_so_before_it_measures(monkeypatch, tmp_path):
+    from specdec_cli.cli import compare
+    from specdec_cli.cli.app import app
+
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(SpecdecError, match="charts need matplotlib") as caught:
+        require()
+    assert caught.value.hint == 'Install it: pip install "specdec-cli[html]"'
+    monkeypatch.setattr(compare, "_measure", lambda *_: pytest.fail("measured"))
+    run = CliRunner().invoke(app, ["compare", "--limit", "1", "--html", str(tmp_path / "page.html")])
+    assert run.exit_code == 1 and "charts need matplotlib" in run.stderr
+    assert not list(tmp_path.glob("*.html"))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    trials = usual()
+    hostile = "<script>document.title = 'caught'</script>"
+    trials += [trial(arm, hostile, "code", 0, speed, (hostile, "x", "y")) for arm, speed in SPEEDS.items()]
+    return Browser(tmp_path_factory.mktemp("browser"), page(result_of(trials)))
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1150, 400])
+def test_chromium_draws_light_and_dark(browser, width):
+    light, dark = browser.screenshot(width), browser.screenshot(width, dark=True)
+    assert light.size == dark.size == (width, 1600)
+    bright, dim = ImageStat.Stat(light), ImageStat.Stat(dark)
+    assert bright.mean[0] > 200 and dim.mean[0] < 70
+    assert bright.stddev[0] > 15 and dim.stddev[0] > 15  # there is something on it
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "shown"), [(1150, "wide"), (400, "narrow")])
+def test_chromium_lays_it_out_without_scrolling_sideways(browser, width, shown):
+    charts_shown = "[...document.querySelectorAll('svg')].filter(e => e.getClientRects().length)"
+    facts = browser.ask(
+        "[innerWidth, document.documentElement.scrollWidth, performance.getEntriesByType('resource').length,"
+        f"{charts_shown}.length, new Set({charts_shown}.map(e => e.parentElement.className)).size,"
+        f"{charts_shown}[0].parentElement.className, getComputedStyle({charts_shown}[0].querySelector('text')).fill,"
+        f"{charts_shown}.every(e => e.getBoundingClientRect().right <= innerWidth)].join('|')",
+        width,
+    )
+    assert facts == f"answer={width}|{width}|0|3|1|{shown}|rgb(28, 31, 36)|true"
+
+
+@pytest.mark.browser
+def test_chromium_reads_charts_and_texts_and_runs_nothing(browser):
+    dom = browser.dom()
+    assert dom.count("<svg") == dom.count("</svg>") == 6 and "<title>specdec compare: big.gguf</title>" in dom
+    assert "all prompts</text>" in dom and "milliseconds per token</text>" in dom
+    assert "<i>one </i><b>two </b><u>three </u>four </pre>" in dom
+    assert "<script" not in dom and "&lt;script&gt;" in dom
