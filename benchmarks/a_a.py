@@ -1,6 +1,6 @@
 """The target alone against itself, many times: how often does `compare` claim a difference that is not there?
 
-    python benchmarks/a_a.py [--runs 20]
+python benchmarks/a_a.py [--runs 20]
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from specdec_cli.cli.session import sampling_of, validate
+from specdec_cli.cli.session import validate
 from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.models.profiles import suggest
@@ -14,10 +14,9 @@ from specdec_cli.models.profiles import suggest
 ALONE = "target alone"
 
 _SHORT = {"k": "draft_tokens"}
-_VARIABLE = (
-    *("draft_tokens", "draft_min_p", "drafter", "accept", "temp", "top_k", "top_p", "min_p"),
-    *("repeat_penalty", "frequency_penalty", "presence_penalty", "repeat_last_n"),
-)
+_CUTS = ("top_k", "top_p", "min_p")
+_SAMPLING = ("temp", *_CUTS, "repeat_penalty", "frequency_penalty", "presence_penalty", "repeat_last_n")
+_VARIABLE = ("draft_tokens", "draft_min_p", "drafter", "accept", *_SAMPLING)
 """What may differ between arms: nothing that would need other models, contexts or lengths of answer."""
 _KINDS = {field.name: field.type for field in fields(Settings)}
 
@@ -43,7 +42,9 @@ def make_arms(base: Settings, versus: Sequence[str], sweeps: Sequence[str]) -> l
     for text in versus:
         wanted[text.strip()] = _changed(base, text)
     for text in sweeps:
-        key, _, values = text.partition("=")
+        key, equals, values = text.partition("=")
+        if not equals or not values.strip():
+            raise UsageError(f"the sweep {text!r} does not parse", 'Write it as key=values: --sweep "k=1,2,4,8".')
         for value in values.split(","):
             wanted[f"{key.strip()}={value.strip()}"] = _changed(base, f"{key}={value}")
     arms: dict[str, Arm] = {}
@@ -67,14 +68,14 @@ def _name_of(settings: Settings) -> str:
 
 
 def _baseline_name(base: Settings, settings: Settings) -> str:
-    """One baseline for each kind of sampling, named by what is special about it."""
-    mine, usual = sampling_of(settings), sampling_of(base)
+    """One baseline for each kind of sampling, named by what is special about it; greedy knows no cuts."""
+    names = [name for name in _SAMPLING if settings.temp > 0 or name not in _CUTS]
     special = [
-        f"{field.name.replace('_', '-')}={getattr(mine, field.name):g}"
-        for field in fields(mine)
-        if getattr(mine, field.name) != getattr(usual, field.name)
+        f"{name.replace('_', '-')}={getattr(settings, name):g}"
+        for name in names
+        if getattr(settings, name) != getattr(base, name)
     ]
-    return ", ".join([ALONE, *special])
+    return ", ".join(["alone", *special]) if special else ALONE
 
 
 def _changed(base: Settings, text: str) -> Settings:

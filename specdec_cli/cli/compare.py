@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specdec_cli.cli import options as opt
+from specdec_cli.cli.working import working
 
 if TYPE_CHECKING:
     from specdec_cli.cli.measure import Measurement
     from specdec_cli.cli.settings import Settings
+    from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.models.suites import Prompt
 
 _OUTPUT = "Output"
@@ -29,7 +32,10 @@ def compare(
     vs: Annotated[list[str] | None, typer.Option(help='Add an arm: "k=8", "k=8,temp=0.8"; may be repeated.')] = None,
     sweep: Annotated[list[str] | None, typer.Option(help='Make an arm of each value: "k=1,2,4,8".')] = None,
     prompts: Annotated[
-        str | None, typer.Option(help="A suite by name, or a file of prompts (text, JSONL, YAML).")
+        str | None,
+        typer.Option(
+            help="A suite (chat, code, creative, python, reasoning, structured, summarisation, translation) or a file of prompts (text, JSONL, YAML)."
+        ),
     ] = None,
     category: Annotated[list[str] | None, typer.Option(help="Only this category; may be repeated.")] = None,
     limit: Annotated[int | None, typer.Option(help="At most this many prompts.")] = None,
@@ -51,6 +57,7 @@ def compare(
     against: Annotated[
         str | None, typer.Option(help="Compare with a kept result: its name, or a JSON file.", rich_help_panel=_OUTPUT)
     ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the kept results.", rich_help_panel=_OUTPUT)] = False,
     draft_tokens: opt.DraftTokens = None,
     draft_min_p: opt.DraftMinP = None,
     drafter: opt.Drafter = None,
@@ -59,6 +66,10 @@ def compare(
     top_k: opt.TopK = None,
     top_p: opt.TopP = None,
     min_p: opt.MinP = None,
+    repeat_penalty: opt.RepeatPenalty = None,
+    frequency_penalty: opt.FrequencyPenalty = None,
+    presence_penalty: opt.PresencePenalty = None,
+    repeat_last_n: opt.RepeatLastN = None,
     seed: opt.Seed = None,
     ctx_size: opt.Ctx = None,
     threads: opt.Threads = None,
@@ -70,47 +81,98 @@ def compare(
     from specdec_cli.cli.measure import Measurement
     from specdec_cli.cli.settings import resolve
     from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.display import comparison_html
     from specdec_cli.models import results
 
+    if list_:
+        for name, when in results.kept():
+            typer.echo(f"{name}  {when:%Y-%m-%d %H:%M}")
+        raise typer.Exit
     flags = {
         "target": target, "draft": draft, "drafter": drafter, "accept": accept, "draft_tokens": draft_tokens,
         "draft_min_p": draft_min_p, "max_tokens": max_tokens, "temp": temp, "top_k": top_k, "top_p": top_p,
         "min_p": min_p, "seed": seed, "ctx": ctx_size, "threads": threads, "gpu_layers": gpu_layers,
-        "gpu_layers_draft": gpu_layers_draft,
+        "gpu_layers_draft": gpu_layers_draft, "repeat_penalty": repeat_penalty,
+        "frequency_penalty": frequency_penalty, "presence_penalty": presence_penalty, "repeat_last_n": repeat_last_n,
     }  # fmt: skip
     settings = resolve(*opt.models_named(ctx, profile, flags))
     if repeat < 1:
         raise UsageError(f"repeat cannot be {repeat}", "Give 1 or more; with 1 the machine's noise stays unknown.")
     if json_ and md:
         raise UsageError("--json and --md both want the output", "Choose one.")
+    if against and (json_ or md):
+        raise UsageError("--against is a table on the screen", "Leave out --json and --md; the kept result is JSON.")
     arms = make_arms(settings, vs or (), sweep or ())
     chosen = _prompts(prompt or [], prompts, settings, category or (), limit, per_category)
-    if html:
-        comparison_html.require()
-    for path in [html, results.path_of(save) if save else None]:
-        results.require_writable(path)
-    before = results.load(against) if against else None
-
-    measurement = _measure(Measurement(settings, arms, repeat), chosen, system, raw)
-    result = measurement.to_json()
+    writers: list[Callable[[dict[str, Any]], None]] = []
     if save:
-        results.store(save, result)
+        results.path_of(save)
+        writers.append(lambda result: results.store(save, result))
     if html:
-        results.write(html, comparison_html.page(result))
-    _show(result, before, json_, md)
-    _finish(measurement, result)
+        from specdec_cli.display import comparison_html
+
+        comparison_html.require()
+        results.require_writable(html)
+        writers.append(lambda result: results.write(html, comparison_html.page(result)))
+    before = results.load(against) if against else None
+    _compare(
+        Measurement(settings, arms, repeat),
+        chosen,
+        (system, raw),
+        lambda result: _show(result, before, json_, md),
+        writers,
+        silent=json_ or md,
+    )
+
+
+def _compare(
+    measurement: Measurement,
+    prompts: list[Prompt],
+    template: tuple[str | None, bool],
+    show: Callable[[dict[str, Any]], None],
+    writers: list[Callable[[dict[str, Any]], None]],
+    silent: bool,
+) -> None:
+    """Load the models once, measure, and put out whatever was measured, also after an interrupt or a failure."""
+    from specdec_cli.cli.session import Session, check_pair
+    from specdec_cli.decoding.errors import Interrupted, SpecdecError
+    from specdec_cli.display.comparison import Progress
+    from specdec_cli.llama.interrupt import Interrupt
+
+    pair = check_pair(measurement.loaded)
+    with Interrupt() as interrupt, ExitStack() as stack:
+        try:
+            with working("loading", silent):
+                session = stack.enter_context(Session(pair, measurement.loaded, interrupt))
+            with Progress(sys.stderr) as progress:
+                measurement.run(session, prompts, *template, interrupt, progress.update)
+        except Interrupted:
+            measurement.exit_code = interrupt.exit_code
+        if not measurement.trials:
+            print("specdec: interrupted before anything was measured", file=sys.stderr)
+            raise typer.Exit(measurement.exit_code)
+        result = measurement.to_json()
+        show(result)
+        problems = [measurement.error] if measurement.error else []
+        for write in writers:
+            try:
+                write(result)
+            except SpecdecError as error:
+                problems.append(error)
+    _finish(measurement, result, problems)
 
 
 def _prompts(
     given: list[str], suite: str | None, settings: Settings, categories: Any, limit: int | None, each: int | None
 ) -> list[Prompt]:
     """The prompts to compare on: those given, else a suite; the bundled pair completes Python."""
+    from specdec_cli.cli import prompt as prompt_text
     from specdec_cli.decoding.errors import UsageError
     from specdec_cli.models import profiles, suites
 
     if given and suite:
         raise UsageError("prompts were given and a suite too", "Give prompts, or --prompts.")
+    if not given and not suite and (piped := prompt_text.gather(None, None)):
+        given = [piped]
     if given:
         if not all(text.strip() for text in given):
             raise UsageError("a prompt is empty", 'Give texts: specdec compare "def median(values):"')
@@ -119,21 +181,6 @@ def _prompts(
         bundled = Path(settings.target).parent == profiles.bundled_dir() / profiles.DEMO
         found = suites.load(suite or ("python" if bundled else "code"))
     return suites.select(found, categories, limit, each)
-
-
-def _measure(measurement: Measurement, prompts: list[Prompt], system: str | None, raw: bool) -> Measurement:
-    """Load the models once and run every arm on every prompt, with a live table on a terminal."""
-    from specdec_cli.cli.session import Session, check_pair
-    from specdec_cli.display.comparison import Progress
-    from specdec_cli.llama.interrupt import Interrupt
-
-    loaded = measurement.loaded
-    pair = check_pair(loaded)
-    with Interrupt() as interrupt, ExitStack() as stack:
-        session = stack.enter_context(Session(pair, loaded, interrupt))
-        progress = stack.enter_context(Progress(sys.stderr))
-        measurement.run(session, prompts, system, raw, interrupt, progress.update)
-    return measurement
 
 
 def _show(result: dict[str, Any], before: dict[str, Any] | None, as_json: bool, as_markdown: bool) -> None:
@@ -153,16 +200,19 @@ def _show(result: dict[str, Any], before: dict[str, Any] | None, as_json: bool, 
             console.print(comparison.against(result, before))
 
 
-def _finish(measurement: Measurement, result: dict[str, Any]) -> None:
-    """Exit as the finding asks for: 1 if an answer was wrong, 128 + signal if interrupted."""
+def _finish(measurement: Measurement, result: dict[str, Any], problems: list[SpecdecError]) -> None:
+    """Exit as the finding asks for: 1 if an answer was wrong or something failed, 128 + signal if interrupted."""
     from specdec_cli.decoding.errors import SpecdecError
 
     wrong = [found for found in result["divergences"] if found["sameness"] == "wrong"]
     if wrong:
         first = wrong[0]
+        margin = "" if first["margin"] is None else f", by {first['margin']:.3g} ({first['unit']})"
         raise SpecdecError(
-            f"{len(wrong)} answers are not the target's own: {first['arm']} differs on prompt {first['prompt']} "
-            f"at token {first['position']}, where the margin is {first['margin']:.3g}",
+            f"{len(wrong)} of the answers are not the target's own: {first['arm']} differs on prompt "
+            f"{first['prompt']} at token {first['position']}{margin}",
             "This is a bug in specdec: please report it with the output of --json.",
         )
+    if problems:
+        raise problems[0]
     raise typer.Exit(measurement.exit_code)

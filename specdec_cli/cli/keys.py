@@ -15,9 +15,6 @@ from contextlib import contextmanager
 from specdec_cli.decoding.types import Event, Prefill
 from specdec_cli.llama.interrupt import Interrupt
 
-SLICE_S = 0.03
-"""How long Ctrl-C may have to wait: Python takes a sleep up again after a signal."""
-
 _NEXT = {b" ", b"\r", b"\n", b"\x1b[C", b"\x1bOC"}
 _LEAVE = {b"q", b"Q", b"\x03", b"\x04", b""}
 _KEY = re.compile(rb"\x1b\[[\d;]*[@-~]|\x1bO.|.", re.DOTALL)
@@ -35,7 +32,7 @@ def keyboard(interrupt: Interrupt) -> Iterator[Callable[[Event], bool]]:
 
     def wait(event: Event) -> bool:
         while not isinstance(event, Prefill) and not interrupt.is_set():
-            if not pending and select.select([fd], [], [], SLICE_S)[0]:
+            if not pending and select.select([fd], [], [], interrupt.POLL_S)[0]:
                 pending.extend(_KEY.findall(os.read(fd, 1024)) or [b""])  # b"": the terminal has hung up
             if pending and (key := pending.pop(0)) in _NEXT | _LEAVE:
                 return key in _NEXT

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import platform
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -13,8 +16,9 @@ from specdec_cli.cli.arms import Arm
 from specdec_cli.cli.session import Session
 from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding import advice
-from specdec_cli.decoding.comparison import Divergence, Trial, first_difference, noise, summarise, trial_of
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.comparison import Divergence, Trial, noise, summarise, trial_of
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.drafters import DRAFTERS
 from specdec_cli.llama import library
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.models import memory
@@ -38,6 +42,8 @@ class Measurement:
         self.arms = arms
         self.trials: list[Trial] = []
         self.exit_code = 0
+        self.error: SpecdecError | None = None
+        self._complete = False
         self._base = base
         self._rounds = rounds
         self._skipped: list[str] = []
@@ -50,7 +56,8 @@ class Measurement:
         """Settings that load whatever any arm needs: the draft if one uses it, rows for the longest draft."""
         drafting = [arm.settings for arm in self.arms if arm.settings.drafter != "none"]
         longest = max((settings.draft_tokens for settings in drafting), default=1)
-        return replace(self._base, drafter="model" if drafting else "none", draft_tokens=longest)
+        needy = next((way.drafter for way in drafting if DRAFTERS[way.drafter].needs_model), None)
+        return replace(self._base, drafter=needy or "none", draft_tokens=longest)
 
     def run(
         self,
@@ -61,7 +68,26 @@ class Measurement:
         interrupt: Interrupt,
         update: Update,
     ) -> None:
-        """Run every arm on every prompt, each round in the opposite order; keep what an interrupt leaves."""
+        """Run every arm on every prompt, each round in the opposite order; keep what an interrupt or error leaves."""
+        try:
+            self._run(session, prompts, system, raw, interrupt, update)
+        except Interrupted:
+            pass
+        except SpecdecError as error:
+            if not self.trials:
+                raise
+            self.error = error
+        self.exit_code = interrupt.exit_code
+
+    def _run(
+        self,
+        session: Session,
+        prompts: list[Prompt],
+        system: str | None,
+        raw: bool,
+        interrupt: Interrupt,
+        update: Update,
+    ) -> None:
         chosen = self._fitting(session, prompts, system, raw)
         session.open_contexts(max(len(tokens) for _, tokens in chosen))
         if not session.drafts:
@@ -74,10 +100,10 @@ class Measurement:
         total = len(chosen) * self._rounds * len(self.arms)
         for trial in self._trials(session, chosen):
             if interrupt.is_set():
-                self.exit_code = interrupt.exit_code
                 return
             self.trials.append(trial)
             update(self.trials, total, baselines)
+        self._complete = True
         self._compare_answers(session, {prompt.id: tokens for prompt, tokens in chosen})
 
     def _trials(self, session: Session, chosen: list[tuple[Prompt, list[int]]]) -> Iterator[Trial]:
@@ -93,7 +119,7 @@ class Measurement:
         self, session: Session, prompts: list[Prompt], system: str | None, raw: bool
     ) -> list[tuple[Prompt, list[int]]]:
         """The prompts as tokens, without those that leave no room for an answer."""
-        room = self._base.ctx or session.target.n_ctx_train
+        room = self._base.ctx or session.target.n_ctx_train or sys.maxsize
         chosen = []
         for prompt in prompts:
             tokens, _ = prompt_text.tokenize(prompt.text, system, raw, session.target, session.pair.target)
@@ -109,24 +135,21 @@ class Measurement:
         return chosen
 
     def _compare_answers(self, session: Session, prompts: dict[str, list[int]]) -> None:
-        """Find every answer that should be the baseline's and is not, and by what margin."""
+        """By what margin each answer that should be the baseline's and is not leaves it."""
         settings = {arm.name: arm.settings for arm in self.arms}
-        baselines = {arm.name: arm.baseline for arm in self.arms}
+        for trial, own in self._differing():
+            found = session.divergence(prompts[trial.prompt], own, trial.tokens, self._seed, settings[trial.arm])
+            if found:
+                self._divergences.append(Divergence(trial.arm, trial.prompt, *found))
+
+    def _differing(self) -> Iterator[tuple[Trial, tuple[int, ...]]]:
+        """Trials whose tokens should be their baseline's and are not, with the baseline's tokens."""
+        arms = {arm.name: arm for arm in self.arms}
         expected = {(trial.arm, trial.prompt): trial.tokens for trial in reversed(self.trials)}
         for trial in self.trials:
-            mine, own = settings[trial.arm], expected[baselines[trial.arm], trial.prompt]
-            if not _comparable(mine):
-                continue
-            position = first_difference(trial.tokens, own)
-            if position is None:
-                continue
-            context = [*prompts[trial.prompt], *own[:position]]
-            if mine.temp > 0:
-                # A draw is a tie in other units: a tenth of the margin that counts as one for logits.
-                margin = 10 * session.draw_margin(context, position, self._seed, mine)
-            else:
-                margin = session.margin_after(context)
-            self._divergences.append(Divergence(trial.arm, trial.prompt, position, margin))
+            own = expected.get((arms[trial.arm].baseline, trial.prompt))
+            if own is not None and _comparable(arms[trial.arm].settings) and trial.tokens != own:
+                yield trial, own
 
     def to_json(self) -> dict[str, Any]:
         """Everything: enough to compute every figure again."""
@@ -143,7 +166,7 @@ class Measurement:
         return {
             "format": FORMAT,
             "specdec": __version__,
-            "partial": self.exit_code != 0,
+            "partial": not self._complete,
             **self._about,
             "rounds": self._rounds,
             "seed": self._seed,
@@ -155,9 +178,10 @@ class Measurement:
             "costs": asdict(costs) if costs else None,
             "summaries": [_summary_json(summary) for _, summary in summaries],
             "exactness": self._exactness(),
-            "divergences": [{**asdict(found), "sameness": found.sameness} for found in self._divergences],
+            "divergences": [_divergence_json(found) for found in self._divergences],
+            "notes": self._notes(),
             "verdicts": {
-                arm.name: advice.verdict(summary, self.trials, costs, experts)
+                arm.name: advice.verdict(summary, self.trials, costs, self._speedups_like(arm), experts)
                 for arm, summary in summaries
                 if summary.category == "all" and arm.name != arm.baseline
             },
@@ -165,23 +189,50 @@ class Measurement:
         }
 
     def _exactness(self) -> dict[str, dict[str, int]]:
-        """Per arm: answers identical to the baseline's, rounding ties, wrong ones; nothing for incomparable arms."""
+        """Per arm: answers identical to the baseline's, rounding ties, wrong ones, and ones not classified for lack
+        of time; nothing for arms that are not comparable.
+        """
         found: dict[str, dict[str, int]] = {}
-        if self.exit_code:
-            return found
+        differing = [trial.arm for trial, _ in self._differing()]
         for arm in self.arms:
             if arm.name == arm.baseline or not _comparable(arm.settings):
                 continue
-            ties = sum(d.arm == arm.name and d.sameness == "rounding tie" for d in self._divergences)
-            wrong = sum(d.arm == arm.name and d.sameness == "wrong" for d in self._divergences)
-            answers = sum(trial.arm == arm.name for trial in self.trials)
-            found[arm.name] = {"identical": answers - ties - wrong, "rounding tie": ties, "wrong": wrong}
+            mine = [d.sameness for d in self._divergences if d.arm == arm.name]
+            different = differing.count(arm.name)
+            found[arm.name] = {
+                "identical": sum(trial.arm == arm.name for trial in self.trials) - different,
+                "rounding tie": mine.count("rounding tie"),
+                "wrong": mine.count("wrong"),
+                "not classified": different - len(mine),
+            }
         return found
+
+    def _speedups_like(self, arm: Arm) -> dict[int, float]:
+        """The measured speedup at each draft length, of the arms that differ from this one in nothing else."""
+        found = {}
+        for other in self.arms:
+            if replace(other.settings, draft_tokens=arm.settings.draft_tokens) == arm.settings:
+                summary = summarise(self.trials, other.name, other.baseline)
+                if summary and summary.speedup:
+                    found[other.settings.draft_tokens] = summary.speedup.mean
+        return found
+
+    def _notes(self) -> list[str]:
+        """What went wrong without stopping the measurement, each with how often."""
+        counted = Counter((trial.arm, note) for trial in self.trials for note in trial.notes)
+        answers = Counter(trial.arm for trial in self.trials)
+        failed = [f"{arm}: in {count} of {answers[arm]} answers {note}" for (arm, note), count in counted.items()]
+        return [*self._about.get("notes", []), *failed, *([str(self.error)] if self.error else [])]
 
 
 def _comparable(settings: Settings) -> bool:
     """Whether these settings must give the baseline's very tokens."""
     return settings.temp == 0 or settings.accept == "match" or settings.drafter == "none"
+
+
+def _divergence_json(found: Divergence) -> dict[str, Any]:
+    margin = found.margin if found.margin is not None and math.isfinite(found.margin) else None
+    return {**asdict(found), "margin": margin, "sameness": found.sameness}
 
 
 def _summary_json(summary: Any) -> dict[str, Any]:
@@ -216,4 +267,6 @@ def _about(session: Session, settings: Settings) -> dict[str, Any]:
         "experts": experts if isinstance(experts, int) else 0,
         "context": session.n_ctx,
         "load_s": session.load_s,
+        "max_tokens": settings.max_tokens,
+        "notes": [*pair.notes, *session.notes],
     }

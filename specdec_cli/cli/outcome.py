@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specdec_cli.cli.session import Session
-from specdec_cli.decoding.comparison import first_difference
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.report import Report
 from specdec_cli.decoding.types import Done, Event, Step
@@ -84,11 +83,5 @@ def _measured(session: Session, outcome: Outcome) -> BaselineResult | None:
         return None
     if settings.temp > 0 and settings.accept != "match":
         return BaselineResult(report.tokens_per_s, None)
-    position = first_difference(outcome.report.tokens, report.tokens)
-    if position is None:
-        return BaselineResult(report.tokens_per_s, True)
-    context = [*outcome.prompt, *report.tokens[:position]]
-    if settings.temp > 0:
-        margin = session.draw_margin(context, position, outcome.seed, settings)
-        return BaselineResult(report.tokens_per_s, False, (position, margin), sampled=True)
-    return BaselineResult(report.tokens_per_s, False, (position, session.margin_after(context)))
+    found = session.divergence(outcome.prompt, report.tokens, outcome.report.tokens, outcome.seed, settings)
+    return BaselineResult(report.tokens_per_s, found is None, found)

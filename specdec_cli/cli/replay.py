@@ -39,13 +39,14 @@ def replay(
     In a pipe, or where --svg or --html writes a file and no --speed is given, nothing is waited for.
     """
     from specdec_cli.decoding.errors import UsageError
+    from specdec_cli.display.choice import can_paint
     from specdec_cli.display.jsonl import read_trace
 
     if speed is not None and not (math.isfinite(speed) and speed > 0):
         raise UsageError(f"the speed cannot be {speed:g}", "Give a number above 0; 1 is the speed of the run.")
     if step and speed is not None:
         raise UsageError("--step goes as fast as you press keys", "Leave out --speed or --step.")
-    if step and not (os.name == "posix" and sys.stdin.isatty() and _can_paint()):
+    if step and not (os.name == "posix" and sys.stdin.isatty() and can_paint()):
         raise UsageError("--step needs a terminal for its keys and its display", "Leave --step out in a pipe.")
     settings, events = read_trace(file)
     if svg is not None or html is not None:
@@ -58,19 +59,13 @@ def replay(
     raise typer.Exit(_show(settings, events, math.inf if hurry else speed or 1.0, step))
 
 
-def _can_paint() -> bool:
-    """Whether stdout is a terminal that can do more than print."""
-    from rich.console import Console
-
-    return sys.stdout.isatty() and not Console().is_dumb_terminal
-
-
 def _show(settings: dict[str, Any], events: list[Event], speed: float, by_key: bool) -> int:
     """Replay on stdout, the report on stderr. Returns the exit code."""
     from rich.console import Console
 
     from specdec_cli.decoding.report import Report
     from specdec_cli.display import tables
+    from specdec_cli.display.choice import on_stdout
     from specdec_cli.display.live import LiveDisplay
     from specdec_cli.llama.interrupt import Interrupt
 
@@ -84,7 +79,7 @@ def _show(settings: dict[str, Any], events: list[Event], speed: float, by_key: b
                 display: _Display = StepDisplay(Console(highlight=False), _most_tokens(settings, events))
                 finished = _play(events, report, display, wait)
         else:
-            display = _display(settings, events)
+            display = on_stdout(_most_tokens(settings, events))
             speed = speed if isinstance(display, LiveDisplay) else math.inf
             finished = _play(events, report, display, _clock(interrupt, speed))
         if not finished:
@@ -111,30 +106,15 @@ def _play(events: list[Event], report: Report, display: _Display, wait: Callable
 
 def _clock(interrupt: Interrupt, speed: float) -> Callable[[Event], bool]:
     """Waits until an event is due; at infinite speed that is at once."""
-    slice_s = 0.03  # Python takes a sleep up again after a signal, so Ctrl-C waits this long
     started = monotonic()
 
     def wait(event: Event) -> bool:
         due = started + event.at / speed
         while not interrupt.is_set() and (left := due - monotonic()) > 0:
-            sleep(min(left, slice_s))
+            sleep(min(left, interrupt.POLL_S))
         return not interrupt.is_set()
 
     return wait
-
-
-def _display(settings: dict[str, Any], events: list[Event]) -> _Display:
-    """As `run` shows it: painted on a terminal that can, else plain."""
-    from rich.console import Console
-
-    from specdec_cli.display.live import LiveDisplay
-    from specdec_cli.display.plain import PlainDisplay
-
-    console = Console(highlight=False)
-    if _can_paint():
-        return LiveDisplay(console, _most_tokens(settings, events))
-    coloured = bool(os.environ.get("FORCE_COLOR")) and not console.no_color
-    return PlainDisplay(sys.stdout, neutralise=sys.stdout.isatty(), coloured=coloured)
 
 
 def _most_tokens(settings: dict[str, Any], events: list[Event]) -> int:

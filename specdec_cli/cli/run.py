@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol
 
@@ -16,6 +14,7 @@ import typer
 
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.errors import close_stdout
+from specdec_cli.cli.working import working
 from specdec_cli.decoding.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -88,6 +87,8 @@ def run(
         "gpu_layers_draft": gpu_layers_draft,
     }
     settings = resolve(*opt.models_named(ctx, profile, flags))
+    if settings.seed is None:  # drawn here, so that the trace and the report name it
+        settings = replace(settings, seed=secrets.randbits(32))
     text = prompts.gather(prompt, file)
     if text is None:
         typer.echo(ctx.get_help())
@@ -133,14 +134,14 @@ def _execute(settings: Settings, request: _Request) -> int:
         trace = stack.enter_context(closing(_open_trace(request.trace, settings))) if request.trace else None
         try:
             names = [path.name for path in (pair.target_path, pair.draft_path) if path]
-            with _working(f"loading {' + '.join(names)}", silent):
+            with working(f"loading {' + '.join(names)}", silent):
                 session = stack.enter_context(Session(pair, settings, interrupt))
             outcome = _answer(session, request, trace)
         except Interrupted:  # before there was anything to keep
             print("specdec: interrupted", file=sys.stderr)
             return interrupt.exit_code
         if request.baseline and outcome.complete:
-            with _working("measuring the target alone", silent):
+            with working("measuring the target alone", silent):
                 measure_baseline(session, outcome)
         if request.json:
             print(json.dumps(outcome.to_json(session)), flush=True)
@@ -154,19 +155,6 @@ def _execute(settings: Settings, request: _Request) -> int:
                 why = trace.problem.strerror
                 raise SpecdecError(f"the trace is incomplete: {why}", "Free some space, or write it elsewhere.")
         return interrupt.exit_code
-
-
-@contextmanager
-def _working(what: str, silent: bool) -> Iterator[None]:
-    """Say on a terminal what takes its time, and take it back afterwards."""
-    shown = not silent and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    if shown:
-        print(f"{what} ...", end="", file=sys.stderr, flush=True)
-    try:
-        yield
-    finally:
-        if shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _open_trace(path: Path, settings: Settings) -> Trace:
@@ -188,12 +176,13 @@ def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome
     from specdec_cli.cli import prompt as prompts
     from specdec_cli.cli.outcome import Outcome
     from specdec_cli.decoding.errors import SpecdecError
+    from specdec_cli.display.choice import on_stdout
     from specdec_cli.display.live import LiveDisplay
 
     tokens, notes = prompts.tokenize(request.prompt, request.system, request.raw, session.target, session.pair.target)
     session.open_contexts(len(tokens))
-    seed = session.settings.seed if session.settings.seed is not None else secrets.randbits(32)
-    display = _display(session, request)
+    seed = session.settings.seed or 0
+    display = None if request.json else on_stdout(session.settings.max_tokens, request.quiet)
     live = isinstance(display, LiveDisplay)
     outcome = Outcome(seed, tokens, request.stop, (*session.pair.notes, *notes, *session.notes), live)
     shown: list[_Display] = [part for part in (trace, display) if part is not None]
@@ -210,23 +199,6 @@ def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome
     except BrokenPipeError:
         close_stdout()
     return outcome
-
-
-def _display(session: Session, request: _Request) -> _Display | None:
-    """Where the answer is shown: on the screen as it comes, or as plain text; nowhere if JSON is wanted."""
-    from rich.console import Console
-
-    from specdec_cli.display.live import LiveDisplay
-    from specdec_cli.display.plain import PlainDisplay
-
-    if request.json:
-        return None
-    console = Console(highlight=False)
-    on_terminal = sys.stdout.isatty()
-    if on_terminal and not console.is_dumb_terminal and not request.quiet:
-        return LiveDisplay(console, session.settings.max_tokens)
-    coloured = bool(os.environ.get("FORCE_COLOR")) and not console.no_color and not request.quiet
-    return PlainDisplay(sys.stdout, neutralise=on_terminal, coloured=coloured)
 
 
 def _print_report(session: Session, outcome: Outcome) -> None:

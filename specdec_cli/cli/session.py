@@ -13,10 +13,11 @@ import numpy as np
 
 from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding.accept import RULES
+from specdec_cli.decoding.comparison import Unit, draw_margin, first_difference, logit_margin
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.length import FixedLength
 from specdec_cli.decoding.loop import Ending, generate
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler, top_two_margin
+from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import Drafter, Event
 from specdec_cli.display.tables import Memory
@@ -175,23 +176,26 @@ class Session:
             Ending(settings.max_tokens, self.target.is_end, self._interrupt.is_set),
         )
 
-    def margin_after(self, tokens: Sequence[int]) -> float:
-        """How far apart the target's two best logits are after `tokens`."""
-        return top_two_margin(LlamaTarget(self._opened).prefill(tokens)[0])
+    def divergence(
+        self, prompt: Sequence[int], own: Sequence[int], mine: Sequence[int], seed: int, settings: Settings
+    ) -> tuple[int, float, Unit] | None:
+        """Where an answer leaves the target's own, by how much, and in what unit; None if it does not.
 
-    def draw_margin(self, context: list[int], position: int, seed: int, settings: Settings) -> float:
-        """How far the draw of the answer's token `position` was from giving another token, as a probability.
-
-        context: the prompt and the answer up to there.
-
-        For `match`, whose draws come one a token from one seeded stream: below a few thousandths, rounding of
-        the logits can turn the draw.
+        Greedy: the distance of the two tokens' logits. For `match`, whose draws come one a token from one seeded
+        stream: the probability by which the draw missed the other token.
         """
+        position = first_difference(mine, own)
+        if position is None:
+            return None
+        context = [*prompt, *own[:position]]
         sampler = StandardSampler(sampling_of(settings))
         sampler.watch(context)
-        p = sampler.categorical(LlamaTarget(self._opened).prefill(context)[0])
+        row = LlamaTarget(self._opened).prefill(context)[0]
+        tokens = (own[position] if position < len(own) else None, mine[position] if position < len(mine) else None)
+        if sampler.greedy:
+            return position, logit_margin(sampler.penalised(row), *tokens), "logits"
         uniform = float(np.random.default_rng(seed).random(position + 1)[position])
-        return float(np.abs(p.probs.cumsum(dtype=np.float64) - uniform).min())
+        return position, draw_margin(sampler.categorical(row), uniform, tokens[1]), "probability"
 
     @property
     def _opened(self) -> LlamaContext:

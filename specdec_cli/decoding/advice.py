@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from specdec_cli.decoding.comparison import Interval, Summary, Trial
@@ -83,60 +83,90 @@ def best_length(costs: Costs, per_position: Sequence[float], draft_factor: float
     return best, found[best]
 
 
-def verdict(summary: Summary, trials: Sequence[Trial], costs: Costs | None, experts: int = 0) -> list[str]:
+def verdict(
+    summary: Summary,
+    trials: Sequence[Trial],
+    costs: Costs | None,
+    measured: Mapping[int, float] | None = None,
+    experts: int = 0,
+) -> list[str]:
     """An arm's result in sentences: the finding, its causes, what would help.
 
-    trials: this arm's and the baseline's. experts: of the target, 0 for a dense model.
+    trials: this arm's and the baseline's. measured: speedups at the draft lengths that were tried with settings
+    otherwise the same. experts: of the target, 0 for a dense model.
     """
     said = [_finding(summary.arm, summary.speedup)]
     mine = [trial for trial in trials if trial.arm == summary.arm]
-    if not summary.per_position or costs is None or not mine:
+    if not mine or summary.speedup is None:
+        return said
+    faster = summary.speedup.difference == "faster"
+    if not faster:
+        said += _short_answers(mine)
+    if not summary.per_position or costs is None:
         return said
     k = max(len(trial.reached) for trial in mine)
     flat = costs.verify_s(k + 1) / costs.verify_s(1)
-    if summary.speedup is None or summary.speedup.difference != "faster":
+    if not faster:
         said += _causes(summary, mine, costs, k, flat)
     if experts and flat > 1.3:
         said.append(
             f"The target is a mixture of {experts} experts: several tokens at once wake more experts than one does, "
             "so checking a draft costs more than in a dense model."
         )
-    return said + _help(summary, costs, k)
+    return said + _help(summary, costs, k, measured or {})
 
 
 def _finding(arm: str, speedup: Interval | None) -> str:
     if speedup is None:
         return f"{arm}: not measured, no answer was long enough."
+    if speedup.difference == "too few prompts":
+        return f"{arm}: {speedup} the target alone's speed, but {speedup.count} prompts are too few to claim anything."
     if speedup.difference == "no measurable difference":
         return f"{arm}: no measurable difference from the target alone, {speedup}."
     return f"{arm}: {speedup.difference} than the target alone, {speedup}."
 
 
+def _short_answers(mine: Sequence[Trial]) -> list[str]:
+    """Answers too short to speed up, and prompts too long for them."""
+    said = []
+    length = statistics.median(len(trial.tokens) for trial in mine)
+    if length < 16:
+        said.append(f"The answers are short ({length:.0f} tokens): there is little to speed up.")
+    reading, decoding = (sum(getattr(trial, name) for trial in mine) for name in ("draft_prefill_s", "decode_s"))
+    if decoding and reading / decoding > 0.1:
+        said.append(f"The draft model's own reading of the prompt takes {reading / decoding:.0%} of the decoding time.")
+    return said
+
+
 def _causes(summary: Summary, mine: Sequence[Trial], costs: Costs, k: int, flat: float) -> list[str]:
     said = []
-    share = summary.shares.get("draft", 0.0)
+    decoding = sum(trial.decode_s for trial in mine)
+    share = sum(trial.draft_s - trial.draft_prefill_s for trial in mine) / decoding if decoding else 0.0
     if share > 0.3:
         cost = costs.draft / costs.verify_s(1)
-        said.append(f"The draft takes {share:.0%} of the time: one draft token costs {cost:.0%} of a target token.")
+        said.append(f"Drafting takes {share:.0%} of the time: one draft token costs {cost:.0%} of a target token.")
     if summary.acceptance_rate is not None and summary.acceptance_rate < 0.5:
         said.append(f"Acceptance is low: {summary.acceptance_rate:.0%} of what was drafted.")
     if flat > 1.5:
         said.append(f"Verification is not flat here: checking {k + 1} tokens costs {flat:.1f} times one.")
-    length = statistics.median(len(trial.tokens) for trial in mine)
-    if length < 16:
-        said.append(f"The answers are short ({length:.0f} tokens): there is little to speed up.")
     return said
 
 
-def _help(summary: Summary, costs: Costs, k: int) -> list[str]:
+def _help(summary: Summary, costs: Costs, k: int, measured: Mapping[int, float]) -> list[str]:
+    """Predictions are scaled so that at this arm's own length they give what was measured."""
+    if summary.speedup is None:
+        return []
+    scale = summary.speedup.mean / expected_speedup(costs, summary.per_position, k)
     best, gain = best_length(costs, summary.per_position)
-    here = expected_speedup(costs, summary.per_position, k)
-    said = []
-    if best != k and gain > here * 1.03:
-        said.append(f"From the measured costs and acceptance, k={best} would give about {gain:.2f}x.")
     cheap_k, cheap = best_length(costs, summary.per_position, 0.5)
-    if cheap > 1 and cheap > max(gain, here) * 1.05:
+    gain, cheap = gain * scale, cheap * scale
+    said = []
+    if best in measured:
+        gain = measured[best]
+    elif best != k and gain > summary.speedup.mean * 1.03:
+        said.append(f"From the measured costs and acceptance, k={best} would give about {gain:.2f}x.")
+    if cheap > 1 and cheap > max(gain, summary.speedup.mean) * 1.05:
         said.append(f"A draft of the same quality at half the cost would give about {cheap:.2f}x (at k={cheap_k}).")
-    if gain < 1 and cheap < 1:
+    if max(gain, cheap, *measured.values(), summary.speedup.mean) < 1:
         said.append("No draft length pays with this pair on this machine: run the target alone.")
     return said

@@ -13,15 +13,20 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specdec_cli.decoding.report import Report
-from specdec_cli.decoding.types import Event, Step
+from specdec_cli.decoding.types import Categorical, Event, Step
 
-TIE = 0.05
-"""A divergence where the target's two best logits are closer than this is rounding; any other is a bug."""
+Unit = Literal["logits", "probability"]
+TIE: dict[Unit, float] = {"logits": 0.05, "probability": 0.005}
+"""A divergence by less than this is rounding: of two logits, or of the boundary that a draw fell beside."""
 
-Difference = Literal["faster", "slower", "no measurable difference"]
-Sameness = Literal["identical", "rounding tie", "wrong", "not comparable"]
+LEAST_PROMPTS = 3
+"""Fewer say nothing about a spread."""
+
+Difference = Literal["faster", "slower", "no measurable difference", "too few prompts"]
+Sameness = Literal["rounding tie", "wrong", "not classified"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +110,7 @@ def trial_of(arm: str, prompt: str, category: str, number: int, events: Iterable
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A geometric mean of ratios with its 95 % interval; the bounds are None where one prompt says nothing."""
+    """A geometric mean of ratios with its 95 % interval; the bounds are None where too few prompts were measured."""
 
     mean: float
     low: float | None
@@ -115,9 +120,11 @@ class Interval:
     @property
     def difference(self) -> Difference:
         """What may be claimed: something only if the interval excludes 1."""
-        if self.low is not None and self.low > 1:
+        if self.low is None or self.high is None:
+            return "too few prompts"
+        if self.low > 1:
             return "faster"
-        if self.high is not None and self.high < 1:
+        if self.high < 1:
             return "slower"
         return "no measurable difference"
 
@@ -137,8 +144,8 @@ def geometric_interval(ratios: Sequence[float], seed: int = 0, resamples: int = 
         return None
     logs = np.log(np.asarray(ratios, dtype=np.float64))
     n, mean = logs.size, float(logs.mean())
-    if n == 1:
-        return Interval(math.exp(mean), None, None, 1)
+    if n < LEAST_PROMPTS:
+        return Interval(math.exp(mean), None, None, n)
     error = float(logs.std(ddof=1)) / math.sqrt(n)
     if error == 0:
         return Interval(math.exp(mean), math.exp(mean), math.exp(mean), n)
@@ -147,7 +154,7 @@ def geometric_interval(ratios: Sequence[float], seed: int = 0, resamples: int = 
     usable = errors > 1e-12
     scores = (drawn.mean(axis=1)[usable] - mean) / errors[usable]
     if n < 5 or scores.size < 100:  # too few different resamples: Student's t with the same standard error
-        t = (12.706, 4.303, 3.182)[min(n, 4) - 2]
+        t = 4.303 if n == LEAST_PROMPTS else 3.182
         low, high = -t, t
     else:
         low, high = (float(score) for score in np.quantile(scores, (0.025, 0.975)))
@@ -186,16 +193,36 @@ def noise(trials: Sequence[Trial], baseline: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where an arm's answer leaves the baseline's. margin: the target's top-2 logit margin there."""
+    """Where an arm's answer leaves the baseline's, and by how much; margin is None where nobody measured it."""
 
     arm: str
     prompt: str
     position: int
-    margin: float
+    margin: float | None
+    unit: Unit
 
     @property
     def sameness(self) -> Sameness:
-        return "rounding tie" if self.margin < TIE else "wrong"
+        if self.margin is None:
+            return "not classified"
+        return "rounding tie" if self.margin < TIE[self.unit] else "wrong"
+
+
+def logit_margin(row: NDArray[np.float32], own: int | None, mine: int | None) -> float:
+    """How far apart two tokens' logits are (n_vocab,); infinite if either answer has no token there."""
+    return math.inf if own is None or mine is None else abs(float(row[own]) - float(row[mine]))
+
+
+def draw_margin(p: Categorical, uniform: float, mine: int | None) -> float:
+    """How far a uniform number is from the ones that draw `mine` from p; infinite if none does."""
+    ids = np.arange(p.probs.size) if p.ids is None else p.ids
+    place = (ids == mine).nonzero()[0]
+    if mine is None or not place.size:
+        return math.inf
+    cumulative = p.probs.cumsum(dtype=np.float64)
+    high = float(cumulative[place[0]])
+    low = high - float(p.probs[place[0]])
+    return max(low - uniform, uniform - high, 0.0)
 
 
 def first_difference(mine: Sequence[int], other: Sequence[int]) -> int | None:

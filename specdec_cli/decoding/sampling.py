@@ -73,9 +73,7 @@ class StandardSampler:
         self._context = context
 
     def argmax(self, row: Row, ahead: Sequence[int] = ()) -> int:
-        if self._penalises:
-            row = self._penalised(row, ahead)
-        return int(row.argmax())
+        return int(self.penalised(row, ahead).argmax())
 
     def categorical(self, row: Row, ahead: Sequence[int] = ()) -> Categorical:
         """The distribution after all cuts, at a temperature above 0.
@@ -84,8 +82,7 @@ class StandardSampler:
         all on the probabilities at temperature 1; the temperature is applied to the survivors.
         """
         s = self.settings
-        if self._penalises:
-            row = self._penalised(row, ahead)
+        row = self.penalised(row, ahead)
         # Each cut keeps a prefix of the tokens by falling probability, so they may be taken in any order, as
         # long as top-p's mass is a share of what top-k leaves. min-p comes first: it is cheap and cuts most.
         best = row[row.argmax()]
@@ -137,8 +134,10 @@ class StandardSampler:
         kept = _at_least(values, np.float32(falling[keep - 1]), keep)
         return _softmax(kept if ids is None else ids[kept], values[kept], best, s.temperature)
 
-    def _penalised(self, row: Row, ahead: Sequence[int]) -> Row:
-        """A copy of `row` with the tokens of the recent history made less likely, as llama.cpp does it."""
+    def penalised(self, row: Row, ahead: Sequence[int] = ()) -> Row:
+        """The row with the tokens of the recent history made less likely, as llama.cpp does it; itself if none is."""
+        if not self._penalises:
+            return row
         s = self.settings
         recent = [*self._context[-s.penalty_window :], *ahead][-s.penalty_window :]
         ids, counts = np.unique(np.array(recent, dtype=np.int64), return_counts=True)
@@ -213,9 +212,3 @@ def _at_least(values: Row, edge: np.float32, count: int) -> NDArray[np.int64]:
 def confidence(row: Row) -> float:
     """The probability of the most likely token at temperature 1, before any cut."""
     return 1.0 / float(np.exp(row - row.max()).sum())
-
-
-def top_two_margin(row: Row) -> float:
-    """How far the best logit is ahead of the second: below about 0.05, rounding can turn the order."""
-    best, second = np.partition(row, -2)[-1], np.partition(row, -2)[-2]
-    return float(best - second)

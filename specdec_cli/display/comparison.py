@@ -13,11 +13,19 @@ from rich.table import Table
 from rich.text import Text
 
 from specdec_cli.decoding.comparison import Trial, geometric_interval, paired_ratios
+from specdec_cli.display.theme import safe
 
 _INTERVAL_S = 0.25
-_FINDINGS = {"faster": ("faster", "green"), "slower": ("slower", "red"), "no measurable difference": ("=", "dim")}
+_PARTIAL = "PARTIAL: stopped before all runs were done"
+_FINDINGS = {
+    "faster": ("faster", "green"),
+    "slower": ("slower", "red"),
+    "no measurable difference": ("=", "dim"),
+    "too few prompts": ("", ""),
+}
 """What a table has room for; "=" is spelt out in the sentences below it."""
 
+_DETAILS = ("arm", "accepted by position", "time", "answers as the target alone's")
 COLUMNS = ("arm", "tok/s", "TTFT", "TPOT", "accept", "tok/step", "speedup", "95 %", "")
 
 
@@ -26,7 +34,8 @@ class Progress:
 
     def __init__(self, out: TextIO) -> None:
         console = Console(file=out, highlight=False)
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        shown = out.isatty() and not console.is_dumb_terminal  # FORCE_COLOR makes no terminal of a file
+        self._live = Live(console=console, auto_refresh=False, transient=True) if shown else None
         self._started = monotonic()
         self._next = 0.0
 
@@ -61,7 +70,8 @@ class Progress:
 
 def tables(result: dict[str, Any]) -> list[RenderableType]:
     """The result as Rich renderables: a table by category, positions and time, exactness, the verdicts."""
-    parts: list[RenderableType] = [Text(line, style="dim") for line in preamble(result)]
+    parts: list[RenderableType] = [Text(_PARTIAL, style="bold yellow")] if result["partial"] else []
+    parts += [Text(line, style="yellow" if line.startswith("note") else "dim") for line in preamble(result)]
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     for i, name in enumerate(COLUMNS):
         table.add_column(
@@ -76,54 +86,86 @@ def tables(result: dict[str, Any]) -> list[RenderableType]:
             table.add_row(*cells, Text(word, style=style))
     parts += [table, Text()]
     details = Table(box=None, padding=(0, 1), header_style="bold")
-    for name in ("arm", "accepted by position", "time", "same as the target alone"):
+    for name in _DETAILS:
         details.add_column(name)
     for summary in of_category(result, "all"):
         if summary["per_position"]:
             details.add_row(*detail_cells(result, summary))
     if details.row_count:
         parts += [details, Text()]
-    parts += [Text(" ".join(sentences)) for sentences in result["verdicts"].values()]
+    for finding, *sentences in result["verdicts"].values():
+        parts += [Text(finding, style="bold"), *(Text(f"  - {sentence}") for sentence in sentences)]
     return parts
 
 
 def markdown(result: dict[str, Any]) -> str:
     """The result as Markdown, to be pasted into an issue."""
-    lines = [f"{line}  " for line in preamble(result)]
+    lines = [f"**{_PARTIAL}**  "] if result["partial"] else []
+    lines += [f"{line}  " for line in preamble(result)]
     for category in categories(result):
         lines += ["", f"**{category}**", "", _row(list(COLUMNS)), _row([":---", *["---:"] * 7, ":---"])]
         lines += [_row(summary_cells(summary)) for summary in of_category(result, category)]
     detailed = [summary for summary in of_category(result, "all") if summary["per_position"]]
     if detailed:
-        lines += ["", _row(["arm", "accepted by position", "time", "same as the target alone"]), _row([":---"] * 4)]
+        lines += [
+            "",
+            _row(list(_DETAILS)),
+            _row([":---"] * 4),
+        ]
         lines += [_row(detail_cells(result, summary)) for summary in detailed]
-    lines += [f"\n{' '.join(sentences)}" for sentences in result["verdicts"].values()]
+    for finding, *sentences in result["verdicts"].values():
+        lines += ["", finding, "", *(f"- {sentence}" for sentence in sentences)]
     return "\n".join(lines)
 
 
 def against(result: dict[str, Any], before: dict[str, Any]) -> RenderableType:
-    """Arms that two results share: how many times as fast each is now as it was then, over their common prompts."""
+    """How many times as fast each arm is now as it was then, over the prompts and settings that both results have."""
+    if result["models"] != before["models"]:
+        return Text("The kept result is of other models: nothing to compare.", style="bold")
+    differing = [
+        f"{name}: {then} then, {now} now"
+        for name, then, now in (
+            ("threads", before["machine"].get("threads"), result["machine"]["threads"]),
+            ("platform", before["machine"].get("platform"), result["machine"]["platform"]),
+            ("versions", before["versions"], result["versions"]),
+        )
+        if then != now
+    ]
     table = Table(title="against the kept result (taken at another time: not paired)", box=None, title_justify="left")
-    for name in ("arm", "then", "now", "now / then (95 %)"):
+    for name in ("arm", "then", "now", "now / then", "95 %", ""):
         table.add_column(name)
-    for arm in (arm["name"] for arm in result["arms"]):
-        now, then = _speeds(result, arm), _speeds(before, arm)
+    old = {arm["name"]: arm["settings"] for arm in before["arms"]}
+    for arm in result["arms"]:
+        name = arm["name"]
+        if not _same_decoding(arm["settings"], old.get(name)):
+            continue
+        now, then = _speeds(result, name), _speeds(before, name)
         common = sorted(now.keys() & then.keys())
         interval = geometric_interval([now[prompt] / then[prompt] for prompt in common])
         if interval:
             medians = [statistics.median(speeds[prompt] for prompt in common) for speeds in (then, now)]
-            table.add_row(arm, *(f"{speed:,.1f} tokens/s" for speed in medians), f"{interval}, {interval.difference}")
+            bounds = "" if interval.low is None else f"{interval.low:.2f}-{interval.high:.2f}"
+            cells = [f"{speed:,.1f} tok/s" for speed in medians]
+            table.add_row(name, *cells, f"{interval.mean:.2f}x", bounds, interval.difference)
     if not table.row_count:
-        return Text("The kept result has no arm and prompt in common with this one.")
-    return table
+        return Text("The kept result has no arm and prompt in common with this one.", style="bold")
+    return Group(table, *(Text(f"differs: {line}", style="yellow") for line in differing))
+
+
+_PLACE = ("target", "draft", "threads", "ctx", "gpu_layers", "gpu_layers_draft", "seed")
+
+
+def _same_decoding(mine: dict[str, Any], other: dict[str, Any] | None) -> bool:
+    """Whether two arms' settings decode alike; where they ran is said apart."""
+    return other is not None and all(other.get(name) == value for name, value in mine.items() if name not in _PLACE)
 
 
 def _speeds(result: dict[str, Any], arm: str) -> dict[str, float]:
-    """Each prompt's median speed."""
+    """Each prompt's median speed, by the prompt's text."""
     found: dict[str, list[float]] = {}
     for trial in result["trials"]:
-        if trial["arm"] == arm and trial["tokens_per_s"]:
-            found.setdefault(trial["prompt"], []).append(trial["tokens_per_s"])
+        if trial["arm"] == arm and trial["tokens_per_s"] and trial["prompt"] in result["prompts"]:
+            found.setdefault(result["prompts"][trial["prompt"]], []).append(trial["tokens_per_s"])
     return {prompt: statistics.median(speeds) for prompt, speeds in found.items()}
 
 
@@ -136,18 +178,21 @@ def preamble(result: dict[str, Any]) -> list[str]:
     prompts = len({trial["prompt"] for trial in result["trials"]})
     lines = [
         models,
-        f"{devices}, {result['machine']['threads']} threads, context {result['context']:,}, "
+        f"{devices}, {_count(result['machine']['threads'], 'thread')}, context {result['context']:,}, "
         f"specdec {result['specdec']}, llama-cpp-python {result['versions']['llama-cpp-python']}",
-        f"{prompts} prompts, {result['rounds']} rounds each, arms in alternating order; TTFT and TPOT in ms",
+        f"{_count(prompts, 'prompt')}, {_count(result['rounds'], 'round')} each, arms in alternating order; "
+        "TTFT and TPOT in ms",
     ]
     for arm, spread in result["noise"].items():
         if spread is not None:
             lines.append(f"noise: {arm} differs from itself by {spread:.1%} between rounds (median over prompts)")
     if result["skipped"]:
-        lines.append(f"skipped, too long for the context: {len(result['skipped'])} prompts")
-    if result["partial"]:
-        lines.append("PARTIAL: interrupted before all runs were done; exactness was not checked")
-    return lines
+        lines.append(f"skipped, too long for the context: {_count(len(result['skipped']), 'prompt')}")
+    return lines + [f"note: {safe(note)}" for note in result["notes"]]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def categories(result: dict[str, Any]) -> list[str]:
@@ -179,12 +224,11 @@ def detail_cells(result: dict[str, Any], summary: dict[str, Any]) -> list[str]:
     more = " \u2026" if len(summary["per_position"]) > 8 else ""
     shares = ", ".join(f"{name} {share:.0%}" for name, share in summary["shares"].items() if share >= 0.005)
     exact = result["exactness"].get(summary["arm"])
-    if exact is None:
-        same = "not comparable (sampled)" if not result["partial"] else "not checked"
-    else:
-        parts = [f"{exact['identical']} identical"]
-        parts += [f"{exact['rounding tie']} rounding ties"] if exact["rounding tie"] else []
-        parts += [f"{exact['wrong']} WRONG"] if exact["wrong"] else []
+    same = "not comparable (sampled)"
+    if exact is not None:
+        shown = {"identical": "identical", "rounding tie": "rounding ties", "wrong": "WRONG"}
+        shown["not classified"] = "different, not classified"
+        parts = [f"{exact[name]} {word}" for name, word in shown.items() if exact.get(name) or name == "identical"]
         same = ", ".join(parts)
     return [summary["arm"], positions + more, shares, same]
 

@@ -123,7 +123,7 @@ def _top(result: dict[str, Any], models: str) -> Iterator[str]:
     yield "</header>"
     if result["partial"]:
         yield '<p class="banner" role="alert"><strong>PARTIAL:</strong> interrupted before all runs were done.'
-        yield "The figures cover what was measured; exactness was not checked.</p>"
+        yield "The figures cover what was measured; differences between answers were not classified.</p>"
     wrong = sum(found["sameness"] == "wrong" for found in result["divergences"])
     if wrong:
         what = "1 answer is" if wrong == 1 else f"{wrong} answers are"

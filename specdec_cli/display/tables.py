@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from specdec_cli.decoding.comparison import Unit
 from specdec_cli.decoding.report import Report
 from specdec_cli.display.theme import LEGEND, STYLES, safe
 
@@ -24,19 +26,20 @@ _REASONS = {
 class BaselineResult:
     """The target alone on the same prompt with the same seed, and how its output compares.
 
-    divergence: (position, top-2 logit margin there), None when identical; `identical` is None where the two
-    are not meant to agree (sampling by rejection keeps the distribution, not the text).
+    divergence: (position, margin, its unit), None when identical; `identical` is None where the two are not
+    meant to agree (sampling by rejection keeps the distribution, not the text).
     """
 
     tokens_per_s: float | None
     identical: bool | None
-    divergence: tuple[int, float] | None = None
-    sampled: bool = False
-    """The divergence's margin is not in logits but the probability by which the draw missed another token."""
+    divergence: tuple[int, float, Unit] | None = None
 
     def to_json(self) -> dict[str, object]:
         """The `baseline` object of `run --json`."""
-        where = {"position": self.divergence[0], "margin": self.divergence[1]} if self.divergence else None
+        where = None
+        if self.divergence:
+            position, margin, unit = self.divergence
+            where = {"position": position, "margin": margin if math.isfinite(margin) else None, "unit": unit}
         return {
             "method": "measured",
             "tokens_per_s": self.tokens_per_s,
@@ -143,10 +146,12 @@ def _speedup(report: Report, baseline: BaselineResult) -> str:
         return speed + "the same distribution, not the same text (--accept match gives the same text)"
     if baseline.divergence is None:
         return speed + "the text is identical"
-    position, margin = baseline.divergence
-    if baseline.sampled:
-        return speed + f"the text differs from token {position} on, where the draw was within {margin:.2g} of another"
-    return speed + f"the text differs from token {position} on, where the top two logits are {margin:.3g} apart"
+    position, margin, unit = baseline.divergence
+    if unit == "probability":
+        why = f"where the draw missed the other token by a probability of {margin:.2g}"
+    else:
+        why = f"where the two tokens' logits are {margin:.3g} apart"
+    return speed + f"the text differs from token {position} on, {why}"
 
 
 def _seconds(seconds: float) -> str:

@@ -24,6 +24,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Interrupt:
     """Catches SIGINT and SIGTERM while entered: the first one sets the flag, a second one raises KeyboardInterrupt."""
 
+    POLL_S = 0.03
+    """How often whoever waits for something else should look: Python takes a sleep up again after a signal."""
+
     def __init__(self) -> None:
         self._flag = ctypes.create_string_buffer(2)
         self.address = ctypes.addressof(self._flag)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
-from specdec_cli.decoding.errors import UsageError
+from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.models.profiles import suggest
+
+_NEEDED = {"models", "machine", "versions", "max_tokens", "arms", "prompts", "trials"}
+_NEEDED_OF_TRIAL = {"arm", "prompt", "tokens_per_s"}
 
 
 def folder() -> Path:
@@ -20,18 +24,21 @@ def folder() -> Path:
 
 def path_of(name: str) -> Path:
     """The file of a kept result; raises UsageError on a name that is none."""
-    if not re.fullmatch(r"[\w.-]{1,100}", name) or name.startswith("."):
-        raise UsageError(f"{name!r} cannot be a result's name", "Use letters, digits, '.', '_' and '-'.")
+    if not re.fullmatch(r"[\w.-]{1,100}", name) or name.startswith(".") or name.endswith(".json"):
+        raise UsageError(f"{name!r} cannot be a result's name", "Use letters, digits, '.', '_' and '-', no ending.")
     return folder() / f"{name}.json"
 
 
-def require_writable(path: Path | None) -> None:
-    """Raise UsageError now rather than after minutes of measuring; None is fine."""
-    if path is None:
-        return
+def kept() -> list[tuple[str, datetime]]:
+    """Names of the kept results and when each was taken, the oldest first."""
+    found = [(path.stem, datetime.fromtimestamp(path.stat().st_mtime)) for path in folder().glob("*.json")]
+    return sorted(found, key=lambda entry: entry[1])
+
+
+def require_writable(path: Path) -> None:
+    """Raise UsageError now rather than after minutes of measuring."""
     existed = path.exists()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a"):
             pass
         if not existed:
@@ -41,15 +48,16 @@ def require_writable(path: Path | None) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file whole; raises UsageError if the disk does not take it."""
+    """Write a file whole; raises SpecdecError if the disk does not take it."""
     try:
         path.write_text(text, "utf-8")
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", "Free some space, or name another file.") from None
+        raise SpecdecError(f"cannot write {path}: {error.strerror}", "Free some space, or name another file.") from None
 
 
 def store(name: str, result: dict[str, Any]) -> None:
     """Keep a result, in place of an older one of that name."""
+    folder().mkdir(parents=True, exist_ok=True)
     write(path_of(name), json.dumps(result))
 
 
@@ -62,10 +70,20 @@ def load(name: str) -> dict[str, Any]:
     try:
         result = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        kept = sorted(found.stem for found in folder().glob("*.json"))
-        raise UsageError(f"there is no kept result {name!r}", suggest(name, kept, "Kept results")) from None
+        names = [found for found, _ in kept()]
+        raise UsageError(f"there is no kept result {name!r}", suggest(name, names, "Kept results")) from None
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {path}: {' '.join(str(error).split())}", "Name another result.") from None
-    if not isinstance(result, dict) or result.get("format") != 1 or "trials" not in result:
+    if not _is_result(result):
         raise UsageError(f"{path.name} is not the result of a comparison", "Use what --save or --json wrote.")
-    return result
+    return dict(result)
+
+
+def _is_result(found: Any) -> bool:
+    """Whether a JSON object has what is read of a kept result."""
+    return (
+        isinstance(found, dict)
+        and found.get("format") == 1
+        and found.keys() >= _NEEDED
+        and all(isinstance(trial, dict) and trial.keys() >= _NEEDED_OF_TRIAL for trial in found["trials"])
+    )

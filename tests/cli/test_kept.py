@@ -72,11 +72,10 @@ def test_a_baseline_that_fails_keeps_the_answer(monkeypatch):
 
 
 def test_an_interrupt_while_the_margin_is_measured(monkeypatch):
-    def interrupted(self, tokens):
+    def interrupted(self, *answers):
         raise Interrupted
 
-    monkeypatch.setattr(Session, "margin_after", interrupted)
-    monkeypatch.setattr("specdec_cli.cli.outcome.first_difference", lambda mine, other: 3)
+    monkeypatch.setattr(Session, "divergence", interrupted)
     done = specdec("--baseline", "--json")
     assert done.exit_code == 0
     result = json.loads(done.stdout)

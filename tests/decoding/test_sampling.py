@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler, confidence, top_two_margin
+from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler, confidence
 from specdec_cli.decoding.types import Categorical
 
 
@@ -103,16 +103,15 @@ def test_penalties_follow_llama_cpp():
     s = SamplingSettings(repeat_penalty=2.0, frequency_penalty=0.1, presence_penalty=0.5, penalty_window=4)
     sampler = StandardSampler(s)
     sampler.watch([3, 3, 0, 1, 1, 9])  # the window holds 0, 1, 1, 9; 9 is not in this vocabulary
-    assert sampler._penalised(row, ()).tolist() == pytest.approx([2 / 2 - 0.1 - 0.5, -2 - 0.2 - 0.5, 0.5, 3.0])
+    assert sampler.penalised(row).tolist() == pytest.approx([2 / 2 - 0.1 - 0.5, -2 - 0.2 - 0.5, 0.5, 3.0])
     assert sampler.argmax(row) == 3
     assert sampler.argmax(row, ahead=[3, 3, 3]) == 0  # draft tokens before this row count as history
     assert row.tolist() == [2.0, -1.0, 0.5, 3.0]
 
 
-def test_confidence_and_margin():
+def test_confidence():
     row = np.log(np.array([0.6, 0.3, 0.1], np.float32))
     assert confidence(row) == pytest.approx(0.6)
-    assert top_two_margin(row) == pytest.approx(math.log(2), rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def result_of(trials, arms=tuple(SPEEDS), **changes):
         ],
         "skipped": [], "noise": {"target alone": 0.02}, "costs": None, "summaries": summaries,
         "exactness": {arm: {"identical": 4, "rounding tie": 0, "wrong": 0} for arm in arms[1:]},
-        "divergences": [], "verdicts": {arm: [f"{arm}: a verdict.", "A cause."] for arm in arms[1:]},
+        "notes": [], "divergences": [], "verdicts": {arm: [f"{arm}: a verdict.", "A cause."] for arm in arms[1:]},
         "trials": [trial.to_json() for trial in trials],
         **changes,
     }  # fmt: skip
@@ -139,7 +139,7 @@ def test_hostile_text_stays_text():
 
 def test_a_partial_result_says_so():
     text = words_of(page(result_of(usual()[:4], partial=True, exactness={})))
-    assert text.count("PARTIAL") == 1 and "not checked" in text
+    assert text.count("PARTIAL") == 1 and "not classified" in text
 
 
 def test_divergences_are_marked_counted_and_open():
@@ -230,7 +230,7 @@ def test_without_matplotlib_compare_says_so_before_it_measures(monkeypatch, tmp_
     with pytest.raises(SpecdecError, match="charts need matplotlib") as caught:
         require()
     assert caught.value.hint == 'Install it: pip install "specdec-cli[html]"'
-    monkeypatch.setattr(compare, "_measure", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(compare, "_compare", lambda *_, **__: pytest.fail("measured"))
     run = CliRunner().invoke(app, ["compare", "--limit", "1", "--html", str(tmp_path / "page.html")])
     assert run.exit_code == 1 and "charts need matplotlib" in run.stderr
     assert not list(tmp_path.glob("*.html"))

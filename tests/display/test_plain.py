@@ -85,7 +85,7 @@ def shown(report, baseline=None):
     [
         ("none", None),
         ("identical", BaselineResult(4.0, True)),
-        ("tie", BaselineResult(16.0, False, (5, 0.012))),
+        ("tie", BaselineResult(16.0, False, (5, 0.012, "logits"))),
         ("sampled", BaselineResult(8.0, None)),
     ],
 )

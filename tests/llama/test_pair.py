@@ -12,9 +12,8 @@ from scipy.stats import chi2
 from specdec_cli.cli.session import Session, check_pair
 from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding.accept import rejection
-from specdec_cli.decoding.comparison import first_difference
 from specdec_cli.decoding.report import Report
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler, top_two_margin
+from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Draft
 from specdec_cli.llama.context import N_BATCH, LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
@@ -77,11 +76,11 @@ def test_greedy_equals_the_baseline(k, baseline, capsys):
             events = list(session.events(prompt, seed=0))
             tokens = tokens_of(events)
             assert events[-1].notes == ()
-            position = first_difference(tokens, alone)
-            if position is None:
+            found = session.divergence(prompt, alone, tokens, 0, session.settings)
+            if found is None:
                 identical += 1
                 continue
-            margin = session.margin_after([*prompt, *alone[:position]])
+            position, margin, _ = found
             assert margin < ROUNDING, f"k={k}: differs at {position}, where the margin is {margin}"
             ties += 1
     with capsys.disabled():
@@ -199,12 +198,6 @@ def test_an_aborted_decode_raises_and_the_prefix_stays(target, interrupt):
         context.decode((4,) * 100)
     assert context.length == 3
     context.close()
-
-
-def test_margin(target, context):
-    row = context.decode(target.tokenize("import"))[0]
-    best = np.sort(row)[-2:]
-    assert top_two_margin(row) == pytest.approx(best[1] - best[0])
 
 
 def test_tokenize_and_pieces_are_inverse(target):
