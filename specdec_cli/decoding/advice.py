@@ -153,20 +153,23 @@ def _causes(summary: Summary, mine: Sequence[Trial], costs: Costs, k: int, flat:
 
 
 def _help(summary: Summary, costs: Costs, k: int, measured: Mapping[int, float]) -> list[str]:
-    """Predictions are scaled so that at this arm's own length they give what was measured."""
+    """Predictions are scaled so that at a measured length, this arm's own included, they give what was measured."""
     if summary.speedup is None:
         return []
-    scale = summary.speedup.mean / expected_speedup(costs, summary.per_position, k)
+    own = summary.speedup.mean
+
+    def scaled(at: int, hoped: float) -> float:
+        reference, known = (at, measured[at]) if at in measured else (k, own)
+        return hoped * known / expected_speedup(costs, summary.per_position, reference)
+
     best, gain = best_length(costs, summary.per_position)
     cheap_k, cheap = best_length(costs, summary.per_position, 0.5)
-    gain, cheap = gain * scale, cheap * scale
+    gain, cheap = scaled(best, gain), scaled(cheap_k, cheap)
     said = []
-    if best in measured:
-        gain = measured[best]
-    elif best != k and gain > summary.speedup.mean * 1.03:
+    if best not in measured and best != k and gain > own * 1.03:
         said.append(f"From the measured costs and acceptance, k={best} would give about {gain:.2f}x.")
-    if cheap > 1 and cheap > max(gain, summary.speedup.mean) * 1.05:
+    if cheap > 1 and cheap > max(gain, own) * 1.05:
         said.append(f"A draft of the same quality at half the cost would give about {cheap:.2f}x (at k={cheap_k}).")
-    if max(gain, cheap, *measured.values(), summary.speedup.mean) < 1:
+    if max(gain, cheap, *measured.values(), own) < 1:
         said.append("No draft length pays with this pair on this machine: run the target alone.")
     return said
