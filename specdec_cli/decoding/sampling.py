@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,35 +105,32 @@ class StandardSampler:
         """Apply top-k and top-p. ids and values: what min-p left, or None and the whole row."""
         s = self.settings
         top_k = s.top_k if s.top_k < row.size else 0
-        few = values
-        if ids is not None and (top_k == 0 or values.size <= top_k):
-            # What min-p left is at most the whole mass; top-p cannot cut a token that is a larger share of it.
-            weights = np.exp(np.subtract(values, best, dtype=np.float64))
-            if weights[weights.argmin()] > (1 - s.top_p) * np.add.reduce(weights):
-                return _softmax(ids, values, best, s.temperature)
+        mass = None
         if 0 < top_k < values.size:
             if ids is None:
                 ids, values = _with_the_top(row, top_k)
-            few = np.partition(values, -top_k)[-top_k:]
-            mass = _mass(few, best)
-        elif top_k:
-            mass = _mass(np.partition(_with_the_top(row, top_k)[1], -top_k)[-top_k:], best)
+            kept = _at_least(values, np.partition(values, -top_k)[-top_k], top_k)
+            ids, values = kept if ids is None else ids[kept], values[kept]
         elif ids is None:
             ids, values, mass = _with_the_nucleus(row, best, s.top_p)
-            few = values
-        else:
-            mass = _mass(row, best)
-        falling = few.astype(np.float64)
-        falling.sort()
-        falling = falling[::-1]
-        keep = falling.size
+        weights = np.subtract(values, best, dtype=np.float64)
+        np.exp(weights, out=weights)
         if s.top_p < 1:
-            reached = np.exp(falling - falling[0]).cumsum()
-            keep = min(keep, int(reached.searchsorted(s.top_p * mass)) + 1)
-            if keep == 1:
-                return Categorical(np.array((row.argmax(),)), _CERTAIN)
-        kept = _at_least(values, np.float32(falling[keep - 1]), keep)
-        return _softmax(kept if ids is None else ids[kept], values[kept], best, s.temperature)
+            total = np.add.reduce(weights)
+            # These weights are at most the whole mass: if even the least is a larger share of them than top-p
+            # leaves out, nothing is cut, and the mass need not be known.
+            if weights[weights.argmin()] <= (1 - s.top_p) * total:
+                if mass is None:
+                    mass = total if top_k == ids.size else _mass(row, best, top_k)
+                falling = np.sort(weights)[::-1]
+                keep = int(falling.cumsum().searchsorted(s.top_p * mass)) + 1
+                if keep < falling.size:
+                    kept = _at_least(weights, falling[keep - 1], keep)
+                    ids, weights = ids[kept], weights[kept]
+        if s.temperature != 1:
+            weights **= 1 / s.temperature
+        weights /= np.add.reduce(weights)
+        return Categorical(ids, weights)
 
     def penalised(self, row: Row, ahead: Sequence[int] = ()) -> Row:
         """The row with the tokens of the recent history made less likely, as llama.cpp does it; itself if none is."""
@@ -160,18 +158,18 @@ def _softmax(ids: NDArray[np.int64], logits: Row, best: np.float32, temperature:
     return Categorical(ids, weights)
 
 
-def _mass(logits: Row, best: np.float32) -> float:
-    """The sum of exp(logit - best), in float64."""
-    if logits.size < 1000:
-        return float(np.add.reduce(np.exp(np.subtract(logits, best, dtype=np.float64))))
-    return float(np.exp(logits - best).sum(dtype=np.float64))
+def _mass(row: Row, best: np.float32, top_k: int) -> float:
+    """The sum of exp(logit - best) over the k largest logits, or over all of them for k = 0."""
+    if top_k:
+        row = np.partition(_with_the_top(row, top_k)[1], -top_k)[-top_k:]
+    return float(np.add.reduce(np.exp(row - best), dtype=np.float64))
 
 
-def _with_the_nucleus(row: Row, best: np.float32, top_p: float) -> tuple[NDArray[np.int64] | None, Row, float]:
+def _with_the_nucleus(row: Row, best: np.float32, top_p: float) -> tuple[NDArray[np.int64], Row, float]:
     """Ids and logits that include all that top-p can keep of a whole vocabulary, and the vocabulary's mass.
 
     Where the tail begins is guessed from every 61st token and the guess is checked, so that only the tokens
-    above it are sorted. ids is None for the whole row.
+    above it are sorted.
     """
     weights = np.exp(row - best)
     mass = float(weights.sum(dtype=np.float64))
@@ -179,10 +177,10 @@ def _with_the_nucleus(row: Row, best: np.float32, top_p: float) -> tuple[NDArray
         some = np.sort(row[::61])
         tail = np.exp(some - best).cumsum(dtype=np.float64) * 61
         guess = some[min(int(tail.searchsorted((1 - top_p) * mass * 0.9)), some.size - 1)]
-        ids = (row >= guess).nonzero()[0]
+        ids: NDArray[np.int64] = (row >= guess).nonzero()[0]
         if weights[ids].sum(dtype=np.float64) >= mass * top_p:
             return ids, row[ids], mass
-    return None, row, mass
+    return np.arange(row.size), row, mass
 
 
 def _with_the_top(row: Row, k: int) -> tuple[NDArray[np.int64] | None, Row]:
@@ -199,7 +197,7 @@ def _with_the_top(row: Row, k: int) -> tuple[NDArray[np.int64] | None, Row]:
     return ids, row[ids]
 
 
-def _at_least(values: Row, edge: np.float32, count: int) -> NDArray[np.int64]:
+def _at_least(values: NDArray[np.floating[Any]], edge: np.floating[Any], count: int) -> NDArray[np.int64]:
     """The positions of the `count` values that are `edge` or more, ascending; of ties at the edge the first."""
     kept = (values >= edge).nonzero()[0]
     if kept.size > count:
