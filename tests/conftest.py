@@ -1,5 +1,6 @@
 """Make the helpers beside this file importable from every folder of tests, and keep the user's settings out."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,12 +13,16 @@ DEMO = Path(__file__).parent.parent / "profiles" / "demo"
 
 
 @pytest.fixture(autouse=True)
-def no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No settings but those of a test, for this process and for those it starts."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    # One thread: the bundled pair gains nothing from two, and spinning threads suffer where cores are shared.
-    monkeypatch.setenv("SPECDEC_THREADS", "1")
-    for name in ("NO_COLOR", "FORCE_COLOR", "SPECDEC_DEBUG"):
+    for name in [name for name in os.environ if name.startswith("SPECDEC_")]:
+        monkeypatch.delenv(name)
+    for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
+    # One thread: the bundled pair gains little from two, and spinning threads suffer where cores are shared.
+    monkeypatch.setenv("SPECDEC_THREADS", "1")
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
 
 
 SNAPSHOTS = Path(__file__).parent / "display" / "snapshots"

@@ -24,7 +24,7 @@ _OUTPUT = "Output"
 
 
 def compare(
-    ctx: typer.Context,
+    context: typer.Context,
     prompt: Annotated[list[str] | None, typer.Argument(help="Prompts; without any, a suite is used.")] = None,
     target: opt.Target = None,
     draft: opt.Draft = None,
@@ -71,7 +71,7 @@ def compare(
     presence_penalty: opt.PresencePenalty = None,
     repeat_last_n: opt.RepeatLastN = None,
     seed: opt.Seed = None,
-    ctx_size: opt.Ctx = None,
+    ctx: opt.Ctx = None,
     threads: opt.Threads = None,
     gpu_layers: opt.GpuLayers = None,
     gpu_layers_draft: opt.GpuLayersDraft = None,
@@ -87,14 +87,7 @@ def compare(
         for name, when in results.kept():
             typer.echo(f"{name}  {when:%Y-%m-%d %H:%M}")
         raise typer.Exit
-    flags = {
-        "target": target, "draft": draft, "drafter": drafter, "accept": accept, "draft_tokens": draft_tokens,
-        "draft_min_p": draft_min_p, "max_tokens": max_tokens, "temp": temp, "top_k": top_k, "top_p": top_p,
-        "min_p": min_p, "seed": seed, "ctx": ctx_size, "threads": threads, "gpu_layers": gpu_layers,
-        "gpu_layers_draft": gpu_layers_draft, "repeat_penalty": repeat_penalty,
-        "frequency_penalty": frequency_penalty, "presence_penalty": presence_penalty, "repeat_last_n": repeat_last_n,
-    }  # fmt: skip
-    settings = resolve(*opt.models_named(ctx, profile, flags))
+    settings = resolve(*opt.given(context))
     if repeat < 1:
         raise UsageError(f"repeat cannot be {repeat}", "Give 1 or more; with 1 the machine's noise stays unknown.")
     if json_ and md:

@@ -70,7 +70,23 @@ class Measurement:
     ) -> None:
         """Run every arm on every prompt, each round in the opposite order; keep what an interrupt or error leaves."""
         try:
-            self._run(session, prompts, system, raw, interrupt, update)
+            chosen = self._fitting(session, prompts, system, raw)
+            session.open_contexts(max(len(tokens) for _, tokens in chosen))
+            if not session.drafts:
+                raise SpecdecError(session.notes[-1], "There is nothing to compare without it.")
+            self._about = {**_about(session, self.loaded), "prompts": {prompt.id: prompt.text for prompt, _ in chosen}}
+            for arm in self.arms:  # warm up: pages, caches and clocks; thrown away
+                short = replace(arm.settings, max_tokens=min(_WARM_UP_TOKENS, arm.settings.max_tokens))
+                trial_of(arm.name, "", "", -1, session.events(chosen[0][1], self._seed, settings=short))
+            baselines = {arm.name: arm.baseline for arm in self.arms}
+            total = len(chosen) * self._rounds * len(self.arms)
+            for trial in self._trials(session, chosen):
+                if interrupt.is_set():
+                    raise Interrupted
+                self.trials.append(trial)
+                update(self.trials, total, baselines)
+            self._complete = True
+            self._compare_answers(session, {prompt.id: tokens for prompt, tokens in chosen})
         except Interrupted:
             pass
         except SpecdecError as error:
@@ -78,33 +94,6 @@ class Measurement:
                 raise
             self.error = error
         self.exit_code = interrupt.exit_code
-
-    def _run(
-        self,
-        session: Session,
-        prompts: list[Prompt],
-        system: str | None,
-        raw: bool,
-        interrupt: Interrupt,
-        update: Update,
-    ) -> None:
-        chosen = self._fitting(session, prompts, system, raw)
-        session.open_contexts(max(len(tokens) for _, tokens in chosen))
-        if not session.drafts:
-            raise SpecdecError(session.notes[-1], "There is nothing to compare without it.")
-        self._about = {**_about(session, self.loaded), "prompts": {prompt.id: prompt.text for prompt, _ in chosen}}
-        for arm in self.arms:  # warm up: pages, caches and clocks; thrown away
-            short = replace(arm.settings, max_tokens=min(_WARM_UP_TOKENS, arm.settings.max_tokens))
-            trial_of(arm.name, "", "", -1, session.events(chosen[0][1], self._seed, settings=short))
-        baselines = {arm.name: arm.baseline for arm in self.arms}
-        total = len(chosen) * self._rounds * len(self.arms)
-        for trial in self._trials(session, chosen):
-            if interrupt.is_set():
-                return
-            self.trials.append(trial)
-            update(self.trials, total, baselines)
-        self._complete = True
-        self._compare_answers(session, {prompt.id: tokens for prompt, tokens in chosen})
 
     def _trials(self, session: Session, chosen: list[tuple[Prompt, list[int]]]) -> Iterator[Trial]:
         for at, (prompt, tokens) in enumerate(chosen):

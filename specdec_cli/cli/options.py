@@ -193,16 +193,22 @@ System = Annotated[str | None, typer.Option(help="System message, for models wit
 Stop = Annotated[list[str] | None, typer.Option(help="End the answer at this string; may be repeated.")]
 
 
-def models_named(ctx: typer.Context, profile: str | None, flags: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """Profile and flags without what a stronger source overrides: models named on the command line, one way or
-    the other, count for more than those that SPECDEC_* variables name.
+def given(context: typer.Context) -> tuple[str | None, dict[str, Any]]:
+    """The profile and the settings that a command was given, None where it was not.
+
+    Models named on the command line, one way or the other, count for more than those that SPECDEC_* variables
+    name, so what a weaker source says of them is left out.
     """
-    source = {name: ctx.get_parameter_source(name) for name in ("profile", "target", "draft")}
+    from dataclasses import fields
+
+    from specdec_cli.cli.settings import Settings
+
+    names = {field.name for field in fields(Settings)}
+    flags = {name: value for name, value in context.params.items() if name in names}
+    profile: str | None = context.params["profile"]
+    source = {name: context.get_parameter_source(name) for name in ("profile", "target", "draft")}
     typed = {name for name, where in source.items() if where is not None and where.name == "COMMANDLINE"}
-    if "profile" in typed:
-        return profile, {
-            name: None if name in ("target", "draft") and name not in typed else value for name, value in flags.items()
-        }
-    if "target" in typed:
-        return None, {name: None if name == "draft" and name not in typed else value for name, value in flags.items()}
+    if "profile" in typed or "target" in typed:
+        flags.update({name: None for name in ("target", "draft") if name not in typed})
+        profile = profile if "profile" in typed else None
     return profile, flags

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    ctx: typer.Context,
+    context: typer.Context,
     prompt: Annotated[str | None, typer.Argument(help="The prompt; joined with what is piped in.")] = None,
     target: opt.Target = None,
     draft: opt.Draft = None,
@@ -55,7 +55,7 @@ def run(
     presence_penalty: opt.PresencePenalty = None,
     repeat_last_n: opt.RepeatLastN = None,
     seed: opt.Seed = None,
-    ctx_size: opt.Ctx = None,
+    ctx: opt.Ctx = None,
     threads: opt.Threads = None,
     gpu_layers: opt.GpuLayers = None,
     gpu_layers_draft: opt.GpuLayersDraft = None,
@@ -64,34 +64,12 @@ def run(
     from specdec_cli.cli import prompt as prompts
     from specdec_cli.cli.settings import resolve
 
-    flags = {
-        "target": target,
-        "draft": draft,
-        "drafter": drafter,
-        "accept": accept,
-        "draft_tokens": draft_tokens,
-        "draft_min_p": draft_min_p,
-        "max_tokens": max_tokens,
-        "temp": temp,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repeat_penalty": repeat_penalty,
-        "frequency_penalty": frequency_penalty,
-        "presence_penalty": presence_penalty,
-        "repeat_last_n": repeat_last_n,
-        "seed": seed,
-        "ctx": ctx_size,
-        "threads": threads,
-        "gpu_layers": gpu_layers,
-        "gpu_layers_draft": gpu_layers_draft,
-    }
-    settings = resolve(*opt.models_named(ctx, profile, flags))
+    settings = resolve(*opt.given(context))
     if settings.seed is None:  # drawn here, so that the trace and the report name it
         settings = replace(settings, seed=secrets.randbits(32))
     text = prompts.gather(prompt, file)
     if text is None:
-        typer.echo(ctx.get_help())
+        typer.echo(context.get_help())
         raise typer.Exit(2)
     request = _Request(text, raw, system, tuple(stop or ()), baseline, json_, quiet, trace)
     raise typer.Exit(_execute(settings, request))

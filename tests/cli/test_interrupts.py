@@ -1,0 +1,116 @@
+"""Ctrl-C and SIGTERM at every moment: nothing is lost, nothing is left behind."""
+
+import json
+import os
+import pty
+import re
+import signal
+import time
+
+import pytest
+from driver import (
+    ESCAPE,
+    PROMPT,
+    read_terminal,
+    start,
+)
+
+# --- Ctrl-C ------------------------------------------------------------------------------------------------------
+
+
+def interrupt(process, send: int = signal.SIGINT) -> tuple[int, str, str]:
+    """Send a signal; the exit code, and what was still written. The 0.3 s allowed, plus the process's own end."""
+    started = time.monotonic()
+    process.send_signal(send)
+    out, err = process.communicate(timeout=20)
+    assert time.monotonic() - started < 1.0
+    assert b"Traceback" not in err and b"KeyboardInterrupt" not in err
+    return process.returncode, out.decode(), err.decode()
+
+
+def wait_for(process, condition) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("delay", [0, 0.005, 0.02])
+def test_interrupted_while_loading(delay):
+    main, side = pty.openpty()
+    try:
+        process = start("run", PROMPT * 500, "-n", 1000, "-c", 8192, stderr=side, env={**os.environ, "TERM": "xterm"})
+        os.close(side)
+        read_terminal(main, until=b"loading")
+        time.sleep(delay)
+        started = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        errors = read_terminal(main).decode()
+        assert process.wait(20) == 130 and time.monotonic() - started < 1.0
+        assert "Traceback" not in errors and "interrupted" in errors
+    finally:
+        process.kill()
+        process.stdout.close()
+        os.close(main)
+
+
+def test_interrupted_in_a_long_prefill(tmp_path):
+    """Reading this prompt takes half a minute; loading the models, a fraction of a second."""
+    (tmp_path / "long.txt").write_text("def f(x): return x + 1\n" * 2500)
+    process = start("run", "-f", tmp_path / "long.txt", "-c", 32768, "--trace", tmp_path / "trace.jsonl")
+    wait_for(process, (tmp_path / "trace.jsonl").exists)
+    time.sleep(2)
+    code, out, err = interrupt(process)
+    assert (code, out.strip()) == (130, "")
+    assert "interrupted after 0 tokens" in err and "memory" in err
+    assert [json.loads(line)["event"] for line in (tmp_path / "trace.jsonl").read_text().splitlines()] == [
+        "run",
+        "done",
+    ]
+
+
+@pytest.mark.parametrize(("send", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_interrupted_while_decoding(tmp_path, send, expected):
+    trace = tmp_path / "trace.jsonl"
+    process = start("run", "def f(x):", "-c", 16384, "-n", 16000, "--trace", trace)
+    first = b""
+    while len(first) < 200:
+        first += os.read(process.stdout.fileno(), 200 - len(first))
+    code, rest, err = interrupt(process, send)
+    assert code == expected
+    steps = [line for line in map(json.loads, trace.read_text().splitlines()) if line["event"] == "step"]
+    text = "".join(token["text"] for step in steps for token in step["tokens"])
+    assert len(steps) > 5 and (first.decode() + rest).rstrip("\n") == text.rstrip("\n")
+    assert f"interrupted after {sum(len(step['tokens']) for step in steps)} tokens" in err and "acceptance" in err
+
+
+def test_interrupted_with_json_gives_the_partial_object(tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    process = start("run", "def f(x):", "-c", 16384, "-n", 16000, "--json", "--trace", trace)
+    wait_for(
+        process, lambda: trace.exists() and trace.stat().st_size > 0
+    )  # the first steps have been buffered and written
+    code, out, err = interrupt(process)
+    found = json.loads(out)
+    assert (code, err, found["finish_reason"]) == (130, "", "interrupted")
+    assert found["completion_tokens"] == len(found["tokens"]) > 0 and found["text"]
+
+
+def test_interrupted_in_the_live_view_leaves_the_terminal_as_it_was():
+    main, side = pty.openpty()
+    process = start(
+        "run", "def f(x):", "-c", 16384, "-n", 16000, stdout=side, stderr=side, env={**os.environ, "TERM": "xterm"}
+    )
+    os.close(side)
+    try:
+        read_terminal(main, until=b"tokens/s")
+        process.send_signal(signal.SIGINT)
+        rest = read_terminal(main).decode()
+        assert process.wait(20) == 130
+        assert "interrupted after" in rest and "Traceback" not in rest
+        for private in re.findall(r"\x1b\[\?(\d+)h", rest):  # every mode that was set is reset
+            assert rest.rfind(f"{ESCAPE}[?{private}l") > rest.rfind(f"{ESCAPE}[?{private}h")
+        assert f"{ESCAPE}[?25l" not in rest and f"{ESCAPE}[?1049h" not in rest
+    finally:
+        process.kill()
+        os.close(main)
