@@ -145,8 +145,7 @@ def _open_trace(path: Path, settings: Settings) -> Trace:
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None
     names = ("target", "draft", "drafter", "accept", "draft_tokens", "max_tokens", "temp", "seed")
-    known = {name: getattr(settings, name) for name in names}
-    return Trace(out, {name: value for name, value in known.items() if name != "seed" or value is not None})
+    return Trace(out, {name: getattr(settings, name) for name in names})
 
 
 def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome:
