@@ -61,7 +61,7 @@ def require() -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
-        raise SpecdecError("charts need matplotlib", 'Install it: pip install "specdec-cli[html]"') from None
+        raise SpecdecError("charts need matplotlib", "Install it: pip install matplotlib") from None
 
 
 def charts(result: dict[str, Any]) -> list[Chart]:

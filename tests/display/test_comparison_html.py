@@ -229,7 +229,7 @@ def test_without_matplotlib_compare_says_so_before_it_measures(monkeypatch, tmp_
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(SpecdecError, match="charts need matplotlib") as caught:
         require()
-    assert caught.value.hint == 'Install it: pip install matplotlib'
+    assert caught.value.hint == "Install it: pip install matplotlib"
     monkeypatch.setattr(compare, "_compare", lambda *_, **__: pytest.fail("measured"))
     run = CliRunner().invoke(app, ["compare", "--limit", "1", "--html", str(tmp_path / "page.html")])
     assert run.exit_code == 1 and "charts need matplotlib" in run.stderr
