@@ -92,8 +92,8 @@ class Session:
             path = pair.draft_path
             self._draft = self._unless_it_fails(lambda: Model(path, settings.gpu_layers_draft, interrupt))
         self.load_s = perf_counter() - started
-        if settings.ctx and settings.ctx > self.target.n_ctx_train:
-            trained = self.target.n_ctx_train
+        trained = self.target.n_ctx_train
+        if settings.ctx and 0 < trained < settings.ctx:
             self.notes += (f"-c {settings.ctx:,} is more than the {trained:,} tokens that the target was trained on",)
 
     def __enter__(self) -> Session:
