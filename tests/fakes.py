@@ -91,8 +91,8 @@ class FakeTarget:
 class FakeDraftModel:
     """A `DraftModel` over a table; `decoded` lists (position, token) of everything ever decoded."""
 
-    def __init__(self, table: Table | Counting, n_ctx: int = 4096) -> None:
-        self.n_ctx, self.n_vocab = n_ctx, table.n_vocab
+    def __init__(self, table: Table | Counting, n_ctx: int = 4096, max_rows: int = 32) -> None:
+        self.n_ctx, self.n_vocab, self.max_rows = n_ctx, table.n_vocab, max_rows
         self._table = table
         self._cache: list[int] = []
         self.decoded: list[tuple[int, int]] = []
@@ -101,13 +101,16 @@ class FakeDraftModel:
     def length(self) -> int:
         return len(self._cache)
 
-    def decode(self, tokens: Sequence[int]) -> Logits:
+    def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
         assert tokens, "an empty decode"
+        assert not all_rows or len(tokens) <= self.max_rows, "more rows than it was opened for"
+        rows = []
         for token in tokens:
             self.decoded.append((len(self._cache), token))
             self._cache.append(token)
+            rows.append(self._table.row(self._cache))
         assert len(self._cache) <= self.n_ctx
-        return self._table.row(self._cache)[None]
+        return np.stack(rows if all_rows else rows[-1:])
 
     def checkpoint(self) -> None:
         pass
@@ -138,6 +141,35 @@ class ScriptedDrafter:
 
     def observe(self, step: Step) -> None:
         self.observed.append(step)
+
+
+class ScriptedPolicy:
+    """Limits drafts to the given lengths one after the other, then to nothing; `missed` is what hindsight tells it."""
+
+    why = ""
+    uses_confidence = False
+
+    def __init__(self, limits: Iterable[int]) -> None:
+        self._limits = iter(limits)
+        self.missed: list[tuple[float, float]] = []
+
+    def begin(self, prompt_tokens: int) -> None:
+        pass
+
+    def limit(self, room: int) -> int:
+        return min(next(self._limits, 0), room)
+
+    def hindsight(self, confidence: float, outcome: float) -> None:
+        self.missed.append((confidence, outcome))
+
+    def look(self, drafted: int) -> bool:
+        return True
+
+    def go_on(self, drafted: int, confidence: float) -> bool:
+        return True
+
+    def observe(self, step: Step) -> None:
+        pass
 
 
 def piece(token: int) -> bytes:

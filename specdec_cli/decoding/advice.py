@@ -4,42 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from specdec_cli.decoding.comparison import Interval, Summary, Trial
+from specdec_cli.decoding.costs import Costs, Curve
 
 _LONGEST = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What a step is made of on this machine, in seconds.
-
-    verify: rows -> seconds, as measured; between measured points a straight line, beyond them the steeper of the
-            last slope and the average one, for the curve is jagged and hope is no measurement.
-    draft:  per drafted token. other: per step, whatever it drafts.
-    """
-
-    verify: dict[int, float]
-    draft: float
-    other: float
-
-    def verify_s(self, rows: int) -> float:
-        """Seconds to verify so many rows."""
-        if rows in self.verify:
-            return self.verify[rows]
-        known = sorted(self.verify)
-        if len(known) == 1:
-            return self.verify[known[0]]
-        if rows > known[-1]:
-            slope = max(self._slope(known[-2], known[-1]), self._slope(known[0], known[-1]))
-            return self.verify[known[-1]] + slope * (rows - known[-1])
-        above = next(n for n in known if n > rows)
-        below = known[known.index(above) - 1]
-        return self.verify[below] + self._slope(below, above) * (rows - below)
-
-    def _slope(self, low: int, high: int) -> float:
-        return (self.verify[high] - self.verify[low]) / (high - low)
 
 
 def costs_of(trials: Sequence[Trial]) -> Costs | None:
@@ -57,7 +26,8 @@ def costs_of(trials: Sequence[Trial]) -> Costs | None:
         return None
     drafting = [(trial.draft_s - trial.draft_prefill_s) / trial.drafted for trial in trials if trial.drafted]
     other = [(trial.sample_s + trial.overhead_s) / trial.steps for trial in trials if trial.steps]
-    return Costs(verify, statistics.median(drafting) if drafting else 0.0, statistics.median(other) if other else 0.0)
+    drafts = Curve({1: statistics.median(drafting) if drafting else 0.0})
+    return Costs(Curve(verify), drafts, statistics.median(other) if other else 0.0)
 
 
 def expected_tokens(per_position: Sequence[float], k: int) -> float:
@@ -71,8 +41,8 @@ def expected_tokens(per_position: Sequence[float], k: int) -> float:
 
 def expected_speedup(costs: Costs, per_position: Sequence[float], k: int, draft_factor: float = 1.0) -> float:
     """Tokens per second at draft length k over those of the target alone. draft_factor scales the draft's cost."""
-    alone = costs.verify_s(1) + costs.other
-    step = k * costs.draft * draft_factor + costs.verify_s(k + 1) + costs.other
+    alone = costs.verify(1) + costs.other
+    step = k * costs.draft(1) * draft_factor + costs.verify(k + 1) + costs.other
     return expected_tokens(per_position, k) * alone / step
 
 
@@ -87,13 +57,14 @@ def verdict(
     summary: Summary,
     trials: Sequence[Trial],
     costs: Costs | None,
-    measured: Mapping[int, float] | None = None,
+    measured: Mapping[int, float] | None,
     experts: int = 0,
 ) -> list[str]:
     """An arm's result in sentences: the finding, its causes, what would help.
 
     trials: this arm's and the baseline's. measured: speedups at the draft lengths that were tried with settings
-    otherwise the same. experts: of the target, 0 for a dense model.
+    otherwise the same; None if this arm's length adapts itself, so that there is none to advise. experts: of the
+    target, 0 for a dense model.
     """
     said = [_finding(summary.arm, summary.speedup)]
     mine = [trial for trial in trials if trial.arm == summary.arm]
@@ -105,7 +76,9 @@ def verdict(
     if not summary.per_position or costs is None:
         return said
     k = max(len(trial.reached) for trial in mine)
-    flat = costs.verify_s(k + 1) / costs.verify_s(1)
+    if measured is None:  # of a length that adapts, the usual one says more than the longest
+        k = max(1, round(sum(trial.drafted for trial in mine) / sum(trial.steps for trial in mine)))
+    flat = costs.verify(k + 1) / costs.verify(1)
     if not faster:
         said += _causes(summary, mine, costs, k, flat)
     if experts and flat > 1.3:
@@ -113,7 +86,7 @@ def verdict(
             f"The target is a mixture of {experts} experts: several tokens at once wake more experts than one does, "
             "so checking a draft costs more than in a dense model."
         )
-    return said + _help(summary, costs, k, measured or {})
+    return said if measured is None else said + _help(summary, costs, k, measured)
 
 
 def _finding(arm: str, speedup: Interval | None) -> str:
@@ -143,7 +116,7 @@ def _causes(summary: Summary, mine: Sequence[Trial], costs: Costs, k: int, flat:
     decoding = sum(trial.decode_s for trial in mine)
     share = sum(trial.draft_s - trial.draft_prefill_s for trial in mine) / decoding if decoding else 0.0
     if share > 0.3:
-        cost = costs.draft / costs.verify_s(1)
+        cost = costs.draft(1) / costs.verify(1)
         said.append(f"Drafting takes {share:.0%} of the time: one draft token costs {cost:.0%} of a target token.")
     if summary.acceptance_rate is not None and summary.acceptance_rate < 0.5:
         said.append(f"Acceptance is low: {summary.acceptance_rate:.0%} of what was drafted.")

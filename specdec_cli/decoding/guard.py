@@ -17,35 +17,49 @@ class Speculation:
     n_vocab: the target's; a draft with a token outside it would make the whole batch fail.
     """
 
-    def __init__(self, drafter: Drafter, policy: LengthPolicy, n_vocab: int) -> None:
+    def __init__(self, drafter: Drafter, policy: LengthPolicy, n_vocab: int, prompt: Sequence[int]) -> None:
         self.note: str | None = None
         self._drafter = drafter
         self._policy = policy
         self._n_vocab = n_vocab
+        self._prompt = prompt
+        self._started = False
+        self._guarded(lambda: policy.begin(len(prompt)), None)
 
-    def start(self, prompt: Sequence[int]) -> int:
-        """Let the drafter read the prompt. Returns the number of tokens that a model had to decode."""
-        return self._guarded(lambda: self._drafter.start(prompt), 0)
+    @property
+    def why(self) -> str:
+        """Why the last draft had its length."""
+        return self._policy.why if self.note is None else ""
+
+    def budget(self, room: int) -> int:
+        """How many tokens to draft at most, up to `room`."""
+        if self.note is not None:
+            return 0
+        return self._guarded(lambda: min(self._policy.limit(room), room), 0)
+
+    def start(self) -> int:
+        """Before the first draft, let the drafter read the prompt. Returns the tokens that a model had to decode."""
+        if self._started:
+            return 0
+        self._started = True
+        return self._guarded(lambda: self._drafter.start(self._prompt), 0)
 
     def observe(self, step: Step) -> None:
         """Tell drafter and policy what became of the last draft."""
         if self.note is None:
             self._guarded(lambda: self._observe(step), None)
 
-    def propose(self, context: Sequence[int], room: int) -> Draft:
-        """A draft of at most `room` tokens that the target can verify; empty when there is no use in one."""
-        if self.note is not None:
+    def propose(self, context: Sequence[int], budget: int) -> Draft:
+        """A draft of at most `budget` tokens that the target can verify; empty when there is no use in one."""
+        if self.note is not None or budget < 1:
             return NO_DRAFT
-        return self._guarded(lambda: self._propose(context, room), NO_DRAFT)
+        return self._guarded(lambda: self._propose(context, budget), NO_DRAFT)
 
     def _observe(self, step: Step) -> None:
         self._drafter.observe(step)
         self._policy.observe(step)
 
-    def _propose(self, context: Sequence[int], room: int) -> Draft:
-        budget = min(self._policy.limit(), room)
-        if budget < 1:
-            return NO_DRAFT
+    def _propose(self, context: Sequence[int], budget: int) -> Draft:
         draft = self._drafter.propose(context, budget, self._policy)
         if len(draft.tokens) > budget:
             raise ValueError(f"it proposed {len(draft.tokens)} tokens where {budget} were asked for")

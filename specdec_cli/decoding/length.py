@@ -1,11 +1,17 @@
-"""Draft-length policies: how many tokens are worth drafting. A policy that adapts goes beside this one."""
+"""Draft-length policies: how many tokens are worth drafting. `AutoLength` is the one behind `-k auto`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from specdec_cli.decoding.calibration import Calibration, bin_of
+from specdec_cli.decoding.costs import CostModel
 from specdec_cli.decoding.errors import UsageError
+from specdec_cli.decoding.planning import Plan, solve
 from specdec_cli.decoding.types import Step
+
+LONGEST = 16
+"""The longest draft that `auto` considers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +25,7 @@ class FixedLength:
         if self.tokens < 1:
             raise UsageError(
                 f"the number of draft tokens cannot be {self.tokens}",
-                "Give -k 1 or more; to run the target alone, use --drafter none.",
+                "Give -k 1 or more, or auto; to run the target alone, use --drafter none.",
             )
         if not 0 <= self.min_p < 1:
             raise UsageError(f"draft-min-p cannot be {self.min_p}", "Give a number in [0, 1); 0 is off.")
@@ -28,11 +34,242 @@ class FixedLength:
     def uses_confidence(self) -> bool:
         return self.min_p > 0
 
-    def limit(self) -> int:
-        return self.tokens
+    @property
+    def why(self) -> str:
+        return ""
+
+    def begin(self, prompt_tokens: int) -> None:
+        """A fixed length does not depend on the prompt."""
+
+    def limit(self, room: int) -> int:
+        return min(self.tokens, room)
+
+    def hindsight(self, confidence: float, outcome: float) -> None:
+        """A fixed length learns nothing."""
+
+    def look(self, drafted: int) -> bool:
+        return True
 
     def go_on(self, drafted: int, confidence: float) -> bool:
         return confidence >= self.min_p
 
     def observe(self, step: Step) -> None:
         """A fixed length learns nothing."""
+
+
+# All that is spent or saved is counted in seconds of steps of the target alone.
+_SHARE = 0.003
+"""The share of the time that may go to finding out whether drafting pays now."""
+_SAVED = 0.25
+"""The share of what drafting has gained that may go the same way."""
+_START, _LEASH, _FRESH, _REFILL = 2.5, 8.0, 2.0, 2.0
+"""What drafts may lose, all told, before drafting stops whatever is expected of it: at first; at most, after gains;
+at least, when a new run begins; and again, after reading on said that it pays."""
+_HICCUP = 4.0
+"""The most that one step can have lost by itself; beyond that it was the machine."""
+_LEAST_REVIEW = 24
+"""Tokens to have missed before the draft model reads on just to learn: fewer say too little for a pass."""
+_OPTIMISM = 1.0
+"""Standard deviations by which acceptance is raised to ask whether drafting might pay."""
+_NAP = 7
+"""Once it is clear that a step is not worth a draft, so many more go by unasked."""
+_PROBE_EVERY = 96
+"""Steps between two that draft nothing, only to know what such a step costs."""
+_FIRST_PAUSE, _LONGEST_PAUSE, _LONGEST_IDLE = 8, 32, 256
+"""Steps between two plans: a plan costs some 0.15 ms. The pause doubles, up to these, for less and less is news."""
+_HORIZON = 256
+"""Tokens over which reading what the draft model has missed must pay for itself, if the answer may be so long."""
+_FIRST_LENGTH, _KNOWN = 2, 64
+"""While fewer than so many confidences have been seen, a run begins with short drafts; the longest allowed doubles
+each time that all of it is accepted."""
+
+_WORTH_IT = "worth it"
+_UNSURE = "the draft is unsure"
+_NOT_WORTH_IT = "drafting does not pay"
+_PROBE = "timing the target alone"
+_TRIAL = "trying again"
+
+
+class AutoLength:
+    """As many tokens as pay, step by step, none included: `-k auto`.
+
+    Drafting goes on while the chance that the next token is reached and accepted outweighs its share of drafting
+    and verification time; `planning` turns that into thresholds. Where drafting does not pay, the draft model is
+    left behind; now and then, from savings, it reads what it has missed in one pass and learns how often it would
+    have been right. While it is uncertain whether drafting pays, it is tried. Whatever drafts really lose against
+    the target alone comes off a leash, and when that is used up drafting stops, however good it is believed to be:
+    the loss is bounded even where the estimates are wrong. Now and then a step drafts nothing, to know its cost.
+
+    It looks at the draft's confidence before a token is drawn and at the verdicts on earlier steps; never at the
+    target's logits of the same step. One object may serve successive runs of a pair: what was learned stays. Its
+    state does not grow.
+    """
+
+    uses_confidence = True
+
+    def __init__(self, costs: CostModel, calibration: Calibration) -> None:
+        self.why = ""
+        self._costs = costs
+        self._calibration = calibration
+        self._alone = costs.alone() - costs.other
+        self._leash = _START * self._alone
+        self._savings = self._gained = 0.0
+        self._behind = 1
+        """Tokens that the draft model has not read, the pending one included."""
+        self._allowed = _FIRST_LENGTH
+        self._steps = self._since_probe = self._nap = 0
+        self._pause = self._next_plan = _FIRST_PAUSE
+        self._pays = True
+        self._plan, self._optimism, self._pays = self._outlook(rounds=20)
+        # Of the draft in hand:
+        self._bins: list[int] = []
+        self._reach = 1.0
+        self._reviews = self._taught = False
+        self._invested = 0.0
+
+    @property
+    def expected_speedup(self) -> float:
+        """Against the target alone, by what is known now."""
+        return self._plan.speedup if self._pays else 1.0
+
+    def begin(self, prompt_tokens: int) -> None:
+        self._costs.skip()
+        self._leash = max(self._leash, _FRESH * self._alone)
+        self._behind = prompt_tokens + 1
+        self._nap = 0
+        if self._calibration.looks < _KNOWN:
+            self._allowed = _FIRST_LENGTH
+
+    def limit(self, room: int) -> int:
+        if self._nap:
+            return 0
+        self._bins, self._reach, self._reviews, self._taught, self._invested = [], 1.0, False, False, 0.0
+        self.why = ""
+        if room < 1:
+            return 0
+        if self._steps >= self._next_plan:
+            self._replan()
+        reading = self._costs.draft(self._behind)
+        if self._pays and self._leash > 0 and self._repays(reading, room):
+            self._since_probe += 1
+            if self._since_probe < _PROBE_EVERY:
+                if self._behind > 2:
+                    self._invested = reading - self._costs.draft()
+                return min(self._allowed, room)
+            self._since_probe = 0
+            self.why = _PROBE
+            return 0
+        self._since_probe = 0
+        self._reviews = self._behind > _LEAST_REVIEW and self._savings >= reading
+        if self._reviews:
+            self._savings -= reading
+            self._invested = reading - self._costs.draft()
+            return min(self._allowed, room)
+        self.why = _NOT_WORTH_IT
+        return 0
+
+    def hindsight(self, confidence: float, outcome: float) -> None:
+        at = bin_of(confidence)
+        self._calibration.look(at)
+        self._calibration.learn(at, outcome)
+        self._taught = True
+
+    def look(self, drafted: int) -> bool:
+        return self._reach >= self._plan.look[drafted]
+
+    def go_on(self, drafted: int, confidence: float) -> bool:
+        at = bin_of(confidence)
+        self._bins.append(at)
+        self._calibration.look(at)
+        if drafted == 0 and self._reviews and not self._again():
+            self.why = _NOT_WORTH_IT if self._taught else _TRIAL
+            return not self._taught  # where reading taught nothing, one token is put to the test
+        reach = self._reach * self._calibration.rate(at, self._optimism)
+        if reach < self._plan.add[drafted]:
+            self.why = _UNSURE
+            return False
+        self._reach = reach
+        self.why = _WORTH_IT
+        return True
+
+    def observe(self, step: Step) -> None:
+        if self._nap:  # nothing was decided, and nothing is to be learned
+            self._nap -= 1
+            self._behind += 1
+            return
+        bins, costs = self._bins, self._costs
+        drafted, accepted = len(step.drafted), step.accepted
+        costs.observe(step, passes=len(bins) if self._behind <= 2 else 0)
+        seconds = step.draft_s + step.verify_s + step.sample_s
+        if drafted or bins:
+            self._learn(drafted, accepted, seconds)
+        else:
+            self._behind += 1
+            if self.why is _NOT_WORTH_IT:
+                self._nap = _NAP
+                costs.skip()
+                seconds *= 1 + _NAP
+                self._calibration.wait(1 + _NAP)
+        self._steps += 1 + self._nap
+        most = max(_REFILL * self._alone + _SAVED * self._gained, 1.2 * costs.draft(self._behind))
+        self._savings = min(self._savings + _SHARE * seconds, most)
+
+    def _learn(self, drafted: int, accepted: int, seconds: float) -> None:
+        """Outcomes of a draft, and what it has gained or lost."""
+        bins, alone = self._bins, self._alone
+        for at in bins[:accepted]:
+            self._calibration.learn(at, 1.0)
+        if accepted < min(drafted, len(bins)):
+            self._calibration.learn(bins[accepted], 0.0)
+        gain = (accepted + 1) * alone - seconds + self._invested
+        gain = max(gain, -_HICCUP * alone)
+        self._gained += gain
+        self._leash = min(self._leash + gain, _LEASH * alone)
+        self._savings = max(self._savings + _SAVED * gain, 0.0)
+        self._behind = 1 + (accepted == drafted > 0)
+        if accepted == drafted >= self._allowed:
+            self._allowed = min(2 * self._allowed, self._costs.longest)
+
+    def _repays(self, reading: float, room: int) -> bool:
+        """Whether reading what the draft model has missed is soon made up for."""
+        if self._behind <= 2:
+            return True
+        saved = min(room, _HORIZON) * (1 / self._plan.alone - 1 / self._plan.throughput)
+        return saved > reading - self._costs.draft()
+
+    def _again(self) -> bool:
+        """After reading on: whether drafting pays now, with a new leash out of the savings."""
+        if self._leash <= 0:
+            more = max(min(_REFILL * self._alone, self._savings), 0.0)
+            self._savings -= more
+            self._leash += more
+        self._pause = _FIRST_PAUSE  # much may be new
+        self._replan()
+        return self._pays
+
+    def _replan(self) -> None:
+        self._plan, self._optimism, self._pays = self._outlook(rounds=1)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE if self._pays else _LONGEST_IDLE)
+        self._next_plan = self._steps + self._pause
+
+    def _outlook(self, rounds: int) -> tuple[Plan, float, bool]:
+        """The plan, the optimism it is made with, and whether to draft by it: as expected, or else as hoped."""
+        costs, calibration = self._costs, self._calibration
+        self._alone = costs.alone() - costs.other
+        verify, draft = costs.verify(), costs.draft()
+        throughput = self._plan.throughput if self._steps else 0.0
+
+        def planned(optimism: float) -> tuple[Plan, float, bool]:
+            rates = calibration.rates(optimism)
+            plan = solve(rates, calibration.seen, verify, draft, costs.other, throughput, rounds)
+            return plan, optimism, plan.drafts
+
+        # What was true the last time is asked first: mostly it settles the matter.
+        if self._pays:
+            expected = planned(0.0)
+            return expected if expected[2] else planned(_OPTIMISM)
+        hoped = planned(_OPTIMISM)
+        if not hoped[2]:
+            return hoped
+        expected = planned(0.0)
+        return expected if expected[2] else hoped

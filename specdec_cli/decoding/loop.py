@@ -58,8 +58,8 @@ def generate(
     """
     context = list(prompt)
     sampler.watch(context)
-    speculation = Speculation(drafter, policy, target.n_vocab)
-    draft, draft_s, verify_s, index = NO_DRAFT, 0.0, 0.0, 0
+    speculation = Speculation(drafter, policy, target.n_vocab, prompt)
+    draft, draft_s, verify_s, index, why = NO_DRAFT, 0.0, 0.0, 0, ""
     reason: FinishReason | None = None
     started = perf_counter()
     try:
@@ -82,6 +82,7 @@ def generate(
                 verify_s=verify_s,
                 sample_s=sample_s,
                 at=perf_counter() - started,
+                why=why,
             )
             yield step
             reason = reason or _stopped(ending, len(context) > target.n_ctx)
@@ -94,14 +95,14 @@ def generate(
             before = perf_counter()
             if index > 0:
                 speculation.observe(step)
-            elif read := speculation.start(prompt):
+            room = min(ending.max_tokens - len(context) + len(prompt) - 1, target.n_ctx - len(context))
+            budget = min(speculation.budget(room), target.max_draft)
+            if budget and (read := speculation.start()):
                 now = perf_counter()
                 yield Prefill("draft", read, now - before, now - started)
                 before = perf_counter()
-            room = min(
-                ending.max_tokens - len(context) + len(prompt) - 1, target.n_ctx - len(context), target.max_draft
-            )
-            draft = speculation.propose(context, room)
+            draft = speculation.propose(context, budget)
+            why = speculation.why
             after = perf_counter()
             logits = target.verify(context[-1], draft)
             draft_s, verify_s = after - before, commit_s + perf_counter() - after

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from specdec_cli.decoding.types import Done, Event, FinishReason, Prefill, Step
 
+LEAST_PROBES = 4
+"""Steps without a draft that it takes to say what the target alone would do."""
+
 
 @dataclass(slots=True)
 class Report:
@@ -28,6 +31,10 @@ class Report:
     """kept[i]: how often position i of a draft was accepted."""
     histogram: list[int] = field(default_factory=list)
     """histogram[n]: steps in which exactly n draft tokens were accepted."""
+    lengths: list[int] = field(default_factory=list)
+    """lengths[n]: steps in which exactly n tokens were drafted."""
+    plain_s: float = 0.0
+    """Verification and sampling in the steps that drafted nothing: what the target alone costs in this very context."""
     prefill_s: float = 0.0
     ttft_s: float = 0.0
     draft_s: float = 0.0
@@ -80,9 +87,10 @@ class Report:
         for i in range(drafted):
             self.reached[i] += 1
             self.kept[i] += i < step.accepted
-        while len(self.histogram) <= step.accepted:
-            self.histogram.append(0)
-        self.histogram[step.accepted] += 1
+        _count(self.histogram, step.accepted)
+        _count(self.lengths, drafted)
+        if not drafted:
+            self.plain_s += step.verify_s + step.sample_s
 
     @property
     def emitted(self) -> int:
@@ -123,6 +131,21 @@ class Report:
         """What was neither drafting, verifying nor sampling: bookkeeping and the display."""
         return max(self.decode_s - self.draft_s - self.verify_s - self.sample_s, 0.0)
 
+    @property
+    def probes(self) -> int:
+        """Steps that drafted nothing, between others that did."""
+        return self.lengths[0] if self.drafted else 0
+
+    @property
+    def probed_tokens_per_s(self) -> float | None:
+        """The target alone, by this run's own steps without a draft; None where they are too few.
+
+        To each, the average step's share of what is neither drafting, verifying nor sampling is added.
+        """
+        if self.probes < LEAST_PROBES:
+            return None
+        return 1 / (self.plain_s / self.probes + self.overhead_s / self.steps)
+
     def stats_json(self) -> dict[str, object]:
         """The `stats` object of `run --json`."""
         return {
@@ -134,6 +157,7 @@ class Report:
             "tokens_per_step": self.tokens_per_step,
             "per_position": self.per_position,
             "histogram": self.histogram,
+            "lengths": self.lengths,
         }
 
     def timing_json(self, load_s: float) -> dict[str, object]:
@@ -150,3 +174,9 @@ class Report:
             "sample_s": self.sample_s,
             "overhead_s": self.overhead_s,
         }
+
+
+def _count(histogram: list[int], at: int) -> None:
+    while len(histogram) <= at:
+        histogram.append(0)
+    histogram[at] += 1

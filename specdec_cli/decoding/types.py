@@ -142,6 +142,8 @@ class Step:
     verify_s: float
     sample_s: float
     at: float
+    why: str = ""
+    """Why the draft has this length, where the length policy has something to say."""
 
     def to_json(self) -> dict[str, Any]:
         return {"event": "step", **asdict(self)}
@@ -170,12 +172,31 @@ class LengthPolicy(Protocol):
     """
 
     @property
-    def uses_confidence(self) -> bool:
-        """Whether `go_on` needs the draft's confidence, which costs a softmax a token."""
+    def why(self) -> str:
+        """Why the last draft had its length; empty where there is nothing to say."""
         ...
 
-    def limit(self) -> int:
-        """The most tokens to draft in the coming step; 0 verifies the pending token alone."""
+    @property
+    def uses_confidence(self) -> bool:
+        """Whether `go_on` needs the draft's confidence, which may cost a softmax a token."""
+        ...
+
+    def begin(self, prompt_tokens: int) -> None:
+        """An answer to a prompt of so many tokens begins; the drafter has read nothing of it."""
+        ...
+
+    def limit(self, room: int) -> int:
+        """The most tokens to draft in the coming step; 0 verifies the pending token alone. room: how many tokens may
+        still follow the pending one before the answer or the context is full.
+        """
+        ...
+
+    def hindsight(self, confidence: float, outcome: float) -> None:
+        """At a place that went by without a draft, the draft would have been so sure, and so often right (0 to 1)."""
+        ...
+
+    def look(self, drafted: int) -> bool:
+        """Whether to spend a pass of the draft model on what might follow `drafted` tokens, of which at least one."""
         ...
 
     def go_on(self, drafted: int, confidence: float) -> bool:
@@ -231,6 +252,11 @@ class Sampler(Protocol):
 
     @property
     def greedy(self) -> bool: ...
+
+    @property
+    def penalises(self) -> bool:
+        """Whether the history matters."""
+        ...
 
     def watch(self, context: Sequence[int]) -> None:
         """Use this (growing) sequence as the history that penalties look at."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 
-from specdec_cli.decoding.sampling import confidence
+from specdec_cli.decoding.sampling import Row, confidence
 from specdec_cli.decoding.types import NO_DRAFT, Categorical, Draft, LengthPolicy, Sampler, Step
 from specdec_cli.drafters.parts import DraftModel, Parts
 
@@ -37,6 +38,8 @@ class ModelDrafter:
         self._draws = draws and not sampler.greedy
         self._rng = rng
         self._proposed_at = 0
+        self._p: deque[float | None] = deque(maxlen=model.max_rows)
+        """The target's probabilities of the last tokens emitted, where they are known."""
 
     def start(self, prompt: Sequence[int]) -> int:
         """Read all of the prompt but what `propose` will feed anyway; raises if it does not fit."""
@@ -51,32 +54,63 @@ class ModelDrafter:
         model, n_vocab, sampler = self._model, self._n_vocab, self._sampler
         news = context[model.length :]
         self._check(news, len(context) + budget - 1)
-        row = model.decode(news)[0, :n_vocab]
+        row = self._catch_up(news, policy) if len(news) > 2 else model.decode(news)[0, :n_vocab]
         model.checkpoint()
         self._proposed_at = len(context)
         tokens: list[int] = []
         q: list[Categorical] = []
         uses_confidence = policy.uses_confidence
-        while policy.go_on(len(tokens), confidence(row) if uses_confidence else 1.0):
+        while True:
             if self._draws:
                 distribution = sampler.categorical(row, tokens)
-                token = distribution.draw(self._rng)
+                sure = float(distribution.probs.max()) if uses_confidence else 1.0
+                if not policy.go_on(len(tokens), sure):
+                    break
+                tokens.append(distribution.draw(self._rng))
                 q.append(distribution)
+            elif policy.go_on(len(tokens), confidence(row) if uses_confidence else 1.0):
+                tokens.append(sampler.argmax(row, tokens))
             else:
-                token = sampler.argmax(row, tokens)
-            tokens.append(token)
-            if len(tokens) == budget:
                 break
-            row = model.decode((token,))[0, :n_vocab]
+            if len(tokens) == budget or not policy.look(len(tokens)):
+                break
+            row = model.decode((tokens[-1],))[0, :n_vocab]
         if not tokens:
             return NO_DRAFT
         return Draft(tuple(tokens), tuple(q) if self._draws else None, self.name)
 
     def observe(self, step: Step) -> None:
         """Drop the rejected tokens from the cache; the accepted ones are already right."""
+        self._p.extend([token.p for token in step.tokens])
         keep = self._proposed_at + step.accepted
         if step.drafted and self._model.length > keep:
             self._model.rewind(keep)
+
+    def _catch_up(self, news: Sequence[int], policy: LengthPolicy) -> Row:
+        """Read what was emitted while nothing was drafted, and tell the policy what a draft would have been worth.
+
+        Returns the row after the last token.
+        """
+        model, n_vocab = self._model, self._n_vocab
+        if model.max_rows < 2 or self._sampler.penalises:  # a penalty's history is not kept for places gone by
+            return model.decode(news)[0, :n_vocab]
+        if len(news) > model.max_rows:
+            model.decode(news[: -model.max_rows])
+            news = news[-model.max_rows :]
+        rows = model.decode(news, all_rows=True)[:, :n_vocab]
+        known = list(self._p)[-(len(news) - 1) :]
+        skipped = len(news) - 1 - len(known)  # the prompt's last token, and the first of the answer
+        for row, token, p in zip(rows[skipped:], news[skipped + 1 :], known, strict=False):
+            policy.hindsight(*self._in_hindsight(row, token, p))
+        last: Row = rows[-1]
+        return last
+
+    def _in_hindsight(self, row: Row, token: int, p: float | None) -> tuple[float, float]:
+        """How sure the draft would have been of the place that `token` took, and how likely to be accepted there."""
+        if not self._draws or p is None:
+            return confidence(row), float(self._sampler.argmax(row) == token)
+        q = self._sampler.categorical(row)
+        return float(q.probs.max()), min(1.0, q.prob(token) / p) if p > 0 else 1.0
 
     def _check(self, tokens: Sequence[int], length: int) -> None:
         if length > self._model.n_ctx:

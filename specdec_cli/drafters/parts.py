@@ -16,11 +16,13 @@ class DraftModel(Protocol):
 
     n_ctx: int
     n_vocab: int
+    max_rows: int
+    """The most rows of logits that one call may ask for."""
     length: int
     """How many tokens the cache holds."""
 
-    def decode(self, tokens: Sequence[int]) -> Logits:
-        """Append tokens to the cache; returns one row, after the last."""
+    def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
+        """Append tokens to the cache; returns one row, after the last, or one after each."""
         ...
 
     def checkpoint(self) -> None:

@@ -70,7 +70,8 @@ class LlamaContext:
         self.length = 0
         self.decode_s = 0.0
         """Seconds spent in llama_decode since the context was made, waiting for the device included."""
-        self._rewinds = model.rewinds
+        self.rewinds = model.rewinds
+        """Whether the last tokens can be dropped at any time; else only where `checkpoint` says."""
         self._snapshots: int = lib.llama_n_rs_seq(self._handle)  # 0: llama.cpp has none for this architecture
         self._last_pass = 0
         self._saved: tuple[int, ctypes.Array[ctypes.c_uint8]] | None = None
@@ -117,7 +118,7 @@ class LlamaContext:
             self._failed(code)
         self.length = first + count
         self._last_pass = count
-        if not self._rewinds and not self._snapshots:
+        if not self.rewinds and not self._snapshots:
             self._since_saved.extend(tokens)
         if address != self._address:
             self._wrap(address)
@@ -139,12 +140,16 @@ class LlamaContext:
             f"llama.cpp failed to decode: {reason}", "Try a smaller context (-c) or fewer GPU layers (-ngl)."
         )
 
+    def set_threads(self, threads: int) -> None:
+        """Compute with so many CPU threads from now on."""
+        lib.llama_set_n_threads(self._handle, threads, threads)
+
     def checkpoint(self) -> None:
         """Make what follows the present length something that `rewind` can drop. Free where the cache can do that.
 
         With snapshots, which contexts of several rows have, that goes for a part of the very next pass, once.
         """
-        if self._rewinds or self._snapshots:
+        if self.rewinds or self._snapshots:
             return
         size = lib.llama_state_seq_get_size_ext(self._handle, 0, _PARTIAL)
         state = self._saved[1] if self._saved and len(self._saved[1]) == size else (ctypes.c_uint8 * size)()
@@ -166,7 +171,7 @@ class LlamaContext:
             lib.llama_memory_clear(self._memory, False)
             self._saved = None
             self._since_saved.clear()
-        elif self._rewinds or self._has_snapshot(length):
+        elif self.rewinds or self._has_snapshot(length):
             self._last_pass = 0
             if not lib.llama_memory_seq_rm(self._memory, 0, length, -1):
                 raise SpecdecError(

@@ -117,6 +117,12 @@ def versions() -> dict[str, str]:
     return {"llama-cpp-python": llama_cpp.__version__, "llama.cpp": lib.llama_version().decode()}
 
 
+def machine() -> str:
+    """What the devices of this machine are called, for telling one machine from another."""
+    names = [device.description for device in devices()]
+    return f"{', '.join(names)}; {physical_cores()} cores"
+
+
 def physical_cores() -> int:
     """Cores to compute on: those this process may use, one thread each where the system tells."""
     try:

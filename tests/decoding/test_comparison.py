@@ -1,12 +1,13 @@
 """The statistics against scipy and simulation; the causes and predictions on made-up measurements."""
 
 import math
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from specdec_cli.decoding.advice import Costs, best_length, costs_of, expected_speedup, expected_tokens, verdict
+from specdec_cli.decoding.advice import best_length, costs_of, expected_speedup, expected_tokens, verdict
 from specdec_cli.decoding.comparison import (
     Divergence,
     Interval,
@@ -19,6 +20,7 @@ from specdec_cli.decoding.comparison import (
     paired_ratios,
     summarise,
 )
+from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.types import Categorical
 
 
@@ -163,14 +165,15 @@ def test_margins_are_between_the_two_tokens_that_were_chosen():
     assert draw_margin(p, 0.21, 4) == draw_margin(p, 0.21, None) == math.inf
 
 
-FLAT = Costs({1: 0.010, 2: 0.010, 5: 0.011, 9: 0.012}, draft=0.001, other=0.0001)
-STEEP = Costs({1: 0.010, 2: 0.020, 3: 0.030, 4: 0.040}, draft=0.004, other=0.0001)
+FLAT = Costs(Curve({1: 0.010, 2: 0.010, 5: 0.011, 9: 0.012}), draft=Curve({1: 0.001}), other=0.0001)
+STEEP = Costs(Curve({1: 0.010, 2: 0.020, 3: 0.030, 4: 0.040}), draft=Curve({1: 0.004}), other=0.0001)
 
 
 def test_costs_are_read_between_and_beyond_the_measured_points():
-    assert FLAT.verify_s(5) == 0.011
-    assert FLAT.verify_s(3) == pytest.approx(0.010 + 0.001 / 3)
-    assert FLAT.verify_s(13) == pytest.approx(0.013)
+    assert FLAT.verify(5) == 0.011
+    assert FLAT.verify(3) == pytest.approx(0.010 + 0.001 / 3)
+    assert FLAT.verify(13) == pytest.approx(0.013)
+    assert FLAT.draft(1) == FLAT.draft(7) == 0.001  # one point says no more
 
 
 def test_costs_come_from_the_trials():
@@ -179,8 +182,10 @@ def test_costs_come_from_the_trials():
         trial(row_costs={4: (1, 0.99)}),
     ]
     costs = costs_of(trials)
-    assert costs.verify == {1: 0.01, 4: 0.03}  # seven rows were seen twice only; one outlier of eleven does not count
-    assert costs.draft == pytest.approx(0.01)
+    # Seven rows were seen twice only; one outlier of eleven does not count.
+    assert costs.verify.points == {1: 0.01, 4: 0.03}
+    assert costs.draft(1) == pytest.approx(0.01)
+    assert costs.other == pytest.approx(0.01 / 2)
     assert costs_of([trial(row_costs={4: (10, 0.03)})]) is None
 
 
@@ -199,7 +204,7 @@ def test_the_best_length_is_long_where_checking_is_free_and_short_where_it_is_no
     assert expected_speedup(STEEP, positions, 1, 0.5) > expected_speedup(STEEP, positions, 1)
 
 
-def words(costs, speed, experts=0, measured=None, **fields):
+def words(costs, speed, experts=0, measured=MappingProxyType({}), **fields):
     trials = [trial("base", str(i), 100 + i) for i in range(6)]
     trials += [trial("k=3", str(i), speed + i, **fields) for i in range(6)]
     return " ".join(verdict(summarise(trials, "k=3", "base"), trials, costs, measured, experts))
@@ -227,6 +232,8 @@ def test_a_fast_arm_needs_no_excuse():
     assert "faster than the target alone" in said
     assert "Acceptance is low" not in said
     assert "would give about" in said  # a longer draft pays when nearly everything is accepted
+    adaptive = words(FLAT, 250, measured=None, **GOOD)  # there is no length to advise
+    assert "would give about" not in adaptive and said.startswith(adaptive)
 
 
 def test_predictions_agree_with_what_was_measured():
@@ -246,4 +253,6 @@ def test_a_long_prompt_is_named_as_a_cause():
 
 def test_an_arm_without_speeds_is_not_judged():
     trials = [trial("base", "p", tokens=1), trial("k=3", "p", tokens=1)]
-    assert verdict(summarise(trials, "k=3", "base"), trials, None) == ["k=3: not measured, no answer was long enough."]
+    assert verdict(summarise(trials, "k=3", "base"), trials, None, {}) == [
+        "k=3: not measured, no answer was long enough."
+    ]

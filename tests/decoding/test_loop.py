@@ -1,7 +1,7 @@
 """The loop: where each token came from, what ends an answer, and what a broken drafter may cost."""
 
 import pytest
-from fakes import Counting, FakeTarget, ScriptedDrafter, Table, origins_of, run, text_of, tokens_of
+from fakes import Counting, FakeTarget, ScriptedDrafter, ScriptedPolicy, Table, origins_of, run, text_of, tokens_of
 
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.decoding.report import Report
@@ -162,6 +162,7 @@ def test_report_is_a_fold_of_the_events():
     assert report.acceptance_rate == 4 / 6
     assert report.per_position == [2 / 3, 1.0, 0.0]
     assert report.histogram == [2, 0, 2]
+    assert report.lengths == [1, 1, 1, 1]
     assert report.tokens_per_step == 2.0
     assert report.decode_s >= report.draft_s + report.verify_s
     assert report.stats_json()["emitted"] == 9
@@ -182,24 +183,20 @@ def test_events_survive_json():
 
 
 def test_a_policy_hears_of_every_step_after_the_prompt():
-    class Listening:
-        uses_confidence = False
-
+    class Listening(ScriptedPolicy):
         def __init__(self):
+            super().__init__([2] * 9)
             self.heard = []
 
-        def limit(self):
-            return 2
-
-        def go_on(self, drafted, confidence):
-            return True
+        def begin(self, prompt_tokens):
+            self.heard.append(f"a prompt of {prompt_tokens}")
 
         def observe(self, step):
             self.heard.append(step.index)
 
     policy = Listening()
     run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 9), (5, 9)]), policy=policy, max_tokens=6)
-    assert policy.heard == [1, 2]
+    assert policy.heard == ["a prompt of 1", 1, 2]
 
 
 def test_the_baseline_depends_on_nothing_but_the_target():

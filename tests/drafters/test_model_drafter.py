@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fakes import Counting, FakeDraftModel, FakeTarget, Table, origins_of, run, tokens_of
+from fakes import Counting, FakeDraftModel, FakeTarget, ScriptedPolicy, Table, origins_of, run, tokens_of
 
 from specdec_cli.decoding.length import FixedLength
 from specdec_cli.decoding.report import Report
@@ -34,30 +34,19 @@ def test_a_perfect_draft_is_accepted_whole():
 
 
 def test_a_draft_left_behind_catches_up_in_one_batch():
-    class OnAndOff:
-        uses_confidence = False
-        limits = iter([2, 0, 0, 0, 2])
-
-        def limit(self):
-            return next(self.limits, 0)
-
-        def go_on(self, drafted, confidence):
-            return True
-
-        def observe(self, step):
-            pass
-
     class Recording(FakeDraftModel):
         batches: list[int] = []  # noqa: RUF012
 
-        def decode(self, tokens):
+        def decode(self, tokens, all_rows=False):
             self.batches.append(len(tokens))
-            return super().decode(tokens)
+            return super().decode(tokens, all_rows)
 
     model = Recording(Counting())
-    run(FakeTarget(Counting()), (0, 1), drafter_over(model), policy=OnAndOff(), max_tokens=10)
+    policy = ScriptedPolicy([2, 0, 0, 0, 2])
+    run(FakeTarget(Counting()), (0, 1), drafter_over(model), policy=policy, max_tokens=10)
     # The prompt but its last token; that and the first; one drafted; later all that was missed.
     assert model.batches == [1, 2, 1, 5, 1]
+    assert [outcome for _, outcome in policy.missed] == [1.0] * 4  # of the five, the first was known before
 
 
 @pytest.mark.parametrize("min_p", [0.0, 0.3, 0.6, 0.99])

@@ -1,0 +1,127 @@
+"""What forward passes cost: measured points, straight lines between them, and corrections while a run goes on."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from specdec_cli.decoding.types import Step
+
+_COMMON_RATE = 0.08
+_OWN_RATE = 0.04
+_MOST = 0.3
+"""How far, in log seconds, one pass may be off before the rest of its surprise is taken for the machine's noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Seconds of a pass over n tokens. points: n -> seconds, at least one.
+
+    Between measured points a straight line; beyond them the steeper of the last slope and the average one, for
+    such curves are jagged and hope is no measurement; below the first, the first.
+    """
+
+    points: Mapping[int, float]
+    _tokens: list[int] = field(init=False, repr=False, compare=False)
+    _seconds: list[float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        tokens = sorted(self.points)
+        object.__setattr__(self, "_tokens", tokens)
+        object.__setattr__(self, "_seconds", [self.points[n] for n in tokens])
+
+    def __call__(self, n: int) -> float:
+        tokens, seconds = self._tokens, self._seconds
+        above = bisect_left(tokens, n)
+        if above == len(tokens):
+            if above == 1:
+                return seconds[0]
+            slope = max(self._slope(above - 2, above - 1), self._slope(0, above - 1), 0.0)
+            return seconds[-1] + slope * (n - tokens[-1])
+        if tokens[above] == n or above == 0:
+            return seconds[above]
+        return seconds[above - 1] + self._slope(above - 1, above) * (n - tokens[above - 1])
+
+    def _slope(self, low: int, high: int) -> float:
+        return (self._seconds[high] - self._seconds[low]) / (self._tokens[high] - self._tokens[low])
+
+    def to_json(self) -> dict[str, float]:
+        return {str(n): seconds for n, seconds in zip(self._tokens, self._seconds, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a step is made of on some machine, in seconds.
+
+    verify: of the target over n tokens, every row of logits read. draft: of the draft model over n tokens, one row
+    read. other: per step, whatever it drafts.
+    """
+
+    verify: Curve
+    draft: Curve
+    other: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"verify": self.verify.to_json(), "draft": self.draft.to_json(), "other": self.other}
+
+
+class CostModel:
+    """Costs that follow the run: the context grows, the machine's clock and neighbours change.
+
+    Every observed pass moves the whole curve a little (what slows one pass slows all) and its own point a little
+    more. longest: the longest draft that will be asked about. The state does not grow.
+    """
+
+    def __init__(self, costs: Costs, longest: int) -> None:
+        self.longest = longest
+        self.other = costs.other
+        self._costs = costs
+        self._verify = [costs.verify(max(n, 1)) for n in range(longest + 2)]
+        self._near = [costs.draft(max(n, 1)) for n in range(3)]
+        # Corrections, in log seconds: of every verification, of one size each, of drafting.
+        self._common = 0.0
+        self._own = [0.0] * (longest + 2)
+        self._drafting = 0.0
+        self._at: float | None = None
+
+    def verify(self) -> list[float]:
+        """Seconds to verify n tokens, for n = 0 (meaningless) to longest + 1."""
+        common = self._common
+        return [seconds * math.exp(common + own) for seconds, own in zip(self._verify, self._own, strict=True)]
+
+    def alone(self) -> float:
+        """Seconds of a step that drafts nothing."""
+        return self._verify[1] * math.exp(self._common + self._own[1]) + self.other
+
+    def draft(self, tokens: int = 1) -> float:
+        """Seconds for the draft model to read so many tokens in one pass."""
+        seconds = self._near[tokens] if tokens < 3 else self._costs.draft(tokens)
+        return seconds * math.exp(self._drafting)
+
+    def skip(self) -> None:
+        """The next step does not follow the last one that was observed."""
+        self._at = None
+
+    def observe(self, step: Step, passes: int) -> None:
+        """Learn from a step. passes: single-token passes of the draft model that its draft_s is made of; 0: unknown."""
+        rows = len(step.drafted) + 1
+        seconds = step.verify_s + step.sample_s
+        own = self._own
+        if seconds > 0:
+            surprise = _clipped(seconds, self._verify[rows], self._common + own[rows])
+            self._common += _COMMON_RATE * surprise
+            own[rows] += _OWN_RATE * surprise
+        if passes and step.draft_s > 0:
+            self._drafting += _COMMON_RATE * _clipped(step.draft_s, passes * self._near[1], self._drafting)
+        if self._at is not None:
+            rest = step.at - self._at - step.draft_s - seconds
+            self.other += _COMMON_RATE * (min(max(rest, 0.0), self._verify[1]) - self.other)
+        self._at = step.at
+
+
+def _clipped(seen: float, expected: float, correction: float) -> float:
+    """How surprising a duration is, in log seconds, up to what noise could be."""
+    return min(max(math.log(seen / expected) - correction, -_MOST), _MOST)

@@ -1,0 +1,183 @@
+"""Replays any draft-length policy on a recording, under any machine's costs: no model, no noise, no waiting.
+
+A recording says, for each place of an answer, how sure the draft model was and whether its token would have stood.
+As long as all tokens of a draft stand, the draft model reads the very text of the target, so what it proposes at a
+place does not depend on where the draft began. After a wrong token it goes astray, and there only its confidence
+matters, for it decides how many more tokens are drafted in vain.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from specdec_cli.decoding.calibration import Calibration
+from specdec_cli.decoding.costs import CostModel, Costs, Curve
+from specdec_cli.decoding.length import LONGEST, AutoLength, FixedLength
+from specdec_cli.decoding.types import LengthPolicy, Step
+
+AHEAD = LONGEST
+"""How far ahead of each place a recording must know the draft."""
+STATIC_MIN_P = (0.0, 0.5, 0.75, 0.9)
+_REVIEWED = 32
+
+_FREE = Costs(Curve({1: 0.0}), Curve({1: 0.0}))
+
+Static = tuple[int, float]
+"""A setting that does not adapt: draft tokens (0: the target alone) and the least confidence to go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer of the target from its second token on, place by place, as the draft model saw it.
+
+    confidence[i]: the draft's highest probability for place i, given the true text before. stands[i]: whether the
+    token that it proposed is accepted. astray[i]: its confidences at the places after a wrong token; empty where it
+    stands.
+    """
+
+    category: str
+    prompt_tokens: int
+    confidence: tuple[float, ...]
+    stands: tuple[bool, ...]
+    astray: tuple[tuple[float, ...], ...]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a replay came to, in passes, so that any machine's costs can be put on it.
+
+    verified[n]: passes of the target over n tokens. read[n]: passes of the draft model over n tokens.
+    """
+
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    verified: Counter[int] = field(default_factory=Counter)
+    read: Counter[int] = field(default_factory=Counter)
+
+    def seconds(self, costs: Costs) -> float:
+        """The time it takes on a machine with these costs."""
+        verify = sum(count * (costs.verify(n) + costs.other) for n, count in self.verified.items())
+        return verify + sum(count * costs.draft(n) for n, count in self.read.items())
+
+    def tokens_per_s(self, costs: Costs) -> float:
+        return self.tokens / self.seconds(costs) if self.tokens else 0.0
+
+
+def replay(
+    policy: LengthPolicy, answers: Iterable[Answer], costs: Costs, watch: Callable[[Step], None] | None = None
+) -> Tally:
+    """Decode the answers again with a policy that is told these costs; `watch` sees every step."""
+    tally = Tally()
+    for answer in answers:
+        _replay(policy, answer, costs, watch, tally)
+    return tally
+
+
+def _replay(
+    policy: LengthPolicy, answer: Answer, costs: Costs, watch: Callable[[Step], None] | None, tally: Tally
+) -> None:
+    policy.begin(answer.prompt_tokens)
+    behind, now, at, index = answer.prompt_tokens + 1, 0.0, 0, 0
+    missed: list[int] = []
+    while at < len(answer.stands):
+        drafted = accepted = 0
+        draft_s = 0.0
+        if budget := min(policy.limit(len(answer.stands) - at - 1), AHEAD):
+            for place in missed[-_REVIEWED:]:
+                policy.hindsight(answer.confidence[place], float(answer.stands[place]))
+            drafted, accepted, passes = _draft(policy, answer, at, budget)
+            draft_s = costs.draft(behind) + (passes - 1) * costs.draft(1)
+            tally.read[behind] += 1
+            tally.read[1] += passes - 1
+            behind = 1 + (drafted == accepted > 0)
+            missed.clear()
+        else:
+            behind += 1
+            missed.append(at)
+        index += 1
+        verify_s = costs.verify(drafted + 1)
+        now += draft_s + verify_s + costs.other
+        step = Step(index, (), (0,) * drafted, accepted, (), "", draft_s, verify_s, 0.0, now, policy.why)
+        policy.observe(step)
+        if watch:
+            watch(step)
+        tally.drafted += drafted
+        tally.accepted += accepted
+        tally.verified[drafted + 1] += 1
+        at += accepted + 1
+    tally.tokens += len(answer.stands)
+
+
+def _draft(policy: LengthPolicy, answer: Answer, at: int, budget: int) -> tuple[int, int, int]:
+    """One draft from place `at` on: tokens drafted, tokens that stand, passes of the draft model."""
+    drafted = accepted = passes = 0
+    wrong: int | None = None
+    while True:
+        passes += 1
+        if wrong is None:
+            confidence = answer.confidence[at + drafted]
+        elif drafted - accepted - 1 < len(answer.astray[wrong]):
+            confidence = answer.astray[wrong][drafted - accepted - 1]
+        else:
+            break
+        if not policy.go_on(drafted, confidence):
+            break
+        if wrong is None:
+            accepted += answer.stands[at + drafted]
+            wrong = None if answer.stands[at + drafted] else at + drafted
+        drafted += 1
+        if drafted == budget or not policy.look(drafted):
+            break
+    return drafted, accepted, passes
+
+
+def alone(answers: Iterable[Answer]) -> Tally:
+    """The target without a draft."""
+    tokens = sum(len(answer.stands) for answer in answers)
+    return Tally(tokens=tokens, verified=Counter({1: tokens}))
+
+
+def adaptive(
+    answers: Sequence[Answer], costs: Costs, greedy: bool, watch: Callable[[Step], None] | None = None
+) -> Tally:
+    """`-k auto`, knowing the costs and nothing else, through all answers one after the other."""
+    return replay(AutoLength(CostModel(costs, LONGEST), Calibration.prior(greedy)), answers, costs, watch)
+
+
+def statics(answers: Sequence[Answer], thresholds: Sequence[float] = STATIC_MIN_P) -> dict[Static, Tally]:
+    """Every static setting, the target alone included; what they do does not depend on costs."""
+    found: dict[Static, Tally] = {(0, 0.0): alone(answers)}
+    for k in range(1, LONGEST + 1):
+        for min_p in thresholds:
+            found[k, min_p] = replay(FixedLength(k, min_p), answers, _FREE)
+    return found
+
+
+def best(tallies: Mapping[Static, Tally], costs: Costs, fixed: bool = False) -> tuple[Static, float]:
+    """The fastest static setting on a machine and its tokens per second. fixed: of those without a threshold."""
+    chosen = [setting for setting in tallies if not fixed or setting[1] == 0.0]
+    speeds = {setting: tallies[setting].tokens_per_s(costs) for setting in chosen}
+    setting = max(chosen, key=lambda setting: speeds[setting])
+    return setting, speeds[setting]
+
+
+def clairvoyant(answers: Iterable[Answer], costs: Costs) -> float:
+    """Tokens per second of whoever knows which tokens will be accepted and drafts what pays of them: the bound."""
+    seconds, tokens = 0.0, 0
+    step = [costs.verify(n) + costs.other for n in range(1, LONGEST + 2)]
+    draft = costs.draft(1)
+    for answer in answers:
+        length = len(answer.stands)
+        left = [0.0] * (length + 1)  # left[i]: the least time from place i to the end
+        for at in range(length - 1, -1, -1):
+            left[at] = step[0] + left[at + 1]
+            drafted = 0
+            while drafted < LONGEST and at + drafted + 1 < length and answer.stands[at + drafted]:
+                drafted += 1
+                left[at] = min(left[at], drafted * draft + step[drafted] + left[at + drafted + 1])
+        seconds += left[0]
+        tokens += length
+    return tokens / seconds if tokens else 0.0

@@ -1,0 +1,131 @@
+"""What other machines cost: the files that come with specdec, and the user's own."""
+
+import pytest
+from conftest import DEMO
+
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.models import hardware, profiles
+
+BUNDLED = sorted(path.stem for path in (DEMO.parent / "hardware").glob("*.yaml"))
+LINES = {
+    "description": "a machine",
+    "basis": "measured",
+    "source": "by hand",
+    "verify_ms": "{1: 20, 4: 26}",
+    "draft_ms": "{1: 5}",
+    "other_ms": "0.5",
+}
+
+
+@pytest.fixture
+def folder():
+    found = profiles.config_dir() / "hardware"
+    found.mkdir(parents=True)
+    return found
+
+
+def write(folder, name="mine", **changes):
+    """A good file but for the changes; None leaves a key out."""
+    lines = {key: value for key, value in {**LINES, **changes}.items() if value is not None}
+    (folder / f"{name}.yaml").write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
+
+
+def test_there_are_bundled_machines():
+    assert len(BUNDLED) >= 5 and hardware.names() == BUNDLED
+
+
+@pytest.mark.parametrize("name", BUNDLED)
+def test_a_bundled_machine(name):
+    found = hardware.load(name)
+    verify, draft = ([curve(n) for n in range(1, 18)] for curve in (found.costs.verify, found.costs.draft))
+    assert 1 in found.costs.verify.points and 1 in found.costs.draft.points
+    assert 0 < verify[0] < 10 and verify == sorted(verify)
+    assert 0 < draft[0] < verify[0] and draft == sorted(draft)
+    assert found.costs.draft(4096) > 0 and found.costs.other >= 0
+    assert found.name == name and found.description and found.source
+    assert "\n" not in found.description + found.source
+
+
+def test_milliseconds_become_seconds(folder):
+    write(folder, other_ms=None)
+    costs = hardware.load("mine").costs
+    assert costs.verify.points == {1: 0.020, 4: 0.026} and costs.verify(2) == pytest.approx(0.022)
+    assert (costs.draft(1), costs.other) == (0.005, 0.0)
+    write(folder)
+    assert hardware.load("mine").costs.other == 0.0005
+
+
+def test_what_need_not_be_said(folder):
+    write(folder, description=None, source=None)
+    assert (hardware.load("mine").description, hardware.load("mine").source) == ("", "")
+
+
+def test_the_users_own_are_listed_and_override(folder):
+    before = hardware.load("h200").costs
+    write(folder, "h200")
+    write(folder)
+    (folder / "notes.txt").write_text("not a machine")
+    assert hardware.names() == sorted([*BUNDLED, "mine"])
+    assert hardware.load("h200").costs.verify(1) == 0.020 != before.verify(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("h20", "Did you mean 'h200'?"), ("zzz", f"Hardware: {', '.join(BUNDLED)}."), ("", "Hardware: "),
+     ("../hardware/h200", "h200"), ("x" * 300, "Hardware: ")],
+)  # fmt: skip
+def test_an_unknown_machine(name, hint):
+    with pytest.raises(SpecdecError, match="no hardware") as caught:
+        hardware.load(name)
+    assert name in str(caught.value) and hint in caught.value.hint and caught.value.exit_code == 1
+
+
+def refused(*says):
+    with pytest.raises(UsageError) as caught:
+        hardware.load("mine")
+    assert "mine.yaml" in str(caught.value) and "\n" not in str(caught.value) and caught.value.hint
+    for part in says:
+        assert part in f"{caught.value} {caught.value.hint}"
+
+
+def test_an_unknown_key(folder):
+    write(folder, verify="{1: 20}")
+    refused("unknown key 'verify'", "'verify_ms'")
+
+
+BAD_CURVES = [
+    None, "", "20", "fast", "[20, 23]", "{}", "{2: 20}", "{1: 0}", "{1: -20}", "{1: 20, 2: -1}", "{1: fast}",
+    "{1: '20'}", "{1: true}", "{1: null}", "{1: [20]}", "{1: .nan}", "{1: .inf}", "{1: 1.0e+7}",
+    "{1: 1" + "0" * 400 + "}", "{1: 20, 0: 5}", "{1: 20, -2: 5}", "{1: 20, 2.5: 30}",
+    "{1: 20, '2': 30}", "{true: 20}", "{1.0: 20}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["verify_ms", "draft_ms"])
+@pytest.mark.parametrize("curve", BAD_CURVES)
+def test_a_curve_that_is_none(folder, key, curve):
+    write(folder, **{key: curve})
+    refused(key, "{1: 20, 4: 23}")
+
+
+@pytest.mark.parametrize("value", ["-0.1", "true", "little", "null", "[0]", ".nan", "1.0e+7"])
+def test_another_time_that_is_none(folder, value):
+    write(folder, other_ms=value)
+    refused("other_ms", "milliseconds")
+
+
+@pytest.mark.parametrize("basis", [None, "", "guessed", "[measured]", "Measured", "1"])
+def test_a_basis_that_is_none(folder, basis):
+    write(folder, basis=basis)
+    refused("basis", "measured, derived")
+
+
+@pytest.mark.parametrize("content", [b"", b"- 1\n", b"words", b"a: [", b"basis: \xff", b"basis: 2024-99-99"])
+def test_a_file_that_is_no_mapping(folder, content):
+    (folder / "mine.yaml").write_bytes(content)
+    refused()
+
+
+def test_a_name_that_is_a_folder(folder):
+    (folder / "mine.yaml").mkdir()
+    refused("cannot read")
