@@ -12,6 +12,7 @@ from specdec_cli.cli.doctor import doctor
 from specdec_cli.cli.errors import ErrorReporting
 from specdec_cli.cli.replay import replay
 from specdec_cli.cli.run import run
+from specdec_cli.cli.tune import tune
 
 app = typer.Typer(
     name="specdec",
@@ -42,4 +43,5 @@ def _root(
 app.command()(run)
 app.command()(replay)
 app.command()(compare)
+app.command()(tune)
 app.command()(doctor)

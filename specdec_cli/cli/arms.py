@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from specdec_cli.cli.session import validate
-from specdec_cli.cli.settings import Settings
+from specdec_cli.cli.settings import AUTO, Settings
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.models.profiles import suggest
 
@@ -96,7 +96,7 @@ def _changed(base: Settings, text: str) -> Settings:
 
 
 def _parsed(name: str, value: str, text: str) -> Any:
-    kind = str(_KINDS[name])
+    kind = "str" if value == AUTO and name == "draft_tokens" else str(_KINDS[name])
     try:
         return float(value) if "float" in kind else int(value) if "int" in kind else value
     except ValueError:

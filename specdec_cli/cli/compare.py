@@ -73,6 +73,7 @@ def compare(
     seed: opt.Seed = None,
     ctx: opt.Ctx = None,
     threads: opt.Threads = None,
+    threads_draft: opt.ThreadsDraft = None,
     gpu_layers: opt.GpuLayers = None,
     gpu_layers_draft: opt.GpuLayersDraft = None,
 ) -> None:

@@ -14,7 +14,7 @@ from specdec_cli import __version__
 from specdec_cli.cli import prompt as prompt_text
 from specdec_cli.cli.arms import Arm
 from specdec_cli.cli.session import Session
-from specdec_cli.cli.settings import Settings
+from specdec_cli.cli.settings import AUTO, Settings
 from specdec_cli.decoding import advice
 from specdec_cli.decoding.comparison import Divergence, Trial, noise, summarise, trial_of
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
@@ -55,9 +55,10 @@ class Measurement:
     def loaded(self) -> Settings:
         """Settings that load whatever any arm needs: the draft if one uses it, rows for the longest draft."""
         drafting = [arm.settings for arm in self.arms if arm.settings.drafter != "none"]
-        longest = max((settings.draft_tokens for settings in drafting), default=1)
+        fixed = any(isinstance(way.draft_tokens, int) for way in drafting)
+        longest = max((way.longest_draft for way in drafting), default=1) if fixed else AUTO
         needy = next((way.drafter for way in drafting if DRAFTERS[way.drafter].needs_model), None)
-        return replace(self._base, drafter=needy or "none", draft_tokens=longest)
+        return replace(self._base, drafter=needy or "none", draft_tokens=longest, draft_min_p=0.0)
 
     def run(
         self,
@@ -164,13 +165,19 @@ class Measurement:
             ],
             "skipped": self._skipped,
             "noise": {arm.name: noise(self.trials, arm.name) for arm in self.arms if arm.name == arm.baseline},
-            "costs": asdict(costs) if costs else None,
+            "costs": costs.to_json() if costs else None,
             "summaries": [_summary_json(summary) for _, summary in summaries],
             "exactness": self._exactness(),
             "divergences": [_divergence_json(found) for found in self._divergences],
             "notes": self._notes(),
             "verdicts": {
-                arm.name: advice.verdict(summary, self.trials, costs, self._speedups_like(arm), experts)
+                arm.name: advice.verdict(
+                    summary,
+                    self.trials,
+                    costs,
+                    self._speedups_like(arm) if isinstance(arm.settings.draft_tokens, int) else None,
+                    experts,
+                )
                 for arm, summary in summaries
                 if summary.category == "all" and arm.name != arm.baseline
             },
@@ -198,12 +205,13 @@ class Measurement:
 
     def _speedups_like(self, arm: Arm) -> dict[int, float]:
         """The measured speedup at each draft length, of the arms that differ from this one in nothing else."""
-        found = {}
+        found: dict[int, float] = {}
         for other in self.arms:
-            if replace(other.settings, draft_tokens=arm.settings.draft_tokens) == arm.settings:
+            k = other.settings.draft_tokens
+            if isinstance(k, int) and replace(other.settings, draft_tokens=arm.settings.draft_tokens) == arm.settings:
                 summary = summarise(self.trials, other.name, other.baseline)
                 if summary and summary.speedup:
-                    found[other.settings.draft_tokens] = summary.speedup.mean
+                    found[k] = summary.speedup.mean
         return found
 
     def _notes(self) -> list[str]:

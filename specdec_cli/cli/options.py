@@ -37,11 +37,12 @@ Profile = Annotated[
     ),
 ]
 DraftTokens = Annotated[
-    int | None,
+    str | None,
     typer.Option(
         "--draft-tokens",
         "-k",
-        help="Tokens to draft per step. \\[default: 3]",
+        metavar="N|auto",
+        help="Tokens to draft per step; auto: as many as pay, none included. \\[default: auto]",
         rich_help_panel=_SPEC,
         envvar="SPECDEC_DRAFT_TOKENS",
     ),
@@ -49,7 +50,7 @@ DraftTokens = Annotated[
 DraftMinP = Annotated[
     float | None,
     typer.Option(
-        help="Stop drafting where the draft's best token has less probability. \\[default: 0]",
+        help="With a fixed -k: stop drafting where the draft's best token has less probability. \\[default: 0]",
         rich_help_panel=_SPEC,
         envvar="SPECDEC_DRAFT_MIN_P",
     ),
@@ -155,6 +156,16 @@ Ctx = Annotated[
         help="Context in tokens. \\[default: what prompt and -n need]",
         rich_help_panel=_MACHINE,
         envvar="SPECDEC_CTX",
+    ),
+]
+ThreadsDraft = Annotated[
+    int | None,
+    typer.Option(
+        "--threads-draft",
+        "-td",
+        help="CPU threads of the draft model. \\[default: as --threads]",
+        rich_help_panel=_MACHINE,
+        envvar="SPECDEC_THREADS_DRAFT",
     ),
 ]
 Threads = Annotated[

@@ -63,6 +63,15 @@ class Outcome:
         }
 
 
+def probed_baseline(outcome: Outcome) -> None:
+    """Take the run's own steps without a draft as the baseline, if there were any to speak of."""
+    report = outcome.report
+    if speed := report.probed_tokens_per_s:
+        outcome.baseline = BaselineResult(speed, None, probes=report.probes)
+    elif not report.drafted and report.lengths:
+        outcome.unmeasured = "none: the target ran alone, since drafting does not pay here"
+
+
 def measure_baseline(session: Session, outcome: Outcome) -> None:
     """Run the target alone on the same prompt with the same seed; if that fails, say so and keep the answer."""
     try:

@@ -57,6 +57,7 @@ def run(
     seed: opt.Seed = None,
     ctx: opt.Ctx = None,
     threads: opt.Threads = None,
+    threads_draft: opt.ThreadsDraft = None,
     gpu_layers: opt.GpuLayers = None,
     gpu_layers_draft: opt.GpuLayersDraft = None,
 ) -> None:
@@ -96,8 +97,9 @@ class _Display(Protocol):
 
 def _execute(settings: Settings, request: _Request) -> int:
     """Check, load, run, report. Returns the exit code. Whatever fails, what was generated until then is kept."""
-    from specdec_cli.cli.outcome import measure_baseline
+    from specdec_cli.cli.outcome import measure_baseline, probed_baseline
     from specdec_cli.cli.session import Session, check_pair, validate
+    from specdec_cli.cli.settings import AUTO
     from specdec_cli.decoding.errors import SpecdecError, UsageError
     from specdec_cli.llama.interrupt import Interrupt
 
@@ -118,6 +120,8 @@ def _execute(settings: Settings, request: _Request) -> int:
         except Interrupted:  # before there was anything to keep
             print("specdec: interrupted", file=sys.stderr)
             return interrupt.exit_code
+        if settings.draft_tokens == AUTO and settings.drafter != "none":
+            probed_baseline(outcome)
         if request.baseline and outcome.complete:
             with working("measuring the target alone", silent):
                 measure_baseline(session, outcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,28 +12,38 @@ from typing import TypeVar
 
 import numpy as np
 
-from specdec_cli.cli.settings import Settings
+from specdec_cli.cli.settings import AUTO, Settings
 from specdec_cli.decoding.accept import RULES
+from specdec_cli.decoding.calibration import Calibration
 from specdec_cli.decoding.comparison import Unit, draw_margin, first_difference, logit_margin
+from specdec_cli.decoding.costs import CostModel, Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.decoding.length import FixedLength
+from specdec_cli.decoding.length import LONGEST, AutoLength, FixedLength
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.text import TextStream
-from specdec_cli.decoding.types import Drafter, Event
+from specdec_cli.decoding.types import Drafter, Event, LengthPolicy
 from specdec_cli.display.tables import Memory
 from specdec_cli.drafters import DRAFTERS
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.drafters.parts import Parts
 from specdec_cli.llama import library
-from specdec_cli.llama.context import N_BATCH, LlamaContext
+from specdec_cli.llama.context import MAX_SNAPSHOTS, N_BATCH, LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.target import LlamaTarget
-from specdec_cli.models import memory, vocab
+from specdec_cli.llama.timing import pass_seconds
+from specdec_cli.models import memory, tuning, vocab
 from specdec_cli.models.gguf import Header, read_header
+from specdec_cli.models.tuning import Tuning
 
 _Made = TypeVar("_Made")
+
+_REVIEWED = 32
+"""Tokens that a draft model left behind may compare itself with when it reads on: each takes a row of logits."""
+
+_VERIFY_SIZES = (1, 2, 4, 8, 3, 9, 16, 6, 12, 5, 17)
+_DRAFT_SIZES = (1, 8, 2, 32, 128, 512)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +86,33 @@ def check_pair(settings: Settings) -> Pair:
 
 
 class Session:
-    """The models of a pair in memory, with contexts once `open_contexts` knows how long they must be."""
+    """The models of a pair in memory, with contexts once `open_contexts` knows how long they must be.
 
-    def __init__(self, pair: Pair, settings: Settings, interrupt: Interrupt) -> None:
+    tune: whether to go by what `specdec tune` found for this pair on this machine.
+    """
+
+    def __init__(self, pair: Pair, settings: Settings, interrupt: Interrupt, tune: bool = True) -> None:
         started = perf_counter()
         self.pair = pair
         self.settings = settings
         self._interrupt = interrupt
-        self._threads = settings.threads or library.physical_cores()
         self._draft_context: LlamaContext | None = None
         self._target_context: LlamaContext | None = None
         self._draft: Model | None = None
+        self._costs: Costs | None = None
+        self._adaptive: dict[object, AutoLength] = {}
         self.notes: tuple[str, ...] = ()
+        tuned = self._tuned = self._find_tuning(pair) if tune else None
+        self._threads = settings.threads or (tuned.threads if tuned else library.physical_cores())
+        self._threads_draft = settings.threads_draft or (
+            tuned.threads_draft if tuned and not settings.threads else self._threads
+        )
+        layers = tuned.gpu_layers_draft if tuned and settings.gpu_layers_draft == -1 else settings.gpu_layers_draft
+        self._fits = (self._threads, self._threads_draft, layers)
         self.target = Model(pair.target_path, settings.gpu_layers, interrupt)
         if pair.draft_path is not None:
             path = pair.draft_path
-            self._draft = self._unless_it_fails(lambda: Model(path, settings.gpu_layers_draft, interrupt))
+            self._draft = self._unless_it_fails(lambda: Model(path, layers, interrupt))
         self.load_s = perf_counter() - started
         trained = self.target.n_ctx_train
         if settings.ctx and 0 < trained < settings.ctx:
@@ -121,7 +143,10 @@ class Session:
             )
         free = None if library.supports_gpu() else library.available_memory()
         memory.require(self.pair.target, n_ctx, free)
-        rows = 1 if settings.drafter == "none" else min(settings.draft_tokens + 1, N_BATCH)
+        longest = settings.longest_draft
+        if settings.draft_tokens == AUTO and not self.target.rewinds:
+            longest = min(longest, MAX_SNAPSHOTS)
+        rows = min(longest + 1, N_BATCH)
         self._target_context = LlamaContext(self.target, n_ctx, rows, self._threads, interrupt)
         if self._draft is not None:
             draft, header = self._draft, self.pair.draft
@@ -130,7 +155,7 @@ class Session:
             def open_draft() -> LlamaContext:
                 if header is not None and free is not None:
                     memory.require(header, n_ctx_draft, free - memory.cache_bytes(self.pair.target, n_ctx))
-                return LlamaContext(draft, n_ctx_draft, 1, self._threads, interrupt)
+                return LlamaContext(draft, n_ctx_draft, _REVIEWED, self._threads_draft, interrupt)
 
             self._draft_context = self._unless_it_fails(open_draft)
 
@@ -141,6 +166,25 @@ class Session:
         except SpecdecError as error:
             self.notes += (f"the draft model is not used: {error}",)
             return None
+
+    def _find_tuning(self, pair: Pair) -> Tuning | None:
+        """What `specdec tune` found for this pair on this machine, if it did."""
+        if pair.draft_path is None:
+            return None
+        try:
+            found = tuning.load(pair.target_path, pair.draft_path)
+        except SpecdecError as error:
+            self.notes += (f"what was tuned is not used: {error}",)
+            return None
+        if found and found.machine == library.machine() and found.gpu_layers == self.settings.gpu_layers:
+            return found
+        return None
+
+    def use_threads(self, target: int, draft: int) -> None:
+        """Compute with so many CPU threads from now on; costs are measured anew."""
+        self._threads, self._threads_draft, self._costs, self._tuned = target, draft, None, None
+        for context, threads in zip(self.contexts, (target, draft), strict=True):
+            context.set_threads(threads)
 
     @property
     def drafts(self) -> bool:
@@ -168,7 +212,7 @@ class Session:
             prompt,
             LlamaTarget(self._opened),
             self._drafter(sampler, seed, settings),
-            length_of(settings),
+            self._length_policy(settings, prompt),
             RULES[settings.accept],
             sampler,
             np.random.default_rng(seed),
@@ -198,10 +242,48 @@ class Session:
         return position, draw_margin(sampler.categorical(row), uniform, tokens[1]), "probability"
 
     @property
+    def threads(self) -> tuple[int, int]:
+        """CPU threads of the target and of the draft model."""
+        return self._threads, self._threads_draft
+
+    @property
+    def contexts(self) -> tuple[LlamaContext, LlamaContext]:
+        """Those of the target and of the draft model, for whoever runs them by hand."""
+        if self._draft_context is None:
+            raise RuntimeError("there is no draft model")
+        return self._opened, self._draft_context
+
+    @property
     def _opened(self) -> LlamaContext:
         if self._target_context is None:
             raise RuntimeError("open_contexts comes first")
         return self._target_context
+
+    def _length_policy(self, settings: Settings, prompt: Sequence[int]) -> LengthPolicy:
+        """What decides the draft length. One that adapts serves all runs with the same sampling, and remembers."""
+        if settings.draft_tokens != AUTO or settings.drafter == "none" or self._draft_context is None:
+            return fixed_length(settings)
+        key = (sampling_of(settings), settings.accept)
+        if key not in self._adaptive:
+            costs = CostModel(self.costs(prompt), min(self._opened.max_rows - 1, LONGEST))
+            greedy = settings.temp == 0
+            known = self._tuned.calibrations.get(tuning.kind_of(greedy)) if self._tuned else None
+            self._adaptive[key] = AutoLength(costs, copy.deepcopy(known) if known else Calibration.prior(greedy))
+        return self._adaptive[key]
+
+    def costs(self, text: Sequence[int], budget_s: float = 0.35) -> Costs:
+        """What forward passes cost here, measured on some text, once; the budget is exceeded by slow models."""
+        tuned = self._tuned
+        if tuned and (tuned.threads, tuned.threads_draft, tuned.gpu_layers_draft) == self._fits:
+            return tuned.costs
+        if self._costs is None:
+            target, model = self.contexts
+            started = perf_counter()
+            verify = pass_seconds(target, text, _VERIFY_SIZES, needed=4, budget_s=budget_s * 0.7)
+            draft = pass_seconds(model, text, _DRAFT_SIZES, needed=2, budget_s=budget_s * 0.3, needed_rounds=3)
+            self._costs = Costs(Curve(verify), Curve(draft))
+            self.load_s += perf_counter() - started
+        return self._costs
 
     def _drafter(self, sampler: StandardSampler, seed: int, settings: Settings) -> Drafter:
         kind = DRAFTERS[settings.drafter]
@@ -240,12 +322,12 @@ class Session:
 def validate(settings: Settings) -> None:
     """Raise UsageError on what the settings' own parts refuse, before a file is touched."""
     sampling_of(settings)
-    length_of(settings)
+    fixed_length(settings)
 
 
-def length_of(settings: Settings) -> FixedLength:
-    """The draft-length policy that the settings ask for."""
-    return FixedLength(settings.draft_tokens, settings.draft_min_p)
+def fixed_length(settings: Settings) -> FixedLength:
+    """The fixed draft length that the settings ask for, or any where they leave it open."""
+    return FixedLength(settings.draft_tokens if isinstance(settings.draft_tokens, int) else 1, settings.draft_min_p)
 
 
 def sampling_of(settings: Settings) -> SamplingSettings:

@@ -8,8 +8,11 @@ from typing import Any
 
 from specdec_cli.decoding.accept import RULES
 from specdec_cli.decoding.errors import UsageError
+from specdec_cli.decoding.length import LONGEST
 from specdec_cli.drafters import DRAFTERS
 from specdec_cli.models import profiles
+
+AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,7 @@ class Settings:
     draft: str | None = None
     drafter: str = "model"
     accept: str = "rejection"
-    draft_tokens: int = 3
+    draft_tokens: int | str = AUTO
     draft_min_p: float = 0.0
     max_tokens: int = 256
     temp: float = 0.0
@@ -34,6 +37,7 @@ class Settings:
     seed: int | None = None
     ctx: int | None = None
     threads: int | None = None
+    threads_draft: int | None = None
     gpu_layers: int = -1
     gpu_layers_draft: int = -1
 
@@ -42,12 +46,29 @@ class Settings:
             ("max_tokens", self.max_tokens >= 1, "Give -n 1 or more."),
             ("ctx", self.ctx is None or 1 <= self.ctx < 2**31, "Give -c 1 or more, or leave it out."),
             ("threads", self.threads is None or self.threads >= 1, "Give -t 1 or more, or leave it out."),
+            (
+                "threads_draft",
+                self.threads_draft is None or self.threads_draft >= 1,
+                "Give -td 1 or more, or leave it out.",
+            ),
+            (
+                "draft_min_p",
+                self.draft_tokens != AUTO or self.draft_min_p == 0,
+                "With -k auto the draft's confidence is weighed anyway: leave it out, or give -k a number.",
+            ),
             ("seed", self.seed is None or 0 <= self.seed < 2**63, "Give a whole number from 0."),
             ("drafter", self.drafter in DRAFTERS, f"Drafters: {', '.join(DRAFTERS)}."),
             ("accept", self.accept in RULES, f"Acceptance rules: {', '.join(RULES)}."),
         ):
             if not valid:
                 raise UsageError(f"{name.replace('_', ' ')} cannot be {getattr(self, name)}", fix)
+
+    @property
+    def longest_draft(self) -> int:
+        """The longest draft that these settings may ask for; 0 with the target alone."""
+        if self.drafter == "none":
+            return 0
+        return LONGEST if isinstance(self.draft_tokens, str) else self.draft_tokens
 
     def alone(self) -> Settings:
         """The same, with the target alone: the baseline of these settings."""
@@ -107,10 +128,24 @@ def _of_profile(name: str, config_file: Path) -> dict[str, Any]:
     return {**profile.settings, **{role: str(profile.folder / path) for role, path in models.items() if path}}
 
 
+def _draft_tokens(value: Any) -> int | str:
+    """A number or "auto"; the command line gives text for both."""
+    try:
+        if value == AUTO or (isinstance(value, int) and not isinstance(value, bool)):
+            return value  # type: ignore[no-any-return]
+        if isinstance(value, str):
+            return int(value)
+    except ValueError:
+        pass
+    raise UsageError(f"the number of draft tokens cannot be {value!r}", "Give -k a whole number, or auto.")
+
+
 def _checked(name: str, value: Any) -> Any:
     """A value of the right kind: a settings file may hold anything."""
     if value is None:
         return None
+    if name == "draft_tokens":
+        return _draft_tokens(value)
     kind = _NUMBERS.get(name)
     right = isinstance(value, str) if kind is None else isinstance(value, (int, kind)) and not isinstance(value, bool)
     if not right:

@@ -124,7 +124,7 @@ def _read(line: Any, fields: dict[str, _Reader]) -> dict[str, Any]:
     found = {}
     for name, reader in fields.items():
         try:
-            found[name] = reader(line.get(name))
+            found[name] = reader(line.get(name, _NEWER.get(name)))
         except ValueError as error:
             if name not in line:
                 raise ValueError(f"no {name!r}") from None
@@ -182,6 +182,9 @@ _PREFILL: dict[str, _Reader] = {
     "seconds": _seconds,
     "at": _seconds,
 }
+_NEWER = {"why": ""}
+"""Fields that older recordings lack, and what that means."""
+
 _STEP: dict[str, _Reader] = {
     "index": _count,
     "tokens": _each(lambda token: Token(**_read(token, _TOKEN))),
@@ -193,6 +196,7 @@ _STEP: dict[str, _Reader] = {
     "verify_s": _seconds,
     "sample_s": _seconds,
     "at": _seconds,
+    "why": _text,
 }
 _DONE: dict[str, _Reader] = {
     "reason": _one_of(get_args(FinishReason)),

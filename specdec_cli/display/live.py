@@ -98,6 +98,7 @@ class LiveDisplay:
         """The rows below the text: the last draft, the figures so far, where the time went."""
         rows = [self._draft_row(), self._figures(), self._time_row()]
         for row in rows:
+            row.rstrip()  # what is painted must be as wide as it is taken to be when the terminal rewraps it
             row.truncate(width - 1, overflow="ellipsis")
         return rows
 
@@ -105,13 +106,16 @@ class LiveDisplay:
         row = Text("draft   ", LABEL, end="")
         step = self._step
         if step is None or not step.drafted:
-            return row.append("none", LABEL)
+            return row.append("none", LABEL).append(f"  {step.why}" if step and step.why else "", LABEL)
+        row.append(f"{len(step.drafted)}  ")
         for token in step.tokens:
             row.append(_visible(token.text), STYLES[token.origin]).append("\u2502", LABEL)
         if step.rejected_text:
             row.append(" \u2717 ", LABEL)
             for text in step.rejected_text:
                 row.append(_visible(text), REJECTED).append(" ")
+        if step.why:
+            row.append(f"  {step.why}", LABEL)
         return row
 
     def _figures(self) -> Text:

@@ -27,12 +27,14 @@ class BaselineResult:
     """The target alone on the same prompt with the same seed, and how its output compares.
 
     divergence: (position, margin, its unit), None when identical; `identical` is None where the two are not
-    meant to agree (sampling by rejection keeps the distribution, not the text).
+    meant to agree (sampling by rejection keeps the distribution, not the text). probes: 0 for a baseline that was run;
+    else the number of steps without a draft, interleaved in the run itself, that it was measured in.
     """
 
     tokens_per_s: float | None
     identical: bool | None
     divergence: tuple[int, float, Unit] | None = None
+    probes: int = 0
 
     def to_json(self) -> dict[str, object]:
         """The `baseline` object of `run --json`."""
@@ -41,7 +43,7 @@ class BaselineResult:
             position, margin, unit = self.divergence
             where = {"position": position, "margin": margin if math.isfinite(margin) else None, "unit": unit}
         return {
-            "method": "measured",
+            "method": "probes" if self.probes else "measured",
             "tokens_per_s": self.tokens_per_s,
             "identical": self.identical,
             "first_divergence": where,
@@ -78,6 +80,8 @@ def run_report(
     if report.drafted:
         row("acceptance", _acceptance(report))
         row("by position", _by_position(report))
+    if report.lengths[1:] and (report.lengths[0] or sum(map(bool, report.lengths)) > 1):
+        row("lengths", _lengths(report))
     if report.steps:
         row("steps", f"{report.steps} forward passes of the target, {report.tokens_per_step:.2f} tokens/step")
     row("speed", _speed(report))
@@ -119,6 +123,11 @@ def _by_position(report: Report) -> str:
     return "  ".join(parts) + ("  \u2026" if len(report.per_position) > 8 else "")
 
 
+def _lengths(report: Report) -> str:
+    """How often which draft length was used."""
+    return "  ".join(f"{n}: {count}\u00d7" for n, count in enumerate(report.lengths) if count)
+
+
 def _speed(report: Report) -> str:
     first = f"first token after {_seconds(report.ttft_s)}"
     if not report.tokens_per_s:
@@ -141,6 +150,11 @@ def _speedup(report: Report, baseline: BaselineResult) -> str:
     ratio = speedup_of(report, baseline)
     if ratio is None:
         return "not measured: the answer is too short"
+    if baseline.probes:
+        return (
+            f"{ratio:.2f}x against the target alone, {baseline.tokens_per_s:,.1f} tokens/s by {baseline.probes} probe "
+            "steps interleaved in this run"
+        )
     speed = f"{ratio:.2f}x against the target alone, measured at {baseline.tokens_per_s:,.1f} tokens/s; "
     if baseline.identical is None:
         return speed + "the same distribution, not the same text (--accept match gives the same text)"

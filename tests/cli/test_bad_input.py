@@ -137,13 +137,11 @@ def test_a_draft_with_another_tokenizer(tmp_path, tokens):
 
 
 def test_a_draft_larger_than_its_target_runs_with_a_warning():
-    result = run(PROMPT, "-m", DRAFT, "-md", TARGET, "-n", 4)
+    swapped = (PROMPT, "-m", DRAFT, "-md", TARGET, "-n", 4, "-k", 3)
+    result = run(*swapped)
     assert result.exit_code == 0
     assert "larger than the target" in result.stderr
-    assert (
-        "larger than the target"
-        in json.loads(run(PROMPT, "-m", DRAFT, "-md", TARGET, "-n", 4, "--json").stdout)["notes"][0]
-    )
+    assert "larger than the target" in json.loads(run(*swapped, "--json").stdout)["notes"][0]
     alone = run(PROMPT, "-m", DRAFT, "--drafter", "none", "-n", 4)
     assert (alone.exit_code, alone.stdout) == (0, result.stdout)
 
@@ -178,6 +176,9 @@ def test_a_chat_template_is_used(tmp_path):
         (["-n", "-5"], "max tokens"),
         (["-k", "0"], "draft tokens"),
         (["-k", "-1"], "draft tokens"),
+        (["-k", "many"], "draft tokens"),
+        (["-k", "1.5"], "draft tokens"),
+        (["-k", ""], "draft tokens"),
         (["--temp", "-0.1"], "temperature"),
         (["--temp", "nan"], "temperature"),
         (["--temp", "inf"], "temperature"),
@@ -188,8 +189,10 @@ def test_a_chat_template_is_used(tmp_path):
         (["--top-k", "-1"], "top-k"),
         (["--min-p", "1.5"], "min-p"),
         (["--min-p", "-0.1"], "min-p"),
-        (["--draft-min-p", "1"], "draft-min-p"),
-        (["--draft-min-p", "-0.1"], "draft-min-p"),
+        (["-k", "3", "--draft-min-p", "1"], "draft-min-p"),
+        (["-k", "3", "--draft-min-p", "-0.1"], "draft-min-p"),
+        (["--draft-min-p", "0.5"], "draft min p"),
+        (["-k", "auto", "--draft-min-p", "0.5"], "draft min p"),
         (["--repeat-penalty", "0"], "repeat penalty"),
         (["--repeat-last-n", "-1"], "window"),
         (["--frequency-penalty", "inf"], "frequency penalty"),
@@ -198,6 +201,8 @@ def test_a_chat_template_is_used(tmp_path):
         (["--accept", "all"], "accept"),
         (["-c", "0"], "ctx"),
         (["-t", "0"], "threads"),
+        (["-td", "0"], "threads draft"),
+        (["-td", "-1"], "threads draft"),
         (["-s", "-1"], "seed"),
         (["--stop", ""], "stop"),
     ],
@@ -206,14 +211,15 @@ def test_a_senseless_setting(flags, says):
     assert_refused(run(PROMPT, *flags), 2, says)
 
 
-@pytest.mark.parametrize("flags", [["-k", "many"], ["-n", "1.5"], ["--temp", "hot"], ["--nonsense"], ["a", "b"]])
+@pytest.mark.parametrize("flags", [["-td", "many"], ["-n", "1.5"], ["--temp", "hot"], ["--nonsense"], ["a", "b"]])
 def test_what_cannot_be_parsed_is_a_usage_error(flags):
     result = run(PROMPT, *flags)
     assert result.exit_code == 2 and result.stdout == "" and "Usage:" in result.stderr
 
 
 @pytest.mark.parametrize(
-    "flags", [["-k", "1000"], ["-t", "600"], ["-ngl", "-5"], ["-s", str(2**63 - 1)], ["--top-k", "9999"]]
+    "flags",
+    [["-k", "1000"], ["-t", "600"], ["-td", "600"], ["-ngl", "-5"], ["-s", str(2**63 - 1)], ["--top-k", "9999"]],
 )
 def test_extreme_settings_run(flags):
     done = specdec("run", PROMPT, "-n", 2, "-q", *flags)
@@ -340,12 +346,14 @@ def test_an_answer_ends_where_the_context_does():
 
 def test_argument_file_and_pipe_are_joined(tmp_path):
     (tmp_path / "p.txt").write_text("B = 2\n")
-    joined = specdec("run", "A = 1", "-f", tmp_path / "p.txt", "-n", 8, "--json", input=b"C = 3\nD =\n")
-    same = run("A = 1\nB = 2\n\nC = 3\nD =", "-n", 8, "--json")
+    options = ("-n", 8, "-k", 3, "--json")
+    joined = specdec("run", "A = 1", "-f", tmp_path / "p.txt", *options, input=b"C = 3\nD =\n")
+    same = run("A = 1\nB = 2\n\nC = 3\nD =", *options)
     joined, same = json.loads(joined.stdout), json.loads(same.stdout)
     assert (joined["tokens"], joined["prompt_tokens"]) == (same["tokens"], same["prompt_tokens"])
 
 
 def test_the_prompt_from_a_pipe_alone():
-    piped, given = specdec("run", "-n", 8, "-q", input=b"def f(x):\n"), run("def f(x):", "-n", 8, "-q")
+    options = ("-n", 8, "-k", 3, "-q")
+    piped, given = specdec("run", *options, input=b"def f(x):\n"), run("def f(x):", *options)
     assert (piped.returncode, piped.stdout.decode()) == (0, given.stdout)

@@ -32,7 +32,8 @@ def own_data_folder(monkeypatch, tmp_path):
 
 
 def compare(*args):
-    return CliRunner().invoke(app, ["compare", *map(str, args)])
+    """With drafts of a fixed length, so that there are some whatever this machine's speeds are."""
+    return CliRunner().invoke(app, ["compare", "-k", "3", *map(str, args)])
 
 
 def measured(*args):
@@ -53,14 +54,16 @@ def names(*args, **options):
 
 
 def test_by_default_the_target_alone_against_the_settings():
-    assert names([], []) == [(ALONE, ALONE), ("k=3", ALONE)]
+    assert names([], []) == [(ALONE, ALONE), ("k=auto", ALONE)]
+    assert names([], [], draft_tokens=3) == [(ALONE, ALONE), ("k=3", ALONE)]
     assert make_arms(BASE, [], [])[0].settings.drafter == "none"
 
 
 def test_versus_adds_and_a_sweep_makes():
-    assert [name for name, _ in names(["k=4", "accept=match"], [])] == [ALONE, "k=3", "k=4", "accept=match"]
-    assert [name for name, _ in names([], ["k=1, 2,4"])] == [ALONE, "k=1", "k=2", "k=4"]
-    assert [name for name, _ in names(["k=8"], ["draft-min-p=0,0.5"])] == [
+    assert [name for name, _ in names(["k=4", "accept=match"], [])] == [ALONE, "k=auto", "k=4", "accept=match"]
+    assert [name for name, _ in names(["k=auto"], [], draft_tokens=3)] == [ALONE, "k=3", "k=auto"]
+    assert [name for name, _ in names([], ["k=1, 2,4,auto"])] == [ALONE, "k=1", "k=2", "k=4", "k=auto"]
+    assert [name for name, _ in names(["k=8"], ["draft-min-p=0,0.5"], draft_tokens=3)] == [
         *(ALONE, "k=8", "draft-min-p=0", "draft-min-p=0.5"),
     ]
 
@@ -69,7 +72,7 @@ def test_an_arm_with_other_sampling_has_a_baseline_of_its_own():
     assert names(["k=8,temp=0.8"], []) == [
         (ALONE, ALONE),
         ("alone, temp=0.8", "alone, temp=0.8"),
-        ("k=3", ALONE),
+        ("k=auto", ALONE),
         ("k=8,temp=0.8", "alone, temp=0.8"),
     ]
     assert [name for name, _ in names([], ["top-k=10,20"])] == [ALONE, "top-k=10", "top-k=20"]  # greedy knows no cuts
@@ -92,6 +95,7 @@ def test_without_a_drafter_there_is_only_the_baseline():
         ("k=four", "not a whole number", "k=4"),
         ("temp=hot", "not a number", "k=4"),
         ("k=0", "cannot be 0", "-k"),
+        ("draft-min-p=0.5", "draft min p cannot be", "-k auto"),
         ("drafter=ngram", "drafter cannot be", "model"),
         ("temp=-1", "temperature cannot be", "0"),
     ],
@@ -272,9 +276,13 @@ def test_penalties_are_part_of_the_margin():
 
 def test_an_interrupt_keeps_what_was_measured(tmp_path):
     environment = {**os.environ, "XDG_DATA_HOME": str(tmp_path / "data")}
-    command = [sys.executable, "-m", "specdec_cli", "compare", "--prompts", "python", "--repeat", "200", "--json"]
+    command = [sys.executable, "-m", "specdec_cli", "compare", "-k", "3", "--prompts", "python", "--repeat", "200"]
     process = subprocess.Popen(
-        [*command, "--save", "cut"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        [*command, "--json", "--save", "cut"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
     time.sleep(4)
     process.send_signal(signal.SIGINT)

@@ -72,7 +72,7 @@ def test_interrupted_in_a_long_prefill(tmp_path):
 @pytest.mark.parametrize(("send", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_while_decoding(tmp_path, send, expected):
     trace = tmp_path / "trace.jsonl"
-    process = start("run", "def f(x):", "-c", 16384, "-n", 16000, "--trace", trace)
+    process = start("run", "def f(x):", "-k", 3, "-c", 16384, "-n", 16000, "--trace", trace)
     first = b""
     while len(first) < 200:
         first += os.read(process.stdout.fileno(), 200 - len(first))

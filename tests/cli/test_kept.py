@@ -28,7 +28,7 @@ SPECDEC = [sys.executable, "-m", "specdec_cli"]
 
 
 def specdec(*args):
-    return CliRunner().invoke(app, ["run", PROMPT, "-n", "24", *map(str, args)])
+    return CliRunner().invoke(app, ["run", PROMPT, "-n", "24", "-k", "3", *map(str, args)])
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_an_interrupt_while_the_margin_is_measured(monkeypatch):
 
 
 def test_no_baseline_for_a_reader_that_has_gone():
-    command = f'"{sys.executable}" -m specdec_cli run -n 600 --baseline "def f(x):" | head -c 20'
+    command = f'"{sys.executable}" -m specdec_cli run -n 600 -k 3 --baseline "def f(x):" | head -c 20'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
     assert "speedup" in done.stderr
     assert "differs" not in done.stderr and "0." not in done.stderr.split("speedup")[1].split("\n")[0]
@@ -171,7 +171,9 @@ def test_json_of_a_scripted_run(snapshot):
     for event in run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 4, 99), (99,), (7, 8), ()]), max_tokens=9):
         outcome.add(event)
     session = SimpleNamespace(
-        pair=SimpleNamespace(target_path="big.gguf", draft_path="small.gguf"), settings=Settings(), load_s=0.5
+        pair=SimpleNamespace(target_path="big.gguf", draft_path="small.gguf"),
+        settings=Settings(draft_tokens=3),
+        load_s=0.5,
     )
     found = outcome.to_json(session)
     found["timing"] = sorted(found["timing"])

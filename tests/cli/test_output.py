@@ -31,37 +31,39 @@ from specdec_cli.cli.app import app
 
 def test_a_file_holds_only_the_answer(tmp_path):
     with (tmp_path / "out.txt").open("wb") as out:
-        done = specdec("run", PROMPT, "-n", 16, capture_output=False, stdout=out, stderr=subprocess.PIPE)
-    answer = json.loads(run(PROMPT, "-n", 16, "--json").stdout)["text"]
+        done = specdec("run", PROMPT, "-n", 16, "-k", 3, capture_output=False, stdout=out, stderr=subprocess.PIPE)
+    answer = json.loads(run(PROMPT, "-n", 16, "-k", 3, "--json").stdout)["text"]
     assert done.returncode == 0
     assert (tmp_path / "out.txt").read_text() == answer + "\n" * (not answer.endswith("\n"))
     assert b"acceptance" in done.stderr and b"not measured" in done.stderr and ESCAPE.encode() not in done.stderr
 
 
 def test_quiet_prints_the_answer_alone():
-    done = specdec("run", PROMPT, "-n", 8, "-q")
+    done = specdec("run", PROMPT, "-n", 8, "-k", 3, "-q")
     assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.decode() == run(PROMPT, "-n", 8).stdout
+    assert done.stdout.decode() == run(PROMPT, "-n", 8, "-k", 3).stdout
 
 
 JSON_KEYS = {
     "": "text tokens finish_reason prompt_tokens completion_tokens target draft drafter accept draft_tokens seed "
     "stats timing baseline speedup",
-    "stats": "steps drafted accepted emitted acceptance_rate tokens_per_step per_position histogram",
+    "stats": "steps drafted accepted emitted acceptance_rate tokens_per_step per_position histogram lengths",
     "timing": "load_s prefill_s ttft_s decode_s tokens_per_s tpot_ms draft_s verify_s sample_s overhead_s",
     "baseline": "method tokens_per_s identical first_divergence",
 }
 
 
-def test_json_is_one_object_with_the_keys_of_the_contract():
-    done = specdec("run", PROMPT, "-n", 12, "--json", "--baseline", "-s", 5)
+@pytest.mark.parametrize(("flags", "draft_tokens"), [([], "auto"), (["-k", 3], 3)])
+def test_json_is_one_object_with_the_keys_of_the_contract(flags, draft_tokens):
+    done = specdec("run", PROMPT, "-n", 12, "--json", "--baseline", "-s", 5, *flags)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.count(b"\n") == 1
     found = json.loads(done.stdout)
     assert set(found) - {"notes"} == set(JSON_KEYS[""].split())
     for part in ("stats", "timing", "baseline"):
         assert set(found[part]) == set(JSON_KEYS[part].split())
-    assert (found["seed"], found["drafter"], found["accept"], found["draft_tokens"]) == (5, "model", "rejection", 3)
+    assert (found["seed"], found["drafter"], found["accept"]) == (5, "model", "rejection")
+    assert found["draft_tokens"] == draft_tokens
     assert (found["finish_reason"], found["completion_tokens"], len(found["tokens"])) == ("length", 12, 12)
     assert (found["target"], found["draft"]) == (str(TARGET), str(DRAFT))
     assert found["baseline"]["method"] == "measured" and isinstance(found["baseline"]["identical"], bool)
@@ -172,13 +174,13 @@ def colours(text: str) -> list[str]:
 
 
 def test_a_terminal_shows_the_live_view():
-    code, screen = on_terminal("run", PROMPT, "-n", 16)
+    code, screen = on_terminal("run", PROMPT, "-n", 16, "-k", 3)
     assert code == 0 and colours(screen) and "accepted" in screen and "acceptance" in screen
     assert "tokens/s" in screen and "Traceback" not in screen
 
 
 def test_no_color_is_obeyed():
-    code, screen = on_terminal("run", PROMPT, "-n", 16, NO_COLOR="1")
+    code, screen = on_terminal("run", PROMPT, "-n", 16, "-k", 3, NO_COLOR="1")
     assert code == 0 and not colours(screen)
     assert f"{ESCAPE}[1m" in screen and f"{ESCAPE}[4m" in screen  # corrections and bonus tokens are told apart still
 
@@ -186,20 +188,20 @@ def test_no_color_is_obeyed():
 def test_no_color_wins_over_force_color(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    done = specdec("run", PROMPT, "-n", 16)
+    done = specdec("run", PROMPT, "-n", 16, "-k", 3)
     assert done.returncode == 0 and not colours(done.stdout.decode() + done.stderr.decode())
 
 
 def test_a_dumb_terminal_gets_plain_text():
-    code, screen = on_terminal("run", PROMPT, "-n", 16, TERM="dumb")
+    code, screen = on_terminal("run", PROMPT, "-n", 16, "-k", 3, TERM="dumb")
     assert code == 0 and "acceptance" in screen
     assert ESCAPE not in screen
 
 
 def test_force_color_colours_a_pipe(monkeypatch):
-    plain = specdec("run", PROMPT, "-n", 16).stdout.decode()
+    plain = specdec("run", PROMPT, "-n", 16, "-k", 3).stdout.decode()
     monkeypatch.setenv("FORCE_COLOR", "1")
-    done = specdec("run", PROMPT, "-n", 16)
+    done = specdec("run", PROMPT, "-n", 16, "-k", 3)
     coloured = done.stdout.decode()
     assert colours(coloured) and unstyled(coloured) == plain
 
@@ -211,8 +213,8 @@ def test_force_color_does_not_animate_a_pipe(monkeypatch):
 
 
 def test_quiet_on_a_terminal():
-    code, screen = on_terminal("run", PROMPT, "-n", 8, "-q")
-    assert (code, screen.replace("\r\n", "\n")) == (0, run(PROMPT, "-n", 8, "-q").stdout)
+    code, screen = on_terminal("run", PROMPT, "-n", 8, "-k", 3, "-q")
+    assert (code, screen.replace("\r\n", "\n")) == (0, run(PROMPT, "-n", 8, "-k", 3, "-q").stdout)
 
 
 # --- the rest of the command line ----------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ class Terminal:
 
 def test_a_real_run_replays_to_the_same_text(tmp_path):
     trace = tmp_path / "run.jsonl"
-    options = ["-n", "32", "-t", "1", "--temp", "0.9", "--seed", "5", "--trace", str(trace)]
+    options = ["-n", "32", "-k", "3", "-t", "1", "--temp", "0.9", "--seed", "5", "--trace", str(trace)]
     run = CliRunner().invoke(app, ["run", "def median(values):", *options])
     again = replay(trace)
     assert (run.exit_code, again.exit_code) == (0, 0)

@@ -48,7 +48,14 @@ def write_layers(config, monkeypatch, upto: str) -> None:
 
 @pytest.mark.parametrize(
     ("upto", "flags", "expected"),
-    [("default", [], 3), ("profile", [], 4), ("config", [], 5), ("env", [], 6), ("env", ["-k", "7"], 7)],
+    [
+        ("default", [], "auto"),
+        ("profile", [], 4),
+        ("config", [], 5),
+        ("env", [], 6),
+        ("env", ["-k", "7"], 7),
+        ("env", ["-k", "auto"], "auto"),
+    ],
 )
 def test_each_layer_wins_over_those_below_it(config, monkeypatch, upto, flags, expected):
     write_layers(config, monkeypatch, upto)
@@ -146,6 +153,17 @@ def test_a_value_of_the_wrong_kind_is_refused(config, line):
     assert line.split(":")[0] in str(caught.value) and caught.value.hint
 
 
+@pytest.mark.parametrize("value", ["many", "1.5", "true", "[3]", "Auto"])
+def test_a_draft_length_is_a_number_or_auto(config, value):
+    (config / "config.yaml").write_text(f"draft_tokens: {value}\n")
+    with pytest.raises(UsageError, match="draft tokens cannot be") as caught:
+        resolve("demo", {})
+    assert "auto" in caught.value.hint
+    for right in (7, "auto"):
+        (config / "config.yaml").write_text(f"draft_tokens: {right}\n")
+        assert resolve("demo", {}).draft_tokens == right
+
+
 @pytest.mark.parametrize("line", ["temp: 1", "temp: 0.7", "seed:", "max_tokens: 12"])
 def test_values_of_the_right_kind_are_taken(config, line):
     (config / "config.yaml").write_text(line + "\n")
@@ -155,8 +173,8 @@ def test_values_of_the_right_kind_are_taken(config, line):
 
 @pytest.mark.parametrize(
     "flags",
-    [{"max_tokens": 0}, {"max_tokens": -1}, {"ctx": 0}, {"threads": 0}, {"seed": -1}, {"seed": 2**63},
-     {"drafter": "magic"}, {"accept": "all"}],
+    [{"max_tokens": 0}, {"max_tokens": -1}, {"ctx": 0}, {"threads": 0}, {"threads_draft": 0},
+     {"seed": -1}, {"seed": 2**63}, {"drafter": "magic"}, {"accept": "all"}],
 )  # fmt: skip
 def test_senseless_values_are_usage_errors(config, flags):
     with pytest.raises(UsageError) as caught:

@@ -104,7 +104,7 @@ def test_the_region_shows_draft_figures_and_time(monkeypatch):
         terminal.show(event)
     lines = terminal.text().split("\n")
     assert lines[0].rstrip() == "2 3 4 5"
-    assert lines[1].startswith("draft   3 │4 │5 │ ✗ 99")
+    assert lines[1].startswith("draft   3  3 │4 │5 │ ✗ 99")  # the length, then the tokens
     assert lines[2].startswith("so far  4/128 tokens")
     assert "accepted 67% of 3" in lines[2]
     assert lines[3].startswith("time    draft")

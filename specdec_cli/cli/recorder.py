@@ -1,0 +1,106 @@
+"""Records what the draft model would have proposed at every place of the target's answers, for the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from specdec_cli.cli.session import Session, sampling_of
+from specdec_cli.cli.settings import Settings
+from specdec_cli.decoding.accept import residual
+from specdec_cli.decoding.sampling import StandardSampler, confidence
+from specdec_cli.decoding.simulation import AHEAD, Answer
+from specdec_cli.decoding.types import NO_DRAFT, Verdict
+from specdec_cli.llama.target import LlamaTarget
+
+
+def record(
+    session: Session, prompt: Sequence[int], settings: Settings, seed: int, category: str
+) -> tuple[Answer, list[int]]:
+    """Let the target alone answer, and ask the draft model at each place. Returns the answer's record and tokens.
+
+    An answer that falls into a loop, as small models' greedy ones do, is recorded up to there. At a temperature with
+    `rejection`, the draft's token x is drawn from q so that it agrees with the target's y as often as speculative
+    sampling accepts: x = y with probability min(1, q(y) / p(y)), else x comes from max(0, q - p).
+    """
+    return _Recorder(session, settings, seed).record(list(prompt), category)
+
+
+class _Recorder:
+    def __init__(self, session: Session, settings: Settings, seed: int) -> None:
+        target, self._draft = session.contexts
+        self._target = LlamaTarget(target)
+        self._is_end = session.target.is_end
+        self._n_shared = session.pair.n_shared
+        self._max_tokens = settings.max_tokens
+        self._sampler = StandardSampler(sampling_of(settings))
+        self._draws = settings.accept == "rejection" and not self._sampler.greedy
+        self._target_rng = np.random.default_rng(seed)
+        self._draft_rng = np.random.default_rng((seed, 1))
+
+    def record(self, context: list[int], category: str) -> tuple[Answer, list[int]]:
+        prompt = len(context)
+        sampler = self._sampler
+        sampler.watch(context)
+        row = self._target.prefill(context)[0]
+        self._draft.rewind(0)
+        self._draft.decode(context)
+        token = sampler.argmax(row) if sampler.greedy else sampler.categorical(row).draw(self._target_rng)
+        sure: list[float] = []
+        stands: list[bool] = []
+        astray: list[tuple[float, ...]] = []
+        room = min(self._target.n_ctx, self._draft.n_ctx) - AHEAD
+        while len(context) - prompt < self._max_tokens and len(context) < room and not self._is_end(token):
+            context.append(token)
+            logits = self._target.verify(token, NO_DRAFT)
+            self._target.commit(Verdict(0, token, "plain"))
+            guess = self._draft.decode((token,))[0, : self._n_shared]
+            p = None if sampler.greedy else sampler.categorical(logits[0])
+            token = sampler.argmax(logits[0]) if p is None else p.draw(self._target_rng)
+            wrong: int | None
+            if p is not None and self._draws:
+                q = sampler.categorical(guess)
+                sure.append(float(q.probs.max()))
+                stands.append(bool(self._draft_rng.random() * p.prob(token) < q.prob(token)))
+                wrong = None if stands[-1] else residual(q, p).draw(self._draft_rng)
+            else:
+                sure.append(confidence(guess))
+                wrong = sampler.argmax(guess)
+                stands.append(wrong == token)
+            astray.append(() if stands[-1] or wrong is None else self._go_astray(wrong))
+        length = min(before_a_loop([*context[prompt:], token]), len(sure))
+        answer = Answer(category, prompt, tuple(sure[:length]), tuple(stands[:length]), tuple(astray[:length]))
+        return answer, context[prompt:]
+
+    def _go_astray(self, token: int) -> tuple[float, ...]:
+        """The draft's confidences as it goes on from a wrong token."""
+        draft, sampler = self._draft, self._sampler
+        start = draft.length
+        draft.checkpoint()
+        sure: list[float] = []
+        ahead = [token]
+        while len(sure) < AHEAD - 1:
+            row = draft.decode((ahead[-1],))[0, : self._n_shared]
+            if self._draws:
+                q = sampler.categorical(row, ahead)
+                sure.append(float(q.probs.max()))
+                ahead.append(q.draw(self._draft_rng))
+            else:
+                sure.append(confidence(row))
+                ahead.append(sampler.argmax(row, ahead))
+        draft.rewind(start)
+        return tuple(sure)
+
+
+def before_a_loop(tokens: Sequence[int]) -> int:
+    """How many tokens there are until the same ones (four or more in all) have come three times in a row, less two
+    of those times.
+    """
+    for end in range(12, len(tokens) + 1):
+        for period in range(1, end // 3 + 1):
+            times = 3 if period > 3 else -(-12 // period)
+            piece = tokens[end - period : end]
+            if all(tokens[end - (i + 1) * period : end - i * period] == piece for i in range(1, times)):
+                return end - (times - 1) * period
+    return len(tokens)

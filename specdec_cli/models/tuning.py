@@ -1,0 +1,135 @@
+"""What `specdec tune` found out about a pair on this machine, kept for `run` and `compare`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from specdec_cli.decoding.calibration import Calibration
+from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.models.profiles import bundled_dir, config_dir
+
+FORMAT = 1
+_LONGEST_NAME = 100  # bytes of each model's name: file systems take 255 in all
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How fast a pair is on a machine, with which threads, and what its confidence is worth.
+
+    machine: as `llama.library.machine` names it. gpu_layers, gpu_layers_draft: the offload that was measured.
+    calibrations: by kind of sampling, `greedy` and `sampled`.
+    """
+
+    machine: str
+    threads: int
+    threads_draft: int
+    gpu_layers: int
+    gpu_layers_draft: int
+    costs: Costs
+    calibrations: dict[str, Calibration]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "machine": self.machine,
+            "threads": self.threads,
+            "threads_draft": self.threads_draft,
+            "gpu_layers": self.gpu_layers,
+            "gpu_layers_draft": self.gpu_layers_draft,
+            "costs": self.costs.to_json(),
+            "calibrations": {kind: found.to_json() for kind, found in self.calibrations.items()},
+        }
+
+
+def kind_of(greedy: bool) -> str:
+    """The name of a kind of sampling."""
+    return "greedy" if greedy else "sampled"
+
+
+def path_of(target: Path, draft: Path) -> Path:
+    """Where a pair's tuning is kept: in the folder of the user's profiles, named after the two files."""
+    size = "-".join(str(path.stat().st_size) for path in (target, draft))
+    digest = hashlib.sha256(f"{target.name}/{draft.name}/{size}".encode()).hexdigest()[:8]
+    names = [path.stem.encode()[:_LONGEST_NAME].decode(errors="ignore") for path in (target, draft)]
+    return config_dir() / "tuned" / f"{'+'.join(names)}-{digest}.json"
+
+
+def recording_of(target: Path, draft: Path, greedy: bool) -> Path | None:
+    """The recording of a pair: its own, or for the bundled pair the one that comes with it; None if there is none."""
+    own = path_of(target, draft).with_suffix(f".{kind_of(greedy)}.json.gz")
+    bundled = target.parent / "recordings" / f"{kind_of(greedy)}.json.gz"
+    is_bundled = target.parent == draft.parent and bundled_dir() in target.parents
+    return own if own.exists() else bundled if is_bundled and bundled.exists() else None
+
+
+def save(target: Path, draft: Path, tuning: Tuning) -> Path:
+    """Keep a pair's tuning, in place of an older one but for the calibrations it does not have.
+
+    Returns the file; raises SpecdecError if it cannot be written.
+    """
+    path = path_of(target, draft)
+    try:
+        older = load(target, draft)
+    except SpecdecError:
+        older = None
+    if older:  # what the other kind of sampling taught stays true
+        tuning = replace(tuning, calibrations={**older.calibrations, **tuning.calibrations})
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(tuning.to_json(), indent=1), "utf-8")
+    except OSError as error:
+        raise SpecdecError(f"cannot write {path}: {error.strerror}", "Free some space, or mend the folder.") from None
+    return path
+
+
+def require_writable(target: Path, draft: Path) -> None:
+    """Raise SpecdecError now rather than after a minute of measuring."""
+    folder = path_of(target, draft).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise SpecdecError(f"cannot write to {folder}: {error.strerror}", "Mend the folder, or free space.") from None
+
+
+def load(target: Path, draft: Path) -> Tuning | None:
+    """A pair's tuning; None if there is none. Raises SpecdecError if its file is damaged."""
+    path = path_of(target, draft)
+    try:
+        data = json.loads(path.read_text("utf-8"))
+        if data["format"] != FORMAT:
+            raise ValueError(f"its format is {data['format']}")
+        costs = data["costs"]
+        other = float(costs["other"])
+        if not 0 <= other < 1e6:
+            raise ValueError("a cost is none")
+        if min(int(data["threads"]), int(data["threads_draft"])) < 1:
+            raise ValueError("a number of threads is none")
+        return Tuning(
+            machine=str(data["machine"]),
+            threads=int(data["threads"]),
+            threads_draft=int(data["threads_draft"]),
+            gpu_layers=int(data["gpu_layers"]),
+            gpu_layers_draft=int(data["gpu_layers_draft"]),
+            costs=Costs(_curve(costs["verify"]), _curve(costs["draft"]), other),
+            calibrations={kind: Calibration.from_json(found) for kind, found in data["calibrations"].items()},
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        why = " ".join(str(error).split())
+        raise SpecdecError(f"cannot read {path}: {why}", "Run specdec tune again, or remove the file.") from None
+
+
+def _curve(points: dict[str, float]) -> Curve:
+    found = {int(n): float(seconds) for n, seconds in points.items()}
+    if 1 not in found or min(found) < 1 or not all(0 < seconds < 1e6 for seconds in found.values()):
+        raise ValueError("a cost curve is none")
+    return Curve(found)

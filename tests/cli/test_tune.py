@@ -1,0 +1,660 @@
+"""`specdec tune`: what it measures, what it keeps, and what `run` then does with it."""
+
+import gzip
+import json
+import os
+import pty
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import ggufs
+import pytest
+import tiny
+from conftest import DEMO
+from driver import DRAFT, ESCAPE, PROMPT, TARGET, assert_refused, complaint, read_terminal, run, specdec, start
+from typer.testing import CliRunner
+
+from specdec_cli.cli import session as sessions
+from specdec_cli.cli import tuner
+from specdec_cli.cli.app import app
+from specdec_cli.cli.session import Session, check_pair
+from specdec_cli.cli.settings import Settings
+from specdec_cli.decoding.calibration import Calibration
+from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.simulation import AHEAD, Answer
+from specdec_cli.llama import library
+from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.model import Model
+from specdec_cli.models import profiles, recordings, tuning
+from specdec_cli.models.recordings import Recording
+from specdec_cli.models.tuning import Tuning
+
+CATEGORIES = ["functions", "classes", "tests", "scripts", "loops"]
+HARDWARE = sorted(path.stem for path in (DEMO.parent / "hardware").glob("*.yaml"))
+PAYS = Costs(Curve({1: 0.010, 17: 0.011}), Curve({1: 0.001}))
+PASSES = {1: 0.020, 2: 0.030, 4: 0.050}
+"""What the stand-in for measuring says of every model."""
+
+
+def tune(*args, **environment):
+    return CliRunner().invoke(app, ["tune", *map(str, args)], env=environment)
+
+
+def tuned(*args):
+    done = tune("--json", *args)
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def recording(greedy=True, places=120):
+    stands = tuple(i % 4 != 3 for i in range(places))
+    astray = tuple(() if stood else (0.5,) * (AHEAD - 1) for stood in stands)
+    return Recording(greedy, (Answer("code", 10, (0.8,) * places, stands, astray),), {})
+
+
+def keep_recording(pair=(TARGET, DRAFT), greedy=True):
+    path = tuning.path_of(*pair).with_suffix(f".{tuning.kind_of(greedy)}.json.gz")
+    recordings.write(path, recording(greedy))
+
+
+def keep(**changes):
+    """Something that might have been tuned on this machine."""
+    found = {"machine": library.machine(), "threads": 1, "threads_draft": 1, "gpu_layers": -1, "gpu_layers_draft": -1}
+    calibrations = {"greedy": Calibration.prior(True)}
+    return tuning.save(TARGET, DRAFT, Tuning(**{**found, "costs": PAYS, "calibrations": calibrations, **changes}))
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """Nothing is timed but in name; the list says of which contexts."""
+    asked = []
+
+    def pass_seconds(context, *_, **__):
+        asked.append(context)
+        return PASSES
+
+    for module in (sessions, tuner):
+        monkeypatch.setattr(module, "pass_seconds", pass_seconds)
+    return asked
+
+
+@pytest.fixture
+def quick(monkeypatch, timed):
+    """Tuning in no time: nothing is recorded either."""
+    monkeypatch.setattr("specdec_cli.cli.tune._CONTEXT", 256)
+    monkeypatch.setattr(tuner.Tuner, "record", lambda self: recording(self._settings.temp == 0))
+
+
+@pytest.fixture
+def opened():
+    """Opens sessions on the bundled pair with settings, and closes them."""
+    found = []
+
+    def open_session(**changes):
+        settings = Settings(**{"target": str(TARGET), "draft": str(DRAFT), "max_tokens": 32, "threads": 1, **changes})
+        found.append(Session(check_pair(settings), settings, Interrupt()))
+        found[-1].open_contexts(16)
+        return found[-1]
+
+    yield open_session
+    for session in found:
+        session.close()
+
+
+# --- from end to end ---
+
+
+@pytest.fixture(scope="module")
+def bundled(tmp_path_factory):
+    """The bundled pair, tuned for two seconds: the folder of its settings, and what was printed."""
+    folder = tmp_path_factory.mktemp("tuned")
+    names = [name for name in os.environ if name.startswith("SPECDEC_")]
+    kept = {name: value for name, value in os.environ.items() if name not in names}
+    environment = {**kept, "XDG_CONFIG_HOME": str(folder), "SPECDEC_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    started = time.monotonic()
+    done = specdec("tune", "--seconds", 2, "--json", env=environment)
+    assert (done.returncode, done.stderr) == (0, b"")
+    return folder, done.stdout, time.monotonic() - started
+
+
+KEYS = {
+    *("target", "draft", "greedy", "recorded_tokens", "costs", "predictions", "verdict", "machine", "threads"),
+    *("threads_draft", "gpu_layers", "gpu_layers_draft", "threads_tried", "filled", "memory", "notes", "kept"),
+    "placement_tried",
+}
+
+
+def test_json_is_one_object(bundled):
+    _, printed, _ = bundled
+    assert printed.count(b"\n") == 1 and ESCAPE.encode() not in printed
+    found = json.loads(printed)
+    assert set(found) == KEYS
+    assert (found["target"], found["draft"], found["greedy"]) == ("target.gguf", "draft.gguf", True)
+    assert (found["threads"], found["threads_draft"], found["threads_tried"]) == (1, 1, {})
+    assert found["placement_tried"] == {} or library.supports_gpu()
+    assert found["notes"] == [] and found["verdict"] and all(found["verdict"])
+    assert [part["category"] for part in found["predictions"]] == [*CATEGORIES, "all"]
+    assert found["predictions"][-1]["tokens"] == found["recorded_tokens"] >= 100
+    assert [part["name"] for part in found["memory"]] == ["target", "draft"]
+    for curve in ("verify", "draft"):
+        assert {"1", "2"} <= set(found["costs"][curve]) and 0 < found["costs"][curve]["1"] < 1
+    assert found["filled"]["tokens"] > 1000 and found["filled"]["target"] > found["costs"]["verify"]["1"]
+
+
+def test_it_takes_about_as_long_as_it_was_given(bundled):
+    assert 1 < bundled[2] < 10
+
+
+def test_what_was_tuned_is_kept_under_the_users_settings(bundled, monkeypatch):
+    folder, printed, _ = bundled
+    found = json.loads(printed)
+    path = Path(found["kept"])
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    assert path.parent == profiles.config_dir() / "tuned" and folder in path.parents
+    assert sorted(path.parent.iterdir()) == sorted([path, path.with_suffix(".greedy.json.gz")])
+    kept = tuning.load(TARGET, DRAFT)
+    assert kept.machine == found["machine"] == library.machine()
+    assert kept.costs.to_json() == found["costs"] and set(kept.calibrations) == {"greedy"}
+    assert kept.calibrations["greedy"].looks == found["recorded_tokens"]
+    own = recordings.read(tuning.recording_of(TARGET, DRAFT, True))
+    assert sum(len(answer.stands) for answer in own.answers) == found["recorded_tokens"]
+    assert list(own.by_category()) == CATEGORIES and own.about["target"] == "target.gguf"
+
+
+def test_a_later_run_measures_nothing(bundled, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(bundled[0]))
+    for module in (sessions, tuner):
+        monkeypatch.setattr(module, "pass_seconds", None)
+    done = run(PROMPT, "-n", 24, "--json")
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["notes"], found["completion_tokens"]) == (0, [], 24)
+    assert found["tokens"] == json.loads(run(PROMPT, "-n", 24, "--json", "--drafter", "none").stdout)["tokens"]
+
+
+def test_a_run_without_tuning_does_measure(timed):
+    assert run(PROMPT, "-n", 4, "--json").exit_code == 0 and len(timed) == 2
+
+
+# --- what is picked up, and what is not ---
+
+
+def test_what_was_tuned_is_used(opened, timed):
+    keep()
+    session = opened()
+    assert session.costs([1, 2]) == PAYS and timed == [] and session.notes == ()
+
+
+@pytest.mark.parametrize("changes", [{"machine": "another; 64 cores"}, {"gpu_layers": 7}], ids=str)
+def test_what_was_tuned_elsewhere_is_not(opened, timed, changes):
+    keep(**changes, threads=2, threads_draft=2)
+    session = opened(threads=None)
+    assert session.costs([1, 2]) == Costs(Curve(PASSES), Curve(PASSES)) and len(timed) == 2
+    assert session.notes == () and session.threads == (library.physical_cores(),) * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "used", "known"),
+    [
+        ({}, (2, 1), True),
+        ({"threads": 2, "threads_draft": 1}, (2, 1), True),
+        ({"threads": 2}, (2, 2), False),
+        ({"threads": 1}, (1, 1), False),
+        ({"threads_draft": 2}, (2, 2), False),
+        ({"threads_draft": 1}, (2, 1), True),
+        ({"threads": 1, "threads_draft": 2}, (1, 2), False),
+    ],
+    ids=str,
+)
+def test_the_users_threads_count_for_more_than_those_tuned(opened, timed, given, used, known):
+    keep(threads=2, threads_draft=1)
+    session = opened(**{"threads": None, **given})
+    assert session.threads == used
+    assert (session.costs([1, 2]) == PAYS) == known == (timed == [])
+
+
+def test_t_beats_tuned_threads(monkeypatch, timed):
+    monkeypatch.delenv("SPECDEC_THREADS")
+    monkeypatch.setattr(library, "physical_cores", lambda: 7)
+    keep()
+    assert "1 threads" in run(PROMPT, "-n", 1).stderr and timed == []
+    assert "2 threads" in run(PROMPT, "-n", 1, "-t", 2).stderr and len(timed) == 2
+
+
+def test_costs_of_another_placement_of_the_draft_are_not_used(opened, timed):
+    keep(gpu_layers_draft=-1)
+    assert opened(gpu_layers_draft=0).costs([1, 2]) != PAYS
+
+
+def test_other_threads_are_measured_anew(opened, timed):
+    keep()
+    session = opened()
+    for threads in (2, 1):
+        session.use_threads(threads, threads)
+        assert session.threads == (threads, threads)
+        assert session.costs([1, 2]) != PAYS
+    assert len(timed) == 4
+    session.costs([1, 2])
+    assert len(timed) == 4
+
+
+def test_a_fixed_length_measures_nothing_and_has_the_tuned_threads(opened, timed):
+    keep(threads=2, threads_draft=1, machine="another")
+    assert list(opened(draft_tokens=3).events([1, 2], 0)) and timed == []
+    keep(threads=2, threads_draft=1)
+    assert opened(draft_tokens=3, threads=None).threads == (2, 1)
+
+
+def test_a_run_does_not_change_what_is_stored(opened, timed, monkeypatch):
+    stored = {"greedy": Calibration.prior(True), "sampled": Calibration.prior(False)}
+    keep(calibrations=stored)
+    found, learning = tuning.load(TARGET, DRAFT), []
+    monkeypatch.setattr(tuning, "load", lambda *_: found)
+    auto = sessions.AutoLength
+    monkeypatch.setattr(sessions, "AutoLength", lambda costs, known: learning.append(known) or auto(costs, known))
+    session = opened()
+    tokens = session.target.tokenize(PROMPT)
+    before = tuning.path_of(TARGET, DRAFT).read_bytes()
+    for temp in (0.0, 0.8):
+        assert Report.of(session.events(tokens, 1, settings=Settings(temp=temp, max_tokens=32))).drafted
+    assert [known.looks > 0 for known in learning] == [True, True]
+    assert found.calibrations == stored and tuning.path_of(TARGET, DRAFT).read_bytes() == before
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_what_is_known_of_the_pair_is_where_auto_begins(opened, timed, monkeypatch, greedy):
+    known = Calibration(offset=-9.0, slope=0.1, variance=0.001)  # never accepted
+    keep(calibrations={tuning.kind_of(greedy): known})
+    for temp in (0.0, 0.8):
+        session = opened(temp=temp)
+        report = Report.of(session.events(session.target.tokenize(PROMPT), 1))
+        assert (report.drafted == 0) == (greedy == (temp == 0))
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 2}', '{"format": 1, "threads": 1e999}'])
+def test_a_damaged_file_costs_no_answer(timed, content):
+    keep().write_text(content)
+    done = run(PROMPT, "-n", 8, "--json")
+    assert done.exit_code == 0, done.exception
+    found = json.loads(done.stdout)
+    assert found["completion_tokens"] == 8 and len(timed) == 2
+    (note,) = found["notes"]
+    assert note.startswith("what was tuned is not used: cannot read ")
+
+
+def test_a_damaged_file_is_noted_beside_the_answer(timed):
+    keep().write_text("damaged")
+    done = run(PROMPT, "-n", 4)
+    assert done.exit_code == 0 and done.stdout and "what was tuned is not used" in " ".join(done.stderr.split())
+
+
+def test_a_calibration_of_nonsense_costs_no_answer(timed):
+    path = keep()
+    path.write_text(path.read_text().replace('"offset": 1.0', '"offset": NaN'))
+    done = run(PROMPT, "-n", 8, "--json")
+    assert done.exit_code == 0, done.exception
+    assert "what was tuned is not used" in json.loads(done.stdout)["notes"][0]
+
+
+def test_tuning_again_mends_a_damaged_file(quick):
+    keep().write_text("damaged")
+    tuned("--seconds", 1)
+    assert tuning.load(TARGET, DRAFT).costs.verify.points == PASSES
+    assert run(PROMPT, "-n", 4, "--json").exit_code == 0
+
+
+def test_tuning_again_at_a_temperature_keeps_what_is_known_of_greedy_runs(quick):
+    tuned("--seconds", 1)
+    tuned("--seconds", 1, "--temp", 0.8)
+    assert set(tuning.load(TARGET, DRAFT).calibrations) == {"greedy", "sampled"}
+    assert {greedy: tuning.recording_of(TARGET, DRAFT, greedy).parent == profiles.config_dir() / "tuned"
+            for greedy in (True, False)} == {True: True, False: True}  # fmt: skip
+
+
+# --- threads ---
+
+
+@pytest.fixture
+def eight_cores(monkeypatch, quick):
+    """A machine on which the target is fastest with 4 threads and the draft with 2; for single tokens, 8 seem best."""
+    monkeypatch.delenv("SPECDEC_THREADS")
+    monkeypatch.setattr(library, "physical_cores", lambda: 8)
+    init, now = LlamaContext.__init__, {}
+    monkeypatch.setattr(LlamaContext, "__init__", lambda self, *args: init(self, *args[:3], 1, args[4]))
+    monkeypatch.setattr(LlamaContext, "set_threads", lambda self, threads: now.update({self: threads}))
+    target, draft = {1: 8, 2: 6, 3: 6, 4: 5, 8: 4}, {1: 3, 2: 2, 3: 3, 4: 4, 8: 5}
+    four = {1: 30, 2: 20, 3: 15, 4: 10, 8: 40}
+
+    def pass_seconds(context, text, sizes, *_, **__):
+        threads = now[context]
+        single = target if 4 in sizes else draft
+        return {size: (single if size == 1 else four)[threads] / 1000 for size in sizes}
+
+    for module in (sessions, tuner):
+        monkeypatch.setattr(module, "pass_seconds", pass_seconds)
+
+
+def test_the_best_numbers_of_threads_are_found_and_kept(eight_cores):
+    found = tuned("--seconds", 1)
+    assert (found["threads"], found["threads_draft"]) == (4, 2)
+    assert found["threads_tried"] == {
+        "target": {"1": 0.008, "2": 0.006, "4": 0.005, "8": 0.004},
+        "draft": {"1": 0.003, "2": 0.002, "4": 0.004, "8": 0.005},
+    }
+    assert found["costs"]["verify"]["1"] == 0.005 and found["costs"]["draft"]["1"] == 0.002
+    kept = tuning.load(TARGET, DRAFT)
+    assert (kept.threads, kept.threads_draft) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "used", "tried"),
+    [(("-t", 3), (3, 3), set()), (("-td", 1), (4, 1), {"target"}), (("-t", 3, "-td", 2), (3, 2), set())],
+)
+def test_threads_that_are_given_are_not_tried(eight_cores, flags, used, tried):
+    found = tuned("--seconds", 1, *flags)
+    assert (found["threads"], found["threads_draft"]) == used and set(found["threads_tried"]) == tried
+
+
+# --- the draft beside a GPU ---
+
+
+@pytest.fixture
+def beside_a_gpu(quick, monkeypatch):
+    """As if there were one: which layers the draft was loaded with; its seconds for a token may be changed."""
+    seconds, layers = {-1: 0.002, 0: 0.001, 3: 0.003}, []
+
+    def load(path, wanted, interrupt):
+        if path == DRAFT:
+            layers.append(wanted)
+        return Model(path, 0, interrupt)
+
+    monkeypatch.setattr(library, "supports_gpu", lambda: True)
+    for module in (sessions, tuner):
+        monkeypatch.setattr(module, "Model", load)
+    monkeypatch.setattr(tuner, "pass_seconds", lambda *_, **__: {1: seconds[layers[-1]], 4: 1.0})
+    return seconds, layers
+
+
+@pytest.mark.parametrize(("on_gpu", "on_cpu", "best"), [(0.002, 0.001, 0), (0.001, 0.002, -1)])
+def test_the_draft_is_placed_where_it_is_faster(beside_a_gpu, opened, on_gpu, on_cpu, best):
+    seconds, layers = beside_a_gpu
+    seconds.update({-1: on_gpu, 0: on_cpu})
+    found = tuned("--seconds", 1)
+    assert found["placement_tried"] == {"GPU": on_gpu, "CPU": on_cpu} and found["gpu_layers_draft"] == best
+    opened()
+    assert layers == [-1, 0, best, best]
+
+
+def test_a_placement_that_is_given_is_not_tried(beside_a_gpu):
+    _, layers = beside_a_gpu
+    found = tuned("--seconds", 1, "-ngld", 3)
+    assert (found["placement_tried"], found["gpu_layers_draft"], layers) == ({}, 3, [3])
+
+
+def test_the_draft_is_placed_anew_each_time(beside_a_gpu):
+    seconds, layers = beside_a_gpu
+    tuned("--seconds", 1)
+    seconds[0] = 1.0
+    found = tuned("--seconds", 1)
+    assert found["gpu_layers_draft"] == -1 and layers == [-1, 0, 0, -1, 0, -1]
+
+
+# --- for other machines ---
+
+
+@pytest.mark.parametrize("name", HARDWARE)
+def test_what_if(name):
+    keep_recording()
+    found = tuned("--what-if", name)
+    assert found["hardware"]["name"] == name and found["hardware"]["source"]
+    assert f" on {name}" in found["verdict"][0]
+    (part,) = found["predictions"]
+    assert part["category"] == "code" and part["acceptance"] == 0.75 and part["auto"] > 0.9
+    assert not {"kept", "machine", "threads"} & set(found)
+    assert not tuning.path_of(TARGET, DRAFT).exists()
+
+
+def test_what_if_is_told_by_the_machines_costs():
+    keep_recording()
+    folder = profiles.config_dir() / "hardware"
+    folder.mkdir()
+    for name, draft in (("quick", 1), ("slow", 500)):
+        (folder / f"{name}.yaml").write_text(
+            f"basis: measured\nverify_ms: {{1: 20, 17: 22}}\ndraft_ms: {{1: {draft}}}\n"
+        )
+    quick, slow = (tuned("--what-if", name)["predictions"][0] for name in ("quick", "slow"))
+    assert quick["alone_tokens_per_s"] == slow["alone_tokens_per_s"] == 50.0
+    assert quick["auto"] > 1.5 and quick["best_k"] > 0 and slow["best_k"] == 0
+
+
+@pytest.mark.parametrize(("name", "hint"), [("rtx-490", "'rtx-4090'"), ("zzz", "h200"), ("../hardware/h200", "h200")])
+def test_hardware_that_is_not_known(name, hint):
+    assert_refused(tune("--what-if", name), 1, "no hardware", name, hint)
+
+
+def test_hardware_without_a_name(monkeypatch):
+    """As from an unset variable in a script: not a minute of measuring instead."""
+    monkeypatch.setattr(tuner.Tuner, "__init__", None)
+    assert_refused(tune("--what-if", ""), 1, "no hardware")
+
+
+def test_hardware_that_is_malformed():
+    folder = profiles.config_dir() / "hardware"
+    folder.mkdir(parents=True)
+    (folder / "h200.yaml").write_text("basis: measured\nverify_ms: {2: 3}\ndraft_ms: {1: 1}\n")
+    assert_refused(tune("--what-if", "h200"), 2, "verify_ms", "h200.yaml")
+
+
+@pytest.fixture
+def own_pair(tmp_path):
+    """The bundled pair under other names, elsewhere."""
+    paths = tmp_path / "big.gguf", tmp_path / "small.gguf"
+    for path, model in zip(paths, (TARGET, DRAFT), strict=True):
+        path.symlink_to(model)
+    return paths
+
+
+def test_a_pair_without_a_recording(own_pair, quick):
+    pair = ("-m", own_pair[0], "-md", own_pair[1])
+    refused = tune(*pair, "--what-if", "h200")
+    assert_refused(refused, 1, "nothing is recorded", "temperature 0", "specdec tune")
+    tuned(*pair, "--seconds", 1)
+    assert tuned(*pair, "--what-if", "h200")["recorded_tokens"] == 120
+    refused = tune(*pair, "--what-if", "h200", "--temp", 0.5)
+    assert_refused(refused, 1, "at a temperature", "--temp")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"PK", gzip.compress(b"[]"), gzip.compress(b'{"format": 1, "greedy": true, "answers": []}')],
+    ids=["empty", "not gzip", "a list", "without answers"],
+)
+def test_a_damaged_recording(content):
+    keep_recording()
+    tuning.recording_of(TARGET, DRAFT, True).write_bytes(content)
+    assert_refused(tune("--what-if", "h200"), 1, "greedy.json.gz", "ecord")
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize("seconds", ["0", "0.5", "-1", "nan", "inf", "3601", "1e99"])
+def test_a_senseless_time(seconds):
+    assert_refused(tune("--seconds", seconds), 2, "cannot take", "--seconds")
+
+
+@pytest.mark.parametrize(
+    "flags", [["-k", "3"], ["--draft-tokens", "auto"], ["--drafter", "none"], ["-n", "8"], ["a prompt"], ["--what-if"],
+              ["--seconds", "long"], ["--baseline"]],
+)  # fmt: skip
+def test_what_tune_does_not_take(flags):
+    done = tune(*flags)
+    assert (done.exit_code, done.stdout) == (2, "") and "Error" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "says"),
+    [
+        (["--temp", "nan"], 2, "temperature"),
+        (["--accept", "all"], 2, "accept"),
+        (["-t", "0"], 2, "threads"),
+        (["-c", "0"], 2, "ctx"),
+        (["-m", "none.gguf", "-md", str(DRAFT)], 1, "no file"),
+        (["-m", str(TARGET)], 1, "-md"),
+        (["-p", "demmo"], 1, "'demo'"),
+        (["--prompts", "pyhton"], 2, "'python'"),
+        (["-c", "1000000000"], 1, "1,000,000,000 tokens"),
+    ],
+)
+def test_senseless_settings(flags, code, says):
+    assert_refused(tune(*flags), code, says)
+
+
+def test_settings_of_the_user_that_do_not_draft(monkeypatch):
+    profiles.config_dir().mkdir(parents=True)
+    (profiles.config_dir() / "config.yaml").write_text("drafter: none\n")
+    refused = tune()
+    assert_refused(refused, 2, "nothing to tune")
+    assert "--drafter" not in refused.stderr  # tune has none
+
+
+def test_prompts_too_long_for_the_context(tmp_path):
+    (tmp_path / "long.txt").write_text("def f(x): return x " * 80 + "\n")
+    assert_refused(tune("--prompts", tmp_path / "long.txt", "-c", 256), 1, "too long", "-c")
+
+
+def test_prompts_that_are_too_long_are_left_out(tmp_path, quick, monkeypatch):
+    lines = ["def f(x): return x " * 80, PROMPT, "class A:"]
+    (tmp_path / "some.txt").write_text("\n".join(lines))
+    asked, in_turn = [], tuner.Tuner._in_turn
+
+    def record(self):
+        asked.extend(prompt.text for prompt, _ in in_turn(self))
+        return recording()
+
+    monkeypatch.setattr(tuner.Tuner, "record", record)
+    tuned("--prompts", tmp_path / "some.txt", "-c", 256, "--seconds", 1)
+    assert asked == lines[1:]
+
+
+def test_categories_take_turns(quick, monkeypatch, tmp_path):
+    entries = [("a", "x = 1"), ("a", "x = 2"), ("a", "x = 3"), ("b", "y = 1"), ("c", "z = 1"), ("c", "z = 2")]
+    lines = [json.dumps({"category": category, "prompt": text}) for category, text in entries]
+    (tmp_path / "p.jsonl").write_text("\n".join(lines))
+    orders, in_turn = {}, tuner.Tuner._in_turn
+
+    def record(self):
+        greedy = self._settings.temp == 0
+        orders[greedy] = [prompt.text[0] for prompt, _ in in_turn(self)]
+        return recording(greedy)
+
+    monkeypatch.setattr(tuner.Tuner, "record", record)
+    tuned("--prompts", tmp_path / "p.jsonl", "--seconds", 1)
+    tuned("--prompts", tmp_path / "p.jsonl", "--seconds", 1, "--temp", 1)
+    assert "".join(orders[True]) == "xyzxzx"
+    assert "".join(orders[False]) == "xyzxzx" * 4  # other draws each time
+
+
+def test_too_little_to_go_on(tmp_path, timed):
+    (tmp_path / "one.txt").write_text("class Stack:\\n    def __init__(self):\n")
+    assert_refused(tune("--prompts", tmp_path / "one.txt", "--seconds", 1, "-c", 256), 1, "too little", "--prompts")
+    assert not tuning.path_of(TARGET, DRAFT).exists()
+
+
+def test_a_draft_that_cannot_be_had(monkeypatch):
+    init = LlamaContext.__init__
+
+    def fail_for_the_draft(self, model, *args):
+        if model.path.name == "draft.gguf":
+            raise sessions.SpecdecError("no room for a context", "")
+        init(self, model, *args)
+
+    monkeypatch.setattr(LlamaContext, "__init__", fail_for_the_draft)
+    assert_refused(tune("--seconds", 1), 1, "no room for a context")
+
+
+def test_a_draft_with_a_short_context(tmp_path, timed):
+    """Prompts that do not fit into it are left out, as are those too long for the target; -c would not help."""
+    short = ggufs.with_value(DRAFT, tmp_path / "short.gguf", "llama.context_length", (64).to_bytes(4, "little"))
+    lines = [f"def {name}(x):" for name in ("add", "get", "put", "run", "set", "pop")]
+    (tmp_path / "p.txt").write_text("\n".join([*lines, "def f(x): return x " * 20]))
+    found = tuned("-m", TARGET, "-md", short, "--prompts", tmp_path / "p.txt", "--seconds", 1, "-c", 256)
+    assert found["recorded_tokens"] >= 100
+
+
+@pytest.mark.parametrize(("target", "draft"), [("llama", "mamba"), ("mamba", "llama"), ("qwen35", "llama")])
+def test_pairs_whose_caches_differ(tmp_path, quick, target, draft):
+    """A recurrent state cannot drop its last tokens, whichever of the two has one."""
+    pair = (tiny.write(tmp_path / f"{target}.gguf", target), tiny.write(tmp_path / f"small-{draft}.gguf", draft))
+    found = tuned("-m", pair[0], "-md", pair[1], "--seconds", 1, "-c", 512, "--prompts", "python")
+    assert found["kept"] and found["target"] == f"{target}.gguf"
+
+
+@pytest.mark.parametrize("place", [".", "tuned"])
+def test_a_folder_that_cannot_be_written(quick, place):
+    blocked = profiles.config_dir() / place
+    blocked.parent.mkdir(parents=True, exist_ok=True)
+    blocked.write_text("in the way")
+    done = tune("--seconds", 1)
+    assert done.exit_code == 1 and "cannot write" in complaint(done.stderr)[0]
+
+
+# --- what is written, and where ---
+
+
+def test_through_a_pipe():
+    """With the recordings that come with the bundled pair."""
+    flags = ("--what-if", "h200", "--temp", 0.8)
+    done = specdec("tune", *flags, env={**os.environ, "TERM": "xterm-256color"})
+    assert (done.returncode, done.stderr) == (0, b"") and ESCAPE.encode() not in done.stdout
+    text = done.stdout.decode()
+    assert "sampled" in text and "on h200: " in text and "derived" in text and "pays on h200" in text
+    assert [line.split()[0] for line in text.splitlines() if "(k=" in line or "none pays" in line] == [
+        *CATEGORIES,
+        "all",
+    ]
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("columns", ["12", "30", "200"])
+def test_any_terminal(quick, columns):
+    done = tune("--seconds", 1, COLUMNS=columns)
+    assert done.exit_code == 0, done.exception
+    assert max(map(len, done.stdout.splitlines())) <= int(columns)
+    assert "Keptforrunandcompare:" + str(tuning.path_of(TARGET, DRAFT)) in "".join(done.stdout.split())
+
+
+def test_a_category_that_reads_like_markup(quick, monkeypatch):
+    named = Recording(True, (replace(recording().answers[0], category="[/x]"),), {})
+    monkeypatch.setattr(tuner.Tuner, "record", lambda self: named)
+    done = tune("--seconds", 1)
+    assert done.exit_code == 0, done.exception
+
+
+# --- Ctrl-C ---
+
+
+@pytest.mark.parametrize(
+    ("moment", "send", "code"),
+    [(b"loading", signal.SIGTERM, 143), (b"recording", signal.SIGINT, 130)],
+)
+def test_interrupted(moment, send, code):
+    main, side = pty.openpty()
+    process = start("tune", "--seconds", 2, stderr=side, env={**os.environ, "TERM": "xterm"})
+    os.close(side)
+    try:
+        read_terminal(main, until=moment)
+        time.sleep(0.05)
+        started = time.monotonic()
+        process.send_signal(send)
+        errors = read_terminal(main).decode()
+        assert process.wait(20) == code and time.monotonic() - started < 1.0
+        assert "nothing was kept" in errors and "Traceback" not in errors
+        assert process.stdout.read() == b"" and not list((profiles.config_dir() / "tuned").glob("*"))
+    finally:
+        process.kill()
+        process.stdout.close()
+        os.close(main)

@@ -1,0 +1,137 @@
+"""`-k auto` on the bundled pair: the same text, lengths that follow the costs, the acceptance that theory gives."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from driver import specdec
+from prompts import PROMPTS
+from test_pair import open_session
+from timed import FLAT, STEEP
+
+from specdec_cli.cli.session import sampling_of
+from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.sampling import StandardSampler
+
+
+def scaled(costs, one):
+    """The same machine, with a single token taking `one` second."""
+    factor = one / costs.verify(1)
+    return Costs(*(Curve({n: s * factor for n, s in curve.points.items()}) for curve in (costs.verify, costs.draft)))
+
+
+def open_auto(monkeypatch, costs=None, **changes):
+    """A session whose `auto` is told these costs, and that times follow them; else what is measured here."""
+    session = open_session(draft_tokens="auto", **changes)
+    if costs is not None:
+        monkeypatch.setattr(session, "costs", lambda text: costs)
+        monkeypatch.setattr("specdec_cli.decoding.costs.CostModel.observe", lambda self, step, passes: None)
+        monkeypatch.setattr("specdec_cli.decoding.length._LEASH", 1e9)
+        monkeypatch.setattr("specdec_cli.decoding.length._START", 1e9)
+    return session
+
+
+@pytest.mark.parametrize("costs", [FLAT, None])
+def test_greedy_text_is_the_targets_own_on_forty_prompts(monkeypatch, costs):
+    with open_auto(monkeypatch, costs and scaled(costs, 0.0003)) as session:
+        drafted = set()
+        for text in PROMPTS:
+            prompt = session.target.tokenize(text)
+            alone = Report.of(session.events(prompt, 0, settings=session.settings.alone()))
+            report = Report.of(session.events(prompt, 0))
+            assert (
+                report.tokens == alone.tokens
+                or session.divergence(prompt, alone.tokens, report.tokens, 0, session.settings)[1] < 0.05
+            )
+            assert report.notes == ()
+            drafted |= {n for n, count in enumerate(report.lengths) if count}
+        assert costs is None or drafted >= {1, 2, 3, 4}
+
+
+def test_match_gives_the_very_text_that_the_target_samples(monkeypatch):
+    with open_auto(monkeypatch, scaled(FLAT, 0.0003), temp=0.8, accept="match") as session:
+        drafted = same = 0
+        for seed, text in enumerate(PROMPTS[:12]):
+            prompt = session.target.tokenize(text)
+            alone = Report.of(session.events(prompt, seed, settings=session.settings.alone()))
+            report = Report.of(session.events(prompt, seed))
+            same += report.tokens == alone.tokens
+            drafted += report.drafted
+        assert drafted > 100
+        assert same >= 11  # a draw that falls within rounding of a boundary may differ
+
+
+def test_where_drafting_does_not_pay_the_draft_model_is_not_even_read(monkeypatch):
+    with open_auto(monkeypatch, scaled(STEEP, 0.0003)) as session:
+        prompt = session.target.tokenize(PROMPTS[0] * 30)
+        report = Report.of(session.events(prompt, 0))
+        assert report.drafted == 0 and report.draft_prefill_s == 0.0
+        assert report.probed_tokens_per_s is None
+
+
+def test_hindsight_is_what_the_draft_would_have_done(monkeypatch):
+    """What the draft model says of places it missed agrees with what it says when it drafts there."""
+    heard = []
+    with open_auto(monkeypatch, scaled(FLAT, 0.0003)) as session:
+        prompt = session.target.tokenize("def mean(values):\n")
+        policy = session._length_policy(session.settings, prompt)
+        monkeypatch.setattr(policy, "hindsight", lambda sure, outcome: heard.append((sure, outcome)))
+        steps = iter([0] * 20 + [1] * 1000)  # twenty steps without a draft, then drafts of one
+        monkeypatch.setattr(policy, "limit", lambda room: min(next(steps), room))
+        monkeypatch.setattr(policy, "go_on", lambda drafted, sure: True)
+        report = Report.of(session.events(prompt, 0))
+        own = report.tokens
+        model = session.contexts[1]
+        model.rewind(0)
+        model.decode(prompt)
+        expected = []
+        for token, following in pairwise(own[:21]):
+            row = model.decode((token,))[0]
+            expected.append((1 / np.exp(row - row.max()).sum(), float(row.argmax() == following)))
+        for (sure, outcome), (known, right) in zip(heard, expected, strict=True):
+            assert outcome == right and sure == pytest.approx(known, rel=1e-3)
+
+
+def test_acceptance_at_a_temperature_is_the_overlap(monkeypatch):
+    """With `rejection`, every draft token stands with probability sum(min(p, q)): within 1 % over many tokens."""
+    with open_auto(monkeypatch, scaled(FLAT, 0.0003), temp=0.8, max_tokens=200) as session:
+        target, draft = session.contexts
+        sampler = StandardSampler(sampling_of(session.settings))
+        overlaps, accepted, tried = [], 0, 0
+        for seed, text in enumerate(PROMPTS[:12]):
+            prompt = session.target.tokenize(text)
+            tokens = list(prompt)
+            places = []
+            for event in session.events(prompt, seed):
+                if not hasattr(event, "drafted"):
+                    continue
+                reached = min(event.accepted + 1, len(event.drafted))
+                places += [len(tokens) + i for i in range(reached)]
+                accepted += event.accepted
+                tried += reached
+                tokens += [token.id for token in event.tokens]
+            target.rewind(0)
+            draft.rewind(0)
+            wanted = set(places)
+            for i, token in enumerate(tokens):
+                rows = target.decode((token,))[0].copy(), draft.decode((token,))[0]
+                if i + 1 in wanted:
+                    p, q = (sampler.categorical(row) for row in rows)
+                    overlaps.append(sum(min(prob, q.prob(int(x))) for x, prob in zip(p.ids, p.probs, strict=True)))
+        assert tried == len(overlaps) > 1000
+        spread = (np.mean(overlaps) * (1 - np.mean(overlaps)) / tried) ** 0.5
+        assert abs(accepted / tried - np.mean(overlaps)) < 3 * spread
+
+
+def test_the_baseline_comes_from_the_runs_own_probes():
+    done = specdec("run", "--json", "-n", "100", "--raw", "def median(values):\n")
+    found = json.loads(done.stdout)
+    lengths = found["stats"]["lengths"]
+    assert sum(lengths) == found["stats"]["steps"]
+    if found["stats"]["drafted"] and lengths[0] >= 4:
+        assert found["baseline"]["method"] == "probes" and found["baseline"]["identical"] is None
+        assert found["speedup"] == pytest.approx(found["timing"]["tokens_per_s"] / found["baseline"]["tokens_per_s"])
+    else:
+        assert found["baseline"] is None and found["speedup"] is None
