@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import statistics
 from collections.abc import Iterable
@@ -44,6 +45,11 @@ def median_and_spread(values: Iterable[float]) -> tuple[float, float, float]:
         return found[0], found[0], found[0]
     low, middle, high = statistics.quantiles(found, n=4)
     return middle, low, high
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """The mean of ratios."""
+    return math.exp(statistics.fmean(math.log(value) for value in values))
 
 
 def machine() -> str:

@@ -11,19 +11,25 @@ import argparse
 from time import perf_counter
 
 import numpy as np
-from common import PROMPTS, machine, median_and_spread, open_demo
+from common import DEMO, PROMPTS, machine, median_and_spread, open_demo
 
 from specdec_cli.cli.session import Session
+from specdec_cli.decoding import simulation
 from specdec_cli.decoding.accept import rejection
+from specdec_cli.decoding.calibration import Calibration
+from specdec_cli.decoding.costs import CostModel, Costs
+from specdec_cli.decoding.length import LONGEST, AutoLength
 from specdec_cli.decoding.report import Report
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Draft
+from specdec_cli.models import hardware, recordings
 
 ARMS = [
     ("target alone, greedy", {"drafter": "none"}),
     ("k=1, greedy", {"draft_tokens": 1}),
     ("k=3, greedy", {"draft_tokens": 3}),
     ("k=8, greedy", {"draft_tokens": 8}),
+    ("k=auto, greedy", {"draft_tokens": "auto"}),
     ("target alone, temp 0.8", {"drafter": "none", "temp": 0.8}),
     ("k=1, temp 0.8", {"draft_tokens": 1, "temp": 0.8}),
     ("k=3, temp 0.8", {"draft_tokens": 3, "temp": 0.8}),
@@ -99,6 +105,48 @@ def big_vocabulary(n_vocab: int = 151_936, rows: int = 300) -> None:
         print(f"| {name} | {middle:.0f} ({low:.0f} to {high:.0f}) |")
 
 
+def policy_table(repeat: int = 9) -> None:
+    """What `-k auto` itself costs: its own calls in replays of recorded answers, made again without the simulator."""
+    print("\n| auto, replayed on the costs of | tokens/step | us a step (quartiles) |\n|---|---|---|")
+    answers = recordings.read(DEMO / "recordings" / "greedy.json.gz").answers
+    for name in hardware.names():
+        costs = hardware.load(name).costs
+        calls: list[tuple[str, tuple[object, ...]]] = []
+        tally = simulation.replay(_Noting(_auto(costs), calls), answers, costs)  # type: ignore[arg-type]
+        steps = tally.verified.total()
+        times = []
+        for _ in range(repeat):
+            policy = _auto(costs)
+            bound = [(getattr(policy, method), arguments) for method, arguments in calls]
+            start = perf_counter()
+            for method, arguments in bound:
+                method(*arguments)
+            times.append((perf_counter() - start) / steps * 1e6)
+        middle, low, high = median_and_spread(times)
+        print(f"| {name} | {tally.tokens / steps:.2f} | {middle:.1f} ({low:.1f} to {high:.1f}) |")
+
+
+def _auto(costs: Costs) -> AutoLength:
+    return AutoLength(CostModel(costs, LONGEST), Calibration.prior(greedy=True))
+
+
+class _Noting:
+    """A policy that writes down how it is called."""
+
+    def __init__(self, policy: AutoLength, calls: list[tuple[str, tuple[object, ...]]]) -> None:
+        self._policy, self._calls = policy, calls
+        self.why = ""
+
+    def __getattr__(self, name: str) -> object:
+        method = getattr(self._policy, name)
+
+        def noted(*arguments: object) -> object:
+            self._calls.append((name, arguments))
+            return method(*arguments)
+
+        return noted
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=1)
@@ -107,3 +155,4 @@ if __name__ == "__main__":
     print(machine(), f"{options.threads} threads\n")
     steps_table(options.threads, options.repeat)
     big_vocabulary()
+    policy_table()
