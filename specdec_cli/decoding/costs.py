@@ -10,8 +10,11 @@ from typing import Any
 
 from specdec_cli.decoding.types import Step
 
-_COMMON_RATE = 0.08
-_OWN_RATE = 0.04
+_COMMON_RATE = 0.03
+"""What a surprise says of the whole curve."""
+_FIRST_RATE, _LEAST_RATE = 0.3, 0.01
+"""What it says of its own point: much at first, when the point may have been measured badly, and less each time."""
+_DRAFT_RATE = 0.08
 _MOST = 0.3
 """How far, in log seconds, one pass may be off before the rest of its surprise is taken for the machine's noise."""
 
@@ -71,8 +74,10 @@ class Costs:
 class CostModel:
     """Costs that follow the run: the context grows, the machine's clock and neighbours change.
 
-    Every observed pass moves the whole curve a little (what slows one pass slows all) and its own point a little
-    more. longest: the longest draft that will be asked about. The state does not grow.
+    Every observed pass moves its own point of the curve, at first, and the whole curve a little (what slows one pass
+    slows all).
+    The first plain step after another size is not taken for one: llama.cpp plans a pass anew when its size changes, and
+    the target alone never does. longest: the longest draft that will be asked about. The state does not grow.
     """
 
     def __init__(self, costs: Costs, longest: int) -> None:
@@ -84,8 +89,10 @@ class CostModel:
         # Corrections, in log seconds: of every verification, of one size each, of drafting.
         self._common = 0.0
         self._own = [0.0] * (longest + 2)
+        self._seen = [0] * (longest + 2)
         self._drafting = 0.0
         self._at: float | None = None
+        self._last_rows = 1
 
     def verify(self) -> list[float]:
         """Seconds to verify n tokens, for n = 0 (meaningless) to longest + 1."""
@@ -110,15 +117,17 @@ class CostModel:
         rows = len(step.drafted) + 1
         seconds = step.verify_s + step.sample_s
         own = self._own
-        if seconds > 0:
+        if seconds > 0 and (rows > 1 or self._last_rows == 1):
             surprise = _clipped(seconds, self._verify[rows], self._common + own[rows])
             self._common += _COMMON_RATE * surprise
-            own[rows] += _OWN_RATE * surprise
+            own[rows] += max(_FIRST_RATE / (1 + self._seen[rows]), _LEAST_RATE) * surprise
+            self._seen[rows] += 1
+        self._last_rows = rows
         if passes and step.draft_s > 0:
-            self._drafting += _COMMON_RATE * _clipped(step.draft_s, passes * self._near[1], self._drafting)
+            self._drafting += _DRAFT_RATE * _clipped(step.draft_s, passes * self._near[1], self._drafting)
         if self._at is not None:
             rest = step.at - self._at - step.draft_s - seconds
-            self.other += _COMMON_RATE * (min(max(rest, 0.0), self._verify[1]) - self.other)
+            self.other += _DRAFT_RATE * (min(max(rest, 0.0), self._verify[1]) - self.other)
         self._at = step.at
 
 

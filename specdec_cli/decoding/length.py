@@ -73,8 +73,8 @@ _OPTIMISM = 1.0
 """Standard deviations by which acceptance is raised to ask whether drafting might pay."""
 _NAP = 7
 """Once it is clear that a step is not worth a draft, so many more go by unasked."""
-_PROBE_EVERY = 96
-"""Steps between two that draft nothing, only to know what such a step costs."""
+_FIRST_PROBE, _LAST_PROBE = 8, 128
+"""Steps between two pairs that draft nothing, only to know what such a step costs: at first, doubling, and at most."""
 _FIRST_PAUSE, _LONGEST_PAUSE, _LONGEST_IDLE = 8, 32, 256
 """Steps between two plans: a plan costs some 0.15 ms. The pause doubles, up to these, for less and less is news."""
 _HORIZON = 256
@@ -118,6 +118,7 @@ class AutoLength:
         """Tokens that the draft model has not read, the pending one included."""
         self._allowed = _FIRST_LENGTH
         self._steps = self._since_probe = self._nap = 0
+        self._probe_after = _FIRST_PROBE
         self._pause = self._next_plan = _FIRST_PAUSE
         self._pays = True
         self._plan, self._optimism, self._pays = self._outlook(rounds=20)
@@ -152,11 +153,13 @@ class AutoLength:
         reading = self._costs.draft(self._behind)
         if self._pays and self._leash > 0 and self._repays(reading, room):
             self._since_probe += 1
-            if self._since_probe < _PROBE_EVERY:
+            if self._since_probe < self._probe_after:
                 if self._behind > 2:
                     self._invested = reading - self._costs.draft()
                 return min(self._allowed, room)
-            self._since_probe = 0
+            if self._since_probe > self._probe_after:  # the second of two: the first one followed another size
+                self._since_probe = 0
+                self._probe_after = min(2 * self._probe_after, _LAST_PROBE)
             self.why = _PROBE
             return 0
         self._since_probe = 0

@@ -33,8 +33,10 @@ class Report:
     """histogram[n]: steps in which exactly n draft tokens were accepted."""
     lengths: list[int] = field(default_factory=list)
     """lengths[n]: steps in which exactly n tokens were drafted."""
+    probes: int = 0
+    """Steps that drafted nothing and came after another such: what the target alone is like in this very context."""
     plain_s: float = 0.0
-    """Verification and sampling in the steps that drafted nothing: what the target alone costs in this very context."""
+    """Verification and sampling in these."""
     prefill_s: float = 0.0
     ttft_s: float = 0.0
     draft_s: float = 0.0
@@ -44,6 +46,7 @@ class Report:
     draft_prefill_s: float = 0.0
     """The draft model's reading of the prompt. It comes after the first token, and counts as drafting."""
     reason: FinishReason = "interrupted"
+    _plain_before: bool = False
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -89,8 +92,10 @@ class Report:
             self.kept[i] += i < step.accepted
         _count(self.histogram, step.accepted)
         _count(self.lengths, drafted)
-        if not drafted:
+        if not drafted and self._plain_before:
+            self.probes += 1
             self.plain_s += step.verify_s + step.sample_s
+        self._plain_before = not drafted
 
     @property
     def emitted(self) -> int:
@@ -132,17 +137,12 @@ class Report:
         return max(self.decode_s - self.draft_s - self.verify_s - self.sample_s, 0.0)
 
     @property
-    def probes(self) -> int:
-        """Steps that drafted nothing, between others that did."""
-        return self.lengths[0] if self.drafted else 0
-
-    @property
     def probed_tokens_per_s(self) -> float | None:
         """The target alone, by this run's own steps without a draft; None where they are too few.
 
         To each, the average step's share of what is neither drafting, verifying nor sampling is added.
         """
-        if self.probes < LEAST_PROBES:
+        if self.probes < LEAST_PROBES or not self.drafted:
             return None
         return 1 / (self.plain_s / self.probes + self.overhead_s / self.steps)
 

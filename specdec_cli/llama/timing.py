@@ -7,6 +7,8 @@ from time import perf_counter
 
 from specdec_cli.llama.context import LlamaContext
 
+_FILL = 128
+
 
 def pass_seconds(
     context: LlamaContext,
@@ -17,29 +19,35 @@ def pass_seconds(
     needed_rounds: int = 1,
     rounds: int = 64,
 ) -> dict[int, float]:
-    """Seconds of a pass over n tokens for each n of `sizes`, the most wanted first.
+    """Seconds of a pass over n tokens for each n of `sizes`, the most wanted first; 1 is among them.
 
     The first `needed` sizes are timed `needed_rounds` times whatever it takes, the others as long as the budget lasts;
     then again from the first, at most so many rounds. Every row of logits is read, if the context has room for so
-    many. text: what to read, repeated as need be; real text, for the sake of the experts that it wakes. The cache is
-    empty before each pass and at the end.
+    many. text: what to read, repeated as need be; real text, for the sake of the experts that it wakes. Some of it is
+    in the cache before each pass, where the cache can be rewound; at the end it is empty.
+
+    llama.cpp plans a pass anew when its size changes: single tokens are timed one after the other, as they come where
+    nothing is drafted, and others after a pass of another size, as they come where drafts are long and short.
 
     The shortest lap of each size counts, for other processes only ever add to it; and no pass is said to take longer
     than a larger one, for it could be filled up to that.
     """
     sizes = [size for size in sizes if size <= context.n_ctx]
-    tokens = [text[i % len(text)] for i in range(max(sizes))]
+    fill = min(len(text), _FILL, context.n_ctx - max(sizes)) if context.rewinds else 0
+    tokens = [text[i % len(text)] for i in range(fill + max(sizes))]
     laps: dict[int, list[float]] = {size: [] for size in sizes}
     context.rewind(0)
-    context.decode(tokens[:1])  # the first pass also pays for pages and graphs
+    context.decode(tokens[: fill + 1])  # the first pass also pays for pages
     deadline = perf_counter() + budget_s
     for turn in range(rounds):
         for place, size in enumerate(sizes):
             if perf_counter() < deadline or (turn < needed_rounds and place < needed):
-                context.rewind(0)
-                before = perf_counter()
-                context.decode(tokens[:size], all_rows=size <= context.max_rows)
-                laps[size].append(perf_counter() - before)
+                for _ in range(2 if size == 1 else 1):
+                    context.rewind(fill)
+                    before = perf_counter()
+                    context.decode(tokens[fill : fill + size], all_rows=size <= context.max_rows)
+                    lap = perf_counter() - before
+                laps[size].append(lap)
     context.rewind(0)
     found: dict[int, float] = {}
     least = float("inf")

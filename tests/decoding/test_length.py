@@ -67,7 +67,7 @@ def test_a_draft_that_is_always_wrong_costs_little(costs, confidence):
 def test_a_perfect_draft_reaches_the_longest_length_within_five_steps():
     lengths = [len(step.drafted) for _, step in steps_of(auto(), FLAT, answer([(0.99, True)] * 300))]
     assert LONGEST in lengths[:5]
-    assert np.mean(lengths[5:-1]) > LONGEST - 1.5  # but for the rare probes
+    assert np.mean([length for length in lengths[5:-1] if length]) == LONGEST
 
 
 def test_where_checking_is_dear_nothing_is_drafted():
@@ -152,7 +152,7 @@ def test_reading_a_long_prompt_must_be_worth_it():
 
 def test_probes_are_rare_and_say_so():
     probes = [step for _, step in steps_of(auto(), FLAT, answer([(0.98, True)] * 6000)) if not step.drafted]
-    assert 2 <= len(probes) <= 6
+    assert 6 <= len(probes) <= 14
     assert {step.why for step in probes[:-1]} == {"timing the target alone"}
 
 
@@ -183,13 +183,14 @@ def test_one_hiccup_of_the_machine_changes_little():
     model = CostModel(FLAT, LONGEST)
     before = model.verify()
     model.observe(Step(1, (), (0, 0), 2, (), "", 0.001, 5.0, 0.0, 1.0), passes=2)
-    assert max(now / then for now, then in zip(model.verify()[1:], before[1:], strict=True)) < 1.05
+    assert max(now / then for now, then in zip(model.verify()[1:], before[1:], strict=True)) < 1.12
 
 
 def test_a_growing_context_raises_the_whole_curve():
     model = CostModel(FLAT, LONGEST)
-    for i in range(200):
-        model.observe(Step(i, (), (), 0, (), "", 0.0, 0.020, 0.0, float(i)), passes=0)
+    for i in range(600):
+        seconds = 0.010 * (1 + min(max(i - 100, 0) / 400, 1))
+        model.observe(Step(i, (), (), 0, (), "", 0.0, seconds, 0.0, float(i)), passes=0)
     assert model.verify()[1] == pytest.approx(0.020, rel=0.05)
     assert 0.016 < model.verify()[8] < 0.030
 

@@ -35,7 +35,7 @@ MEASURED = {
     "placement_tried": {"GPU": 0.0009, "CPU": 0.0002},
     "filled": {"tokens": 1016, "target": 0.001, "draft": 0.0003},
     "notes": ["the draft is larger than the target"],
-    "kept": "/home/me/.config/specdec/tuned/target+draft-0123.json",
+    "kept": "/path/to/config/specdec/tuned/target+draft-0123.json",
 }
 WHAT_IF = {
     **{key: MEASURED[key] for key in ("target", "draft", "costs", "predictions", "verdict")},
