@@ -39,7 +39,7 @@ from specdec_cli.models.tuning import Tuning
 
 _Made = TypeVar("_Made")
 
-_REVIEWED = 32
+_REVIEWED = 24
 """Tokens that a draft model left behind may compare itself with when it reads on: each takes a row of logits."""
 
 _VERIFY_SIZES = (1, 2, 4, 8, 3, 9, 16, 6, 12, 5, 17)

@@ -14,7 +14,8 @@ _COMMON_RATE = 0.03
 """What a surprise says of the whole curve."""
 _FIRST_RATE, _LEAST_RATE = 0.3, 0.01
 """What it says of its own point: much at first, when the point may have been measured badly, and less each time."""
-_DRAFT_RATE = 0.08
+_DRAFT_RATE, _READ_RATE = 0.08, 0.3
+"""What it says of drafting, and of reading on, which is rare."""
 _MOST = 0.3
 """How far, in log seconds, one pass may be off before the rest of its surprise is taken for the machine's noise."""
 
@@ -86,11 +87,11 @@ class CostModel:
         self._costs = costs
         self._verify = [costs.verify(max(n, 1)) for n in range(longest + 2)]
         self._near = [costs.draft(max(n, 1)) for n in range(3)]
-        # Corrections, in log seconds: of every verification, of one size each, of drafting.
+        # Corrections, in log seconds: of every verification, of one size each, of drafting, of reading on.
         self._common = 0.0
         self._own = [0.0] * (longest + 2)
         self._seen = [0] * (longest + 2)
-        self._drafting = 0.0
+        self._drafting = self._reading = 0.0
         self._at: float | None = None
         self._last_rows = 1
 
@@ -105,15 +106,18 @@ class CostModel:
 
     def draft(self, tokens: int = 1) -> float:
         """Seconds for the draft model to read so many tokens in one pass."""
-        seconds = self._near[tokens] if tokens < 3 else self._costs.draft(tokens)
-        return seconds * math.exp(self._drafting)
+        if tokens < 3:
+            return self._near[tokens] * math.exp(self._drafting)
+        return self._costs.draft(tokens) * math.exp(self._reading)
 
     def skip(self) -> None:
         """The next step does not follow the last one that was observed."""
         self._at = None
 
-    def observe(self, step: Step, passes: int) -> None:
-        """Learn from a step. passes: single-token passes of the draft model that its draft_s is made of; 0: unknown."""
+    def observe(self, step: Step, read: int, passes: int) -> None:
+        """Learn from a step. In its draft_s the draft model read so many tokens in one pass, the first of `passes`;
+        the others had one token each. passes: 0 if nothing was drafted, or what was is unknown.
+        """
         rows = len(step.drafted) + 1
         seconds = step.verify_s + step.sample_s
         own = self._own
@@ -124,7 +128,12 @@ class CostModel:
             self._seen[rows] += 1
         self._last_rows = rows
         if passes and step.draft_s > 0:
-            self._drafting += _DRAFT_RATE * _clipped(step.draft_s, passes * self._near[1], self._drafting)
+            expected = self.draft(read) + (passes - 1) * self.draft()
+            surprise = _DRAFT_RATE * _clipped(step.draft_s, expected, 0.0)
+            if read < 3:
+                self._drafting += surprise
+            else:
+                self._reading += _READ_RATE / _DRAFT_RATE * surprise
         if self._at is not None:
             rest = step.at - self._at - step.draft_s - seconds
             self.other += _DRAFT_RATE * (min(max(rest, 0.0), self._verify[1]) - self.other)

@@ -62,7 +62,7 @@ _SHARE = 0.003
 """The share of the time that may go to finding out whether drafting pays now."""
 _SAVED = 0.25
 """The share of what drafting has gained that may go the same way."""
-_START, _LEASH, _FRESH, _REFILL = 2.5, 8.0, 2.0, 2.0
+_START, _LEASH, _FRESH, _REFILL = 2.5, 8.0, 1.0, 2.0
 """What drafts may lose, all told, before drafting stops whatever is expected of it: at first; at most, after gains;
 at least, when a new run begins; and again, after reading on said that it pays."""
 _HICCUP = 4.0
@@ -113,7 +113,8 @@ class AutoLength:
         self._calibration = calibration
         self._alone = costs.alone() - costs.other
         self._leash = _START * self._alone
-        self._savings = self._gained = 0.0
+        self._savings = _START * self._alone
+        self._gained = 0.0
         self._behind = 1
         """Tokens that the draft model has not read, the pending one included."""
         self._allowed = _FIRST_LENGTH
@@ -135,7 +136,10 @@ class AutoLength:
 
     def begin(self, prompt_tokens: int) -> None:
         self._costs.skip()
-        self._leash = max(self._leash, _FRESH * self._alone)
+        if self._leash < _FRESH * self._alone:
+            more = min(_FRESH * self._alone - self._leash, self._savings)
+            self._savings -= more
+            self._leash += more
         self._behind = prompt_tokens + 1
         self._nap = 0
         if self._calibration.looks < _KNOWN:
@@ -148,27 +152,32 @@ class AutoLength:
         self.why = ""
         if room < 1:
             return 0
-        if self._steps >= self._next_plan:
+        if self._leash > 0 and self._steps >= self._next_plan:
             self._replan()
+        drafting = self._pays and self._leash > 0
+        if drafting and self._behind <= 2:
+            return self._unless_it_is_time_for_a_probe(room)
         reading = self._costs.draft(self._behind)
-        if self._pays and self._leash > 0 and self._repays(reading, room):
-            self._since_probe += 1
-            if self._since_probe < self._probe_after:
-                if self._behind > 2:
-                    self._invested = reading - self._costs.draft()
-                return min(self._allowed, room)
-            if self._since_probe > self._probe_after:  # the second of two: the first one followed another size
-                self._since_probe = 0
-                self._probe_after = min(2 * self._probe_after, _LAST_PROBE)
-            self.why = _PROBE
-            return 0
+        if drafting and self._optimism == 0.0 and self._repays(reading, room):
+            self._invested = reading - self._costs.draft()
+            return min(self._allowed, room)
         self._since_probe = 0
-        self._reviews = self._behind > _LEAST_REVIEW and self._savings >= reading
+        self._reviews = (drafting or self._behind > _LEAST_REVIEW) and self._savings >= reading
         if self._reviews:
             self._savings -= reading
             self._invested = reading - self._costs.draft()
             return min(self._allowed, room)
         self.why = _NOT_WORTH_IT
+        return 0
+
+    def _unless_it_is_time_for_a_probe(self, room: int) -> int:
+        self._since_probe += 1
+        if self._since_probe < self._probe_after:
+            return min(self._allowed, room)
+        if self._since_probe > self._probe_after:  # the second of two: the first one followed another size
+            self._since_probe = 0
+            self._probe_after = min(2 * self._probe_after, _LAST_PROBE)
+        self.why = _PROBE
         return 0
 
     def hindsight(self, confidence: float, outcome: float) -> None:
@@ -202,7 +211,7 @@ class AutoLength:
             return
         bins, costs = self._bins, self._costs
         drafted, accepted = len(step.drafted), step.accepted
-        costs.observe(step, passes=len(bins) if self._behind <= 2 else 0)
+        costs.observe(step, self._behind, len(bins))
         seconds = step.draft_s + step.verify_s + step.sample_s
         if drafted or bins:
             self._learn(drafted, accepted, seconds)
@@ -235,8 +244,6 @@ class AutoLength:
 
     def _repays(self, reading: float, room: int) -> bool:
         """Whether reading what the draft model has missed is soon made up for."""
-        if self._behind <= 2:
-            return True
         saved = min(room, _HORIZON) * (1 / self._plan.alone - 1 / self._plan.throughput)
         return saved > reading - self._costs.draft()
 
@@ -252,7 +259,7 @@ class AutoLength:
 
     def _replan(self) -> None:
         self._plan, self._optimism, self._pays = self._outlook(rounds=1)
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE if self._pays else _LONGEST_IDLE)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE if self._behind <= 2 else _LONGEST_IDLE)
         self._next_plan = self._steps + self._pause
 
     def _outlook(self, rounds: int) -> tuple[Plan, float, bool]:

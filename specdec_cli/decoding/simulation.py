@@ -20,7 +20,7 @@ from specdec_cli.decoding.types import LengthPolicy, Step
 AHEAD = LONGEST
 """How far ahead of each place a recording must know the draft."""
 STATIC_MIN_P = (0.0, 0.5, 0.75, 0.9)
-_REVIEWED = 32
+_REVIEWED = 24
 
 _FREE = Costs(Curve({1: 0.0}), Curve({1: 0.0}))
 

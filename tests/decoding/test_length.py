@@ -182,7 +182,7 @@ def _replayed_on(policy, text, told, true):
 def test_one_hiccup_of_the_machine_changes_little():
     model = CostModel(FLAT, LONGEST)
     before = model.verify()
-    model.observe(Step(1, (), (0, 0), 2, (), "", 0.001, 5.0, 0.0, 1.0), passes=2)
+    model.observe(Step(1, (), (0, 0), 2, (), "", 0.001, 5.0, 0.0, 1.0), 1, 2)
     assert max(now / then for now, then in zip(model.verify()[1:], before[1:], strict=True)) < 1.12
 
 
@@ -190,7 +190,7 @@ def test_a_growing_context_raises_the_whole_curve():
     model = CostModel(FLAT, LONGEST)
     for i in range(600):
         seconds = 0.010 * (1 + min(max(i - 100, 0) / 400, 1))
-        model.observe(Step(i, (), (), 0, (), "", 0.0, seconds, 0.0, float(i)), passes=0)
+        model.observe(Step(i, (), (), 0, (), "", 0.0, seconds, 0.0, float(i)), 1, 0)
     assert model.verify()[1] == pytest.approx(0.020, rel=0.05)
     assert 0.016 < model.verify()[8] < 0.030
 

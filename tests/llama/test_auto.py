@@ -27,7 +27,7 @@ def open_auto(monkeypatch, costs=None, **changes):
     session = open_session(draft_tokens="auto", **changes)
     if costs is not None:
         monkeypatch.setattr(session, "costs", lambda text: costs)
-        monkeypatch.setattr("specdec_cli.decoding.costs.CostModel.observe", lambda self, step, passes: None)
+        monkeypatch.setattr("specdec_cli.decoding.costs.CostModel.observe", lambda self, step, read, passes: None)
         monkeypatch.setattr("specdec_cli.decoding.length._LEASH", 1e9)
         monkeypatch.setattr("specdec_cli.decoding.length._START", 1e9)
     return session
@@ -64,7 +64,8 @@ def test_match_gives_the_very_text_that_the_target_samples(monkeypatch):
 
 
 def test_where_drafting_does_not_pay_the_draft_model_is_not_even_read(monkeypatch):
-    with open_auto(monkeypatch, scaled(STEEP, 0.0003)) as session:
+    with open_session(draft_tokens="auto") as session:
+        monkeypatch.setattr(session, "costs", lambda text: scaled(STEEP, 0.0003))
         prompt = session.target.tokenize(PROMPTS[0] * 30)
         report = Report.of(session.events(prompt, 0))
         assert report.drafted == 0 and report.draft_prefill_s == 0.0
