@@ -50,7 +50,7 @@ def record_all() -> None:
     long_enough = [answer for answer in greedy if len(answer.stands) >= 16]
     recordings.write(RECORDINGS / "greedy.json.gz", recordings.Recording(True, tuple(long_enough), about))
     about["sampling"] = f"temperature {TEMPERATURE}, top-k 40, top-p 0.95, min-p 0.05, rejection"
-    recordings.write(RECORDINGS / "sampled.json.gz", recordings.Recording(False, tuple(sampled), about))
+    recordings.write(RECORDINGS / "rejection.json.gz", recordings.Recording(False, tuple(sampled), about))
 
 
 def measure() -> None:
@@ -70,7 +70,7 @@ def tables() -> None:
     """One table a temperature, and what all cells come to."""
     machines = [hardware.load(name) for name in hardware.names()]
     all_static, all_fixed, missed = [], [], []
-    for name in ("greedy", "sampled"):
+    for name in ("greedy", "rejection"):
         recording = recordings.read(RECORDINGS / f"{name}.json.gz")
         print(f"**{name}**, speedup against the target alone\n")
         print(

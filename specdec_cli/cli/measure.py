@@ -14,7 +14,7 @@ from specdec_cli import __version__
 from specdec_cli.cli import prompt as prompt_text
 from specdec_cli.cli.arms import Arm
 from specdec_cli.cli.session import Session
-from specdec_cli.cli.settings import AUTO, Settings
+from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding import advice
 from specdec_cli.decoding.comparison import Divergence, Trial, noise, summarise, trial_of
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
@@ -53,12 +53,13 @@ class Measurement:
 
     @property
     def loaded(self) -> Settings:
-        """Settings that load whatever any arm needs: the draft if one uses it, rows for the longest draft."""
-        drafting = [arm.settings for arm in self.arms if arm.settings.drafter != "none"]
-        fixed = any(isinstance(way.draft_tokens, int) for way in drafting)
-        longest = max((way.longest_draft for way in drafting), default=1) if fixed else AUTO
-        needy = next((way.drafter for way in drafting if DRAFTERS[way.drafter].needs_model), None)
-        return replace(self._base, drafter=needy or "none", draft_tokens=longest, draft_min_p=0.0)
+        """Settings that load whatever any arm needs: the draft if one uses it."""
+        needy = next((way.drafter for way in self._drafting if DRAFTERS[way.drafter].needs_model), None)
+        return replace(self._base, drafter=needy or "none")
+
+    @property
+    def _drafting(self) -> list[Settings]:
+        return [arm.settings for arm in self.arms if arm.settings.drafter != "none"]
 
     def run(
         self,
@@ -72,7 +73,8 @@ class Measurement:
         """Run every arm on every prompt, each round in the opposite order; keep what an interrupt or error leaves."""
         try:
             chosen = self._fitting(session, prompts, system, raw)
-            session.open_contexts(max(len(tokens) for _, tokens in chosen))
+            longest = max(len(tokens) for _, tokens in chosen)
+            session.open_contexts(longest, [way.draft_tokens for way in self._drafting])
             if not session.drafts:
                 raise SpecdecError(session.notes[-1], "There is nothing to compare without it.")
             self._about = {**_about(session, self.loaded), "prompts": {prompt.id: prompt.text for prompt, _ in chosen}}
@@ -255,7 +257,7 @@ def _about(session: Session, settings: Settings) -> dict[str, Any]:
     return {
         "machine": {
             "devices": [asdict(device) for device in library.devices()],
-            "threads": settings.threads or library.physical_cores(),
+            "threads": session.threads[0],
             "platform": platform.platform(),
         },
         "versions": {"python": platform.python_version(), **library.versions()},

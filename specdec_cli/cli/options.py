@@ -50,7 +50,7 @@ DraftTokens = Annotated[
 DraftMinP = Annotated[
     float | None,
     typer.Option(
-        help="With a fixed -k: stop drafting where the draft's best token has less probability. \\[default: 0]",
+        help="Stop drafting where the draft's best token has less probability. \\[default: 0]",
         rich_help_panel=_SPEC,
         envvar="SPECDEC_DRAFT_MIN_P",
     ),

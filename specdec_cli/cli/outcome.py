@@ -68,7 +68,7 @@ def probed_baseline(outcome: Outcome) -> None:
     report = outcome.report
     if speed := report.probed_tokens_per_s:
         outcome.baseline = BaselineResult(speed, None, probes=report.probes)
-    elif not report.drafted and report.lengths:
+    elif not report.drafted and report.steps >= 8 and not report.notes:
         outcome.unmeasured = "none: the target ran alone, since drafting does not pay here"
 
 

@@ -120,7 +120,7 @@ def _execute(settings: Settings, request: _Request) -> int:
         except Interrupted:  # before there was anything to keep
             print("specdec: interrupted", file=sys.stderr)
             return interrupt.exit_code
-        if settings.draft_tokens == AUTO and settings.drafter != "none":
+        if settings.draft_tokens == AUTO and settings.drafter != "none" and session.drafts:
             probed_baseline(outcome)
         if request.baseline and outcome.complete:
             with working("measuring the target alone", silent):
@@ -166,6 +166,7 @@ def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome
     display = None if request.json else on_stdout(session.settings.max_tokens, request.quiet)
     live = isinstance(display, LiveDisplay)
     outcome = Outcome(seed, tokens, request.stop, (*session.pair.notes, *notes, *session.notes), live)
+    known = session.notes
     shown: list[_Display] = [part for part in (trace, display) if part is not None]
     try:
         try:
@@ -175,6 +176,7 @@ def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome
                     part.show(event)
         except SpecdecError as error:
             outcome.error = error
+        outcome.notes += session.notes[len(known) :]
         if display is not None:
             display.close()
     except BrokenPipeError:

@@ -21,6 +21,7 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.length import LONGEST, AutoLength, FixedLength
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.simulation import REVIEWED
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import Drafter, Event, LengthPolicy
 from specdec_cli.display.tables import Memory
@@ -39,8 +40,6 @@ from specdec_cli.models.tuning import Tuning
 
 _Made = TypeVar("_Made")
 
-_REVIEWED = 24
-"""Tokens that a draft model left behind may compare itself with when it reads on: each takes a row of logits."""
 
 _VERIFY_SIZES = (1, 2, 4, 8, 3, 9, 16, 6, 12, 5, 17)
 _DRAFT_SIZES = (1, 8, 2, 32, 128, 512)
@@ -126,8 +125,10 @@ class Session:
     ) -> None:
         self.close()
 
-    def open_contexts(self, prompt_tokens: int) -> None:
+    def open_contexts(self, prompt_tokens: int, lengths: Sequence[int | str] = ()) -> None:
         """Make room for a prompt and its answer, or for what `--ctx` says.
+
+        lengths: the draft lengths that will be asked for, if not just the settings' own.
 
         Raises SpecdecError if the prompt is longer than that, or memory is short.
         """
@@ -143,10 +144,9 @@ class Session:
             )
         free = None if library.supports_gpu() else library.available_memory()
         memory.require(self.pair.target, n_ctx, free)
-        longest = settings.longest_draft
-        if settings.draft_tokens == AUTO and not self.target.rewinds:
-            longest = min(longest, MAX_SNAPSHOTS)
-        rows = min(longest + 1, N_BATCH)
+        auto = LONGEST if self.target.rewinds else MAX_SNAPSHOTS
+        wanted = lengths or ([] if settings.drafter == "none" else [settings.draft_tokens])
+        rows = min(1 + max((k if isinstance(k, int) else auto for k in wanted), default=0), N_BATCH)
         self._target_context = LlamaContext(self.target, n_ctx, rows, self._threads, interrupt)
         if self._draft is not None:
             draft, header = self._draft, self.pair.draft
@@ -155,7 +155,7 @@ class Session:
             def open_draft() -> LlamaContext:
                 if header is not None and free is not None:
                     memory.require(header, n_ctx_draft, free - memory.cache_bytes(self.pair.target, n_ctx))
-                return LlamaContext(draft, n_ctx_draft, _REVIEWED, self._threads_draft, interrupt)
+                return LlamaContext(draft, n_ctx_draft, REVIEWED, self._threads_draft, interrupt)
 
             self._draft_context = self._unless_it_fails(open_draft)
 
@@ -208,11 +208,12 @@ class Session:
         """Decode an answer with the session's settings, or with others that need no other models or contexts."""
         settings = settings or self.settings
         sampler = StandardSampler(sampling_of(settings))
+        policy = self._length_policy(settings, prompt)
         return generate(
             prompt,
             LlamaTarget(self._opened),
             self._drafter(sampler, seed, settings),
-            self._length_policy(settings, prompt),
+            policy,
             RULES[settings.accept],
             sampler,
             np.random.default_rng(seed),
@@ -263,12 +264,19 @@ class Session:
         """What decides the draft length. One that adapts serves all runs with the same sampling, and remembers."""
         if settings.draft_tokens != AUTO or settings.drafter == "none" or self._draft_context is None:
             return fixed_length(settings)
-        key = (sampling_of(settings), settings.accept)
+        key = (sampling_of(settings), settings.accept, settings.draft_min_p)
         if key not in self._adaptive:
-            costs = CostModel(self.costs(prompt), min(self._opened.max_rows - 1, LONGEST))
+            measured = self._unless_it_fails(lambda: self.costs(prompt))
+            if measured is None:  # without costs there is no adapting, and the draft model does not work
+                self._draft_context = None
+                return fixed_length(settings)
             greedy = settings.temp == 0
-            known = self._tuned.calibrations.get(tuning.kind_of(greedy)) if self._tuned else None
-            self._adaptive[key] = AutoLength(costs, copy.deepcopy(known) if known else Calibration.prior(greedy))
+            known = self._tuned.calibrations.get(tuning.kind_of(greedy, settings.accept)) if self._tuned else None
+            self._adaptive[key] = AutoLength(
+                CostModel(measured, min(self._opened.max_rows - 1, LONGEST)),
+                copy.deepcopy(known) if known else Calibration.prior(greedy),
+                settings.draft_min_p,
+            )
         return self._adaptive[key]
 
     def costs(self, text: Sequence[int], budget_s: float = 0.35) -> Costs:

@@ -8,7 +8,6 @@ from typing import Any
 
 from specdec_cli.decoding.accept import RULES
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.decoding.length import LONGEST
 from specdec_cli.drafters import DRAFTERS
 from specdec_cli.models import profiles
 
@@ -51,24 +50,12 @@ class Settings:
                 self.threads_draft is None or self.threads_draft >= 1,
                 "Give -td 1 or more, or leave it out.",
             ),
-            (
-                "draft_min_p",
-                self.draft_tokens != AUTO or self.draft_min_p == 0,
-                "With -k auto the draft's confidence is weighed anyway: leave it out, or give -k a number.",
-            ),
             ("seed", self.seed is None or 0 <= self.seed < 2**63, "Give a whole number from 0."),
             ("drafter", self.drafter in DRAFTERS, f"Drafters: {', '.join(DRAFTERS)}."),
             ("accept", self.accept in RULES, f"Acceptance rules: {', '.join(RULES)}."),
         ):
             if not valid:
                 raise UsageError(f"{name.replace('_', ' ')} cannot be {getattr(self, name)}", fix)
-
-    @property
-    def longest_draft(self) -> int:
-        """The longest draft that these settings may ask for; 0 with the target alone."""
-        if self.drafter == "none":
-            return 0
-        return LONGEST if isinstance(self.draft_tokens, str) else self.draft_tokens
 
     def alone(self) -> Settings:
         """The same, with the target alone: the baseline of these settings."""

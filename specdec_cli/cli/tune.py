@@ -92,13 +92,15 @@ def _what_if(pair: Pair, settings: Settings, name: str) -> dict[str, Any]:
     greedy = settings.temp == 0
     if pair.draft_path is None:
         raise SpecdecError("there is no draft model", "Name one with -md.")
-    path = tuning.recording_of(pair.target_path, pair.draft_path, greedy)
+    path = tuning.recording_of(pair.target_path, pair.draft_path, tuning.kind_of(greedy, settings.accept))
     if path is None:
         raise SpecdecError(
-            f"nothing is recorded of this pair at {'temperature 0' if greedy else 'a temperature'}",
-            "Run specdec tune on it once, on any machine, with the same --temp.",
+            f"nothing is recorded of this pair {'at temperature 0' if greedy else f'with --accept {settings.accept}'}",
+            "Run specdec tune on it once, on any machine, with the same --temp and --accept.",
         )
-    result = _result(pair, recordings.read(path), machine.costs, where=name)
+    result = _result(
+        pair, recordings.read(path), machine.costs, where=f"{name}, at the costs of the models named above"
+    )
     return {
         **result,
         "hardware": {name: getattr(machine, name) for name in ("name", "description", "basis", "source")},
@@ -132,7 +134,8 @@ def _measure(
                     tuner.time()
                 with working("recording what the draft would have proposed", silent):
                     recording = tuner.record()
-                found = tuner.tuning({tuning.kind_of(recording.greedy): calibrate(recording.answers, recording.greedy)})
+                kind = tuning.kind_of(recording.greedy, settings.accept)
+                found = tuner.tuning({kind: calibrate(recording.answers, recording.greedy)})
                 memory = [asdict(part) for part in session.memory()]
             if interrupt.is_set():
                 raise Interrupted
@@ -140,7 +143,7 @@ def _measure(
             print("specdec: interrupted; nothing was kept", file=sys.stderr)
             raise typer.Exit(interrupt.exit_code) from None
     path = tuning.save(pair.target_path, pair.draft_path, found)
-    recordings.write(path.with_suffix(f".{tuning.kind_of(recording.greedy)}.json.gz"), recording)
+    recordings.write(path.with_suffix(f".{kind}.json.gz"), recording)
     return {
         **_result(pair, recording, found.costs, where="this machine"),
         "machine": found.machine,

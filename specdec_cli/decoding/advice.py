@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from specdec_cli.decoding.comparison import Interval, Summary, Trial
 from specdec_cli.decoding.costs import Costs, Curve
-
-_LONGEST = 16
+from specdec_cli.decoding.length import LONGEST
 
 
 def costs_of(trials: Sequence[Trial]) -> Costs | None:
@@ -48,7 +47,7 @@ def expected_speedup(costs: Costs, per_position: Sequence[float], k: int, draft_
 
 def best_length(costs: Costs, per_position: Sequence[float], draft_factor: float = 1.0) -> tuple[int, float]:
     """The draft length of 1 to 16 with the highest expected speedup, and that speedup."""
-    found = {k: expected_speedup(costs, per_position, k, draft_factor) for k in range(1, _LONGEST + 1)}
+    found = {k: expected_speedup(costs, per_position, k, draft_factor) for k in range(1, LONGEST + 1)}
     best = max(found, key=lambda k: found[k])
     return best, found[best]
 

@@ -100,9 +100,13 @@ class CostModel:
         common = self._common
         return [seconds * math.exp(common + own) for seconds, own in zip(self._verify, self._own, strict=True)]
 
+    def verify_s(self, tokens: int) -> float:
+        """Seconds to verify so many tokens."""
+        return self._verify[tokens] * math.exp(self._common + self._own[tokens])
+
     def alone(self) -> float:
         """Seconds of a step that drafts nothing."""
-        return self._verify[1] * math.exp(self._common + self._own[1]) + self.other
+        return self.verify_s(1) + self.other
 
     def draft(self, tokens: int = 1) -> float:
         """Seconds for the draft model to read so many tokens in one pass."""
@@ -113,6 +117,7 @@ class CostModel:
     def skip(self) -> None:
         """The next step does not follow the last one that was observed."""
         self._at = None
+        self._last_rows = 0
 
     def observe(self, step: Step, read: int, passes: int) -> None:
         """Learn from a step. In its draft_s the draft model read so many tokens in one pass, the first of `passes`;

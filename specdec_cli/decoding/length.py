@@ -58,16 +58,17 @@ class FixedLength:
 
 
 # All that is spent or saved is counted in seconds of steps of the target alone.
-_SHARE = 0.003
+_SHARE = 0.002
 """The share of the time that may go to finding out whether drafting pays now."""
 _SAVED = 0.25
 """The share of what drafting has gained that may go the same way."""
 _START, _LEASH, _FRESH, _REFILL = 2.5, 8.0, 1.0, 2.0
 """What drafts may lose, all told, before drafting stops whatever is expected of it: at first; at most, after gains;
-at least, when a new run begins; and again, after reading on said that it pays."""
-_HICCUP = 4.0
-"""The most that one step can have lost by itself; beyond that it was the machine."""
-_LEAST_REVIEW = 24
+at least, when a new run begins or reading on has said that it pays; and what may be saved up."""
+_FIRST_SAVINGS = 3.0
+_HICCUP = 2.0
+"""By how much a step may have taken longer than expected by itself; beyond that it was the machine."""
+_LEAST_REVIEW, _MOST_REVIEW = 24, 96
 """Tokens to have missed before the draft model reads on just to learn: fewer say too little for a pass."""
 _OPTIMISM = 1.0
 """Standard deviations by which acceptance is raised to ask whether drafting might pay."""
@@ -77,8 +78,12 @@ _FIRST_PROBE, _LAST_PROBE = 8, 128
 """Steps between two pairs that draft nothing, only to know what such a step costs: at first, doubling, and at most."""
 _FIRST_PAUSE, _LONGEST_PAUSE, _LONGEST_IDLE = 8, 32, 256
 """Steps between two plans: a plan costs some 0.15 ms. The pause doubles, up to these, for less and less is news."""
-_HORIZON = 256
-"""Tokens over which reading what the draft model has missed must pay for itself, if the answer may be so long."""
+_CHEAP = 0.007
+"""The share of the time gone by that reading on may take without savings; after each time in vain, it waits twice as
+long."""
+_HORIZON = 64
+"""Reading what the draft model has missed must pay for itself over so many tokens more than there have been: how long
+an answer will be is not known, and -n says little of it."""
 _FIRST_LENGTH, _KNOWN = 2, 64
 """While fewer than so many confidences have been seen, a run begins with short drafts; the longest allowed doubles
 each time that all of it is accepted."""
@@ -107,17 +112,24 @@ class AutoLength:
 
     uses_confidence = True
 
-    def __init__(self, costs: CostModel, calibration: Calibration) -> None:
+    def __init__(self, costs: CostModel, calibration: Calibration, min_p: float = 0.0) -> None:
         self.why = ""
+        self._min_p = min_p
         self._costs = costs
         self._calibration = calibration
         self._alone = costs.alone() - costs.other
         self._leash = _START * self._alone
-        self._savings = _START * self._alone
+        self._savings = _FIRST_SAVINGS * self._alone
         self._gained = 0.0
         self._behind = 1
         """Tokens that the draft model has not read, the pending one included."""
-        self._allowed = _FIRST_LENGTH
+        self._apart = 0
+        """How many of these it reads before the clock of the first draft starts: the prompt."""
+        self._emitted = 1
+        self._idle = 0
+        """Tokens since a draft model was last asked anything."""
+        self._review_after = _LEAST_REVIEW
+        self._allowed = _FIRST_LENGTH if calibration.looks < _KNOWN else costs.longest
         self._steps = self._since_probe = self._nap = 0
         self._probe_after = _FIRST_PROBE
         self._pause = self._next_plan = _FIRST_PAUSE
@@ -129,11 +141,6 @@ class AutoLength:
         self._reviews = self._taught = False
         self._invested = 0.0
 
-    @property
-    def expected_speedup(self) -> float:
-        """Against the target alone, by what is known now."""
-        return self._plan.speedup if self._pays else 1.0
-
     def begin(self, prompt_tokens: int) -> None:
         self._costs.skip()
         if self._leash < _FRESH * self._alone:
@@ -141,6 +148,8 @@ class AutoLength:
             self._savings -= more
             self._leash += more
         self._behind = prompt_tokens + 1
+        self._apart = max(prompt_tokens - 1, 0)
+        self._emitted = 1
         self._nap = 0
         if self._calibration.looks < _KNOWN:
             self._allowed = _FIRST_LENGTH
@@ -158,15 +167,15 @@ class AutoLength:
         if drafting and self._behind <= 2:
             return self._unless_it_is_time_for_a_probe(room)
         reading = self._costs.draft(self._behind)
+        self._invested = self._costs.draft(self._behind - self._apart) - self._costs.draft()
         if drafting and self._optimism == 0.0 and self._repays(reading, room):
-            self._invested = reading - self._costs.draft()
             return min(self._allowed, room)
         self._since_probe = 0
-        self._reviews = (drafting or self._behind > _LEAST_REVIEW) and self._savings >= reading
-        if self._reviews:
-            self._savings -= reading
-            self._invested = reading - self._costs.draft()
+        if self._may_review(reading, drafting):
+            self._reviews = True
+            self._review_after = min(2 * self._review_after, _MOST_REVIEW)
             return min(self._allowed, room)
+        self._invested = 0.0
         self.why = _NOT_WORTH_IT
         return 0
 
@@ -195,9 +204,10 @@ class AutoLength:
         self._calibration.look(at)
         if drafted == 0 and self._reviews and not self._again():
             self.why = _NOT_WORTH_IT if self._taught else _TRIAL
+            self._reach = 0.0
             return not self._taught  # where reading taught nothing, one token is put to the test
         reach = self._reach * self._calibration.rate(at, self._optimism)
-        if reach < self._plan.add[drafted]:
+        if reach < self._plan.add[drafted] or confidence < self._min_p:
             self.why = _UNSURE
             return False
         self._reach = reach
@@ -208,15 +218,22 @@ class AutoLength:
         if self._nap:  # nothing was decided, and nothing is to be learned
             self._nap -= 1
             self._behind += 1
+            self._emitted += 1
+            self._idle += 1
             return
         bins, costs = self._bins, self._costs
         drafted, accepted = len(step.drafted), step.accepted
-        costs.observe(step, self._behind, len(bins))
+        read = self._behind - self._apart
+        costs.observe(step, read, len(bins))
         seconds = step.draft_s + step.verify_s + step.sample_s
+        self._emitted += accepted + 1
         if drafted or bins:
-            self._learn(drafted, accepted, seconds)
+            expected = costs.draft(read) + len(bins) * costs.draft() + costs.verify_s(drafted + 1)
+            self._learn(drafted, accepted, min(seconds, _HICCUP * expected))
+            self._apart = self._idle = 0
         else:
             self._behind += 1
+            self._idle += 1
             if self.why is _NOT_WORTH_IT:
                 self._nap = _NAP
                 costs.skip()
@@ -234,7 +251,8 @@ class AutoLength:
         if accepted < min(drafted, len(bins)):
             self._calibration.learn(bins[accepted], 0.0)
         gain = (accepted + 1) * alone - seconds + self._invested
-        gain = max(gain, -_HICCUP * alone)
+        if gain > 0:
+            self._review_after = _LEAST_REVIEW
         self._gained += gain
         self._leash = min(self._leash + gain, _LEASH * alone)
         self._savings = max(self._savings + _SAVED * gain, 0.0)
@@ -243,22 +261,32 @@ class AutoLength:
             self._allowed = min(2 * self._allowed, self._costs.longest)
 
     def _repays(self, reading: float, room: int) -> bool:
-        """Whether reading what the draft model has missed is soon made up for."""
-        saved = min(room, _HORIZON) * (1 / self._plan.alone - 1 / self._plan.throughput)
+        """Whether reading what the draft model has missed is made up for, if the answer goes on as long as it has."""
+        saved = min(room, self._emitted + _HORIZON) * (1 / self._plan.alone - 1 / self._plan.throughput)
         return saved > reading - self._costs.draft()
 
+    def _may_review(self, reading: float, drafting: bool) -> bool:
+        """Whether to read on just to learn: out of savings, or because little is to be read after a long time."""
+        if (drafting or self._behind > _LEAST_REVIEW) and self._savings >= reading:
+            self._savings -= reading
+            return True
+        return self._idle > self._review_after and reading <= _CHEAP * self._idle * self._alone
+
     def _again(self) -> bool:
-        """After reading on: whether drafting pays now, with a new leash out of the savings."""
-        if self._leash <= 0:
-            more = max(min(_REFILL * self._alone, self._savings), 0.0)
-            self._savings -= more
-            self._leash += more
+        """After reading on: whether drafting pays now. What is only hoped for must be paid for."""
         self._pause = _FIRST_PAUSE  # much may be new
         self._replan()
-        return self._pays
+        if self._pays and self._leash <= 0:
+            if self._optimism == 0.0:
+                self._leash = _FRESH * self._alone
+            else:
+                more = min(_REFILL * self._alone, self._savings)
+                self._savings -= more
+                self._leash += more
+        return self._pays and self._leash > 0
 
     def _replan(self) -> None:
-        self._plan, self._optimism, self._pays = self._outlook(rounds=1)
+        self._plan, self._optimism, self._pays = self._outlook(rounds=3)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE if self._behind <= 2 else _LONGEST_IDLE)
         self._next_plan = self._steps + self._pause
 

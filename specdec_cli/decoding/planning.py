@@ -13,14 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 _STEP = 0.1
 _SIZE = 48
 _REACH = np.exp(-_STEP * np.arange(_SIZE))
 """A grid for the probability that all drafted tokens stand: 1 down to 0.009."""
 _PLACES = np.arange(_SIZE, dtype=np.float64)
-_LEVELS = np.concatenate([[2.0], _REACH])
-"""Thresholds by how many places of the grid pass them; 2 is what no probability reaches."""
+_NEVER = 2.0
+"""A threshold that no probability reaches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +64,9 @@ def solve(
     alone = 1.0 / (verify[1] + other)
     guess = max(throughput, alone)
     for _ in range(rounds):
-        add, look, worth = _thresholds(rates, seen, verify, draft, guess)
-        # What is left over, in tokens, buys a higher price of time. A step takes one to four times what one token
-        # takes to verify, so half of that brings the guess nearer in every case.
-        better = max(guess + (1.0 + worth - guess * other) / (2.0 * verify[1]), alone)
-        done = abs(better - guess) < 1e-3 * guess
+        add, look, tokens, seconds = _thresholds(rates, seen, verify, draft, guess)
+        better = max(tokens / (seconds + other), alone)
+        done = abs(better - guess) < 0.003 * guess
         guess = better
         if done:
             break
@@ -76,8 +75,8 @@ def solve(
 
 def _thresholds(
     rates: Sequence[float], seen: Sequence[float], verify: Sequence[float], draft: float, throughput: float
-) -> tuple[list[float], list[float], float]:
-    """Thresholds for one price of time, and what a step that obeys them is worth, its first token not counted."""
+) -> tuple[list[float], list[float], float, float]:
+    """Thresholds for one price of time, and the tokens and seconds to expect of a step that obeys them."""
     rate = np.maximum(np.array(rates), 1e-3)[:, None]
     weight = np.array(seen)
     place = np.minimum(_PLACES - np.log(rate) / _STEP, _SIZE - 1)
@@ -86,14 +85,28 @@ def _thresholds(
     rest = 1 - part
     gain = rate * _REACH
     longest = len(verify) - 2
-    takes, looks = np.empty((longest, _SIZE), bool), np.empty((longest, _SIZE), bool)
-    worth = np.full(_SIZE, -throughput * verify[longest + 1])  # of stopping or going on, by reach
+    takes, looks = np.empty((longest, _SIZE)), np.empty((longest, _SIZE))  # by how much it pays, by reach
+    seconds = np.full(_SIZE, verify[longest + 1])
+    worth = -throughput * seconds
     for i in range(longest - 1, -1, -1):
         stop = -throughput * verify[i + 1]
-        np.greater_equal(_REACH + worth, stop, out=takes[i])
+        np.add(_REACH, worth - stop, out=takes[i])
         going = worth.take(low) * rest + worth.take(high) * part + gain
+        further = seconds.take(low) * rest + seconds.take(high) * part
         looking = weight @ np.maximum(going, stop) - throughput * draft
-        np.greater(looking, stop, out=looks[i])
-        worth = np.maximum(looking, stop)
-    add, look = (_LEVELS[np.count_nonzero(found, axis=1)].tolist() for found in (takes, looks))
-    return add, look, float(worth[0])
+        np.subtract(looking, stop, out=looks[i])
+        pays = looking > stop
+        worth = np.where(pays, looking, stop)
+        seconds = np.where(pays, weight @ np.where(going >= stop, further, verify[i + 1]) + draft, verify[i + 1])
+    total = float(seconds[0])
+    return _crossings(takes), _crossings(looks), 1.0 + float(worth[0]) + throughput * total, total
+
+
+def _crossings(margins: NDArray[np.float64]) -> list[float]:
+    """For each row of falling margins, the reach at which it is 0, between the places of the grid."""
+    passing = np.count_nonzero(margins > 0, axis=1)
+    rows = np.arange(len(margins))
+    last, next_ = margins[rows, np.maximum(passing - 1, 0)], margins[rows, np.minimum(passing, _SIZE - 1)]
+    beyond = np.where(last > next_, last / np.maximum(last - next_, 1e-300), 0.0)
+    reach = np.exp(-_STEP * (passing - 1 + np.minimum(beyond, 1.0)))
+    return np.where(passing == 0, _NEVER, reach).tolist()  # type: ignore[no-any-return]

@@ -79,7 +79,7 @@ def verdict(
     parts = predictions[:-1] or predictions
     gains = [found for found in parts if found.auto >= WORTH_IT]
     if not gains:
-        said = [f"This pair does not pay on {where}: auto will leave the draft model alone almost always."]
+        said = [f"This pair does not pay on {where}: auto will mostly leave the draft model alone."]
     elif len(gains) == len(parts):
         said = [f"This pair pays on {where}: {overall.auto:.2f}x expected with -k auto."]
     else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from specdec_cli.decoding.types import Done, Event, FinishReason, Prefill, Step
 
-LEAST_PROBES = 4
+LEAST_PROBES = 2
 """Steps without a draft that it takes to say what the target alone would do."""
 
 
@@ -92,10 +92,11 @@ class Report:
             self.kept[i] += i < step.accepted
         _count(self.histogram, step.accepted)
         _count(self.lengths, drafted)
-        if not drafted and self._plain_before:
+        plain = not drafted and step.draft_s < 0.05 * step.verify_s  # an unsure draft was asked, too
+        if plain and self._plain_before:
             self.probes += 1
             self.plain_s += step.verify_s + step.sample_s
-        self._plain_before = not drafted
+        self._plain_before = plain
 
     @property
     def emitted(self) -> int:
@@ -138,13 +139,8 @@ class Report:
 
     @property
     def probed_tokens_per_s(self) -> float | None:
-        """The target alone, by this run's own steps without a draft; None where they are too few.
-
-        To each, the average step's share of what is neither drafting, verifying nor sampling is added.
-        """
-        if self.probes < LEAST_PROBES or not self.drafted:
-            return None
-        return 1 / (self.plain_s / self.probes + self.overhead_s / self.steps)
+        """The target alone, by this run's own steps without a draft; None where they are too few."""
+        return self.probes / self.plain_s if self.probes >= LEAST_PROBES and self.drafted else None
 
     def stats_json(self) -> dict[str, object]:
         """The `stats` object of `run --json`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from specdec_cli.decoding.calibration import Calibration
 from specdec_cli.decoding.costs import CostModel, Costs, Curve
@@ -20,7 +20,10 @@ from specdec_cli.decoding.types import LengthPolicy, Step
 AHEAD = LONGEST
 """How far ahead of each place a recording must know the draft."""
 STATIC_MIN_P = (0.0, 0.5, 0.75, 0.9)
-_REVIEWED = 24
+REVIEWED = 24
+"""Places that a draft model left behind compares itself with when it reads on."""
+_MOST = 256
+"""The -n of replays."""
 
 _FREE = Costs(Curve({1: 0.0}), Curve({1: 0.0}))
 
@@ -82,14 +85,20 @@ def _replay(
     policy.begin(answer.prompt_tokens)
     behind, now, at, index = answer.prompt_tokens + 1, 0.0, 0, 0
     missed: list[int] = []
+    has_read = False
     while at < len(answer.stands):
         drafted = accepted = 0
         draft_s = 0.0
-        if budget := min(policy.limit(len(answer.stands) - at - 1), AHEAD):
-            for place in missed[-_REVIEWED:]:
+        # The policy knows how much more the answer may hold, not where it will end.
+        if budget := min(policy.limit(max(_MOST, len(answer.stands)) - at - 1), len(answer.stands) - at - 1, AHEAD):
+            for place in missed[-REVIEWED:] if behind > 2 else ():
                 policy.hindsight(answer.confidence[place], float(answer.stands[place]))
             drafted, accepted, passes = _draft(policy, answer, at, budget)
-            draft_s = costs.draft(behind) + (passes - 1) * costs.draft(1)
+            apart = answer.prompt_tokens - 1 if not has_read else 0  # the prompt is read before the draft's clock
+            read_s = costs.draft(behind) - costs.draft(behind - apart)
+            draft_s = costs.draft(behind - apart) + (passes - 1) * costs.draft(1)
+            has_read = True
+            now += read_s
             tally.read[behind] += 1
             tally.read[1] += passes - 1
             behind = 1 + (drafted == accepted > 0)
@@ -144,7 +153,9 @@ def adaptive(
     answers: Sequence[Answer], costs: Costs, greedy: bool, watch: Callable[[Step], None] | None = None
 ) -> Tally:
     """`-k auto`, knowing the costs and nothing else, through all answers one after the other."""
-    return replay(AutoLength(CostModel(costs, LONGEST), Calibration.prior(greedy)), answers, costs, watch)
+    return replay(
+        AutoLength(CostModel(replace(costs, other=0.0), LONGEST), Calibration.prior(greedy)), answers, costs, watch
+    )
 
 
 def statics(answers: Sequence[Answer], thresholds: Sequence[float] = STATIC_MIN_P) -> dict[Static, Tally]:

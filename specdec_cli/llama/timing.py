@@ -7,7 +7,7 @@ from time import perf_counter
 
 from specdec_cli.llama.context import LlamaContext
 
-_FILL = 128
+_FILL, _MOST_ROUNDS = 128, 64
 
 
 def pass_seconds(
@@ -17,12 +17,11 @@ def pass_seconds(
     needed: int,
     budget_s: float,
     needed_rounds: int = 1,
-    rounds: int = 64,
 ) -> dict[int, float]:
     """Seconds of a pass over n tokens for each n of `sizes`, the most wanted first; 1 is among them.
 
     The first `needed` sizes are timed `needed_rounds` times whatever it takes, the others as long as the budget lasts;
-    then again from the first, at most so many rounds. Every row of logits is read, if the context has room for so
+    then again from the first, some rounds. Every row of logits is read, if the context has room for so
     many. text: what to read, repeated as need be; real text, for the sake of the experts that it wakes. Some of it is
     in the cache before each pass, where the cache can be rewound; at the end it is empty.
 
@@ -39,7 +38,7 @@ def pass_seconds(
     context.rewind(0)
     context.decode(tokens[: fill + 1])  # the first pass also pays for pages
     deadline = perf_counter() + budget_s
-    for turn in range(rounds):
+    for turn in range(_MOST_ROUNDS):
         for place, size in enumerate(sizes):
             if perf_counter() < deadline or (turn < needed_rounds and place < needed):
                 for _ in range(2 if size == 1 else 1):

@@ -23,7 +23,7 @@ class Tuning:
     """How fast a pair is on a machine, with which threads, and what its confidence is worth.
 
     machine: as `llama.library.machine` names it. gpu_layers, gpu_layers_draft: the offload that was measured.
-    calibrations: by kind of sampling, `greedy` and `sampled`.
+    calibrations: by kind of sampling, as `kind_of` names it.
     """
 
     machine: str
@@ -47,9 +47,9 @@ class Tuning:
         }
 
 
-def kind_of(greedy: bool) -> str:
-    """The name of a kind of sampling."""
-    return "greedy" if greedy else "sampled"
+def kind_of(greedy: bool, accept: str) -> str:
+    """The name of a kind of sampling: greedy, or at a temperature the acceptance rule, on which acceptance depends."""
+    return "greedy" if greedy else accept
 
 
 def path_of(target: Path, draft: Path) -> Path:
@@ -60,10 +60,10 @@ def path_of(target: Path, draft: Path) -> Path:
     return config_dir() / "tuned" / f"{'+'.join(names)}-{digest}.json"
 
 
-def recording_of(target: Path, draft: Path, greedy: bool) -> Path | None:
+def recording_of(target: Path, draft: Path, kind: str) -> Path | None:
     """The recording of a pair: its own, or for the bundled pair the one that comes with it; None if there is none."""
-    own = path_of(target, draft).with_suffix(f".{kind_of(greedy)}.json.gz")
-    bundled = target.parent / "recordings" / f"{kind_of(greedy)}.json.gz"
+    own = path_of(target, draft).with_suffix(f".{kind}.json.gz")
+    bundled = target.parent / "recordings" / f"{kind}.json.gz"
     is_bundled = target.parent == draft.parent and bundled_dir() in target.parents
     return own if own.exists() else bundled if is_bundled and bundled.exists() else None
 

@@ -95,7 +95,6 @@ def test_without_a_drafter_there_is_only_the_baseline():
         ("k=four", "not a whole number", "k=4"),
         ("temp=hot", "not a number", "k=4"),
         ("k=0", "cannot be 0", "-k"),
-        ("draft-min-p=0.5", "draft min p cannot be", "-k auto"),
         ("drafter=ngram", "drafter cannot be", "model"),
         ("temp=-1", "temperature cannot be", "0"),
     ],

@@ -57,7 +57,7 @@ def recording(greedy=True, places=120):
 
 
 def keep_recording(pair=(TARGET, DRAFT), greedy=True):
-    path = tuning.path_of(*pair).with_suffix(f".{tuning.kind_of(greedy)}.json.gz")
+    path = tuning.path_of(*pair).with_suffix(f".{tuning.kind_of(greedy, 'rejection')}.json.gz")
     recordings.write(path, recording(greedy))
 
 
@@ -160,7 +160,7 @@ def test_what_was_tuned_is_kept_under_the_users_settings(bundled, monkeypatch):
     assert kept.machine == found["machine"] == library.machine()
     assert kept.costs.to_json() == found["costs"] and set(kept.calibrations) == {"greedy"}
     assert kept.calibrations["greedy"].looks == found["recorded_tokens"]
-    own = recordings.read(tuning.recording_of(TARGET, DRAFT, True))
+    own = recordings.read(tuning.recording_of(TARGET, DRAFT, "greedy"))
     assert sum(len(answer.stands) for answer in own.answers) == found["recorded_tokens"]
     assert list(own.by_category()) == CATEGORIES and own.about["target"] == "target.gguf"
 
@@ -249,12 +249,14 @@ def test_a_fixed_length_measures_nothing_and_has_the_tuned_threads(opened, timed
 
 
 def test_a_run_does_not_change_what_is_stored(opened, timed, monkeypatch):
-    stored = {"greedy": Calibration.prior(True), "sampled": Calibration.prior(False)}
+    stored = {"greedy": Calibration.prior(True), "rejection": Calibration.prior(False)}
     keep(calibrations=stored)
     found, learning = tuning.load(TARGET, DRAFT), []
     monkeypatch.setattr(tuning, "load", lambda *_: found)
     auto = sessions.AutoLength
-    monkeypatch.setattr(sessions, "AutoLength", lambda costs, known: learning.append(known) or auto(costs, known))
+    monkeypatch.setattr(
+        sessions, "AutoLength", lambda costs, known, min_p: learning.append(known) or auto(costs, known, min_p)
+    )
     session = opened()
     tokens = session.target.tokenize(PROMPT)
     before = tuning.path_of(TARGET, DRAFT).read_bytes()
@@ -267,11 +269,11 @@ def test_a_run_does_not_change_what_is_stored(opened, timed, monkeypatch):
 @pytest.mark.parametrize("greedy", [True, False])
 def test_what_is_known_of_the_pair_is_where_auto_begins(opened, timed, monkeypatch, greedy):
     known = Calibration(offset=-9.0, slope=0.1, variance=0.001)  # never accepted
-    keep(calibrations={tuning.kind_of(greedy): known})
+    keep(calibrations={tuning.kind_of(greedy, "rejection"): known})
     for temp in (0.0, 0.8):
         session = opened(temp=temp)
         report = Report.of(session.events(session.target.tokenize(PROMPT), 1))
-        assert (report.drafted == 0) == (greedy == (temp == 0))
+        assert (report.drafted < 12) == (greedy == (temp == 0)), report.drafted  # nearly free here, so it may still try
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 2}', '{"format": 1, "threads": 1e999}'])
@@ -309,8 +311,8 @@ def test_tuning_again_mends_a_damaged_file(quick):
 def test_tuning_again_at_a_temperature_keeps_what_is_known_of_greedy_runs(quick):
     tuned("--seconds", 1)
     tuned("--seconds", 1, "--temp", 0.8)
-    assert set(tuning.load(TARGET, DRAFT).calibrations) == {"greedy", "sampled"}
-    assert {greedy: tuning.recording_of(TARGET, DRAFT, greedy).parent == profiles.config_dir() / "tuned"
+    assert set(tuning.load(TARGET, DRAFT).calibrations) == {"greedy", "rejection"}
+    assert {greedy: tuning.recording_of(TARGET, DRAFT, tuning.kind_of(greedy, "rejection")).parent == profiles.config_dir() / "tuned"
             for greedy in (True, False)} == {True: True, False: True}  # fmt: skip
 
 
@@ -464,7 +466,7 @@ def test_a_pair_without_a_recording(own_pair, quick):
     tuned(*pair, "--seconds", 1)
     assert tuned(*pair, "--what-if", "h200")["recorded_tokens"] == 120
     refused = tune(*pair, "--what-if", "h200", "--temp", 0.5)
-    assert_refused(refused, 1, "at a temperature", "--temp")
+    assert_refused(refused, 1, "--accept rejection", "--temp")
 
 
 @pytest.mark.parametrize(
@@ -474,7 +476,7 @@ def test_a_pair_without_a_recording(own_pair, quick):
 )
 def test_a_damaged_recording(content):
     keep_recording()
-    tuning.recording_of(TARGET, DRAFT, True).write_bytes(content)
+    tuning.recording_of(TARGET, DRAFT, "greedy").write_bytes(content)
     assert_refused(tune("--what-if", "h200"), 1, "greedy.json.gz", "ecord")
 
 

@@ -88,7 +88,7 @@ def cells():
     """Every machine, category and kind of sampling: ratios of auto to the alone, the best static, the best fixed."""
     found = {}
     machines = {name: hardware.load(name).costs for name in hardware.names()}
-    for kind in ("greedy", "sampled"):
+    for kind in ("greedy", "rejection"):
         recording = recordings.read(RECORDINGS / f"{kind}.json.gz")
         for category, answers in recording.by_category().items():
             tallies = simulation.statics(answers)

@@ -69,7 +69,7 @@ def test_by_category_keeps_the_order():
     assert list(found) == ["b", "a"] and found == {"b": [answers[0], answers[2]], "a": [answers[1]]}
 
 
-@pytest.mark.parametrize("kind", ["greedy", "sampled"])
+@pytest.mark.parametrize("kind", ["greedy", "rejection"])
 def test_the_bundled_recordings(kind):
     found = recordings.read(DEMO / "recordings" / f"{kind}.json.gz")
     assert found.greedy == (kind == "greedy")

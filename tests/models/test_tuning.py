@@ -22,7 +22,7 @@ def learned(greedy=True):
 
 
 COSTS = Costs(Curve({1: 0.02, 2: 0.03, 16: 0.07}), Curve({1: 0.004, 512: 0.1}), 0.0001)
-FOUND = Tuning("a machine; 8 cores", 4, 2, -1, 0, COSTS, {"greedy": learned(), "sampled": learned(False)})
+FOUND = Tuning("a machine; 8 cores", 4, 2, -1, 0, COSTS, {"greedy": learned(), "rejection": learned(False)})
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_long_file_names(tmp_path):
     pair = tmp_path / f"{'x' * 140}.gguf", tmp_path / f"{'y' * 140}.gguf"
     for path in pair:
         path.touch()
-    assert tuning.load(*pair) is None and tuning.recording_of(*pair, True) is None
+    assert tuning.load(*pair) is None and tuning.recording_of(*pair, "greedy") is None
     tuning.save(*pair, FOUND)
     assert tuning.load(*pair) is not None
     assert tuning.path_of(pair[0], pair[0]) != tuning.path_of(*pair)
@@ -86,20 +86,22 @@ def test_long_file_names(tmp_path):
 
 @pytest.mark.parametrize("greedy", [True, False])
 def test_whose_recording(pair, greedy, tmp_path):
-    kind = tuning.kind_of(greedy)
+    kind = tuning.kind_of(greedy, "rejection")
     bundled = TARGET.parent / "recordings" / f"{kind}.json.gz"
-    assert tuning.recording_of(TARGET, DRAFT, greedy) == bundled
+    assert tuning.recording_of(TARGET, DRAFT, tuning.kind_of(greedy, "rejection")) == bundled
     for others in (pair, (TARGET, pair[1]), (pair[0], DRAFT)):
-        assert tuning.recording_of(*others, greedy) is None
+        assert tuning.recording_of(*others, tuning.kind_of(greedy, "rejection")) is None
     # Only the bundled pair's recordings come with it: a folder of that name beside other models is none of ours.
     (tmp_path / "recordings").mkdir()
     (tmp_path / "recordings" / bundled.name).touch()
-    assert tuning.recording_of(*pair, greedy) is None
+    assert tuning.recording_of(*pair, tuning.kind_of(greedy, "rejection")) is None
     own = tuning.path_of(TARGET, DRAFT).with_suffix(f".{kind}.json.gz")
     own.parent.mkdir(parents=True)
     own.touch()
-    assert tuning.recording_of(TARGET, DRAFT, greedy) == own
-    assert tuning.recording_of(TARGET, DRAFT, not greedy) == bundled.with_name(f"{tuning.kind_of(not greedy)}.json.gz")
+    assert tuning.recording_of(TARGET, DRAFT, tuning.kind_of(greedy, "rejection")) == own
+    assert tuning.recording_of(TARGET, DRAFT, tuning.kind_of(not greedy, "rejection")) == bundled.with_name(
+        f"{tuning.kind_of(not greedy, 'rejection')}.json.gz"
+    )
 
 
 @pytest.mark.parametrize("place", [".", "tuned"])
