@@ -66,17 +66,19 @@ _START, _LEASH, _FRESH, _REFILL = 2.5, 8.0, 1.0, 2.0
 """What drafts may lose, all told, before drafting stops whatever is expected of it: at first; at most, after gains;
 at least, when a new run begins or reading on has said that it pays; and what may be saved up."""
 _FIRST_SAVINGS = 3.0
+"""For a first look where drafting is not expected to pay, but might."""
 _HICCUP = 2.0
 """By how much a step may have taken longer than expected by itself; beyond that it was the machine."""
 _LEAST_REVIEW, _MOST_REVIEW = 24, 96
-"""Tokens to have missed before the draft model reads on just to learn: fewer say too little for a pass."""
+"""Tokens to have missed before the draft model reads on just to learn, fewer saying too little for a pass; and the
+longest wait, where reading on is cheap."""
 _OPTIMISM = 1.0
 """Standard deviations by which acceptance is raised to ask whether drafting might pay."""
 _NAP = 7
 """Once it is clear that a step is not worth a draft, so many more go by unasked."""
 _FIRST_PROBE, _LAST_PROBE = 8, 128
 """Steps between two pairs that draft nothing, only to know what such a step costs: at first, doubling, and at most."""
-_FIRST_PAUSE, _LONGEST_PAUSE, _LONGEST_IDLE = 8, 32, 256
+_FIRST_PAUSE, _LONGEST_PAUSE, _LONGEST_IDLE = 8, 64, 256
 """Steps between two plans: a plan costs some 0.15 ms. The pause doubles, up to these, for less and less is news."""
 _CHEAP = 0.007
 """The share of the time gone by that reading on may take without savings; after each time in vain, it waits twice as
@@ -286,7 +288,7 @@ class AutoLength:
         return self._pays and self._leash > 0
 
     def _replan(self) -> None:
-        self._plan, self._optimism, self._pays = self._outlook(rounds=3)
+        self._plan, self._optimism, self._pays = self._outlook(rounds=1)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE if self._behind <= 2 else _LONGEST_IDLE)
         self._next_plan = self._steps + self._pause
 

@@ -66,7 +66,7 @@ def solve(
     for _ in range(rounds):
         add, look, tokens, seconds = _thresholds(rates, seen, verify, draft, guess)
         better = max(tokens / (seconds + other), alone)
-        done = abs(better - guess) < 0.003 * guess
+        done = abs(better - guess) < 0.01 * guess
         guess = better
         if done:
             break
