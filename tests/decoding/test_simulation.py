@@ -112,15 +112,15 @@ def test_every_machine_and_category_is_there(cells):
 
 def test_auto_is_never_slower(cells):
     worst = min(cells, key=lambda cell: cells[cell][0])
-    assert cells[worst][0] >= 0.985, (worst, cells[worst])
+    assert cells[worst][0] >= 0.988, (worst, cells[worst])
 
 
 def test_auto_keeps_up_with_the_best_static_setting_of_each_cell(cells):
     """That setting is chosen with hindsight among 65; auto knows nothing at first but the costs."""
     ratios = {cell: found[1] for cell, found in cells.items()}
     short = {cell: round(ratio, 3) for cell, ratio in ratios.items() if ratio < 0.99}
-    assert min(ratios.values()) >= 0.965, short
-    assert len(short) <= 7, short
+    assert min(ratios.values()) >= 0.985, short
+    assert len(short) <= 3, short
     assert mean(ratios.values()) >= 1.01
 
 
