@@ -63,8 +63,8 @@ _SHARE = 0.002
 _SAVED = 0.25
 """The share of what drafting has gained that may go the same way."""
 _START, _LEASH, _FRESH, _REFILL = 2.5, 8.0, 1.0, 2.0
-"""What drafts may lose, all told, before drafting stops whatever is expected of it: at first; at most, after gains;
-at least, when a new run begins or reading on has said that it pays; and what may be saved up."""
+"""What drafts may lose, all told, before drafting stops whatever is expected of it: at first, and at most, after gains;
+what a new run, or reading on that said it pays, brings it up to; and what is bought where it is only hoped to pay."""
 _FIRST_SAVINGS = 3.0
 """For a first look where drafting is not expected to pay, but might."""
 _HICCUP = 2.0

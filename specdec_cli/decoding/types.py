@@ -222,7 +222,7 @@ class Drafter(Protocol):
         ...
 
     def observe(self, step: Step) -> None:
-        """Take note of what was committed: rewind, learn."""
+        """Take note of what was committed: rewind, learn. Called for every step but the first, before `start` too."""
         ...
 
 
