@@ -35,7 +35,7 @@ READY := $(VENV)/.ready-$(CHOSEN)
 
 export PROMPT
 
-.PHONY: run test lint setup clean
+.PHONY: run test fuzz lint setup clean
 
 run: setup ## Run the bundled pair on PROMPT
 	@$(VENV)/bin/specdec run --baseline -- "$$PROMPT"
@@ -46,6 +46,12 @@ BROWSER := $(shell command -v chromium || command -v chromium-browser || command
 test: setup ## Run the tests
 	@$(if $(BROWSER),,echo "No Chromium here: the tests of HTML pages in a browser are left out.")
 	$(VENV)/bin/python -m pytest $(if $(BROWSER),,-m "not browser")
+
+# How many damaged model files each test of them tries: other ones every time, about a minute and a half a test.
+CASES ?= 20000
+
+fuzz: setup ## Try many damaged model files
+	SPECDEC_FUZZ=$(CASES) $(VENV)/bin/python -m pytest tests/models/test_gguf_fuzz.py
 
 lint: setup ## Check style and types
 	$(VENV)/bin/ruff check .

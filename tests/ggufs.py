@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import gguf
 
-STRING, ARRAY = 8, 9
-U32, BOOL = 4, 7
+U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
+SIZES = {U8: 1, I8: 1, U16: 2, I16: 2, U32: 4, I32: 4, F32: 4, BOOL: 1, U64: 8, I64: 8, F64: 8}
 
 
 def text(value: str | bytes) -> bytes:
@@ -86,3 +88,89 @@ def with_value(source: Path, destination: Path, name: str, value: bytes) -> Path
     raw[at : at + len(value)] = value
     destination.write_bytes(raw)
     return destination
+
+
+def split(source: Path, folder: Path, max_tensors: int, small_first: bool = False) -> list[Path]:
+    """A model cut into several files, as llama.cpp's converter does it; `small_first`: the first has no tensors."""
+    reader = gguf.GGUFReader(source)
+    architecture = reader.fields["general.architecture"].contents()
+    writer = gguf.GGUFWriter(
+        folder / source.name, architecture, split_max_tensors=max_tensors, small_first_shard=small_first
+    )
+    for name, value in reader.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture":
+            writer.add_key_value(name, value.contents(), value.types[0], sub_type=value.types[-1])
+    for row in reader.tensors:
+        writer.add_tensor(row.name, row.data, raw_dtype=row.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return sorted(folder.glob(f"{source.stem}-*-of-*.gguf"))
+
+
+class Number(NamedTuple):
+    """A number in a header. role: version, count, length (of a string), type, side, offset or value."""
+
+    at: int
+    size: int
+    role: str
+
+
+@dataclass
+class Layout:
+    """Where everything in a header lies: every number, every key with its value, every tensor's row, the end."""
+
+    numbers: list[Number] = field(default_factory=list)
+    keys: list[slice] = field(default_factory=list)
+    tensors: list[slice] = field(default_factory=list)
+    end: int = 4
+
+
+def layout(raw: bytes) -> Layout:
+    """Walk over a whole header in either byte order."""
+    found, order = Layout(), "little" if raw[4] else "big"
+
+    def number(size: int, role: str) -> int:
+        found.numbers.append(Number(found.end, size, role))
+        found.end += size
+        return int.from_bytes(raw[found.end - size : found.end], order)
+
+    def string() -> None:
+        length = number(8, "length")
+        found.end += length
+
+    def value(kind: int) -> None:
+        if kind == STRING:
+            string()
+        elif kind == ARRAY:
+            inner, count = number(4, "type"), number(8, "count")
+            for _ in range(count):
+                value(inner)
+        else:
+            number(SIZES[kind], "value")
+
+    number(4, "version")
+    n_tensors, n_keys = number(8, "count"), number(8, "count")
+    for _ in range(n_keys):
+        start = found.end
+        string()
+        value(number(4, "type"))
+        found.keys.append(slice(start, found.end))
+    for _ in range(n_tensors):
+        start = found.end
+        string()
+        for _ in range(number(4, "count")):
+            number(8, "side")
+        number(4, "type")
+        number(8, "offset")
+        found.tensors.append(slice(start, found.end))
+    return found
+
+
+def swapped(raw: bytes) -> bytes:
+    """The same file with its header in the other byte order."""
+    other = bytearray(raw)
+    for at, size, _ in layout(raw).numbers:
+        other[at : at + size] = raw[at : at + size][::-1]
+    return bytes(other)

@@ -21,7 +21,7 @@ def cache_bytes(header: Header, n_ctx: int) -> int:
     heads = _number(header.setting("attention.head_count"))
     width = _number(header.setting("embedding_length"))
     kv_heads = header.setting("attention.head_count_kv")
-    total_kv_heads = int(kv_heads.sum()) if isinstance(kv_heads, np.ndarray) else _number(kv_heads, heads) * layers
+    total_kv_heads = sum(_whole(kv_heads)) if isinstance(kv_heads, np.ndarray) else _number(kv_heads, heads) * layers
     head = width // heads if heads else 0
     key = _number(header.setting("attention.key_length"), head)
     value = _number(header.setting("attention.value_length"), head)
@@ -47,5 +47,10 @@ def require(header: Header, n_ctx: int, available: int | None) -> None:
 
 def _number(value: Any, default: int = 0) -> int:
     if isinstance(value, np.ndarray):
-        return int(value.max(initial=0))
-    return value if isinstance(value, int) else default
+        return max(_whole(value), default=0)
+    return value if type(value) is int and value >= 0 else default
+
+
+def _whole(values: np.ndarray[Any, Any]) -> list[int]:
+    """What of an array, in which anything may stand, can count something."""
+    return [int(value) for value in values if value >= 0] if values.dtype.kind in "iu" else []

@@ -1,0 +1,340 @@
+"""Damaged headers, made at random: each gives a header or an error, soon and in little memory, and so does its use.
+
+`make test` tries a few hundred, always the same. `make fuzz` tries many thousands, others each time.
+"""
+
+import io
+import os
+import struct
+import time
+import tracemalloc
+from contextlib import contextmanager
+
+import ggufs
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.models.gguf import Header, StringArray, read_model, require_runnable
+from specdec_cli.models.memory import cache_bytes
+from specdec_cli.models.vocab import compare
+
+# Read here, not in a test: tests run without specdec's own settings.
+MANY = os.environ.get("SPECDEC_FUZZ")
+SECONDS, BYTES = 1, 64 << 20
+
+FIRST, SECOND = "base-00001-of-00002.gguf", "base-00002-of-00002.gguf"
+NAMED = {name: ggufs.text(name) for name in ("llama", "gpt2", "qwen2")}
+
+
+def u32(name: str, value: int) -> bytes:
+    return ggufs.key(name, ggufs.U32, struct.pack("<I", value))
+
+
+def split(no: int) -> list[bytes]:
+    return [
+        ggufs.key("split.no", ggufs.U16, struct.pack("<H", no)),
+        ggufs.key("split.count", ggufs.U16, struct.pack("<H", 2)),
+        ggufs.key("split.tensors.count", ggufs.I32, struct.pack("<i", 3)),
+    ]
+
+
+def base(*more: bytes) -> bytes:
+    """A mixture of experts with a tokenizer, and with a value of every other type."""
+    scalars = [
+        ggufs.key(f"scalar.{kind}", kind, bytes(range(1, 9))[: ggufs.SIZES[kind]])
+        for kind in (ggufs.U8, ggufs.I8, ggufs.U16, ggufs.I16, ggufs.U64, ggufs.I64)
+    ]
+    flags = ggufs.array(ggufs.BOOL, 3, b"\0\1\0")
+    words = ggufs.array(ggufs.STRING, 2, ggufs.text("") + ggufs.text("x\ny"))
+    keys = [
+        ggufs.key("general.architecture", ggufs.STRING, NAMED["llama"]),
+        u32("general.alignment", 32),
+        u32("general.file_type", 7),
+        u32("llama.block_count", 2),
+        u32("llama.context_length", 64),
+        u32("llama.embedding_length", 8),
+        u32("llama.attention.head_count", 4),
+        ggufs.integers("llama.attention.head_count_kv", [2, 1]),
+        u32("llama.attention.key_length", 2),
+        ggufs.key("llama.attention.layer_norm_rms_epsilon", ggufs.F32, struct.pack("<f", 1e-6)),
+        ggufs.key("llama.attention.causal", ggufs.BOOL, b"\1"),
+        u32("llama.expert_count", 4),
+        u32("llama.expert_used_count", 2),
+        *scalars,
+        ggufs.key("scalar.rate", ggufs.F64, struct.pack("<d", 0.5)),
+        ggufs.key("tokenizer.ggml.model", ggufs.STRING, NAMED["gpt2"]),
+        ggufs.key("tokenizer.ggml.pre", ggufs.STRING, NAMED["qwen2"]),
+        ggufs.strings("tokenizer.ggml.tokens", ["<unk>", "<s>", "</s>", "a", "b", "ab", b"\xff", "😀", "", "[PAD9]"]),
+        ggufs.key(
+            "tokenizer.ggml.token_type",
+            ggufs.ARRAY,
+            ggufs.array(ggufs.I32, 10, struct.pack("<10i", 2, 3, 3, *[1] * 6, 5)),
+        ),
+        ggufs.strings("tokenizer.ggml.merges", ["a b", "b a"]),
+        u32("tokenizer.ggml.bos_token_id", 1),
+        u32("tokenizer.ggml.eos_token_id", 2),
+        u32("tokenizer.ggml.unknown_token_id", 0),
+        ggufs.key("tokenizer.ggml.add_bos_token", ggufs.BOOL, b"\1"),
+        ggufs.key("tokenizer.chat_template", ggufs.STRING, ggufs.text("{{ messages }}")),
+        ggufs.key("nested.flags", ggufs.ARRAY, ggufs.array(ggufs.ARRAY, 2, flags * 2)),
+        ggufs.key("nested.words", ggufs.ARRAY, ggufs.array(ggufs.ARRAY, 2, ggufs.array(ggufs.ARRAY, 1, words) * 2)),
+        *more,
+    ]
+    tensors = [
+        ggufs.tensor("a.weight", (4, 2)),
+        ggufs.tensor("a_exps.weight", (4, 2, 4), offset=32),
+        ggufs.tensor("b.weight", (32,), kind=8, offset=160),
+    ]
+    return ggufs.padded(ggufs.header(keys, tensors[: 2 if more else 3]), b"\0" * 224)
+
+
+LAST = ggufs.padded(ggufs.header(split(1), [ggufs.tensor("b.weight", (32,), kind=8)]), b"\0" * 64)
+WHOLE, SPLIT = base(), base(*split(0))
+BASES = {
+    "whole": (WHOLE, LAST),
+    "version 2": (WHOLE[:4] + b"\2" + WHOLE[5:], LAST),
+    "big-endian": (ggufs.swapped(WHOLE), LAST),
+    "first part": (SPLIT, LAST),
+    "big-endian first part": (ggufs.swapped(SPLIT), ggufs.swapped(LAST)),
+    "second part": (LAST, SPLIT),
+}
+
+NUMBERS = [0, 1, 2, 5, 7, 8, 9, 12, 13, 31, 32, 0x7F, 0xFF, 0xFFFF, 1 << 14, 1 << 16, 1 << 20, 1 << 31, (1 << 32) - 1]
+NUMBERS += [1 << 32, 1 << 40, 1 << 48, 1 << 62, 1 << 63, (1 << 64) - 1, 0x7FC00000, 0x7F800000, 0x7FF8 << 48]
+EVIL = st.sampled_from(NUMBERS) | st.integers(0, (1 << 64) - 1)
+PLACE = st.integers(0, 1 << 14)
+
+# Well-formed values of every kind, to stand where another is expected.
+VALUES = [
+    *[struct.pack("<I", kind) + bytes(size) for kind, size in ggufs.SIZES.items()],
+    *[struct.pack("<I", kind) + b"\xff" * size for kind, size in ggufs.SIZES.items()],
+    *[struct.pack("<If", ggufs.F32, value) for value in (1.5, float("nan"), float("inf"), -1e30)],
+    *[struct.pack("<Id", ggufs.F64, value) for value in (1e300, float("nan"), float("-inf"))],
+    *[struct.pack("<IQ", ggufs.U64, value) for value in (1 << 32, 1 << 63)],
+    *[struct.pack("<I", ggufs.STRING) + ggufs.text(value) for value in ("", "llama", b"\xff\xfe", "1", "\x1b[2J\n")],
+    *[
+        struct.pack("<I", ggufs.ARRAY) + ggufs.array(kind, count, (byte * size * count))
+        for kind, size in ggufs.SIZES.items()
+        for count in (0, 1, 3, 12)
+        for byte in (b"\1", b"\xff")
+    ],
+    *[
+        struct.pack("<I", ggufs.ARRAY) + ggufs.array(ggufs.F32, 12, struct.pack("<f", value) * 12)
+        for value in (float("nan"), float("inf"), 1e30, 0.5)
+    ],
+    *[
+        struct.pack("<I", ggufs.ARRAY) + ggufs.array(ggufs.STRING, len(values), b"".join(map(ggufs.text, values)))
+        for values in ([], [""], ["a", "b", "c"], [b"\xff"] * 12)
+    ],
+    struct.pack("<I", ggufs.ARRAY) + ggufs.array(ggufs.ARRAY, 0),
+    struct.pack("<I", ggufs.ARRAY) + ggufs.array(ggufs.ARRAY, 2, ggufs.array(ggufs.I32, 1, b"\1\0\0\0") * 2),
+    struct.pack("<I", ggufs.ARRAY) + ggufs.array(ggufs.ARRAY, 1, ggufs.array(ggufs.STRING, 1, ggufs.text("a"))),
+]
+
+
+def swap_rows(raw: bytes, changes: list[tuple[str, int, int, bytes]]) -> bytes:
+    """Repeat, drop, move or give another value to whole keys and tensors, with counts that fit."""
+    big = not raw[4]
+    little = ggufs.swapped(raw) if big else raw
+    found = ggufs.layout(little)
+    keys, tensors = [little[row] for row in found.keys], [little[row] for row in found.tensors]
+    for kind, one, other, value in changes:
+        rows = tensors if kind.endswith("tensor") else keys
+        if not rows:
+            continue
+        i, j = one % len(rows), other % len(rows)
+        if kind.startswith("repeat"):
+            rows.insert(j, rows[i])
+        elif kind.startswith("drop"):
+            del rows[i]
+        elif kind.startswith("move"):
+            rows.insert(j, rows.pop(i))
+        else:
+            end = 8 + struct.unpack_from("<Q", rows[i])[0]
+            rows[i] = rows[i][:end] + value
+    head = ggufs.header(keys, tensors, version=little[4])
+    new = ggufs.padded(head, little[-(-found.end // 32) * 32 :])
+    return ggufs.swapped(new) if big else new
+
+
+ROWS = st.tuples(
+    st.sampled_from(
+        ["repeat key", "drop key", "move key", *["value"] * 4, "repeat tensor", "drop tensor", "move tensor"]
+    ),
+    PLACE,
+    PLACE,
+    st.sampled_from(VALUES),
+)
+
+
+def set_numbers(raw: bytes, changes: list[tuple[str, int, int]]) -> bytes:
+    """Other counts, lengths, types, sides, offsets and values, where they really are."""
+    new, numbers, order = bytearray(raw), ggufs.layout(raw).numbers, "little" if raw[4] else "big"
+    for role, place, value in changes:
+        fitting = [number for number in numbers if number.role == role]
+        if fitting:
+            at, size, _ = fitting[place % len(fitting)]
+            new[at : at + size] = (value % (1 << 8 * size)).to_bytes(size, order)
+    return bytes(new)
+
+
+ROLES = ["version", "count", "length", "type", "side", "offset", "value"]
+
+
+def splice(raw: bytes, changes: list[tuple[str, int, int, int]]) -> bytes:
+    """Bytes changed, taken out, doubled or brought in from another file, and the end cut off."""
+    new = bytearray(raw)
+    for kind, place, length, value in changes:
+        at = place % (len(new) or 1)
+        if kind == "byte":
+            new[at : at + 1] = bytes([value % 256])
+        elif kind == "bit" and new:
+            new[at] ^= 1 << value % 8
+        elif kind == "word":
+            new[at : at + 8] = struct.pack("<Q", value)
+        elif kind == "drop":
+            del new[at : at + length % 64]
+        elif kind == "double":
+            new[at:at] = new[at : at + length]
+        elif kind == "bring":
+            other = BASES[list(BASES)[value % len(BASES)]][0]
+            new[at : at + length % 64] = other[length % len(other) :][: value % 128]
+        elif kind == "turn":
+            new[at : at + 8] = new[at : at + 8][::-1]
+        elif kind == "cut":
+            del new[at:]
+    return bytes(new)
+
+
+SPLICES = st.tuples(
+    st.sampled_from(["byte", "bit", "word", "drop", "double", "bring", "turn", "cut"]), PLACE, PLACE, EVIL
+)
+
+
+@st.composite
+def files(draw) -> dict[str, bytes]:
+    """A model in one or two files, with damage of some kinds in one of them."""
+    pair = list(BASES[draw(st.sampled_from(list(BASES)))])
+    which = draw(st.sampled_from([0, 0, 0, 1]))
+    raw = swap_rows(pair[which], draw(st.lists(ROWS, max_size=3)))
+    if draw(st.integers(0, 7)) == 0:
+        raw = ggufs.swapped(raw)
+    raw = set_numbers(raw, draw(st.lists(st.tuples(st.sampled_from(ROLES), PLACE, EVIL), max_size=3)))
+    pair[which] = splice(raw, draw(st.lists(SPLICES, max_size=2)))
+    return dict(zip((FIRST, SECOND), pair, strict=True))
+
+
+@contextmanager
+def bounded():
+    """Of this process's own time, so that a busy machine does not fail the test."""
+    tracemalloc.start()
+    started = time.process_time()
+    try:
+        yield
+        taken = time.process_time() - started
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert taken < SECONDS and peak < BYTES, f"{taken:.2f} s, {peak:,} bytes"
+
+
+def assert_told(error: SpecdecError) -> None:
+    """An error says what is wrong and what to do, and quotes no more than a person reads."""
+    assert str(error).strip() and error.hint.strip()
+    assert len(str(error)) < 1000 and len(error.hint) < 1000
+    assert error.exit_code in (1, 3)
+
+
+def read(model: dict[str, bytes], name: str = FIRST) -> Header | None:
+    @contextmanager
+    def open_file(wanted: str):
+        yield io.BytesIO(model[wanted]), len(model[wanted])
+
+    try:
+        return read_model(name, open_file)
+    except SpecdecError as error:
+        assert_told(error)
+        assert "base-0000" in str(error)
+    return None
+
+
+def strings(value) -> int:
+    """Take every string out of a value, as whoever uses it does; how many there are."""
+    if isinstance(value, list):
+        return sum(map(strings, value))
+    if not isinstance(value, StringArray):
+        return 0
+    assert sum(8 + len(text) for text in value.values) == len(value.raw)
+    assert len(value.values) == value.count
+    return value.count
+
+
+def used(header: Header) -> None:
+    """What a command does with a header before llama.cpp sees the file."""
+    assert isinstance(header.quantisation, str)
+    assert 0 <= header.n_active_params <= header.n_params
+    for use in (
+        lambda: require_runnable(header),
+        lambda: compare(header, header).require(),
+        lambda: cache_bytes(header, 4096),
+    ):
+        try:
+            use()
+        except SpecdecError as error:
+            assert_told(error)
+
+
+TRIED = settings(
+    max_examples=int(MANY) if MANY else 300,
+    derandomize=not MANY,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
+
+
+def test_the_files_to_damage_are_whole():
+    for name, pair in BASES.items():
+        header = read(dict(zip((FIRST, SECOND), pair, strict=True)))
+        assert (header is None) == (name == "second part"), name
+        if header is not None:
+            assert header.n_params == 8 + 32 + 32 and header.n_active_params == 8 + 16 + 32
+            assert compare(header, header).verdict == "identical"
+            assert cache_bytes(header, 4096) == 4096 * 3 * (2 + 2) * 2
+            assert sum(map(strings, header.metadata.values())) == 10 + 2 + 4
+            assert swap_rows(pair[0], []) == set_numbers(pair[0], []) == splice(pair[0], []) == pair[0]
+
+
+@TRIED
+@given(model=files())
+def test_a_damaged_header_gives_a_header_or_an_error(model):
+    with bounded():
+        header = read(model)
+        if header is not None:
+            assert header.version in (2, 3) and header.size > 0
+            assert sum(map(strings, header.metadata.values())) >= 0
+            assert all(tensor.n_params >= 0 and (tensor.size or 0) >= 0 for tensor in header.tensors)
+
+
+def only_values(changes: list[tuple[str, int, int, bytes]]) -> dict[str, bytes]:
+    return {FIRST: swap_rows(WHOLE, changes), SECOND: LAST}
+
+
+@TRIED
+@given(model=st.lists(ROWS, min_size=1, max_size=3).map(only_values) | files())
+def test_a_damaged_header_can_be_used_or_is_refused(model):
+    with bounded():
+        header = read(model)
+        if header is not None:
+            used(header)
+
+
+def test_every_value_of_every_kind_can_stand_for_any_other():
+    """One at a time, so that no chance decides whether it is tried."""
+    for i in range(len(ggufs.layout(SPLIT).keys)):
+        for value in VALUES:
+            header = read({FIRST: swap_rows(SPLIT, [("value", i, 0, value)]), SECOND: LAST})
+            if header is not None:
+                used(header)

@@ -1,0 +1,317 @@
+"""Models in several files: read as one, refused when the files do not belong together, loaded by llama.cpp."""
+
+import io
+import json
+import shutil
+import struct
+from contextlib import nullcontext
+from pathlib import Path
+
+import gguf
+import ggufs
+import pytest
+from driver import DRAFT, PROMPT, TARGET, assert_refused, run
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.models.gguf import Header, part_names, read_header, read_model
+
+ORDERS = ["little", "big"]
+
+
+@pytest.fixture
+def parts(tmp_path) -> list[Path]:
+    """The bundled draft model in four files."""
+    return ggufs.split(DRAFT, tmp_path, max_tensors=5)
+
+
+@pytest.fixture
+def others(tmp_path) -> list[Path]:
+    """The bundled target in four files with the same names; not all of its tensors have other names."""
+    folder = tmp_path / "other"
+    folder.mkdir()
+    whole = folder / DRAFT.name
+    shutil.copy(TARGET, whole)
+    found = ggufs.split(whole, folder, max_tensors=-(-len(read_header(TARGET).tensors) // 4))
+    assert len(found) == 4
+    return found
+
+
+def refused(path: Path, *says: str) -> SpecdecError:
+    with pytest.raises(SpecdecError) as caught:
+        read_header(path)
+    error = caught.value
+    assert str(error).strip() and error.hint.strip() and "\n" not in f"{error}{error.hint}"
+    for part in says:
+        assert part in f"{error}\n{error.hint}"
+    assert error.exit_code == 1
+    return error
+
+
+def part(keys: list[bytes] | tuple = (), tensors: tuple[str, ...] = ()) -> bytes:
+    """A file of a model made by hand, of tensors of 8 values."""
+    rows = [ggufs.tensor(name, (8,), offset=32 * i) for i, name in enumerate(tensors)]
+    return ggufs.padded(ggufs.header(keys, rows), b"\0" * (32 * len(rows)))
+
+
+def numbers(no: int, count: int, tensors: int | None = None) -> list[bytes]:
+    keys = [
+        ggufs.key("split.no", ggufs.U16, struct.pack("<H", no)),
+        ggufs.key("split.count", ggufs.U16, struct.pack("<H", count)),
+    ]
+    if tensors is not None:
+        keys.append(ggufs.key("split.tensors.count", ggufs.I32, struct.pack("<i", tensors)))
+    return keys
+
+
+def from_memory(files: dict[str, bytes], name: str) -> Header:
+    return read_model(name, lambda wanted: nullcontext((io.BytesIO(files[wanted]), len(files[wanted]))))
+
+
+def rows(header: Header) -> list[tuple]:
+    """The tensors without their offsets, which count within a file."""
+    return [(t.name, t.shape, t.type, t.size) for t in header.tensors]
+
+
+# --- read as one --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("small_first", [False, True])
+def test_a_split_model_is_read_as_one(tmp_path, small_first):
+    whole, files = read_header(DRAFT), ggufs.split(DRAFT, tmp_path, 7, small_first)
+    header = read_header(files[0])
+    assert len(files) == (4 if small_first else 3)
+    assert len(gguf.GGUFReader(files[0]).tensors) == (0 if small_first else 7)
+    assert header.name == files[0].name
+    assert (rows(header), header.n_params) == (rows(whole), whole.n_params)
+    assert [t.offset for t in header.tensors] == [
+        t.data_offset - reader.data_offset for reader in map(gguf.GGUFReader, files) for t in reader.tensors
+    ]
+    assert header.size == sum(path.stat().st_size for path in files)
+    assert header.data_offset == gguf.GGUFReader(files[0]).data_offset
+    assert (header.n_active_params, header.quantisation) == (whole.n_active_params, whole.quantisation)
+    split = {name for name in header.metadata if name.startswith("split.")}
+    assert split == {"split.no", "split.count", "split.tensors.count"}
+    assert repr({k: v for k, v in header.metadata.items() if k not in split}) == repr(whole.metadata)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_parts_are_read_from_anywhere_each_once_and_in_order(order):
+    files = {f"a/m-0000{i + 1}-of-00003.gguf": part(numbers(i, 3, 3), (f"t{i}",)) for i in range(3)}
+    opened = []
+
+    def open_file(name):
+        opened.append(name)
+        raw = files[name] if order == "little" else ggufs.swapped(files[name])
+        return nullcontext((io.BytesIO(raw), len(raw)))
+
+    header = read_model("a/m-00001-of-00003.gguf", open_file)
+    assert opened == list(files)
+    assert (header.name, header.order, header.n_params) == ("m-00001-of-00003.gguf", order, 24)
+    assert [t.name for t in header.tensors] == ["t0", "t1", "t2"]
+
+
+def test_what_an_opener_raises_is_passed_on():
+    class Gone(Exception):
+        pass
+
+    def open_file(name):
+        if "00001" in name:
+            raw = part(numbers(0, 2))
+            return nullcontext((io.BytesIO(raw), len(raw)))
+        raise Gone
+
+    with pytest.raises(Gone):
+        read_model("m-00001-of-00002.gguf", open_file)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+@pytest.mark.parametrize("name", ["m.gguf", "m-00001-of-00001.gguf", "m-00001-of-00002.gguf"])
+def test_a_model_of_one_part_is_whole(count, name):
+    header = from_memory({name: part(numbers(0, count), ("t",))}, name)
+    assert ([t.name for t in header.tensors], header.name) == (["t"], name)
+
+
+def test_a_name_alone_does_not_make_a_part():
+    name = "m-00002-of-00003.gguf"
+    assert len(from_memory({name: part((), ("t",))}, name).tensors) == 1
+
+
+def test_the_names_of_all_parts_follow_from_any():
+    names = [f"a/b-00001-of-2-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+    assert all(part_names(name) == names for name in names)
+    assert part_names("m-00001-of-00999.gguf")[-1] == "m-00999-of-00999.gguf"
+    for name in (
+        *("m.gguf", "-00001-of-00002.gguf", "m-00001-of-00002.bin", "m-00001-of-00002.gguf.part", "m-1-of-2.gguf"),
+        *("m-00001-of-00000.gguf", "m-00001-of-00001.gguf", "m-00001-of-01000.gguf", "m-00001-of-99999.gguf"),
+    ):
+        assert part_names(name) == [name]
+
+
+# --- refused ------------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_part_is_named(parts):
+    for gone in (1, 3):
+        parts[gone].rename(parts[gone].with_suffix(".away"))
+        refused(parts[0], "there is no file", parts[gone].name)
+        parts[gone].with_suffix(".away").rename(parts[gone])
+    assert read_header(parts[0]).tensors
+    parts[0].unlink()
+    refused(parts[0], "there is no file", parts[0].name)
+
+
+def test_another_part_than_the_first_names_the_first(parts):
+    for path in parts[1:]:
+        refused(path, f"{path.name} is one of 4 parts", f"Name the first part: {parts[0].name}")
+
+
+def test_a_renamed_first_part_is_told_what_its_name_must_be(parts, tmp_path):
+    for name in ("model.gguf", "draft-00001-of-00005.gguf", "draft-00001-of-99999.gguf", "draft-00001-of-00001.gguf"):
+        copy = shutil.copy(parts[0], tmp_path / name)
+        refused(copy, f"{name} is one of 4 parts", "-00001-of-0000")
+
+
+def test_a_first_part_under_the_second_s_name_is_refused(parts):
+    for path in parts[1:]:
+        path.unlink()
+    refused(parts[0].rename(parts[1]))
+
+
+def test_swapped_parts_are_refused(parts, tmp_path):
+    """Where the first is concerned, "name the first part" is no help: that is what has been named."""
+
+    def swap(one: Path, other: Path) -> None:
+        spare = one.rename(tmp_path / "spare")
+        other.rename(one)
+        spare.rename(other)
+
+    for one, other in ((1, 2), (2, 3), (0, 1), (0, 3)):
+        swap(parts[one], parts[other])
+        assert f"Name the first part: {parts[0].name}" not in refused(parts[0], parts[one].name).hint
+        swap(parts[one], parts[other])
+    assert read_header(parts[0]).tensors
+
+
+def test_a_part_twice_is_refused(parts):
+    for one in (0, 2, 3):
+        shutil.copy(parts[one], parts[1])
+        refused(parts[0], f"{parts[1].name} is not part 2 of {parts[0].name}")
+
+
+def test_a_cut_part_is_named(parts):
+    for path in parts:
+        raw = path.read_bytes()
+        needed = max(t.data_offset + t.n_bytes for t in gguf.GGUFReader(path).tensors)
+        for size in (0, 3, 30, 200, needed - 100, needed - 1):
+            path.write_bytes(raw[:size])
+            refused(parts[0], path.name)
+        path.write_bytes(raw[:needed])
+        assert read_header(parts[0]).tensors
+        path.write_bytes(raw)
+
+
+def test_a_part_that_is_no_model_is_named(parts):
+    parts[2].write_bytes(b"<html>Not Found</html>")
+    refused(parts[0], parts[2].name, "not a GGUF")
+    parts[2].unlink()
+    parts[2].mkdir()
+    refused(parts[0], parts[2].name, "folder")
+    parts[2].rmdir()
+    shutil.copy(DRAFT, parts[2])
+    refused(parts[0], parts[2].name, "not part 3")
+
+
+def test_a_part_of_a_split_with_another_count_is_refused(parts, tmp_path):
+    ggufs.with_value(parts[1], tmp_path / "new", "split.count", struct.pack("<H", 5)).rename(parts[1])
+    refused(parts[0], f"{parts[1].name} is not part 2 of")
+
+
+def test_a_part_of_another_model_is_refused(parts, others):
+    """The numbers and names fit; the count of tensors, as llama.cpp checks it, tells."""
+    for mine, theirs in zip(parts, others, strict=True):
+        raw = mine.read_bytes()
+        shutil.copy(theirs, mine)
+        refused(parts[0])
+        mine.write_bytes(raw)
+    assert read_header(parts[0]).tensors
+
+
+@pytest.mark.parametrize("total", [0, 1, 3, -1, 2**31 - 1])
+def test_another_number_of_tensors_than_promised_is_refused(total):
+    files = {f"m-0000{i + 1}-of-00002.gguf": part(numbers(i, 2, total), (f"t{i}",)) for i in range(2)}
+    with pytest.raises(SpecdecError):
+        from_memory(files, "m-00001-of-00002.gguf")
+
+
+def test_a_tensor_in_two_parts_is_refused():
+    """llama.cpp refuses it too, but only once it loads."""
+    files = {f"m-0000{i + 1}-of-00002.gguf": part(numbers(i, 2, 2), ("t",)) for i in range(2)}
+    with pytest.raises(SpecdecError):
+        from_memory(files, "m-00001-of-00002.gguf")
+
+
+@pytest.mark.parametrize("foreign", [0, 1])
+def test_parts_in_different_byte_orders_are_refused(foreign):
+    files = {f"m-0000{i + 1}-of-00002.gguf": part(numbers(i, 2, 2), (f"t{i}",)) for i in range(2)}
+    name = list(files)[foreign]
+    files[name] = ggufs.swapped(files[name])
+    with pytest.raises(SpecdecError):
+        from_memory(files, "m-00001-of-00002.gguf")
+
+
+ODD = {
+    "negative": (ggufs.I32, struct.pack("<i", -2)),
+    "true": (ggufs.BOOL, b"\1"),
+    "a fraction": (ggufs.F32, struct.pack("<f", 2.5)),
+    "nan": (ggufs.F32, struct.pack("<f", float("nan"))),
+    "huge": (ggufs.U64, struct.pack("<Q", 2**64 - 1)),
+    "text": (ggufs.STRING, ggufs.text("2")),
+    "an empty list": (ggufs.ARRAY, ggufs.array(ggufs.U16, 0)),
+    "a list of one": (ggufs.ARRAY, ggufs.array(ggufs.U16, 1, struct.pack("<H", 2))),
+    "a list": (ggufs.ARRAY, ggufs.array(ggufs.U16, 2, struct.pack("<2H", 2, 2))),
+    "words": (ggufs.ARRAY, ggufs.array(ggufs.STRING, 1, ggufs.text("2"))),
+    "lists": (ggufs.ARRAY, ggufs.array(ggufs.ARRAY, 1, ggufs.array(ggufs.U16, 1, struct.pack("<H", 2)))),
+}
+
+
+@pytest.mark.parametrize("name", ["split.no", "split.count"])
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("odd", ODD)
+def test_numbers_of_parts_that_make_no_sense_are_refused(name, which, odd):
+    """`true` as the number of the second part is 1 in Python alone."""
+    files = {}
+    for i in range(2):
+        own = {"split.no": (ggufs.U16, struct.pack("<H", i)), "split.count": (ggufs.U16, struct.pack("<H", 2))}
+        if i == which:
+            own[name] = ODD[odd]
+        keys = [ggufs.key(key, *value) for key, value in own.items()]
+        files[f"m-0000{i + 1}-of-00002.gguf"] = part(keys, (f"t{i}",))
+    with pytest.raises(SpecdecError) as caught:
+        from_memory(files, "m-00001-of-00002.gguf")
+    assert caught.value.hint and "m-0000" in str(caught.value)
+
+
+# --- loaded -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("small_first", [False, True])
+def test_llama_cpp_loads_what_is_accepted(tmp_path, small_first):
+    first = ggufs.split(DRAFT, tmp_path, 5, small_first)[0]
+    common = ("--drafter", "none", "-n", 8)
+    whole, split = run(PROMPT, "-m", DRAFT, *common), run(PROMPT, "-m", first, *common)
+    assert (split.exit_code, split.stdout) == (0, whole.stdout), split.stderr
+    assert whole.stdout
+
+
+def test_a_split_pair_runs_as_the_whole_one(tmp_path, parts):
+    target = ggufs.split(TARGET, tmp_path, 20)[0]
+    common = (PROMPT, "-n", 8, "-k", 3, "--json")
+    whole = json.loads(run(*common, "-m", TARGET, "-md", DRAFT).stdout)
+    split = json.loads(run(*common, "-m", target, "-md", parts[0]).stdout)
+    assert split["tokens"] == whole["tokens"]
+
+
+def test_parts_that_do_not_belong_together_do_not_reach_llama_cpp(parts):
+    parts[1].replace(parts[2])
+    assert_refused(run(PROMPT, "-m", parts[0], "--drafter", "none"), 1, parts[1].name, "no file")
+    assert_refused(run(PROMPT, "-m", parts[3], "--drafter", "none"), 1, "one of 4 parts", parts[0].name)
