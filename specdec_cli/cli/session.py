@@ -35,7 +35,7 @@ from specdec_cli.llama.model import Model
 from specdec_cli.llama.target import LlamaTarget
 from specdec_cli.llama.timing import pass_seconds
 from specdec_cli.models import memory, tuning, vocab
-from specdec_cli.models.gguf import Header, read_header
+from specdec_cli.models.gguf import Header, read_header, require_runnable
 from specdec_cli.models.tuning import Tuning
 
 _Made = TypeVar("_Made")
@@ -64,6 +64,7 @@ def check_pair(settings: Settings) -> Pair:
     """
     target_path = Path(settings.target)
     target = read_header(target_path)
+    require_runnable(target)
     if not DRAFTERS[settings.drafter].needs_model:
         return Pair(target, target_path, None, None, 0, ())
     if settings.draft is None:
@@ -73,9 +74,10 @@ def check_pair(settings: Settings) -> Pair:
         )
     draft_path = Path(settings.draft)
     draft = read_header(draft_path)
+    require_runnable(draft)
     comparison = vocab.compare(target, draft)
     comparison.require()
-    notes = [comparison.reason] if comparison.verdict == "padded" else []
+    notes = [comparison.reason] if comparison.verdict == "compatible" else []
     if draft.n_params > target.n_params:
         notes.append(
             f"the draft is larger than the target ({draft.n_params / 1e6:,.1f} against {target.n_params / 1e6:,.1f} "

@@ -1,26 +1,34 @@
-"""Do two models share a tokenizer? Answered from the GGUF headers alone.
+"""Do two models share a tokenizer? Answered from the GGUF headers alone, local or remote.
 
-A draft is only useful if its token ids mean what the target's mean. The rule is stricter than llama.cpp's,
-which compares the vocabulary type, BOS/EOS, the size within 128, and the texts from id 5 on: here merges,
-the pre-tokenizer, token types and ids 0 to 4 count too.
+A draft is only useful if its token ids mean what the target's mean. llama.cpp (common/speculative.cpp) compares
+the vocabulary type, BOS and EOS where they are added, the size within 128, and the texts from id 5 on. Here
+ids 0 to 4, token types, merges, the pre-tokenizer and the special tokens count too; only in one thing is this
+rule the milder: reserved tokens that neither model emits may have different names.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from specdec_cli.decoding.errors import IncompatiblePair
-from specdec_cli.models.gguf import Header, StringArray
+from specdec_cli.models.gguf import Header, StringArray, shown
+
+MAX_PADDING = 128
+"""Ids by which the sizes may differ: llama.cpp's SPEC_VOCAB_MAX_SIZE_DIFFERENCE."""
+_FIRST_COMPARED = 5  # llama.cpp's SPEC_VOCAB_CHECK_START_TOKEN_ID
 
 _NORMAL, _UNUSED = 1, 5
-_PADDING = re.compile(rb"\[PAD\d+\]|<\|?(dummy|pad|extra|reserved|unused)[^>]*>", re.IGNORECASE)
+_RESERVED = re.compile(
+    rb"\[PAD\d+\]|<\|?(dummy|pad|extra|reserved|unused|(image|audio|video)_(soft_token|token|pad))[^>]*>", re.IGNORECASE
+)
+_EMITTED = ("bos", "eos", "eot", "eom")
 
-_KINDS = {"model": "tokenizer model", "pre": "pre-tokenizer"}
-_SPECIALS = ("bos", "eos", "eot", "unknown", "separator")
+# Special tokens, and whether llama.cpp finds one by its name where a file does not say which it is.
+_SPECIALS = {"bos": False, "eos": False, "eot": True, "unknown": True, "separator": True}
 
 # What llama.cpp assumes where a file does not say: src/llama-vocab.cpp of the bundled version.
 _MODELS_ADDING_BOS = {"llama", "bert"}
@@ -30,14 +38,58 @@ _PRE_TOKENIZERS_ADDING_BOS = {
 }
 _MODELS_ADDING_EOS = {"t5"}
 
+Outcome = Literal["same", "harmless", "different"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing compared, as it is in either model.
+
+    harmless: a difference that cannot change what is decoded. why: what differs, if anything.
+    llama_cpp: whether llama.cpp's own rule would refuse the pair over it.
+    """
+
+    what: str
+    target: str
+    draft: str
+    outcome: Outcome
+    why: str = ""
+    llama_cpp: bool = False
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """identical: every part is equal. padded: but for reserved ids at the end. incompatible: `reason` says how."""
+    """identical: every part is equal. compatible: but for reserved ids. incompatible: `reason` says how.
 
-    verdict: Literal["identical", "padded", "incompatible"]
+    n_shared:    ids from 0 on that both models have.
+    n_differing: ids among them whose text or type differs, harmlessly or not.
+    """
+
+    verdict: Literal["identical", "compatible", "incompatible"]
     n_shared: int
-    reason: str = ""
+    n_differing: int
+    checks: tuple[Check, ...]
+
+    @property
+    def reason(self) -> str:
+        """What decided the verdict: the first difference that counts, else those that do not; empty if identical."""
+        grave = [check.why for check in self.checks if check.outcome == "different"]
+        return grave[0] if grave else "; ".join(check.why for check in self.checks if check.outcome == "harmless")
+
+    @property
+    def llama_cpp_accepts(self) -> bool:
+        """Whether llama.cpp's own speculative decoding would take the pair."""
+        return not any(check.llama_cpp for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "n_shared": self.n_shared,
+            "n_differing": self.n_differing,
+            "llama_cpp_accepts": self.llama_cpp_accepts,
+            "checks": [asdict(check) for check in self.checks],
+        }
 
     def require(self) -> None:
         """Raise IncompatiblePair unless the pair can be used."""
@@ -50,110 +102,215 @@ class Comparison:
 
 def compare(target: Header, draft: Header) -> Comparison:
     """Compare the tokenizers of two models. A header without a tokenizer is incompatible with everything."""
-    tokens, other = _tokens(target), _tokens(draft)
-    if tokens is None or other is None:
-        return Comparison("incompatible", 0, f"{(target if tokens is None else draft).name} has no tokenizer")
-    for key, what in _KINDS.items():
-        mine, theirs = _field(target, key), _field(draft, key)
-        if mine != theirs:
-            return Comparison("incompatible", 0, f"{what} {mine!r} in the target, {theirs!r} in the draft")
-    shared = min(tokens.count, other.count)
-    if tokens.raw != other.raw:
-        mine, theirs = tokens.values, other.values
-        differing = [i for i in range(shared) if mine[i] != theirs[i]]
-        if differing:
-            first = differing[0]
-            return Comparison(
-                "incompatible",
-                shared,
-                f"token {first} is {_show(mine[first])} in the target, {_show(theirs[first])} in the draft "
-                f"({len(differing):,} of {shared:,} differ)",
-            )
-    reason = _types(target, draft, shared) or _merges(target, draft) or _specials(target, draft)
-    if reason:
-        return Comparison("incompatible", shared, reason)
-    if tokens.count == other.count:
-        return Comparison("identical", shared)
-    longer = target if tokens.count > other.count else draft
-    used = _first_used(longer, shared)
-    if used is not None:
-        text = _show(_tokens(longer).values[used])  # type: ignore[union-attr]
-        sizes = f"the target has {tokens.count:,} tokens, the draft {other.count:,}"
-        return Comparison("incompatible", shared, f"{sizes}, and token {used} of {longer.name} is {text}")
-    role = "target" if longer is target else "draft"
-    padding = abs(tokens.count - other.count)
-    return Comparison("padded", shared, f"the {role}'s vocabulary ends in {padding:,} reserved ids that no model emits")
+    tokens = [_tokens(header) for header in (target, draft)]
+    if None in tokens:
+        counts = [f"{found.count:,}" if found else "none" for found in tokens]
+        without = (target if tokens[0] is None else draft).name
+        missing = Check("vocabulary", counts[0], counts[1], "different", f"{without} has no tokenizer", True)
+        return Comparison("incompatible", 0, 0, (missing,))
+    mine, theirs = _Vocabulary(target), _Vocabulary(draft)
+    shared = min(len(mine), len(theirs))
+    differing = _differing(mine, theirs, shared)
+    checks = (
+        _kind("tokenizer model", mine.field("model"), theirs.field("model"), llama_cpp=True),
+        _kind("pre-tokenizer", mine.field("pre"), theirs.field("pre"), llama_cpp=False),
+        _texts(mine, theirs, differing, shared),
+        _types(mine, theirs, differing, shared),
+        _size(mine, theirs, shared),
+        _merges(mine, theirs),
+        *(_special(mine, theirs, name) for name in _SPECIALS),
+        *(_added(mine, theirs, name) for name in ("bos", "eos")),
+    )
+    outcomes = {check.outcome for check in checks}
+    verdict: Literal["identical", "compatible", "incompatible"] = (
+        "incompatible" if "different" in outcomes else "compatible" if "harmless" in outcomes else "identical"
+    )
+    return Comparison(verdict, shared, len(differing), checks)
+
+
+class _Vocabulary:
+    """A header's tokenizer, its parts read once."""
+
+    def __init__(self, header: Header) -> None:
+        self.header = header
+        tokens = _tokens(header)
+        if tokens is None:
+            raise ValueError("no tokenizer")
+        self.tokens = tokens
+        self.types = _token_types(header, tokens.count)
+        named = [self.field(f"{name}_token_id") for name in _EMITTED]
+        self._named = {token for token in named if isinstance(token, int)}
+
+    def __len__(self) -> int:
+        return self.tokens.count
+
+    def field(self, key: str) -> Any:
+        return self.header.metadata.get(f"tokenizer.ggml.{key}")
+
+    def text(self, token: int) -> str:
+        return _show(self.tokens.values[token])
+
+    def reserved(self, token: int) -> bool:
+        """Whether no model emits this token: by its type or its name, and unless it ends or begins a text."""
+        if token in self._named:
+            return False
+        return bool(self.types[token] == _UNUSED or _RESERVED.fullmatch(self.tokens.values[token]))
 
 
 def _tokens(header: Header) -> StringArray | None:
-    value = _field(header, "tokens")
+    value = header.metadata.get("tokenizer.ggml.tokens")
     return value if isinstance(value, StringArray) and value.count else None
 
 
-def _field(header: Header, key: str) -> Any:
-    return header.metadata.get(f"tokenizer.ggml.{key}")
-
-
-def _types(target: Header, draft: Header, shared: int) -> str:
-    kinds = [_token_types(header, shared) for header in (target, draft)]
-    differing = (kinds[0] != kinds[1]).nonzero()[0]
-    if not differing.size:
-        return ""
-    first = int(differing[0])
-    text = _show(_tokens(target).values[first])  # type: ignore[union-attr]
-    return (
-        f"token {first} ({text}) is of type {kinds[0][first]} in the target, {kinds[1][first]} in the draft "
-        f"({differing.size:,} types differ)"
-    )
-
-
 def _token_types(header: Header, count: int) -> np.ndarray[Any, Any]:
-    """The first `count` token types; a missing or short table counts as normal tokens, as in llama.cpp."""
+    """The token types; a missing or short table counts as normal tokens, as in llama.cpp."""
     types = np.full(count, _NORMAL)
-    given = _field(header, "token_type")
-    if isinstance(given, np.ndarray):
+    given = header.metadata.get("tokenizer.ggml.token_type")
+    if isinstance(given, np.ndarray) and given.dtype.kind in "iu":
         known = given[:count]
         types[: known.size] = known
     return types
 
 
-def _merges(target: Header, draft: Header) -> str:
-    mine, theirs = _field(target, "merges"), _field(draft, "merges")
-    if not isinstance(mine, StringArray) or not isinstance(theirs, StringArray):
-        return "" if mine is theirs else "only one of them has BPE merges"
-    if mine.raw == theirs.raw:
-        return ""
-    for i, (a, b) in enumerate(zip(mine.values, theirs.values, strict=False)):
-        if a != b:
-            return f"merge {i} is {_show(a)} in the target, {_show(b)} in the draft"
-    return f"the target has {mine.count:,} merges, the draft {theirs.count:,}"
+def _differing(mine: _Vocabulary, theirs: _Vocabulary, shared: int) -> list[int]:
+    """The shared ids whose text or type differs."""
+    found = set((mine.types[:shared] != theirs.types[:shared]).nonzero()[0].tolist())
+    if mine.tokens != theirs.tokens:
+        texts = zip(mine.tokens.values, theirs.tokens.values, strict=False)
+        found |= {i for i, (a, b) in enumerate(texts) if a != b}
+    return sorted(found)
 
 
-def _specials(target: Header, draft: Header) -> str:
-    for name in _SPECIALS:
-        mine, theirs = _field(target, f"{name}_token_id"), _field(draft, f"{name}_token_id")
-        if mine != theirs:
-            return f"the {name.upper()} token is {mine} in the target, {theirs} in the draft"
-    model, pre = _field(target, "model"), _field(target, "pre")
-    default_bos = model in _MODELS_ADDING_BOS or (model == "gpt2" and pre in _PRE_TOKENIZERS_ADDING_BOS)
-    for name, default in (("add_bos_token", default_bos), ("add_eos_token", model in _MODELS_ADDING_EOS)):
-        mine, theirs = (_field(header, name) for header in (target, draft))
-        if (default if mine is None else mine) != (default if theirs is None else theirs):
-            return f"{name} is {mine} in the target, {theirs} in the draft"
-    return ""
+def _kind(what: str, mine: Any, theirs: Any, llama_cpp: bool) -> Check:
+    values = (_stated(mine), _stated(theirs))
+    if _equal(mine, theirs):
+        return Check(what, *values, "same")
+    why = f"{what} {_quoted(mine)} in the target, {_quoted(theirs)} in the draft"
+    return Check(what, *values, "different", why, llama_cpp)
 
 
-def _first_used(longer: Header, start: int) -> int | None:
-    """The first id from `start` on that might be emitted; None if all are reserved."""
-    tokens = _tokens(longer)
-    if tokens is None:
-        return None
-    types = _token_types(longer, tokens.count)
-    for i, text in enumerate(tokens.values[start:], start):
-        if types[i] != _UNUSED and not _PADDING.fullmatch(text):
-            return i
-    return None
+def _size(mine: _Vocabulary, theirs: _Vocabulary, shared: int) -> Check:
+    sizes = (f"{len(mine):,}", f"{len(theirs):,}")
+    padding = abs(len(mine) - len(theirs))
+    if not padding:
+        return Check("vocabulary", *sizes, "same")
+    longer, role = (mine, "target") if len(mine) > len(theirs) else (theirs, "draft")
+    used = next((token for token in range(shared, len(longer)) if not longer.reserved(token)), None)
+    counts = f"the target has {sizes[0]} tokens, the draft {sizes[1]}"
+    too_many = padding > MAX_PADDING
+    if used is not None:
+        why = f"{counts}, and token {used} of {longer.header.name} is {longer.text(used)}"
+        return Check("vocabulary", *sizes, "different", why, too_many)
+    if too_many:
+        why = f"{counts}; sizes may differ by {MAX_PADDING} at most"
+        return Check("vocabulary", *sizes, "different", why, True)
+    why = f"the {role}'s vocabulary ends in {padding:,} reserved ids that no model emits"
+    return Check("vocabulary", *sizes, "harmless", why)
+
+
+def _texts(mine: _Vocabulary, theirs: _Vocabulary, differing: list[int], shared: int) -> Check:
+    a, b = mine.tokens.values, theirs.tokens.values
+    other = [i for i in differing if a[i] != b[i]]
+    if not other:
+        return Check("token texts", f"{shared:,}", "the same", "same")
+    counted = (f"{shared:,}", f"{len(other):,} differ")
+    llama_cpp = other[-1] >= _FIRST_COMPARED
+    grave = next((i for i in other if not (mine.reserved(i) and theirs.reserved(i))), None)
+    first = other[0] if grave is None else grave
+    why = f"token {first} is {_show(a[first])} in the target, {_show(b[first])} in the draft"
+    if grave is None:
+        return Check("token texts", *counted, "harmless", f"{len(other):,} reserved tokens have other names", llama_cpp)
+    return Check("token texts", *counted, "different", f"{why} ({len(other):,} of {shared:,} differ)", llama_cpp)
+
+
+def _types(mine: _Vocabulary, theirs: _Vocabulary, differing: list[int], shared: int) -> Check:
+    other = [i for i in differing if mine.types[i] != theirs.types[i]]
+    if not other:
+        return Check("token types", f"{shared:,}", "the same", "same")
+    counted = (f"{shared:,}", f"{len(other):,} differ")
+    first = next((i for i in other if not (mine.reserved(i) and theirs.reserved(i))), None)
+    if first is None:
+        return Check("token types", *counted, "harmless", f"{len(other):,} reserved tokens have other types")
+    why = (
+        f"token {first} ({mine.text(first)}) is of type {mine.types[first]} in the target, {theirs.types[first]} in "
+        f"the draft ({len(other):,} types differ)"
+    )
+    return Check("token types", *counted, "different", why)
+
+
+def _merges(mine: _Vocabulary, theirs: _Vocabulary) -> Check:
+    a, b = mine.field("merges"), theirs.field("merges")
+    counted = (_count(a), _count(b))
+    if not isinstance(a, StringArray) or not isinstance(b, StringArray):
+        if counted[0] == counted[1]:
+            return Check("merges", *counted, "same")
+        return Check("merges", *counted, "different", "only one of them has BPE merges")
+    if a == b:
+        return Check("merges", *counted, "same")
+    pairs = enumerate(zip(a.values, b.values, strict=False))
+    first = next(((i, x, y) for i, (x, y) in pairs if x != y), None)
+    if first is not None:
+        i, x, y = first
+        why = f"merge {i} is {_show(x)} in the target, {_show(y)} in the draft"
+    elif a.count != b.count:
+        why = f"the target has {counted[0]} merges, the draft {counted[1]}"
+    else:  # equal, but stored in different byte orders
+        return Check("merges", *counted, "same")
+    return Check("merges", *counted, "different", why)
+
+
+def _count(merges: Any) -> str:
+    return f"{merges.count:,}" if isinstance(merges, StringArray) else "none"
+
+
+def _special(mine: _Vocabulary, theirs: _Vocabulary, name: str) -> Check:
+    what = f"{name.upper()} token"
+    a, b = mine.field(f"{name}_token_id"), theirs.field(f"{name}_token_id")
+    values = (_stated(a), _stated(b))
+    if _equal(a, b):
+        return Check(what, *values, "same")
+    if _SPECIALS[name] and (a is None or b is None):
+        return Check(what, *values, "harmless", f"only one of the files says which token is the {name.upper()} token")
+    why = f"the {what} is {_quoted(a)} in the target, {_quoted(b)} in the draft"
+    return Check(what, *values, "different", why, llama_cpp=_adds(mine, name) and _adds(theirs, name))
+
+
+def _added(mine: _Vocabulary, theirs: _Vocabulary, name: str) -> Check:
+    what = f"add_{name}_token"
+    a, b = mine.field(what), theirs.field(what)
+    values = (_stated(a), _stated(b))
+    if _adds(mine, name) == _adds(theirs, name):
+        return Check(what, *values, "same")
+    return Check(what, *values, "different", f"{what} is {_quoted(a)} in the target, {_quoted(b)} in the draft", True)
+
+
+def _adds(vocabulary: _Vocabulary, name: str) -> bool:
+    """Whether texts begin (BOS) or end (EOS) with this token, as llama.cpp decides it."""
+    given = vocabulary.field(f"add_{name}_token")
+    if isinstance(given, bool):
+        return given
+    model, pre = (str(vocabulary.field(key)) for key in ("model", "pre"))
+    if name == "eos":
+        return model in _MODELS_ADDING_EOS
+    return name == "bos" and (model in _MODELS_ADDING_BOS or (model == "gpt2" and pre in _PRE_TOKENIZERS_ADDING_BOS))
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two values of the metadata, which may be anything, are the same."""
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return type(a) is type(b) and np.array_equal(a, b)
+    return bool(a == b)
 
 
 def _show(text: bytes) -> str:
     return repr(text.decode("utf-8", "replace"))
+
+
+def _quoted(value: Any) -> str:
+    """A value of the metadata for a sentence."""
+    return repr(shown(value)) if isinstance(value, str) else shown(value)
+
+
+def _stated(value: Any) -> str:
+    """A value of the metadata for a table."""
+    return "not stated" if value is None else shown(value)
