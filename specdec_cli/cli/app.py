@@ -7,11 +7,14 @@ from typing import Annotated
 import typer
 
 from specdec_cli import __version__
+from specdec_cli.cli.check import check
 from specdec_cli.cli.compare import compare
 from specdec_cli.cli.doctor import doctor
 from specdec_cli.cli.errors import ErrorReporting
+from specdec_cli.cli.pull import pull
 from specdec_cli.cli.replay import replay
 from specdec_cli.cli.run import run
+from specdec_cli.cli.shelf import ls, rm, show
 from specdec_cli.cli.tune import tune
 
 app = typer.Typer(
@@ -41,6 +44,11 @@ def _root(
 
 
 app.command()(run)
+app.command()(pull)
+app.command()(check)
+app.command()(ls)
+app.command()(show)
+app.command()(rm)
 app.command()(replay)
 app.command()(compare)
 app.command()(tune)

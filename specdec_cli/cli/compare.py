@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from specdec_cli.cli.working import working
 
 if TYPE_CHECKING:
     from specdec_cli.cli.measure import Measurement
+    from specdec_cli.cli.session import Pair
     from specdec_cli.cli.settings import Settings
     from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.models.suites import Prompt
@@ -146,6 +148,7 @@ def _compare(
             raise typer.Exit(measurement.exit_code)
         result = measurement.to_json()
         show(result)
+        _remember(pair, result)
         problems = [measurement.error] if measurement.error else []
         for write in writers:
             try:
@@ -153,6 +156,22 @@ def _compare(
             except SpecdecError as error:
                 problems.append(error)
     _finish(measurement, result, problems)
+
+
+def _remember(pair: Pair, result: dict[str, Any]) -> None:
+    """Keep the best arm's speedup for `specdec ls`, with the bounds that say how sure it is."""
+    from specdec_cli.models import speeds
+
+    found = [arm for arm in result["summaries"] if arm["category"] == "all" and arm["speedup"]]
+    if pair.draft_path is None or not found or result["partial"]:
+        return
+    best = max(found, key=lambda summary: summary["speedup"]["mean"])
+    figures = best["speedup"]
+    speeds.keep(
+        pair.target_path,
+        pair.draft_path,
+        speeds.Speed(figures["mean"], figures["low"], figures["high"], best["arm"], date.today().isoformat()),
+    )
 
 
 def _prompts(

@@ -37,7 +37,8 @@ class _Gpu:
 def _findings() -> dict[str, Any]:
     from specdec_cli import __version__
     from specdec_cli.llama import library
-    from specdec_cli.models import hub, profiles
+    from specdec_cli.models import profiles
+    from specdec_cli.models.hub import cache
 
     devices = library.devices()
     gpu = None if library.supports_gpu() else _unused_gpu()
@@ -46,7 +47,7 @@ def _findings() -> dict[str, Any]:
             "specdec": __version__,
             "python": platform.python_version(),
             **library.versions(),
-            "huggingface-hub": hub.version(),
+            "huggingface-hub": cache.version(),
             "platform": platform.platform(),
         },
         "build": library.build_flags(),
@@ -55,7 +56,7 @@ def _findings() -> dict[str, Any]:
         "threads": library.physical_cores(),
         "memory_available": library.available_memory(),
         "unused_gpu": {**asdict(gpu), "command": _enable(gpu)} if gpu else None,
-        "weights_cache": str(hub.cache_dir()),
+        "weights_cache": str(cache.cache_dir()),
         "config": str(profiles.config_dir()),
         "profiles": profiles.names(),
         "bundled_pair": _bundled_pair(),

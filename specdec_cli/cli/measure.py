@@ -250,7 +250,7 @@ def _about(session: Session, settings: Settings) -> dict[str, Any]:
             models[role] = {
                 "file": path.name,
                 "parameters": header.n_params,
-                "bytes": path.stat().st_size,
+                "bytes": header.size,
                 "cache_bytes": memory.cache_bytes(header, session.n_ctx),
             }
     experts = pair.target.setting("expert_count")

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from specdec_cli.cli import completion
+
 _MODEL = "Models"
 _SPEC = "Speculation"
 _SAMPLING = "Sampling"
@@ -17,21 +19,30 @@ Target = Annotated[
     typer.Option(
         "--target",
         "-m",
-        help="Target model: a .gguf file or a profile.",
+        help="Target model: a .gguf file, REPO:QUANT (pulled), or a profile.",
+        autocompletion=completion.models,
         rich_help_panel=_MODEL,
         envvar="SPECDEC_TARGET",
     ),
 ]
 Draft = Annotated[
     str | None,
-    typer.Option("--draft", "-md", help="Draft model: a .gguf file.", rich_help_panel=_MODEL, envvar="SPECDEC_DRAFT"),
+    typer.Option(
+        "--draft",
+        "-md",
+        help="Draft model: a .gguf file, REPO:QUANT (pulled), or a profile.",
+        autocompletion=completion.models,
+        rich_help_panel=_MODEL,
+        envvar="SPECDEC_DRAFT",
+    ),
 ]
 Profile = Annotated[
     str | None,
     typer.Option(
         "--profile",
         "-p",
-        help="A named pair; sets both models. Default: the bundled demo.",
+        help="A named pair (specdec ls); sets both models. Default: the bundled demo.",
+        autocompletion=completion.pairs,
         rich_help_panel=_MODEL,
         envvar="SPECDEC_PROFILE",
     ),

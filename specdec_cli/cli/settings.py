@@ -10,6 +10,7 @@ from specdec_cli.decoding.accept import RULES
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.drafters import DRAFTERS
 from specdec_cli.models import profiles
+from specdec_cli.models.locate import locate
 
 AUTO = "auto"
 
@@ -73,8 +74,9 @@ _NUMBERS = {
 def resolve(profile: str | None, flags: dict[str, Any]) -> Settings:
     """Merge the layers. flags: what the command line and the environment give, None where they do not.
 
-    With neither models nor a profile named, the bundled demo pair is used.
-    Raises UsageError on unknown or senseless values, SpecdecError on an unknown profile.
+    With neither models nor a profile named, the bundled demo pair is used. Models of the Hub become their files in
+    its cache. Raises UsageError on unknown or senseless values, SpecdecError on an unknown profile, DownloadError on
+    a model that has not been pulled.
     """
     config_file = profiles.config_dir() / "config.yaml"
     config = profiles.read_mapping(config_file) if config_file.is_file() else {}
@@ -104,15 +106,31 @@ def resolve(profile: str | None, flags: dict[str, Any]) -> Settings:
     merged: dict[str, Any] = {}
     for layer in reversed(layers):
         merged.update(layer)
-    return Settings(**{name: _checked(name, value) for name, value in merged.items()})
+    settings = Settings(**{name: _checked(name, value) for name, value in merged.items()})
+    whole = named is not None and not any("target" in layer or "draft" in layer for layer in layers[:-1])
+    return _located(settings, f"specdec pull {named}" if whole else _pull_command(settings))
+
+
+def _located(settings: Settings, command: str) -> Settings:
+    """The same with models of the Hub as paths; a draft that is not needed is not looked for."""
+    settings = replace(settings, target=str(locate(settings.target, command)))
+    if settings.draft is None or not DRAFTERS[settings.drafter].needs_model:
+        return settings
+    return replace(settings, draft=str(locate(settings.draft, command)))
+
+
+def _pull_command(settings: Settings) -> str:
+    """What downloads those models that are the Hub's."""
+    models = {"--target": settings.target, "--draft": settings.draft}
+    return " ".join(["specdec pull", *(f"{flag} {name}" for flag, name in models.items() if name)])
 
 
 def _of_profile(name: str, config_file: Path) -> dict[str, Any]:
-    """A profile as a layer: its settings and its models, found beside it."""
+    """A profile as a layer: its settings and its models."""
     profile = profiles.load(name)
     profiles.check_keys(profile.settings, _NAMES, profile.folder / f"{name}.yaml")
-    models = {"target": profile.target, "draft": profile.draft}
-    return {**profile.settings, **{role: str(profile.folder / path) for role, path in models.items() if path}}
+    models = {"target": profile.model("target"), "draft": profile.model("draft")}
+    return {**profile.settings, **{role: model for role, model in models.items() if model}}
 
 
 def _draft_tokens(value: Any) -> int | str:

@@ -1,33 +1,64 @@
-"""Profiles: named model pairs with the settings that suit them, as YAML files."""
+"""Profiles: named model pairs with the settings that suit them, as YAML files.
+
+The bundled ones say where what they claim was seen; the user's own, which override them by name, need only a target.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import platformdirs
 import yaml
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.models import references
 
 DEMO = "demo"
-_KEYS = ("description", "target", "draft", "licence", "settings")
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A pair by name. Relative paths count from the profile's own folder."""
+    """A pair by name: models on the Hub (`repo:quant`), or files, whose paths count from the profile's own folder.
+
+    download_gb: both models. memory_gb: both with a context of 4,096 tokens. fits_gb: the class of machine it suits.
+    """
 
     name: str
     target: str
     draft: str | None = None
     description: str = ""
+    why: str = ""
     licence: str = ""
+    gated: bool = False
+    download_gb: float | None = None
+    memory_gb: float | None = None
+    fits_gb: float | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    sources: list[str] = field(default_factory=list)
+    verified: str = ""
     folder: Path = Path()
+
+    @property
+    def own(self) -> bool:
+        """Whether it is the user's, not a bundled one."""
+        return self.folder != bundled_dir()
+
+    def model(self, role: Literal["target", "draft"]) -> str | None:
+        """What names the model: a reference to the Hub, or the path of a file; None if there is none."""
+        text = self.target if role == "target" else self.draft
+        return text if text is None or references.parse(text) else str(self.folder / Path(text).expanduser())
+
+
+_KEYS = tuple(field.name for field in fields(Profile) if field.name not in ("name", "folder"))
+_KINDS: dict[str, tuple[type, str]] = {
+    "settings": (dict, "one `key: value` a line under it"),
+    "sources": (list, "one `- text` a line under it"),
+}
+_TEXT = (str, "text; quote it if it looks like something else")
 
 
 def config_dir() -> Path:
@@ -55,7 +86,10 @@ def load(name: str) -> Profile:
     for folder in _folders():
         if name in _names_in(folder):
             return _parse(name, folder / f"{name}.yaml")
-    raise SpecdecError(f"there is no profile {name!r}", suggest(name, names(), "Profiles"))
+    close = difflib.get_close_matches(name, names(), 1)
+    raise SpecdecError(
+        f"there is no profile {name!r}", f"Did you mean {close[0]!r}?" if close else "specdec ls lists the profiles."
+    )
 
 
 def _names_in(folder: Path) -> set[str]:
@@ -70,12 +104,36 @@ def _parse(name: str, path: Path) -> Profile:
     data = read_mapping(path)
     check_keys(data, _KEYS, path)
     if not isinstance(data.get("target"), str):
-        raise UsageError(f"{path.name} names no target", "Add a line `target: PATH`.")
-    if not isinstance(data.get("draft"), (str, type(None))):
-        raise UsageError(f"the draft in {path.name} is not a path", "Write `draft: PATH`, or leave it out.")
-    if not isinstance(data.setdefault("settings", {}), dict):
-        raise UsageError(f"the settings in {path.name} are not a mapping", "Write one `key: value` a line under it.")
+        raise UsageError(f"{path.name} names no target", "Add a line `target: REPO:QUANT` or `target: PATH`.")
+    for key, value in data.items():
+        _check(key, value, path)
     return Profile(name=name, folder=path.parent, **data)
+
+
+def _check(key: str, value: Any, path: Path) -> None:
+    """Raise UsageError unless a profile's value is of the right kind."""
+    kind, wanted = _KINDS.get(key, _TEXT)
+    right = isinstance(value, kind)
+    if key == "gated":
+        right, wanted = isinstance(value, bool), "true or false"
+    elif key.endswith("_gb"):
+        right = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+        wanted = "a number above 0"
+    elif key == "sources" and right:
+        right = all(isinstance(source, str) for source in value)
+    if not right and not (key == "draft" and value is None):
+        raise UsageError(f"{key} in {path.name} is {str(value)[:60]!r}", f"It must be {wanted}.")
+
+
+def save(name: str, target: str, draft: str | None, description: str) -> Path:
+    """Write a profile of the user's own; raises SpecdecError if it cannot be written."""
+    path = config_dir() / "profiles" / f"{name}.yaml"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(yaml.safe_dump({"description": description, "target": target, "draft": draft}, sort_keys=False))
+    except OSError as error:
+        raise SpecdecError(f"cannot write {path}: {error.strerror}", "Free some space, or mend the folder.") from None
+    return path
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

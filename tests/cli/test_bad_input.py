@@ -225,7 +225,7 @@ def test_extreme_settings_run(flags):
     assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr
 
 
-@pytest.mark.parametrize(("name", "says"), [("demmo", "'demo'"), ("nonsense", "Profiles: demo"), ("x" * 300, "demo")])
+@pytest.mark.parametrize(("name", "says"), [("demmo", "'demo'"), ("nonsense", "specdec ls"), ("x" * 300, "specdec ls")])
 def test_an_unknown_profile(name, says):
     assert_refused(run(PROMPT, "-p", name), 1, "no profile", name, says)
 

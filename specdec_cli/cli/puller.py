@@ -1,0 +1,242 @@
+"""The work of `specdec pull`, step by step: resolve, read, compare, plan, download, verify, record."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from specdec_cli.cli import sources
+from specdec_cli.cli.sources import Source
+from specdec_cli.decoding.errors import DownloadError, SpecdecError, UsageError
+from specdec_cli.display.download import DownloadDisplay
+from specdec_cli.models import families, pairs, profiles, references, vocab
+from specdec_cli.models.assessment import CONTEXT
+from specdec_cli.models.gguf import read_header, require_runnable
+from specdec_cli.models.hub import cache
+from specdec_cli.models.hub.download import download
+from specdec_cli.models.hub.repository import RemoteModel
+from specdec_cli.models.pairs import PulledPair
+
+_MOST_PROPOSALS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be pulled. name: a profile's, or one for the pair; empty: to be made of the files' names.
+
+    draft: None if drafts are to be proposed, or if a profile has none and `complete` says so.
+    """
+
+    name: str
+    target: str
+    draft: str | None
+    complete: bool
+
+    @classmethod
+    def of(cls, name: str | None, target: str | None, draft: str | None, named: str | None) -> Wanted:
+        """From the command line; raises UsageError if it asks for nothing or for two things."""
+        if name and (target or draft or named):
+            raise UsageError("a profile was named and models too", "Give a profile, or --target with --draft.")
+        if name:
+            profile = profiles.load(name)
+            return cls(name, str(profile.model("target")), profile.model("draft"), True)
+        if not target:
+            raise UsageError("nothing was named to pull", "Give a profile (specdec ls lists them), or --target.")
+        if named:
+            pairs.check_name(named)
+        for model in (target, draft):
+            _check(model)
+        return cls(named or "", target, draft, draft is not None)
+
+
+def _check(model: str | None) -> None:
+    if model and references.parse(model) is None and not (model.endswith(".gguf") and Path(model).is_file()):
+        raise DownloadError(
+            f"{model!r} is no model on the Hub, and no file", "Write REPO:QUANT, REPO/FILE.gguf, or a file's path."
+        )
+
+
+class Puller:
+    """One pull. The steps are called in the order in which they stand here."""
+
+    def __init__(self, wanted: Wanted, silent: bool) -> None:
+        self.wanted = wanted
+        self.notes: list[str] = []
+        self._silent = silent
+        self._target: Source | None = None
+        self._draft: Source | None = None
+        self._check: dict[str, Any] | None = None
+
+    def recorded(self) -> PulledPair | None:
+        """The pair, if it was pulled before and is still there, whole; nobody is asked for that."""
+        for name in pairs.names():
+            try:
+                pair = pairs.load(name)
+            except SpecdecError:
+                continue  # a damaged record is written anew
+            if pair and self.wanted.name in ("", name) and self._is(pair) and pair.is_here():
+                return pair
+        return None
+
+    def _is(self, pair: PulledPair) -> bool:
+        names = (pair.target.reference, pair.draft.reference if pair.draft else None)
+        return names == (self.wanted.target, self.wanted.draft)
+
+    def read_target(self) -> Source:
+        """Resolve the target and read its header."""
+        self._target = sources.read(self.wanted.target, self.notes, here_first=False)
+        require_runnable(self._target.header)
+        return self._target
+
+    def propose(self) -> list[dict[str, Any]]:
+        """Drafts with the target's tokenizer, found so by their headers, the likeliest to pay first."""
+        target = self._read
+        found = []
+        for name in families.candidates(target.header, self.wanted.target)[:_MOST_PROPOSALS]:
+            try:
+                draft = sources.read(name, self.notes, here_first=True)
+            except DownloadError as error:
+                self.notes.append(f"{name} was not looked at: {error}")
+                continue
+            comparison = vocab.compare(target.header, draft.header)
+            ratio = draft.header.n_active_params / max(1, target.header.n_active_params)
+            if comparison.verdict != "incompatible" and ratio < 1:
+                found.append(
+                    {
+                        "name": name,
+                        "size": draft.header.size,
+                        "n_params": draft.header.n_params,
+                        "ratio": ratio,
+                        "verdict": comparison.verdict,
+                    }
+                )
+        if not found:
+            pre = target.header.metadata.get("tokenizer.ggml.pre")
+            raise SpecdecError(f"no draft is known for {target.name} (tokenizer {pre!s:.40})", "Name one with --draft.")
+        return sorted(found, key=lambda proposal: families.rank(proposal["ratio"]))
+
+    def choose(self, draft: str) -> None:
+        """Take one of the proposed drafts."""
+        self.wanted = replace(self.wanted, draft=draft, complete=True)
+
+    def compare(self) -> None:
+        """Read the draft's header and compare the tokenizers. Raises IncompatiblePair before anything is fetched."""
+        if self.wanted.draft is None:
+            return
+        self._draft = sources.read(self.wanted.draft, self.notes, here_first=False)
+        require_runnable(self._draft.header)
+        comparison = vocab.compare(self._read.header, self._draft.header)
+        comparison.require()
+        self._check = sources.judged(self._read, self._draft, comparison, CONTEXT)
+
+    @property
+    def _read(self) -> Source:
+        if self._target is None:
+            raise RuntimeError("read_target comes first")
+        return self._target
+
+    @property
+    def _remote(self) -> list[RemoteModel]:
+        """The models that are the Hub's."""
+        return [source.remote for source in (self._read, self._draft) if source and source.remote]
+
+    def plan(self) -> dict[str, Any]:
+        """What a download would fetch, where to, and what is known of the pair."""
+        files = [(model, file) for model in self._remote for file in model.files]
+        rest = [file.size - cache.begun(model, file) for model, file in files if not cache.is_here(model, file)]
+        return {
+            "name": self.wanted.name or self._name(),
+            "target": self._planned(self._read),
+            "draft": self._planned(self._draft),
+            "to_download": sum(rest),
+            "free": cache.free_space(),
+            "cache": str(cache.cache_dir()),
+            "check": self._check,
+            "notes": self.notes,
+        }
+
+    def _planned(self, source: Source | None) -> dict[str, Any] | None:
+        if source is None:
+            return None
+        about = source.to_json()
+        if source.remote:
+            for file, told in zip(source.remote.files, about["remote"]["files"], strict=True):
+                told["here"] = cache.is_here(source.remote, file)
+                told["begun"] = cache.begun(source.remote, file)
+                told["path"] = str(cache.path_of(source.remote, file))
+        return about
+
+    def _name(self) -> str:
+        """The pair's name: of the files, if both are the Hub's; what is half local is no pair that can be named."""
+        sides = [source.remote for source in (self._read, self._draft) if source]
+        if not all(sides) or not self._read.remote:
+            return ""
+        return pairs.name_of(self._read.remote, self._draft.remote if self._draft else None)
+
+    def download(self, plan: dict[str, Any]) -> PulledPair | None:
+        """Fetch what is not here yet, compare again what lies on the disk, and record the pair.
+
+        Returns None for a pair that is not all the Hub's, and so is not recorded.
+        """
+        if plan["to_download"] > plan["free"]:
+            raise DownloadError(
+                f"{plan['to_download'] / 1e9:,.1f} GB are to be downloaded, {plan['free'] / 1e9:,.1f} GB are free in "
+                f"{plan['cache']}",
+                "Free some space, or set HF_HOME to a larger disk.",
+            )
+        files = [(model, file) for model in self._remote for file in model.files]
+        with DownloadDisplay([file for _, file in files], self._silent) as display:
+            for model, file in files:
+                download(model, file, display)
+                display.done(file)
+        verdict = self._verified()
+        target, draft = self._read.remote, self._draft.remote if self._draft else None
+        if target is None or (self._draft and draft is None):
+            return None
+        makes_profile = plan["name"] not in profiles.names()
+        pair = PulledPair(plan["name"], target, draft, verdict, date.today().isoformat(), makes_profile)
+        if makes_profile:
+            profiles.save(pair.name, target.reference, draft.reference if draft else None, f"pulled {pair.pulled}")
+        elif (old := pairs.load(pair.name)) and old.made_profile:
+            pair = replace(pair, made_profile=True)
+        pairs.save(pair)
+        return pair
+
+    def _verified(self) -> str:
+        """The verdict on the files as they lie on the disk."""
+        headers = [read_header(path) for path in self.paths()]
+        if len(headers) == 1:
+            return "alone"
+        comparison = vocab.compare(*headers)
+        comparison.require()
+        return comparison.verdict
+
+    def paths(self) -> list[Path]:
+        """The first file of target and draft on this machine."""
+        found = []
+        for source in (self._read, self._draft):
+            if source and source.remote:
+                found.append(cache.path_of(source.remote, source.remote.files[0]))
+            elif source and source.path:
+                found.append(source.path)
+        return found
+
+    def result(self, pair: PulledPair | None, plan: dict[str, Any] | None) -> dict[str, Any]:
+        """What came of it. plan: None if nothing had to be done."""
+        paths = [path for path in pair.paths() if path] if pair else self.paths()
+        roles = dict(zip(("target", "draft"), map(str, paths), strict=False))
+        flags = ["-p", pair.name] if pair else [f"--{role}={path}" for role, path in roles.items()]
+        return {
+            "name": pair.name if pair else None,
+            "already": plan is None or not plan["to_download"],
+            "downloaded": plan["to_download"] if plan else 0,
+            "paths": roles,
+            "target": asdict(pair.target) if pair else None,
+            "draft": asdict(pair.draft) if pair and pair.draft else None,
+            "check": self._check,
+            "notes": self.notes,
+            "run": shlex.join(["specdec", "run", *flags]),
+        }

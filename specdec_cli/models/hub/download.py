@@ -1,0 +1,159 @@
+"""Fetching a file of a repository into the Hub's cache."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from specdec_cli.decoding.errors import DownloadError
+from specdec_cli.models.hub import cache
+from specdec_cli.models.hub.failures import patiently, reaching
+from specdec_cli.models.hub.repository import RemoteFile, RemoteModel
+
+_LARGEST_BY_HTTP = 50 * 1000**3  # the Hub serves larger files by Xet alone
+_CHUNK = 1 << 20  # what a kill can cost; huggingface_hub's own 10 MB make a slow download look stuck
+_BLOCK = 8 << 20
+
+
+class Progress(Protocol):
+    """What a download tells of itself."""
+
+    def start(self, file: RemoteFile, done: int) -> None:
+        """A file is being fetched; so many bytes of it are there already."""
+        ...
+
+    def advance(self, count: int) -> None:
+        """So many bytes more have come; fewer if a server made us begin again."""
+        ...
+
+    def check(self, file: RemoteFile) -> None:
+        """The file is complete and its checksum is being computed."""
+        ...
+
+    def wait(self, file: RemoteFile) -> None:
+        """Another process is downloading this very file."""
+        ...
+
+
+def download(model: RemoteModel, file: RemoteFile, progress: Progress) -> Path:
+    """Bring a file into the cache, going on where an earlier download stopped, and check it.
+
+    huggingface_hub drops what a killed download leaves behind, so the bytes are fetched here, with its own
+    function for a single file, and it then finds the blob where it looks for one.
+    Raises DownloadError; what has come is kept, unless its checksum is wrong.
+    """
+    from huggingface_hub import hf_hub_download
+
+    pointer = cache.path_of(model, file)
+    if pointer.is_file() and pointer.stat().st_size == file.size:
+        return pointer
+    with reaching(model.repo):
+        pointer.unlink(missing_ok=True)  # it is not whole, or leads nowhere
+        if file.size <= _LARGEST_BY_HTTP:
+            _fetch(model, file, progress)
+        found = Path(hf_hub_download(model.repo, file.name, revision=model.commit, tqdm_class=_bar(progress, file)))
+        if file.size > _LARGEST_BY_HTTP:
+            _verify(found.resolve(), file, progress)
+        main = cache.folder_of(model.repo) / "refs" / "main"
+        main.parent.mkdir(parents=True, exist_ok=True)
+        main.write_text(model.commit)
+    return found
+
+
+def _fetch(model: RemoteModel, file: RemoteFile, progress: Progress) -> None:
+    """Put a file's bytes where huggingface_hub expects them: under the checksum that they were found to have."""
+    from filelock import Timeout
+    from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
+
+    blob, partial = cache.blob_of(model, file), cache.partial_of(model, file)
+    lock = cache.cache_dir() / ".locks" / cache.folder_of(model.repo).name / f"{file.digest}.lock"
+    for folder in (blob.parent, lock.parent):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with WeakFileLock(lock, timeout=0.2):
+            _fetch_alone(model, file, blob, partial, progress)
+    except Timeout:
+        progress.wait(file)
+        with WeakFileLock(lock):
+            _fetch_alone(model, file, blob, partial, progress)
+
+
+def _fetch_alone(model: RemoteModel, file: RemoteFile, blob: Path, partial: Path, progress: Progress) -> None:
+    from huggingface_hub import constants, hf_hub_url
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    if blob.is_file():
+        if blob.stat().st_size == file.size:
+            return
+        blob.unlink()
+    if partial.is_file() and partial.stat().st_size > file.size:
+        partial.unlink()
+    if file.size - cache.begun(model, file) > cache.free_space():
+        raise OSError(errno.ENOSPC, "no space")
+    constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
+    url = hf_hub_url(model.repo, file.name, revision=model.commit, endpoint=constants.ENDPOINT)
+
+    def go_on() -> None:
+        done = cache.begun(model, file)
+        with partial.open("ab") as out:
+            http_get(
+                url,
+                out,
+                resume_size=done,
+                headers=build_hf_headers(),
+                expected_size=file.size,
+                tqdm_class=_bar(progress, file),
+            )
+
+    patiently(go_on)
+    _verify(partial, file, progress)
+    partial.replace(blob)
+
+
+def _verify(path: Path, file: RemoteFile, progress: Progress) -> None:
+    """Compare a file with its checksum; one that does not have it is removed. Raises DownloadError then."""
+    progress.check(file)
+    if len(file.digest) == 64:
+        digest = hashlib.sha256()
+    else:  # not in large-file storage: git's hash
+        digest = hashlib.sha1(f"blob {file.size}\0".encode(), usedforsecurity=False)
+    with path.open("rb") as content:
+        while block := content.read(_BLOCK):
+            digest.update(block)
+    if digest.hexdigest() != file.digest:
+        path.unlink()
+        raise DownloadError(
+            f"{file.name} arrived altered: its checksum is not the one the Hub states",
+            "It has been removed. Try again; if it happens again, something on the way changes files.",
+        )
+
+
+def _bar(progress: Progress, file: RemoteFile) -> type[Any]:
+    """What huggingface_hub takes for a progress bar: a class, of which it makes one for each attempt."""
+
+    class Bar:
+        total: int | None = None
+
+        def __init__(self, *_args: object, initial: int = 0, **_options: object) -> None:
+            progress.start(file, initial)
+
+        def __enter__(self) -> Bar:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def update(self, count: float | None = 1) -> None:
+            progress.advance(int(count or 0))
+
+        def update_transfer(self, *_: object) -> None:
+            """Xet counts bytes on the network and bytes on the disk; the second are shown."""
+
+        def __getattr__(self, _name: str) -> Callable[..., None]:
+            return lambda *_args, **_options: None
+
+    return Bar

@@ -1,0 +1,103 @@
+"""What a model on the Hub is called: `repo:quant` or `repo/file.gguf`, and which files of a repository that means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from specdec_cli.decoding.errors import DownloadError
+from specdec_cli.models.gguf import part_names
+
+_NAME = r"[A-Za-z0-9][\w.-]{0,95}"
+_REFERENCE = re.compile(rf"(?P<repo>{_NAME}/{_NAME})(?::(?P<quant>[\w.-]+)|/(?P<file>[^:\\]+\.gguf))?", re.ASCII)
+_QUANT = re.compile(
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|F16|F32|FP16|FP32|BF16|MXFP4(?:_MOE)?|NVFP4))$", re.IGNORECASE
+)
+_PART = re.compile(r"-\d{5}-of-\d{5}$")
+_NOT_MODELS = re.compile(r"mmproj|imatrix|^mtp-", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A model on the Hub: a repository, and in it a quantisation or a file; with neither, its only model."""
+
+    repo: str
+    quant: str = ""
+    file: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.repo}:{self.quant}" if self.quant else f"{self.repo}/{self.file}" if self.file else self.repo
+
+
+def parse(text: str) -> Reference | None:
+    """A reference to the Hub; None for whatever else text may name: a file on this machine, a profile."""
+    found = _REFERENCE.fullmatch(text)
+    if found is None or (text.endswith(".gguf") and (found["file"] is None or Path(text).exists())):
+        return None
+    if any(part in ("", ".", "..") for part in text.split("/")) or ".." in found["repo"]:
+        return None
+    return Reference(found["repo"], found["quant"] or "", found["file"] or "")
+
+
+def quant_of(name: str) -> str:
+    """The quantisation at the end of a file's name, or of its folder's, in capitals; empty if neither says one."""
+    folder = name.rpartition("/")[0]
+    found = _QUANT.search(stem(name)) or _QUANT.search(folder)
+    return found[1].upper() if found else ""
+
+
+def stem(name: str) -> str:
+    """A file's name without its ending and without the number of its part."""
+    return _PART.sub("", name.removesuffix(".gguf"))
+
+
+def select(reference: Reference, names: Iterable[str]) -> list[str]:
+    """The files of a repository that make up a model: one, or all parts of a split one, the first part first.
+
+    Raises DownloadError, with what there is, if nothing fits, more than one thing does, or parts are missing.
+    """
+    names = {name for name in names if not leads_out(name)}
+    models = {part_names(name)[0] for name in names if name.endswith(".gguf") and not _is_other(name)}
+    if not models:
+        raise DownloadError(f"there is no GGUF file in {reference.repo}", "Name a repository of GGUF files.")
+    if reference.file:
+        chosen = models & {part_names(reference.file)[0]}
+    elif reference.quant:
+        chosen = {name for name in models if quant_of(name) == reference.quant.upper()}
+    else:
+        chosen = models
+    if not chosen:
+        what = reference.file or f"quantisation {reference.quant}"
+        raise DownloadError(f"there is no {what} in {reference.repo}", f"There are: {_listed(reference, models)}.")
+    if len(chosen) > 1:
+        which = f"more than one file of quantisation {reference.quant}" if reference.quant else "more than one model"
+        raise DownloadError(f"there is {which} in {reference.repo}", f"Name one: {_listed(reference, chosen)}.")
+    parts = part_names(chosen.pop())
+    missing = [name for name in parts if name not in names]
+    if missing:
+        raise DownloadError(
+            f"{reference.repo} lacks {missing[0]}, a part of the model", "Choose another quantisation or repository."
+        )
+    return parts
+
+
+def leads_out(name: str) -> bool:
+    """Whether a name that somebody else chose would lead out of its folder."""
+    return "\\" in name or any(part in ("", ".", "..") for part in name.split("/"))
+
+
+def _is_other(name: str) -> bool:
+    """Whether a GGUF file is no language model but something that goes with one."""
+    return _NOT_MODELS.search(name.rpartition("/")[2]) is not None
+
+
+def _listed(reference: Reference, models: set[str]) -> str:
+    """How each model can be named: by its quantisation, or where that is not its own by its file."""
+    quants = [quant_of(name) for name in models]
+    names = [
+        f"{reference.repo}:{quant}" if quant and quants.count(quant) == 1 else f"{reference.repo}/{name}"
+        for name, quant in zip(models, quants, strict=True)
+    ]
+    return ", ".join(sorted(names))
