@@ -45,7 +45,7 @@ BROWSER := $(shell command -v chromium || command -v chromium-browser || command
 
 test: setup ## Run the tests
 	@$(if $(BROWSER),,echo "No Chromium here: the tests of HTML pages in a browser are left out.")
-	$(VENV)/bin/python -m pytest $(if $(BROWSER),,-m "not browser")
+	$(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(if $(BROWSER),,-m "not browser")
 
 # How many damaged model files each test of them tries: other ones every time, about a minute and a half a test.
 CASES ?= 20000

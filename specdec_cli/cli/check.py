@@ -28,10 +28,12 @@ def check(
     Exit code 0: they can be used together; 3: they cannot; 4: a model cannot be reached.
     """
     from specdec_cli.cli import sources
-    from specdec_cli.decoding.errors import IncompatiblePair
+    from specdec_cli.decoding.errors import IncompatiblePair, UsageError
     from specdec_cli.models import vocab
 
     notes: list[str] = []
+    if draft is None and not sources.is_profile(target):
+        raise UsageError("no draft was named to compare with", "Name one after the target, or a profile alone.")
     names = (sources.named(target, "target"), sources.named(draft or target, "draft"))
     with working("reading headers", json_):
         first, second = (sources.read(name, notes, here_first=True) for name in names)

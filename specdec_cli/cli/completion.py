@@ -11,12 +11,25 @@ def pairs(incomplete: str) -> list[tuple[str, str]]:
 
         here = set(pulled.names())
         return [
-            (name, ("(here) " if name in here else "") + profiles.load(name).description)
+            (name, ("(here) " if name in here else "") + _what(name))
             for name in profiles.names()
             if name.startswith(incomplete)
         ]
     except Exception:
         return []
+
+
+def _what(name: str) -> str:
+    """A pair in a few words: what is longer than a line would be taken for several offers."""
+    from rich.markup import escape
+
+    from specdec_cli.models import profiles
+
+    try:
+        text = " ".join(profiles.load(name).description.split())
+    except Exception:
+        return ""
+    return escape(text if len(text) <= 50 else f"{text[:49]}…")
 
 
 def pulled_pairs(incomplete: str) -> list[str]:
@@ -39,8 +52,9 @@ def models(incomplete: str) -> list[str]:
 
         path = Path(incomplete)
         folder = path if incomplete.endswith("/") else path.parent
+        typed = incomplete[: incomplete.rfind("/") + 1]
         files = [
-            f"{entry}/" if entry.is_dir() else str(entry)
+            f"{typed}{entry.name}/" if entry.is_dir() else f"{typed}{entry.name}"
             for entry in folder.glob("*")
             if entry.is_dir() or entry.suffix == ".gguf"
         ]

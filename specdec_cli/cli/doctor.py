@@ -134,7 +134,7 @@ def _show(findings: dict[str, Any]) -> None:
     grid.add_row("GPU offload", "all layers by default" if findings["gpu_offload"] else "not in this build")
     grid.add_row("weights", findings["weights_cache"])
     grid.add_row("settings", findings["config"])
-    grid.add_row("profiles", ", ".join(findings["profiles"]))
+    grid.add_row("profiles", f"{len(findings['profiles'])}; specdec ls lists them")
     pair = findings["bundled_pair"]
     grid.add_row("bundled pair", "works: tokenizers fit, both models decode" if pair["ok"] else pair["problem"])
     console.print(grid)

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 
+import typer
 from typer.core import TyperGroup
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
@@ -25,7 +26,7 @@ class ErrorReporting(TyperGroup):
                 raise
             complain(error)
             ctx.exit(error.exit_code)
-        except (KeyboardInterrupt, Interrupted):
+        except (KeyboardInterrupt, Interrupted, typer.Abort):  # the last: at a question
             print("specdec: interrupted", file=sys.stderr)
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:

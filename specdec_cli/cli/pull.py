@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from specdec_cli.cli.completion import pairs as complete_pairs
+from specdec_cli.cli import completion
 from specdec_cli.cli.working import working
 
 if TYPE_CHECKING:
@@ -20,13 +21,25 @@ if TYPE_CHECKING:
 
 def pull(
     name: Annotated[
-        str | None, typer.Argument(help="A profile; specdec ls lists them.", autocompletion=complete_pairs)
+        str | None, typer.Argument(help="A profile; specdec ls lists them.", autocompletion=completion.pairs)
     ] = None,
     target: Annotated[
-        str | None, typer.Option("--target", "-m", help="Target: REPO:QUANT, REPO/FILE.gguf, or a file here.")
+        str | None,
+        typer.Option(
+            "--target",
+            "-m",
+            help="Target: REPO:QUANT, REPO/FILE.gguf, or a file here.",
+            autocompletion=completion.models,
+        ),
     ] = None,
     draft: Annotated[
-        str | None, typer.Option("--draft", "-md", help="Draft, named likewise. Without one, drafts are proposed.")
+        str | None,
+        typer.Option(
+            "--draft",
+            "-md",
+            help="Draft, named likewise. Without one, drafts are proposed.",
+            autocompletion=completion.models,
+        ),
     ] = None,
     as_: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Name for a pair given by models.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare and plan; download nothing.")] = False,
@@ -78,13 +91,14 @@ def _choose(puller: Puller, asks: bool, yes: bool, as_json: bool) -> bool:
         return False
     if not as_json:
         Console(highlight=False).print(pairs.proposals_table(proposals))
+        for note in pairs.notes(puller.notes):
+            Console(stderr=True, highlight=False).print(note)
     number = 1
     if asks:
-        number = typer.prompt("Which draft?", default=1, type=int, err=True)
-        if not 1 <= number <= len(proposals):
-            raise typer.Exit(1)
+        while not 1 <= (number := typer.prompt("Which draft?", default=1, type=int, err=True)) <= len(proposals):
+            print(f"Give a number from 1 to {len(proposals)}.", file=sys.stderr)
     elif not yes:
-        command = f"specdec pull --target {puller.wanted.target} --draft {proposals[0]['name']}"
+        command = shlex.join(["specdec", "pull", "--target", puller.wanted.target, "--draft", proposals[0]["name"]])
         print(f"\nTo download the first of them:  {command}")
         return False
     puller.choose(proposals[number - 1]["name"])

@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from specdec_cli.cli import sources
+from specdec_cli.cli.settings import require_known
 from specdec_cli.cli.sources import Source
 from specdec_cli.decoding.errors import DownloadError, SpecdecError, UsageError
 from specdec_cli.display.download import DownloadDisplay
+from specdec_cli.display.pairs import size
 from specdec_cli.models import families, pairs, profiles, references, vocab
 from specdec_cli.models.assessment import CONTEXT
 from specdec_cli.models.gguf import read_header, require_runnable
 from specdec_cli.models.hub import cache
 from specdec_cli.models.hub.download import download
+from specdec_cli.models.hub.failures import reaching
 from specdec_cli.models.hub.repository import RemoteModel
 from specdec_cli.models.pairs import PulledPair
 
@@ -38,25 +41,30 @@ class Wanted:
     @classmethod
     def of(cls, name: str | None, target: str | None, draft: str | None, named: str | None) -> Wanted:
         """From the command line; raises UsageError if it asks for nothing or for two things."""
+        if name and references.parse(name) and not target:  # a target, without the flag
+            name, target = None, name
         if name and (target or draft or named):
             raise UsageError("a profile was named and models too", "Give a profile, or --target with --draft.")
         if name:
             profile = profiles.load(name)
+            require_known(profile)
             return cls(name, str(profile.model("target")), profile.model("draft"), True)
         if not target:
             raise UsageError("nothing was named to pull", "Give a profile (specdec ls lists them), or --target.")
-        if named:
-            pairs.check_name(named)
-        for model in (target, draft):
-            _check(model)
+        target = _checked(target, "target")
+        draft = _checked(draft, "draft") if draft else None
+        if named and not pairs.is_free(pairs.check_name(named), (target, *([draft] if draft else []))):
+            raise UsageError(f"{named!r} is the name of another pair", "Choose another name with --as.")
         return cls(named or "", target, draft, draft is not None)
 
 
-def _check(model: str | None) -> None:
-    if model and references.parse(model) is None and not (model.endswith(".gguf") and Path(model).is_file()):
+def _checked(model: str, role: sources.Role) -> str:
+    model = sources.named(model, role)
+    if references.parse(model) is None and not (model.endswith(".gguf") and Path(model).is_file()):
         raise DownloadError(
             f"{model!r} is no model on the Hub, and no file", "Write REPO:QUANT, REPO/FILE.gguf, or a file's path."
         )
+    return model
 
 
 class Puller:
@@ -73,17 +81,13 @@ class Puller:
     def recorded(self) -> PulledPair | None:
         """The pair, if it was pulled before and is still there, whole; nobody is asked for that."""
         for name in pairs.names():
-            try:
-                pair = pairs.load(name)
-            except SpecdecError:
-                continue  # a damaged record is written anew
+            pair = pairs.readable(name)  # one that is damaged is written anew
             if pair and self.wanted.name in ("", name) and self._is(pair) and pair.is_here():
                 return pair
         return None
 
     def _is(self, pair: PulledPair) -> bool:
-        names = (pair.target.reference, pair.draft.reference if pair.draft else None)
-        return names == (self.wanted.target, self.wanted.draft)
+        return pair.references == (self.wanted.target, self.wanted.draft)
 
     def read_target(self) -> Source:
         """Resolve the target and read its header."""
@@ -94,11 +98,12 @@ class Puller:
     def propose(self) -> list[dict[str, Any]]:
         """Drafts with the target's tokenizer, found so by their headers, the likeliest to pay first."""
         target = self._read
-        found = []
+        found, failure = [], None
         for name in families.candidates(target.header, self.wanted.target)[:_MOST_PROPOSALS]:
             try:
                 draft = sources.read(name, self.notes, here_first=True)
-            except DownloadError as error:
+            except SpecdecError as error:
+                failure = failure or error
                 self.notes.append(f"{name} was not looked at: {error}")
                 continue
             comparison = vocab.compare(target.header, draft.header)
@@ -113,6 +118,8 @@ class Puller:
                         "verdict": comparison.verdict,
                     }
                 )
+        if not found and failure:
+            raise failure
         if not found:
             pre = target.header.metadata.get("tokenizer.ggml.pre")
             raise SpecdecError(f"no draft is known for {target.name} (tokenizer {pre!s:.40})", "Name one with --draft.")
@@ -145,10 +152,15 @@ class Puller:
 
     def plan(self) -> dict[str, Any]:
         """What a download would fetch, where to, and what is known of the pair."""
+        with reaching(self.wanted.target):
+            return self._plan()
+
+    def _plan(self) -> dict[str, Any]:
         files = [(model, file) for model in self._remote for file in model.files]
         rest = [file.size - cache.begun(model, file) for model, file in files if not cache.is_here(model, file)]
         return {
             "name": self.wanted.name or self._name(),
+            "recorded": all(source.remote for source in (self._read, self._draft) if source),
             "target": self._planned(self._read),
             "draft": self._planned(self._draft),
             "to_download": sum(rest),
@@ -170,11 +182,14 @@ class Puller:
         return about
 
     def _name(self) -> str:
-        """The pair's name: of the files, if both are the Hub's; what is half local is no pair that can be named."""
+        """The pair's name: of the files, if both are the Hub's; what is half local is not recorded."""
         sides = [source.remote for source in (self._read, self._draft) if source]
         if not all(sides) or not self._read.remote:
             return ""
-        return pairs.name_of(self._read.remote, self._draft.remote if self._draft else None)
+        try:
+            return pairs.name_of(self._read.remote, self._draft.remote if self._draft else None)
+        except UsageError as error:
+            raise UsageError(str(error), "Give it a name with --as NAME.") from None
 
     def download(self, plan: dict[str, Any]) -> PulledPair | None:
         """Fetch what is not here yet, compare again what lies on the disk, and record the pair.
@@ -183,10 +198,11 @@ class Puller:
         """
         if plan["to_download"] > plan["free"]:
             raise DownloadError(
-                f"{plan['to_download'] / 1e9:,.1f} GB are to be downloaded, {plan['free'] / 1e9:,.1f} GB are free in "
-                f"{plan['cache']}",
+                f"{size(plan['to_download'])} are to be downloaded, {size(plan['free'])} are free in {plan['cache']}",
                 "Free some space, or set HF_HOME to a larger disk.",
             )
+        if plan["recorded"]:
+            pairs.require_writable()
         files = [(model, file) for model in self._remote for file in model.files]
         with DownloadDisplay([file for _, file in files], self._silent) as display:
             for model, file in files:
@@ -196,13 +212,13 @@ class Puller:
         target, draft = self._read.remote, self._draft.remote if self._draft else None
         if target is None or (self._draft and draft is None):
             return None
-        makes_profile = plan["name"] not in profiles.names()
-        pair = PulledPair(plan["name"], target, draft, verdict, date.today().isoformat(), makes_profile)
-        if makes_profile:
-            profiles.save(pair.name, target.reference, draft.reference if draft else None, f"pulled {pair.pulled}")
-        elif (old := pairs.load(pair.name)) and old.made_profile:
-            pair = replace(pair, made_profile=True)
+        name, today = plan["name"], date.today().isoformat()
+        old = pairs.readable(name)
+        makes_profile = name not in profiles.names()
+        pair = PulledPair(name, target, draft, verdict, today, makes_profile or bool(old and old.made_profile))
         pairs.save(pair)
+        if makes_profile:
+            profiles.save(name, target.reference, draft.reference if draft else None, today)
         return pair
 
     def _verified(self) -> str:
@@ -229,6 +245,7 @@ class Puller:
         paths = [path for path in pair.paths() if path] if pair else self.paths()
         roles = dict(zip(("target", "draft"), map(str, paths), strict=False))
         flags = ["-p", pair.name] if pair else [f"--{role}={path}" for role, path in roles.items()]
+        flags += [] if "draft" in roles else ["--drafter", "none"]
         return {
             "name": pair.name if pair else None,
             "already": plan is None or not plan["to_download"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 from specdec_cli.decoding.accept import RULES
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.drafters import DRAFTERS
-from specdec_cli.models import profiles
+from specdec_cli.models import pairs, profiles
 from specdec_cli.models.locate import locate
+from specdec_cli.models.profiles import Profile
 
 AUTO = "auto"
 
@@ -106,9 +108,16 @@ def resolve(profile: str | None, flags: dict[str, Any]) -> Settings:
     merged: dict[str, Any] = {}
     for layer in reversed(layers):
         merged.update(layer)
+    if named is not None and merged.get("draft") is None:  # a profile without a draft means the target alone
+        merged.setdefault("drafter", "none")
     settings = Settings(**{name: _checked(name, value) for name, value in merged.items()})
-    whole = named is not None and not any("target" in layer or "draft" in layer for layer in layers[:-1])
-    return _located(settings, f"specdec pull {named}" if whole else _pull_command(settings))
+    if named is not None and not any("target" in layer or "draft" in layer for layer in layers[:-1]):
+        pair = pairs.readable(str(named))
+        if pair and (settings.target, settings.draft) == pair.references and pair.is_here():  # at the commit pulled
+            target, draft = pair.paths()
+            return replace(settings, target=str(target), draft=str(draft) if draft else None)
+        return _located(settings, f"specdec pull {named}")
+    return _located(settings, _pull_command(settings))
 
 
 def _located(settings: Settings, command: str) -> Settings:
@@ -122,15 +131,23 @@ def _located(settings: Settings, command: str) -> Settings:
 def _pull_command(settings: Settings) -> str:
     """What downloads those models that are the Hub's."""
     models = {"--target": settings.target, "--draft": settings.draft}
-    return " ".join(["specdec pull", *(f"{flag} {name}" for flag, name in models.items() if name)])
+    flags = [word for flag, name in models.items() if name for word in (flag, name)]
+    return shlex.join(["specdec", "pull", *flags])
 
 
 def _of_profile(name: str, config_file: Path) -> dict[str, Any]:
     """A profile as a layer: its settings and its models."""
     profile = profiles.load(name)
-    profiles.check_keys(profile.settings, _NAMES, profile.folder / f"{name}.yaml")
+    require_known(profile)
     models = {"target": profile.model("target"), "draft": profile.model("draft")}
     return {**profile.settings, **{role: model for role, model in models.items() if model}}
+
+
+def require_known(profile: Profile) -> None:
+    """Raise UsageError on settings of a profile that there are not, or that have no such value."""
+    profiles.check_keys(profile.settings, _NAMES, profile.folder / f"{profile.name}.yaml")
+    for name, value in profile.settings.items():
+        _checked(name, value)
 
 
 def _draft_tokens(value: Any) -> int | str:

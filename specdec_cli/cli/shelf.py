@@ -27,7 +27,7 @@ def ls(
 
     from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.display import pairs as shown
-    from specdec_cli.models import profiles
+    from specdec_cli.models import pairs, profiles
     from specdec_cli.models.hub import cache
 
     rows, broken = [], []
@@ -35,7 +35,12 @@ def ls(
         try:
             rows.append(_row(profiles.load(name)))
         except SpecdecError as error:  # one broken file of the user's does not hide the others
-            broken.append(f"{error} {error.hint}")
+            broken.append(f"{error}. {error.hint}")
+    for name in pairs.names():
+        try:
+            pairs.load(name)
+        except SpecdecError as error:
+            broken.append(f"{error}. {error.hint}")
     rows = [row for row in rows if not here or row["here"] == "yes"]
     rows.sort(key=lambda row: (row["here"] != "yes", row["fits_gb"] or 0, row["size"] or 0, row["name"]))
     if json_:
@@ -55,14 +60,16 @@ def show(
     """Tell everything about one pair: why these two, sizes, licence, sampling, where its figures come from."""
     from rich.console import Console
 
+    from specdec_cli.cli.settings import require_known
     from specdec_cli.display import pairs as shown
     from specdec_cli.models import profiles
 
     profile = profiles.load(name)
+    require_known(profile)
     row = _row(profile)
     if json_:
         about = {**asdict(profile), "folder": str(profile.folder), **row}
-        print(json.dumps(about), flush=True)
+        print(json.dumps(about, default=str), flush=True)
         return
     Console(highlight=False).print(shown.profile_table(_about(profile, row)))
 
@@ -75,24 +82,27 @@ def rm(
     """Remove a pulled pair from the disk, but for files that another pulled pair uses."""
     from specdec_cli.decoding.errors import SpecdecError, UsageError
     from specdec_cli.display.pairs import size
+    from specdec_cli.display.theme import safe
     from specdec_cli.models import pairs, profiles
 
     pair = pairs.load(name)
     if pair is None:
         known = pairs.names()
-        hint = profiles.suggest(name, known, "Pulled pairs") if known else "No pair has been pulled yet."
+        hint = profiles.suggest(name, known, "Pulled pairs") if known else "specdec pull has brought none yet."
         raise SpecdecError(f"no pair {name!r} has been pulled", hint)
     free, kept = pairs.removable(pair)
+    stay = ", ".join(map(safe, kept))
     if not yes:
         if json_ or not sys.stdin.isatty():
             raise UsageError(f"{name} is not removed without being asked for", "Add --yes.")
-        keeps = f"; {', '.join(kept)} stays, for another pair uses it" if kept else ""
-        typer.confirm(f"Remove {name}, {size(free)}{keeps}?", abort=True, err=True)
+        keeps = f"; {stay} stays, for another pair uses it" if kept else ""
+        if not typer.confirm(f"Remove {name}, {size(free)}{keeps}?", err=True):
+            raise typer.Exit(1)
     freed = pairs.remove(pair)
     if json_:
         print(json.dumps({"name": name, "freed": freed, "kept": kept}), flush=True)
         return
-    print(f"{name} is removed: {size(freed)} freed." + (f" Kept for another pair: {', '.join(kept)}." if kept else ""))
+    print(f"{name} is removed: {size(freed)} freed." + (f" Kept for another pair: {stay}." if kept else ""))
 
 
 def _row(profile: Profile) -> dict[str, Any]:
@@ -106,7 +116,7 @@ def _row(profile: Profile) -> dict[str, Any]:
             reference = references.parse(name)
             paths.append(cache.find(reference) if reference else Path(name) if Path(name).is_file() else None)
     found = [path for path in paths if path]
-    pulled = pairs.load(profile.name)
+    pulled = pairs.readable(profile.name)
     here = "yes" if len(found) == len(paths) else "in part" if found else "no"
     total = sum(part.stat().st_size for path in found for part in _parts(path)) if here == "yes" else None
     speed = speeds.last(found[0], found[1]) if len(found) == 2 else None

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from specdec_cli.decoding.errors import DownloadError, SpecdecError
+from specdec_cli.decoding.errors import DownloadError, SpecdecError, UsageError
 from specdec_cli.models import profiles, references
 from specdec_cli.models.assessment import Room, assess
 from specdec_cli.models.gguf import Header, read_header, read_model, require_runnable
@@ -34,13 +34,18 @@ class Source:
         }
 
 
+def is_profile(name: str) -> bool:
+    """Whether a name is a profile's, and not a file's or a model's on the Hub."""
+    return not (references.parse(name) or name.endswith(".gguf")) and name in profiles.names()
+
+
 def named(name: str, role: Role) -> str:
     """What a name stands for: a profile's name for its target or draft, all else for itself."""
-    if references.parse(name) or name.endswith(".gguf") or name not in profiles.names():
+    if not is_profile(name):
         return name
     found = profiles.load(name).model(role)
     if found is None:
-        raise DownloadError(f"the profile {name} has no draft", "Name one, or choose another profile.")
+        raise UsageError(f"the profile {name} has no draft", "Name one, or choose another profile.")
     return found
 
 
@@ -89,4 +94,6 @@ def judged(target: Source, draft: Source, comparison: Comparison, n_ctx: int) ->
     about = assess(target.header, draft.header, n_ctx, room()).to_json()
     for role, source in (("target", target), ("draft", draft)):
         about[role] |= source.to_json()
+    if comparison.verdict == "incompatible":  # nothing is to be expected of it
+        about["opinions"] = []
     return {**comparison.to_json(), **about}

@@ -45,7 +45,7 @@ class DownloadDisplay:
         bars = Console(file=stream, highlight=False)
         if not silent and stream.isatty() and not bars.is_dumb_terminal:
             self._bars = Progress(
-                TextColumn("{task.fields[label]}", markup=False),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=None),
                 DownloadColumn(),
                 TransferSpeedColumn(),
@@ -55,7 +55,7 @@ class DownloadDisplay:
             )
             for file in files:
                 label = safe(_short(file.name))
-                self._tasks[file.name] = self._bars.add_task("", total=file.size, label=label, state="")
+                self._tasks[file.name] = self._bars.add_task(label, total=file.size, state="")
 
     def __enter__(self) -> DownloadDisplay:
         if self._bars:
@@ -72,7 +72,8 @@ class DownloadDisplay:
         """A file is being fetched; so many bytes of it are there already."""
         if self._bars:
             task = self._tasks[file.name]
-            self._bars.reset(task, completed=done, state="")
+            self._bars.reset(task, completed=done)
+            self._bars.update(task, state="")
         elif self._now != file:
             rest = f", {size(done)} are here already" if done else ""
             self._say(f"fetching {file.name} ({size(file.size)}{rest})")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -40,65 +40,79 @@ def check_tables(result: Json) -> list[RenderableType]:
 
 def plan_tables(plan: Json) -> list[RenderableType]:
     """What `pull` would do: the files, the room they take, and what it knows of the pair."""
-    table = Table(box=None, padding=(0, 2), header_style="dim")
-    for column in ("", "file", "licence"):
-        table.add_column(column, overflow="fold")
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    table = _grid()
     for role in ("target", "draft"):
         remote: Json = (plan[role] or {}).get("remote") or {}
         for file in remote.get("files", ()):
-            name = f"{remote['repo']}/{file['name']}"
-            table.add_row(role, Text(safe(name)), Text(safe(remote["licence"])), size(file["size"]), _state(file))
-    space = f"to download: {size(plan['to_download'])}; free in {plan['cache']}: {size(plan['free'])}"
-    parts: list[RenderableType] = [table, Text(), Text(safe(space))]
+            about = [f"{remote['repo']}/{file['name']}", size(file["size"]), remote["licence"], _state(file)]
+            table.add_row(role, Text(safe(", ".join(part for part in about if part))))
+    space = f"{size(plan['to_download'])}; {size(plan['free'])} are free in {plan['cache']}"
+    table.add_row("download", Text(safe(space)))
     if plan["check"]:
-        parts.append(_findings(plan["check"]))
-    return [*parts, *notes(plan["notes"])]
+        _add_findings(table, plan["check"])
+    return [table, *notes(plan["notes"])]
 
 
 def proposals_table(proposals: Sequence[Json]) -> RenderableType:
     """Drafts for a target, the likeliest first."""
-    table = Table(box=None, padding=(0, 2), header_style="dim")
-    for column, justify in (("", "right"), ("draft", "left"), ("size", "right"), ("parameters", "right")):
+    return _Fitted(lambda width: _proposals_table(proposals, narrow=width < 60))
+
+
+def _proposals_table(proposals: Sequence[Json], narrow: bool) -> Table:
+    table = Table(box=None, padding=(0, 1) if narrow else (0, 2), header_style="dim")
+    columns = [("", "right"), ("draft", "left"), ("size", "right"), ("parameters", "right")]
+    for column, justify in columns[:2] if narrow else columns:
         table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    table.add_column("of the target's", justify="right")
-    table.add_column("tokenizer")
+    table.add_column("share", justify="right", no_wrap=not narrow)
+    table.add_column("tokenizer", no_wrap=True)
     for number, found in enumerate(proposals, 1):
         share = f"{found['ratio']:.1%}"
-        table.add_row(
-            str(number), Text(safe(found["name"])), size(found["size"]), _count(found["n_params"]), share,
-            str(found["verdict"]),
-        )  # fmt: skip
+        about = () if narrow else (size(found["size"]), _count(found["n_params"]))
+        table.add_row(str(number), Text(safe(found["name"])), *about, share, str(found["verdict"]))
     return table
+
+
+class _Fitted:
+    """A table that is made for the width it has."""
+
+    def __init__(self, make: Callable[[int], Table]) -> None:
+        self._make = make
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self._make(options.max_width)
 
 
 def list_table(rows: Sequence[Json]) -> RenderableType:
     """All pairs, a line each: whether they are here, how fast they were, what they are."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
+    return _Fitted(lambda width: _list_table(rows, narrow=width < 60))
+
+
+def _list_table(rows: Sequence[Json], narrow: bool) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=not narrow)
     table.add_column("name", no_wrap=True)
-    for column in ("for", "size"):
-        table.add_column(column, justify="right", no_wrap=True)
+    if not narrow:
+        for column in ("for", "size"):
+            table.add_column(column, justify="right", no_wrap=True)
     table.add_column("here", no_wrap=True)
     table.add_column("speedup", justify="right", no_wrap=True)
-    table.add_column("what", no_wrap=True, overflow="ellipsis", ratio=1)
+    if not narrow:
+        table.add_column("what", no_wrap=True, overflow="ellipsis", ratio=1)
     for row in rows:
-        table.add_row(
-            Text(row["name"], style="bold" if row["here"] == "yes" else ""),
+        cells = (
+            Text(safe(row["name"]), style="bold" if row["here"] == "yes" else ""),
             f"{row['fits_gb']:g} GB" if row["fits_gb"] else "",
             size(row["size"]) if row["size"] else "",
             Text(row["here"], style="green" if row["here"] == "yes" else "dim"),
             f"{row['speed']['speedup']:.2f}x" if row["speed"] else "",
-            Text(safe(row["description"] or f"{row['target']} + {row['draft']}")),
+            Text(safe(row["description"] or " + ".join(name for name in (row["target"], row["draft"]) if name))),
         )
+        table.add_row(*((cells[0], *cells[3:5]) if narrow else cells))
     return table
 
 
 def profile_table(about: Json) -> RenderableType:
     """All that is known of one pair."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
+    grid = _grid()
     for name, value in about.items():
         for i, line in enumerate(value if isinstance(value, list) else [value]):
             if line:
@@ -128,7 +142,7 @@ def _models(result: Json) -> RenderableType:
     def row(name: str, values: Sequence[object]) -> None:
         table.add_row(name, *(Text(safe("unknown" if value is None else str(value))) for value in values))
 
-    row("model", [side["name"] for side in sides])
+    row("model", [_named(side) for side in sides])
     row("where", ["on the Hub" if side["remote"] else "on this machine" for side in sides])
     row("architecture", [side["architecture"] for side in sides])
     row("quantisation", [side["quantisation"] for side in sides])
@@ -136,8 +150,20 @@ def _models(result: Json) -> RenderableType:
     row("layers", [side["n_layers"] for side in sides])
     row("context", [f"{side['n_ctx_train']:,}" if side["n_ctx_train"] else None for side in sides])
     row("file", [size(side["size"]) for side in sides])
-    row(f"cache at -c {result['n_ctx']:,}", [size(side["cache"]) for side in sides])
+    row(f"cache at -c {result['n_ctx']:,}", [_cache(side, result["n_ctx"]) for side in sides])
     return table
+
+
+def _cache(side: Json, n_ctx: int) -> str:
+    """What a cache takes; a model's own limit counts for more than -c."""
+    limit = side["n_ctx_train"]
+    return size(side["cache"]) + (f" ({limit:,} tokens, its limit)" if limit and limit < n_ctx else "")
+
+
+def _named(side: Json) -> str:
+    """A model as it was named; of a file its own name, without the folders."""
+    name = str(side["name"])
+    return name if side["remote"] or not name.endswith(".gguf") else name.rpartition("/")[2]
 
 
 def _tokenizers(checks: Sequence[Json]) -> RenderableType:
@@ -152,11 +178,22 @@ def _tokenizers(checks: Sequence[Json]) -> RenderableType:
     return table
 
 
-def _findings(result: Json) -> RenderableType:
-    """The verdict, the memory, and what to expect, with hanging indents."""
+def _grid() -> Table:
+    """Labels and text with a hanging indent."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
+    return grid
+
+
+def _findings(result: Json) -> RenderableType:
+    grid = _grid()
+    _add_findings(grid, result)
+    return grid
+
+
+def _add_findings(grid: Table, result: Json) -> None:
+    """The verdict, the memory, and what to expect."""
     word, style, meaning = _VERDICTS[result["verdict"]]
     grid.add_row("verdict", Text(word, style=style).append(f": {safe(result['reason'] or meaning)}", style="not bold"))
     accepts = result["llama_cpp_accepts"]
@@ -166,7 +203,6 @@ def _findings(result: Json) -> RenderableType:
     grid.add_row("memory", _memory(result))
     for i, text in enumerate(result["opinions"]):
         grid.add_row("" if i else "opinion", Text(safe(text)))
-    return grid
 
 
 def _memory(result: Json) -> Text:
@@ -188,7 +224,7 @@ def _count(params: int) -> str:
     return f"{params / 1e9:,.2f} billion" if params >= 1e9 else f"{params / 1e6:,.1f} million"
 
 
-def _state(file: Json) -> Text:
+def _state(file: Json) -> str:
     if file["here"]:
-        return Text("here already", style="green")
-    return Text(f"{file['begun'] / file['size']:.0%} here" if file["begun"] else "to download")
+        return "here already"
+    return f"{file['begun'] / file['size']:.0%} here" if file["begun"] else ""

@@ -118,8 +118,8 @@ def _of_size(ratio: float) -> list[str]:
         return [f"the draft has {share} of the target's parameters: it will slow the target down"]
     if ratio > LARGEST_RATIO:
         return [
-            f"the draft has {share} of the target's parameters: above about {LARGEST_RATIO:.0%} it costs more than it "
-            "brings, unless it is nearly always right"
+            f"the draft has {share} of the target's parameters: above about {LARGEST_RATIO:.0%} it rarely pays, for it "
+            "has to be right nearly always"
         ]
     return [f"the draft has {share} of the target's parameters: small enough to pay where the two agree"]
 
@@ -127,12 +127,15 @@ def _of_size(ratio: float) -> list[str]:
 def _of_kind(target: Header) -> list[str]:
     said = []
     used, total = target.setting("expert_used_count"), target.setting("expert_count")
-    if target.n_active_params < target.n_params:
+    if any("_exps." in tensor.name for tensor in target.tensors) and _whole(used) and _whole(total):
         said.append(
             f"the target is a mixture of experts, {used} of {total} for each token: verifying several tokens reads "
             "more experts than writing one, so it gains less than a dense model"
         )
-    if any(".ssm." in key or ".wkv." in key or key.endswith("full_attention_interval") for key in target.metadata):
+    if any(
+        ".ssm." in key or ".wkv." in key or ".shortconv." in key or key.endswith("full_attention_interval")
+        for key in target.metadata
+    ):
         said.append(
             "the target keeps a recurrent state, which cannot be rewound: rejected drafts cost a snapshot or a replay"
         )

@@ -36,7 +36,7 @@ def candidates(target: Header, name: str) -> list[str]:
     known = [
         draft
         for family in _families()
-        if target.architecture in family.architectures and pre == family.pre
+        if target.architecture in family.architectures and isinstance(pre, str) and pre == family.pre
         for draft in family.drafts
     ]
     return list(dict.fromkeys(draft for draft in (*own, *known) if draft and draft != name))

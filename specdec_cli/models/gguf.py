@@ -146,12 +146,13 @@ class Header:
 
     @property
     def n_active_params(self) -> int:
-        """Parameters that take part in one token: of a mixture of experts only those of the experts in use."""
+        """Parameters that take part in one token: of experts those in use, and no tables that are only looked up."""
         experts = sum(tensor.n_params for tensor in self.tensors if "_exps." in tensor.name)
         total, used = self.setting("expert_count"), self.setting("expert_used_count")
         if not (type(total) is int and type(used) is int and 0 < used <= total):
-            return self.n_params
-        return self.n_params - experts + experts * used // total
+            experts = used = total = 0
+        looked_up = sum(tensor.n_params for tensor in self.tensors if tensor.name == "per_layer_token_embd.weight")
+        return self.n_params - looked_up - experts + (experts * used // total if total else 0)
 
     @property
     def quantisation(self) -> str:
@@ -180,7 +181,7 @@ def read_header(path: Path) -> Header:
         with part.open("rb") as file:
             yield file, part.stat().st_size
 
-    if "\0" in str(path):
+    if not path.name or "\0" in str(path):
         raise SpecdecError(f"{str(path)!r} is no path", "Name the .gguf file.")
     try:
         return read_model(path.name, local)

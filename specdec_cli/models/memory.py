@@ -20,8 +20,13 @@ def cache_bytes(header: Header, n_ctx: int) -> int:
     layers = _number(header.setting("block_count"))
     heads = _number(header.setting("attention.head_count"))
     width = _number(header.setting("embedding_length"))
+    interval = _number(header.setting("full_attention_interval"), 1)
     kv_heads = header.setting("attention.head_count_kv")
-    total_kv_heads = sum(_whole(kv_heads)) if isinstance(kv_heads, np.ndarray) else _number(kv_heads, heads) * layers
+    total_kv_heads = (
+        sum(_whole(kv_heads))
+        if isinstance(kv_heads, np.ndarray)
+        else _number(kv_heads, heads) * (layers // max(1, interval))
+    )
     head = width // heads if heads else 0
     key = _number(header.setting("attention.key_length"), head)
     value = _number(header.setting("attention.value_length"), head)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.models import references
+from specdec_cli.models import files, profiles, references
+from specdec_cli.models.files import write_whole
 from specdec_cli.models.hub import cache
 from specdec_cli.models.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.models.profiles import config_dir
@@ -37,17 +38,24 @@ class PulledPair:
         return (self.target, self.draft) if self.draft else (self.target,)
 
     @property
-    def size(self) -> int:
-        return sum(model.size for model in self.models)
+    def references(self) -> tuple[str, str | None]:
+        """What target and draft were asked for as."""
+        return self.target.reference, self.draft.reference if self.draft else None
 
     def is_here(self) -> bool:
         """Whether every file is in the cache, whole."""
-        return all(cache.is_here(model, file) for model in self.models for file in model.files)
+        return all(cache.is_whole(model, file) for model in self.models for file in model.files)
 
     def paths(self) -> tuple[Path, Path | None]:
         """The first file of target and draft."""
         target, *draft = (cache.path_of(model, model.files[0]) for model in self.models)
         return target, draft[0] if draft else None
+
+
+def require_writable() -> None:
+    """Raise SpecdecError now rather than after gigabytes."""
+    files.require_writable(_folder())
+    files.require_writable(config_dir() / "profiles")
 
 
 def check_name(name: str) -> str:
@@ -58,9 +66,27 @@ def check_name(name: str) -> str:
 
 
 def name_of(target: RemoteModel, draft: RemoteModel | None) -> str:
-    """A name for a pair that was given none: of its two files."""
-    names = [model.files[0].name.rpartition("/")[2] for model in (target, draft) if model]
-    return check_name("+".join(references.stem(name)[:70] for name in names))
+    """A name for a pair that was given none: of its two files, with the owner's and more if another pair has it."""
+    models = [model for model in (target, draft) if model]
+    wanted = tuple(model.reference for model in models)
+    files_ = "+".join(references.stem(model.files[0].name.rpartition("/")[2])[:60] for model in models)
+    digest = hashlib.sha256(repr(wanted).encode()).hexdigest()[:8]
+    owners = "+".join(model.repo.partition("/")[0] for model in models)
+    for name in (files_, f"{owners}-{files_}", f"{files_}-{digest}"):
+        if len(name) <= 150 and is_free(name, wanted):
+            break
+    return check_name(name)
+
+
+def is_free(name: str, wanted: tuple[str, ...]) -> bool:
+    """Whether a name is nobody's, or that of the same models."""
+    if name not in profiles.names():
+        return True
+    try:
+        profile = profiles.load(name)
+    except SpecdecError:
+        return False
+    return tuple(model for model in (profile.target, profile.draft) if model) == wanted
 
 
 def names() -> list[str]:
@@ -70,6 +96,8 @@ def names() -> list[str]:
 
 def load(name: str) -> PulledPair | None:
     """A pulled pair by name; None if there is none. Raises SpecdecError if its record is damaged."""
+    if name not in names():  # a path would lead elsewhere
+        return None
     path = _folder() / f"{name}.json"
     try:
         data = json.loads(path.read_text("utf-8"))
@@ -81,7 +109,7 @@ def load(name: str) -> PulledPair | None:
         return PulledPair(name, target, draft, str(data["verdict"]), str(data["pulled"]), bool(data["made_profile"]))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         why = " ".join(str(error).split())
         raise SpecdecError(
             f"cannot read {path}: {why}", f"Run specdec pull {name} again, or remove the file."
@@ -90,54 +118,49 @@ def load(name: str) -> PulledPair | None:
 
 def save(pair: PulledPair) -> None:
     """Record a pair, all at once or not at all; raises SpecdecError if it cannot be written."""
-    path = _folder() / f"{pair.name}.json"
     data = {"format": FORMAT, **{key: value for key, value in asdict(pair).items() if key != "name"}}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
-            json.dump(data, file, indent=1)
-        Path(file.name).replace(path)
-    except OSError as error:
-        raise SpecdecError(f"cannot write {path}: {error.strerror}", "Free some space, or mend the folder.") from None
+    write_whole(_folder() / f"{pair.name}.json", json.dumps(data, indent=1))
 
 
 def removable(pair: PulledPair) -> tuple[int, list[str]]:
-    """Bytes that removing a pair would free, and the names of its files that another pair uses and that stay."""
-    used = _used_by_others(pair)
-    files = [(model, file) for model in pair.models for file in model.files]
-    free = sum(cache.size(model, file) for model, file in files if (model.repo, file.digest) not in used)
-    return free, [file.name for model, file in files if (model.repo, file.digest) in used]
+    """Bytes that removing a pair would free, and the names of its files whose content another pair uses."""
+    others = _others(pair)
+    free = sum(cache.freeable(model, file) for model, file in _own(pair, others))
+    content = {(model.repo, file.digest) for model, file in others}
+    return free, [file.name for model, file in _files(pair) if (model.repo, file.digest) in content]
 
 
 def remove(pair: PulledPair) -> int:
     """Forget a pair and take its files out of the cache, but for those that another pair uses. Returns bytes freed."""
-    used, freed = _used_by_others(pair), 0
     try:
-        for model in pair.models:
-            for file in model.files:
-                if (model.repo, file.digest) not in used:
-                    freed += cache.remove(model, file)
+        freed = sum(cache.remove(model, file) for model, file in _own(pair, _others(pair)))
         (_folder() / f"{pair.name}.json").unlink()
-        if pair.made_profile:
+        if pair.made_profile and profiles.is_as_saved(pair.name):
             (config_dir() / "profiles" / f"{pair.name}.yaml").unlink(missing_ok=True)
     except OSError as error:
         raise SpecdecError(f"cannot remove {error.filename}: {error.strerror}", "Mend the folder's rights.") from None
     return freed
 
 
-def _used_by_others(pair: PulledPair) -> set[tuple[str, str]]:
-    """Repository and digest of every file that belongs to another pair."""
-    return {
-        (model.repo, file.digest)
-        for name in names()
-        if name != pair.name and (other := _readable(name))
-        for model in other.models
-        for file in model.files
-    }
+def _files(pair: PulledPair) -> list[tuple[RemoteModel, RemoteFile]]:
+    """Each file once, also where target and draft are the same."""
+    return list(dict.fromkeys((model, file) for model in pair.models for file in model.files))
 
 
-def _readable(name: str) -> PulledPair | None:
-    """A pair, if its record can be read: one that is damaged names no files that could be kept."""
+def _others(pair: PulledPair) -> list[tuple[RemoteModel, RemoteFile]]:
+    """The files of all other pairs."""
+    pairs = (readable(name) for name in names() if name != pair.name)
+    return [file for other in pairs if other for file in _files(other)]
+
+
+def _own(pair: PulledPair, others: list[tuple[RemoteModel, RemoteFile]]) -> list[tuple[RemoteModel, RemoteFile]]:
+    """A pair's files that no other pair has at the same commit; the cache itself keeps content that others link to."""
+    used = {(model.repo, model.commit, file.name) for model, file in others}
+    return [(model, file) for model, file in _files(pair) if (model.repo, model.commit, file.name) not in used]
+
+
+def readable(name: str) -> PulledPair | None:
+    """A pair, if its record can be read: one that is damaged is as good as none."""
     try:
         return load(name)
     except SpecdecError:

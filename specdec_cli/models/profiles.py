@@ -16,6 +16,7 @@ import yaml
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.models import references
+from specdec_cli.models.files import write_whole
 
 DEMO = "demo"
 
@@ -50,7 +51,10 @@ class Profile:
     def model(self, role: Literal["target", "draft"]) -> str | None:
         """What names the model: a reference to the Hub, or the path of a file; None if there is none."""
         text = self.target if role == "target" else self.draft
-        return text if text is None or references.parse(text) else str(self.folder / Path(text).expanduser())
+        if text is None:
+            return None
+        path = self.folder / Path(text).expanduser()
+        return text if references.parse(text) and not path.is_file() else str(path)
 
 
 _KEYS = tuple(field.name for field in fields(Profile) if field.name not in ("name", "folder"))
@@ -58,6 +62,7 @@ _KINDS: dict[str, tuple[type, str]] = {
     "settings": (dict, "one `key: value` a line under it"),
     "sources": (list, "one `- text` a line under it"),
 }
+_SAVED = "saved by specdec pull, "
 _TEXT = (str, "text; quote it if it looks like something else")
 
 
@@ -117,7 +122,7 @@ def _check(key: str, value: Any, path: Path) -> None:
     if key == "gated":
         right, wanted = isinstance(value, bool), "true or false"
     elif key.endswith("_gb"):
-        right = isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+        right = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e6
         wanted = "a number above 0"
     elif key == "sources" and right:
         right = all(isinstance(source, str) for source in value)
@@ -128,12 +133,18 @@ def _check(key: str, value: Any, path: Path) -> None:
 def save(name: str, target: str, draft: str | None, description: str) -> Path:
     """Write a profile of the user's own; raises SpecdecError if it cannot be written."""
     path = config_dir() / "profiles" / f"{name}.yaml"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(yaml.safe_dump({"description": description, "target": target, "draft": draft}, sort_keys=False))
-    except OSError as error:
-        raise SpecdecError(f"cannot write {path}: {error.strerror}", "Free some space, or mend the folder.") from None
+    data = {"description": _SAVED + description, "target": target, "draft": draft}
+    write_whole(path, yaml.safe_dump(data, sort_keys=False))
     return path
+
+
+def is_as_saved(name: str) -> bool:
+    """Whether a profile of the user's is still as `save` wrote it."""
+    try:
+        data = read_mapping(config_dir() / "profiles" / f"{name}.yaml")
+    except UsageError:
+        return False
+    return set(data) <= {"description", "target", "draft"} and str(data.get("description")).startswith(_SAVED)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

@@ -34,11 +34,18 @@ class Reference:
 def parse(text: str) -> Reference | None:
     """A reference to the Hub; None for whatever else text may name: a file on this machine, a profile."""
     found = _REFERENCE.fullmatch(text)
-    if found is None or (text.endswith(".gguf") and (found["file"] is None or Path(text).exists())):
+    if found is None or (text.endswith(".gguf") and (found["file"] is None or _is_here(text))):
         return None
     if any(part in ("", ".", "..") for part in text.split("/")) or ".." in found["repo"]:
         return None
     return Reference(found["repo"], found["quant"] or "", found["file"] or "")
+
+
+def _is_here(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except OSError:  # longer than a file's name can be
+        return False
 
 
 def quant_of(name: str) -> str:
@@ -85,7 +92,7 @@ def select(reference: Reference, names: Iterable[str]) -> list[str]:
 
 def leads_out(name: str) -> bool:
     """Whether a name that somebody else chose would lead out of its folder."""
-    return "\\" in name or any(part in ("", ".", "..") for part in name.split("/"))
+    return "\\" in name or not name.isprintable() or any(part in ("", ".", "..") for part in name.split("/"))
 
 
 def _is_other(name: str) -> bool:

@@ -23,8 +23,8 @@ class Speed:
 
 def keep(target: Path, draft: Path, speed: Speed) -> None:
     """Remember a measurement in place of the last one. Never raises: it is a convenience, not a result."""
-    path = _file(target, draft)
     with contextlib.suppress(OSError):
+        path = _file(target, draft)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(asdict(speed)), "utf-8")
 
@@ -32,8 +32,11 @@ def keep(target: Path, draft: Path, speed: Speed) -> None:
 def last(target: Path, draft: Path) -> Speed | None:
     """The last measurement, if there is one that can be read."""
     try:
-        return Speed(**json.loads(_file(target, draft).read_text("utf-8")))
-    except (OSError, ValueError, TypeError):
+        found = Speed(**json.loads(_file(target, draft).read_text("utf-8")))
+        bounds = [bound for bound in (found.low, found.high) if bound is not None]
+        right = all(isinstance(figure, (int, float)) for figure in (found.speedup, *bounds))
+        return found if right and isinstance(found.settings, str) and isinstance(found.when, str) else None
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
 
 

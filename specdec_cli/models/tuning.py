@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from specdec_cli.decoding.calibration import Calibration
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.models import files
 from specdec_cli.models.profiles import bundled_dir, config_dir
 
 FORMAT = 1
@@ -90,13 +90,7 @@ def save(target: Path, draft: Path, tuning: Tuning) -> Path:
 
 def require_writable(target: Path, draft: Path) -> None:
     """Raise SpecdecError now rather than after a minute of measuring."""
-    folder = path_of(target, draft).parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise SpecdecError(f"cannot write to {folder}: {error.strerror}", "Mend the folder, or free space.") from None
+    files.require_writable(path_of(target, draft).parent)
 
 
 def load(target: Path, draft: Path) -> Tuning | None:

@@ -9,6 +9,7 @@ rule the milder: reserved tokens that neither model emits may have different nam
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -22,12 +23,14 @@ MAX_PADDING = 128
 _FIRST_COMPARED = 5  # llama.cpp's SPEC_VOCAB_CHECK_START_TOKEN_ID
 
 _NORMAL, _UNUSED = 1, 5
+_PADDING = re.compile(rb"\[PAD\d+\]")  # what the converter fills a vocabulary up with
 _RESERVED = re.compile(
-    rb"\[PAD\d+\]|<\|?(dummy|pad|extra|reserved|unused|(image|audio|video)_(soft_token|token|pad))[^>]*>", re.IGNORECASE
+    rb"<\|?(dummy|pad|extra|reserved|unused|(image|audio|video)_(soft_token|token|pad))[^>]*>", re.IGNORECASE
 )
 _EMITTED = ("bos", "eos", "eot", "eom")
 
-# Special tokens, and whether llama.cpp finds one by its name where a file does not say which it is.
+# Special tokens, and whether it is of no consequence that only one of the files says which it is: llama.cpp finds EOT
+# by its name, and neither of the others is ever added to a text or ends it.
 _SPECIALS = {"bos": False, "eos": False, "eot": True, "unknown": True, "separator": True}
 
 # What llama.cpp assumes where a file does not say: src/llama-vocab.cpp of the bundled version.
@@ -36,7 +39,12 @@ _PRE_TOKENIZERS_ADDING_BOS = {
     *("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano"),
     *("tekken", "chameleon"),
 }
+_BPE = ("gpt2", "gemma4", "hybriddna", "whitespace")
+_PRE_ALIASES = {"None": "default", "llama3": "llama-bpe", "llama-v3": "llama-bpe"}  # None: not stated
+_ASSUMED_IDS = {("llama", "bos"): 1, ("llama", "eos"): 2, ("gpt2", "bos"): 11, ("gpt2", "eos"): 11}
 _MODELS_ADDING_EOS = {"t5"}
+
+TEXTS = "token texts"
 
 Outcome = Literal["same", "harmless", "different"]
 
@@ -73,8 +81,9 @@ class Comparison:
     @property
     def reason(self) -> str:
         """What decided the verdict: the first difference that counts, else those that do not; empty if identical."""
-        grave = [check.why for check in self.checks if check.outcome == "different"]
-        return grave[0] if grave else "; ".join(check.why for check in self.checks if check.outcome == "harmless")
+        grave = [check for check in self.checks if check.outcome == "different"]
+        grave.sort(key=lambda check: check.what != TEXTS)  # of several, a token says most: which, and what in either
+        return grave[0].why if grave else "; ".join(check.why for check in self.checks if check.outcome == "harmless")
 
     @property
     def llama_cpp_accepts(self) -> bool:
@@ -112,8 +121,8 @@ def compare(target: Header, draft: Header) -> Comparison:
     shared = min(len(mine), len(theirs))
     differing = _differing(mine, theirs, shared)
     checks = (
-        _kind("tokenizer model", mine.field("model"), theirs.field("model"), llama_cpp=True),
-        _kind("pre-tokenizer", mine.field("pre"), theirs.field("pre"), llama_cpp=False),
+        _kind("tokenizer model", mine.field("model"), theirs.field("model"), _BPE),
+        _pre(mine, theirs),
         _texts(mine, theirs, differing, shared),
         _types(mine, theirs, differing, shared),
         _size(mine, theirs, shared),
@@ -151,10 +160,14 @@ class _Vocabulary:
         return _show(self.tokens.values[token])
 
     def reserved(self, token: int) -> bool:
-        """Whether no model emits this token: by its type or its name, and unless it ends or begins a text."""
+        """Whether no model emits this token: by its type, or its name if it is no normal token, and unless it ends or
+        begins a text.
+        """
         if token in self._named:
             return False
-        return bool(self.types[token] == _UNUSED or _RESERVED.fullmatch(self.tokens.values[token]))
+        kind, text = self.types[token], self.tokens.values[token]
+        named = _PADDING.fullmatch(text) or (kind != _NORMAL and _RESERVED.fullmatch(text))
+        return bool(kind == _UNUSED or named)
 
 
 def _tokens(header: Header) -> StringArray | None:
@@ -181,12 +194,22 @@ def _differing(mine: _Vocabulary, theirs: _Vocabulary, shared: int) -> list[int]
     return sorted(found)
 
 
-def _kind(what: str, mine: Any, theirs: Any, llama_cpp: bool) -> Check:
+def _kind(what: str, mine: Any, theirs: Any, alike: Sequence[str]) -> Check:
+    """alike: values that llama.cpp treats as one type."""
     values = (_stated(mine), _stated(theirs))
     if _equal(mine, theirs):
         return Check(what, *values, "same")
     why = f"{what} {_quoted(mine)} in the target, {_quoted(theirs)} in the draft"
-    return Check(what, *values, "different", why, llama_cpp)
+    return Check(what, *values, "different", why, not (str(mine) in alike and str(theirs) in alike))
+
+
+def _pre(mine: _Vocabulary, theirs: _Vocabulary) -> Check:
+    a, b = mine.field("pre"), theirs.field("pre")
+    names = [_PRE_ALIASES.get(str(value), str(value)) for value in (a, b)]
+    if names[0] == names[1] and isinstance(a, str | None) and isinstance(b, str | None):
+        return Check("pre-tokenizer", _stated(a), _stated(b), "same")
+    why = f"pre-tokenizer {_quoted(a)} in the target, {_quoted(b)} in the draft"
+    return Check("pre-tokenizer", _stated(a), _stated(b), "different", why)
 
 
 def _size(mine: _Vocabulary, theirs: _Vocabulary, shared: int) -> Check:
@@ -212,15 +235,15 @@ def _texts(mine: _Vocabulary, theirs: _Vocabulary, differing: list[int], shared:
     a, b = mine.tokens.values, theirs.tokens.values
     other = [i for i in differing if a[i] != b[i]]
     if not other:
-        return Check("token texts", f"{shared:,}", "the same", "same")
+        return Check(TEXTS, f"{shared:,}", "the same", "same")
     counted = (f"{shared:,}", f"{len(other):,} differ")
     llama_cpp = other[-1] >= _FIRST_COMPARED
     grave = next((i for i in other if not (mine.reserved(i) and theirs.reserved(i))), None)
     first = other[0] if grave is None else grave
     why = f"token {first} is {_show(a[first])} in the target, {_show(b[first])} in the draft"
     if grave is None:
-        return Check("token texts", *counted, "harmless", f"{len(other):,} reserved tokens have other names", llama_cpp)
-    return Check("token texts", *counted, "different", f"{why} ({len(other):,} of {shared:,} differ)", llama_cpp)
+        return Check(TEXTS, *counted, "harmless", f"{len(other):,} reserved tokens have other names", llama_cpp)
+    return Check(TEXTS, *counted, "different", f"{why} ({len(other):,} of {shared:,} differ)", llama_cpp)
 
 
 def _types(mine: _Vocabulary, theirs: _Vocabulary, differing: list[int], shared: int) -> Check:
@@ -269,10 +292,13 @@ def _special(mine: _Vocabulary, theirs: _Vocabulary, name: str) -> Check:
     values = (_stated(a), _stated(b))
     if _equal(a, b):
         return Check(what, *values, "same")
-    if _SPECIALS[name] and (a is None or b is None):
+    unused = _SPECIALS[name] or not (_adds(mine, name) or _adds(theirs, name))
+    if unused and (a is None or b is None):
         return Check(what, *values, "harmless", f"only one of the files says which token is the {name.upper()} token")
     why = f"the {what} is {_quoted(a)} in the target, {_quoted(b)} in the draft"
-    return Check(what, *values, "different", why, llama_cpp=_adds(mine, name) and _adds(theirs, name))
+    assumed = _ASSUMED_IDS.get((str(mine.field("model")), name))
+    same = _equal(assumed if a is None else a, assumed if b is None else b)
+    return Check(what, *values, "different", why, not same and _adds(mine, name) and _adds(theirs, name))
 
 
 def _added(mine: _Vocabulary, theirs: _Vocabulary, name: str) -> Check:
@@ -287,6 +313,8 @@ def _added(mine: _Vocabulary, theirs: _Vocabulary, name: str) -> Check:
 def _adds(vocabulary: _Vocabulary, name: str) -> bool:
     """Whether texts begin (BOS) or end (EOS) with this token, as llama.cpp decides it."""
     given = vocabulary.field(f"add_{name}_token")
+    if name == "bos" and _equal(vocabulary.field("pre"), "gemma4"):
+        return True
     if isinstance(given, bool):
         return given
     model, pre = (str(vocabulary.field(key)) for key in ("model", "pre"))
@@ -299,6 +327,8 @@ def _equal(a: Any, b: Any) -> bool:
     """Whether two values of the metadata, which may be anything, are the same."""
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
         return type(a) is type(b) and np.array_equal(a, b)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_equal, a, b))
     return bool(a == b)
 
 

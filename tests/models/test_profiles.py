@@ -1,7 +1,11 @@
+import re
+
 import pytest
 
+from specdec_cli.cli import settings
+from specdec_cli.cli.session import validate
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.models import profiles
+from specdec_cli.models import pairs, profiles, references
 
 
 @pytest.fixture
@@ -98,3 +102,133 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(config):
 @pytest.mark.parametrize(("word", "hint"), [("tempp", "Did you mean 'temp'?"), ("q", "Keys: temp, seed.")])
 def test_suggestions(word, hint):
     assert profiles.suggest(word, iter(["temp", "seed"]), "Keys") == hint
+
+
+REFUSED = {
+    "gated in words": "gated: maybe",
+    "gated as a number": "gated: 1",
+    "no size": "download_gb: 0",
+    "a negative size": "memory_gb: -1",
+    "a size in words": "fits_gb: 8 GB",
+    "a size that is true": "fits_gb: true",
+    "no number": "memory_gb: .nan",
+    "an infinite size": "download_gb: .inf",
+    "a size beyond all numbers": f"download_gb: 1{'0' * 400}",
+    "sources in a line": "sources: https://example.org",
+    "a source that is a number": "sources: [5]",
+    "a licence that is a list": "licence: [MIT]",
+    "a reason that is a number": "why: 5",
+    "no description": "description:",
+    "a date": "verified: 2026-01-02",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED.values(), ids=REFUSED)
+def test_a_value_of_the_wrong_kind_is_refused_by_its_key(config, line):
+    (config / "bad.yaml").write_text(f"target: x\n{line}\n")
+    with pytest.raises(UsageError, match=r"bad\.yaml") as caught:
+        profiles.load("bad")
+    assert line.partition(":")[0] in str(caught.value) and caught.value.hint.startswith("It must be ")
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        *(("tagret", "target"), ("license", "licence"), ("memory", "memory_gb"), ("source", "sources")),
+        *(("setting", "settings"), ("desciption", "description"), ("verifed", "verified"), ("fits", "fits_gb")),
+    ],
+)
+def test_every_key_is_suggested_for_what_looks_like_it(config, key, nearest):
+    (config / "bad.yaml").write_text(f"target: x\n{key}: y\n")
+    with pytest.raises(UsageError, match=f"unknown key '{key}'") as caught:
+        profiles.load("bad")
+    assert caught.value.hint == f"Did you mean {nearest!r}?"
+
+
+def test_a_key_that_looks_like_none_is_answered_with_all(config):
+    (config / "bad.yaml").write_text("target: x\nzzz: y\n")
+    with pytest.raises(UsageError) as caught:
+        profiles.load("bad")
+    assert set(caught.value.hint.removeprefix("Keys: ").removesuffix(".").split(", ")) == KEYS
+
+
+def test_models_are_of_the_hub_or_beside_the_profile(config, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (config / "mine.yaml").write_text("target: org/name:Q8_0\ndraft: folder/small.gguf\n")
+    mine = profiles.load("mine")
+    assert mine.own and not profiles.load("demo").own
+    assert (mine.model("target"), mine.model("draft")) == ("org/name:Q8_0", str(config / "folder/small.gguf"))
+    (config / "mine.yaml").write_text("target: ~/big.gguf\ndraft: /abs/small.gguf\n")
+    mine = profiles.load("mine")
+    assert (mine.model("target"), mine.model("draft")) == (str(tmp_path / "big.gguf"), "/abs/small.gguf")
+    (config / "mine.yaml").write_text("target: one/two/big.gguf\n")
+    assert profiles.load("mine").model("target") == "one/two/big.gguf"  # a repository's file
+    assert profiles.load("mine").model("draft") is None
+
+
+def test_a_file_beside_the_profile_is_meant_before_a_repositorys(config):
+    (config / "mine.yaml").write_text("target: one/two/big.gguf\n")
+    (config / "one" / "two").mkdir(parents=True)
+    (config / "one" / "two" / "big.gguf").touch()
+    assert profiles.load("mine").model("target") == str(config / "one" / "two" / "big.gguf")
+
+
+@pytest.mark.parametrize("draft", ["org/d:Q8_0", None])
+def test_a_profile_that_is_written_is_read_the_same(config, draft):
+    path = profiles.save("a.b+c", "org/t:Q8_0", draft, "caf\u00e9: [bold] #1")
+    assert path.parent == config
+    found = profiles.load("a.b+c")
+    assert (found.target, found.draft) == ("org/t:Q8_0", draft)
+    assert found.description.endswith("caf\u00e9: [bold] #1") and profiles.is_as_saved("a.b+c")
+    path.write_text(path.read_text() + "settings:\n  temp: 0.5\n")
+    assert not profiles.is_as_saved("a.b+c"), "what the user has added to is the user's"
+
+
+def test_a_profile_that_cannot_be_written_is_told(config):
+    config.rmdir()
+    config.write_text("a file")
+    with pytest.raises(SpecdecError, match="cannot write") as caught:
+        profiles.save("mine", "org/t", None, "")
+    assert caught.value.hint
+
+
+# --- the bundled pairs of real models ---
+
+REAL = sorted(path.stem for path in profiles.bundled_dir().glob("*.yaml") if path.stem != profiles.DEMO)
+KEYS = {
+    *("target", "draft", "description", "why", "licence", "gated", "download_gb", "memory_gb", "fits_gb", "settings"),
+    *("sources", "verified"),
+}
+
+
+def test_there_are_pairs_for_every_class_of_machine():
+    found = [profiles.load(name) for name in REAL]
+    assert len(found) >= 14
+    assert {profile.fits_gb for profile in found} == {8, 16, 24, 48, 80}
+    assert len({(profile.target, profile.draft) for profile in found}) == len(found)
+    assert len({profile.description for profile in found}) == len(found)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_bundled_profile_is_complete(name, monkeypatch):
+    path = profiles.bundled_dir() / f"{name}.yaml"
+    assert set(profiles.read_mapping(path)) == KEYS
+    profile = profiles.load(name)
+    assert pairs.check_name(name) == name and not profile.own
+    for model in (profile.target, profile.draft):
+        reference = references.parse(model)
+        assert reference and str(reference) == model == profile.model("target" if model == profile.target else "draft")
+        assert reference.quant or references.quant_of(reference.file), "it says no quantisation"
+    assert profile.download_gb < profile.memory_gb <= profile.fits_gb
+    texts = [profile.description, profile.why, profile.licence, profile.verified, *profile.sources]
+    assert len(texts) > 4 and all(text.strip() == text != "" and "\n" not in text for text in texts)
+    assert re.search(r"\b20\d\d-\d\d-\d\d\b", profile.verified), "when was it verified?"
+    assert any("/" in source for source in profile.sources), "a source is a place"
+    monkeypatch.setattr(settings, "locate", lambda model, command: model)
+    found = settings.resolve(name, {})
+    validate(found)
+    assert (found.target, found.draft) == (profile.target, profile.draft)
+    assert profile.settings and "temp" in profile.settings, "no sampling is suggested"
+    assert all(getattr(found, key) == value for key, value in profile.settings.items())

@@ -1,9 +1,14 @@
+import copy
+import json
 import struct
-from time import perf_counter
+from dataclasses import replace
+from time import process_time
 
 import ggufs
 import numpy as np
 import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
 
 from specdec_cli.decoding.errors import IncompatiblePair, SpecdecError
 from specdec_cli.models.gguf import Header, StringArray, read_header
@@ -61,8 +66,15 @@ def test_a_byte_array_of_merges_and_no_merges_at_all_are_equal_to_themselves():
 )
 @pytest.mark.parametrize("longer", ["target", "draft"])
 def test_a_reserved_tail_is_padding(longer, tail):
-    long, short = WORDS + tail, WORDS
-    result = compare(model(long if longer == "target" else short), draft(long if longer == "draft" else short))
+    """By its name, if its tokens are no normal ones; what converters fill up with is named beyond doubt."""
+    padding = tail[0].startswith(b"[PAD")
+    types = np.array([2, 3, 3] + [1] * (len(WORDS) - 3) + [1 if padding else 3] * len(tail), np.int32)
+    long, short = {"words": WORDS + tail, "token_type": types}, {}
+    pair = (model(**(long if longer == "target" else short)), draft(**(long if longer == "draft" else short)))
+    result = compare(*pair)
+    if not padding:
+        normal = {**long, "token_type": np.where(np.arange(types.size) < len(WORDS), types, 1)}
+        assert compare(model(**normal), draft()).verdict == "incompatible"
     assert (result.verdict, result.n_shared) == ("compatible", len(WORDS))
     assert longer in result.reason and str(len(tail)) in result.reason
     result.require()
@@ -200,8 +212,182 @@ def test_large_vocabularies_are_compared_without_quadratic_work(tmp_path, change
         ]
         paths.append(tmp_path / f"{role}.gguf")
         paths[-1].write_bytes(ggufs.header(keys))
-    started = perf_counter()
-    result = compare(*map(read_header, paths))
-    assert perf_counter() - started < 3
+    for _ in range(5):  # the best of some: other processes may be in the way
+        pair = [read_header(path) for path in paths]
+        started = process_time()
+        result = compare(*pair)
+        took = process_time() - started
+        if took < 0.3:
+            break
+    assert took < 0.3
     verdicts = {"none": "identical", "padding": "compatible"}
     assert result.verdict == verdicts.get(change, "incompatible")
+
+
+# --- llama.cpp's own rule ---
+
+
+def llama_cpp_accepts(target: Header, draft: Header) -> bool:
+    """What common/speculative.cpp asks of a pair, written from that file and not from ours."""
+    one, other = (
+        {key.removeprefix("tokenizer.ggml."): value for key, value in header.metadata.items()}
+        for header in (target, draft)
+    )
+    if one.get("model") != other.get("model"):
+        return False
+    defaults = {(kind, pre): {"bos": bos, "eos": eos} for kind, pre, bos, eos in DEFAULTS}
+    for name in ("bos", "eos"):
+        adds = [
+            found.get(f"add_{name}_token", defaults[found["model"], found.get("pre", "default")][name])
+            for found in (one, other)
+        ]
+        if adds[0] != adds[1] or (adds[0] and one[f"{name}_token_id"] != other[f"{name}_token_id"]):
+            return False
+    texts, others = one["tokens"].values, other["tokens"].values
+    if abs(len(texts) - len(others)) > 128:
+        return False
+    return all(a == b for a, b in list(zip(texts, others, strict=False))[5:])
+
+
+RESERVED = [b"[PAD6]", b"<unused7>", b"<|reserved_special_token_9|>", b"<|image_pad|>"]
+TEXTS = [b"a", b"b", b"<s>", b"word", *RESERVED]
+TYPES = [1, 3, 5]
+FIELDS = {
+    "model": ["gpt2", "llama"],
+    "pre": ["default", "gpt-2", "llama-bpe"],
+    "merges": [string_array([b"a b"]), string_array([b"a b", b"b a"]), string_array([b"b a"])],
+    "bos_token_id": [1, 2, 6],
+    "eos_token_id": [1, 2, 6],
+    "eot_token_id": [2, 7],
+    "unknown_token_id": [0, 1],
+    "add_bos_token": [True, False],
+    "add_eos_token": [True, False],
+}
+DROPPED = ("merges", "pre", "eot_token_id", "unknown_token_id", "add_bos_token", "add_eos_token", "token_type")
+
+
+@st.composite
+def headers(draw) -> tuple[Header, Header]:
+    """A target with some reserved tokens, and a draft that differs from it in a few things or in none."""
+    words = [*WORDS[:5], *draw(st.lists(st.sampled_from(TEXTS), min_size=1, max_size=4))]
+    kind, pre = draw(st.sampled_from([known[:2] for known in DEFAULTS if known[0] in FIELDS["model"]]))
+    types = [draw(st.sampled_from(TYPES)) for _ in words]
+    base = {"model": kind, "pre": pre}
+    target = model(words, token_type=np.array(types), **base)
+    dropped: set[str] = set()
+    for what in draw(
+        st.lists(st.sampled_from(["text", "type", "tail", "cut", "field", "drop"]), min_size=1, max_size=3)
+    ):
+        i = draw(st.integers(0, len(words) - 1))
+        if what == "text":
+            words = [*words[:i], draw(st.sampled_from(TEXTS)), *words[i + 1 :]]
+        elif what == "type":
+            types = [*types[:i], draw(st.sampled_from(TYPES)), *types[i + 1 :]]
+        elif what == "tail":
+            tail = [draw(st.sampled_from(TEXTS))] * draw(st.sampled_from([1, 127, 128, 129]))
+            words, types = words + tail, types + [draw(st.sampled_from(TYPES))] * len(tail)
+        elif what == "cut" and i:
+            words, types = words[:i], types[:i]
+        elif what == "field":
+            key = draw(st.sampled_from(list(FIELDS)))
+            base[key] = draw(st.sampled_from(FIELDS[key]))
+        elif what == "drop":
+            dropped.add(draw(st.sampled_from(DROPPED)))
+    if (base["model"], "default" if "pre" in dropped else base["pre"]) not in {known[:2] for known in DEFAULTS}:
+        base["model"], base["pre"] = kind, pre
+        dropped.discard("pre" if kind == "gpt2" else "")
+    pair = (target, draft(words, token_type=np.array(types), drop=dropped, **base))
+    return pair[::-1] if draw(st.booleans()) else pair
+
+
+def with_texts(header: Header, texts) -> Header:
+    return replace(header, metadata={**header.metadata, "tokenizer.ggml.tokens": string_array(texts)})
+
+
+@settings(max_examples=600, deadline=None, derandomize=True)
+@given(headers())
+def test_no_pair_is_taken_that_llama_cpp_refuses_but_for_the_names_of_reserved_tokens(pair):
+    target, draft = pair
+    result = compare(target, draft)
+    accepts = llama_cpp_accepts(target, draft)
+    assert result.llama_cpp_accepts == accepts
+    event(f"{result.verdict}, llama.cpp {'takes' if accepts else 'refuses'} it")
+    if result.verdict == "incompatible" or accepts:
+        return
+    texts, others = (header.metadata["tokenizer.ggml.tokens"].values for header in pair)
+    differing = [i for i, (a, b) in enumerate(zip(texts, others, strict=False)) if a != b]
+    assert differing and result.verdict == "compatible"
+    for header, found in zip(pair, (texts, others), strict=True):
+        known = header.metadata
+        types = known.get("tokenizer.ggml.token_type", np.ones(len(found)))
+        assert all(found[i] in RESERVED or types[i] == 5 for i in differing)
+        assert not {known.get(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos", "eot")} & {*differing}
+    assert llama_cpp_accepts(target, with_texts(draft, [*texts[: len(others)], *others[len(texts) :]]))
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(headers())
+def test_the_verdict_is_the_same_from_both_sides(pair):
+    one, other = compare(*pair), compare(*pair[::-1])
+    assert (one.verdict, one.llama_cpp_accepts) == (other.verdict, other.llama_cpp_accepts)
+    assert (one.n_shared, one.n_differing) == (other.n_shared, other.n_differing)
+    for header in pair:
+        assert compare(header, header).verdict == "identical"
+    if one.verdict == "incompatible":
+        assert any(one.reason == check.why and check.outcome == "different" for check in one.checks)
+    assert (one.reason == "") == (one.verdict == "identical")
+
+
+STRICTER = {
+    "merges": {"merges": string_array([b"a b"])},
+    "no merges": {"drop": ["merges"]},
+    "pre-tokenizer": {"pre": "gpt-2"},
+    "token types": {"token_type": np.array([2, 3, 3, 4, 1, 1, 1])},
+    **{f"id {i}": {"words": replaced(WORDS, **{f"t{i}": b"other"})} for i in range(5)},
+    "tail that is used": {"words": [*WORDS, b"used"]},
+    "EOS that is not added": {"eos_token_id": 3},
+    "EOT": {"eot_token_id": 3},
+    "UNKNOWN": {"unknown_token_id": 3},
+    "SEPARATOR": {"separator_token_id": 3},
+}
+
+
+@pytest.mark.parametrize("changes", STRICTER.values(), ids=STRICTER)
+def test_where_the_rule_is_stricter_than_llama_cpps_it_says_so(changes):
+    pair = (model(), draft(**changes))
+    result = compare(*pair)
+    assert llama_cpp_accepts(*pair) and result.llama_cpp_accepts
+    assert result.verdict == "incompatible"
+    different = [check for check in result.to_json()["checks"] if check["outcome"] == "different"]
+    assert different and not any(check["llama_cpp"] for check in different)
+    assert result.to_json()["llama_cpp_accepts"] is True
+
+
+@pytest.mark.parametrize(("padding", "verdict"), [(127, "compatible"), (128, "compatible"), (129, "incompatible")])
+def test_as_much_padding_as_llama_cpp_allows(padding, verdict):
+    pair = (model(), draft([*WORDS, *(b"[PAD%d]" % i for i in range(padding))]))
+    assert compare(*pair).verdict == verdict
+    assert compare(*pair).llama_cpp_accepts == llama_cpp_accepts(*pair) == (padding <= 128)
+
+
+SPM = {"model": "llama", "pre": "default", "add_eos_token": True}
+
+
+def test_a_bos_that_is_not_stated_is_the_one_that_llama_cpp_assumes():
+    """SentencePiece models without these keys begin with token 1 and end with token 2."""
+    keys = ["bos_token_id", "eos_token_id"]
+    pair = (model(**SPM), draft(drop=keys, **SPM))
+    assert compare(*pair).llama_cpp_accepts
+    assert not compare(model(**SPM), draft(drop=keys, **SPM | {"add_bos_token": False})).llama_cpp_accepts
+
+
+ANYTHING = [[np.array([1, 2])], [[np.array([1, 2])], "x"], np.array([1.5, 2]), float("nan"), 10**18, "1"]
+
+
+@pytest.mark.parametrize("value", ANYTHING, ids=map(repr, ANYTHING))
+@pytest.mark.parametrize(
+    "key", ["model", "pre", "bos_token_id", "add_bos_token", "eot_token_id", "merges", "token_type"]
+)
+def test_metadata_may_be_anything(key, value):
+    for pair in ((model(), draft(**{key: value})), (model(**{key: value}), draft(**{key: copy.deepcopy(value)}))):
+        json.dumps(compare(*pair).to_json())

@@ -32,16 +32,14 @@ def path_of(model: RemoteModel, file: RemoteFile) -> Path:
     return folder_of(model.repo) / "snapshots" / model.commit / file.name
 
 
+def is_whole(model: RemoteModel, file: RemoteFile) -> bool:
+    """Whether a file is in the cache, where it can be used."""
+    return _size(path_of(model, file)) == file.size
+
+
 def is_here(model: RemoteModel, file: RemoteFile) -> bool:
-    """Whether a file is in the cache, whole."""
-    return any(
-        path.is_file() and path.stat().st_size == file.size for path in (path_of(model, file), blob_of(model, file))
-    )
-
-
-def size(model: RemoteModel, file: RemoteFile) -> int:
-    """Bytes that a file takes in the cache, whole or begun."""
-    return max(_size(path_of(model, file)), _size(blob_of(model, file)), _size(partial_of(model, file)))
+    """Whether a file's content is in the cache, so that it need not be downloaded."""
+    return is_whole(model, file) or _size(blob_of(model, file)) == file.size
 
 
 def begun(model: RemoteModel, file: RemoteFile) -> int:
@@ -78,19 +76,28 @@ def references() -> list[str]:
     return sorted(found)
 
 
+def freeable(model: RemoteModel, file: RemoteFile) -> int:
+    """Bytes that `remove` would free."""
+    pointer = path_of(model, file)
+    own = 0 if pointer.is_symlink() else _size(pointer)
+    content = 0 if _is_linked(model, file, besides=pointer) else _size(blob_of(model, file))
+    return own + content + _size(partial_of(model, file))
+
+
+def _is_linked(model: RemoteModel, file: RemoteFile, besides: Path) -> bool:
+    """Whether another commit, or another name, has the same content."""
+    links = (folder_of(model.repo) / "snapshots").rglob("*")
+    blob = blob_of(model, file).resolve()
+    return any(path.is_symlink() and path != besides and path.resolve() == blob for path in links)
+
+
 def remove(model: RemoteModel, file: RemoteFile) -> int:
     """Take a file out of the cache, with its content unless another commit has the same. Returns the bytes freed."""
-    top, pointer, partial = folder_of(model.repo), path_of(model, file), partial_of(model, file)
-    freed = _size(partial)
-    partial.unlink(missing_ok=True)
-    blob = blob_of(model, file)
-    if not pointer.is_symlink():  # a system without links: the pointer is the content
-        freed += _size(pointer)
+    top, pointer, freed = folder_of(model.repo), path_of(model, file), freeable(model, file)
+    partial_of(model, file).unlink(missing_ok=True)
+    if not _is_linked(model, file, besides=pointer):
+        blob_of(model, file).unlink(missing_ok=True)
     pointer.unlink(missing_ok=True)
-    others = (path for path in (top / "snapshots").rglob("*") if path.is_symlink())
-    if not any(path.resolve() == blob.resolve() for path in others):
-        freed += _size(blob)
-        blob.unlink(missing_ok=True)
     folder = pointer.parent
     while folder != top and folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()

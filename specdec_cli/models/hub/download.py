@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
 from specdec_cli.decoding.errors import DownloadError
+from specdec_cli.models.files import write_whole
 from specdec_cli.models.hub import cache
 from specdec_cli.models.hub.failures import patiently, reaching
 from specdec_cli.models.hub.repository import RemoteFile, RemoteModel
@@ -41,12 +44,10 @@ class Progress(Protocol):
 def download(model: RemoteModel, file: RemoteFile, progress: Progress) -> Path:
     """Bring a file into the cache, going on where an earlier download stopped, and check it.
 
-    huggingface_hub drops what a killed download leaves behind, so the bytes are fetched here, with its own
-    function for a single file, and it then finds the blob where it looks for one.
-    Raises DownloadError; what has come is kept, unless its checksum is wrong.
+    huggingface_hub drops what a killed download leaves behind, and believes the server's headers as to where content
+    belongs. So the bytes are fetched here, with its own function for a single file, and put under the checksum that
+    they were found to have. Raises DownloadError; what has come is kept, unless its checksum is wrong.
     """
-    from huggingface_hub import hf_hub_download
-
     pointer = cache.path_of(model, file)
     if pointer.is_file() and pointer.stat().st_size == file.size:
         return pointer
@@ -54,35 +55,58 @@ def download(model: RemoteModel, file: RemoteFile, progress: Progress) -> Path:
         pointer.unlink(missing_ok=True)  # it is not whole, or leads nowhere
         if file.size <= _LARGEST_BY_HTTP:
             _fetch(model, file, progress)
-        found = Path(hf_hub_download(model.repo, file.name, revision=model.commit, tqdm_class=_bar(progress, file)))
-        if file.size > _LARGEST_BY_HTTP:
-            _verify(found.resolve(), file, progress)
-        main = cache.folder_of(model.repo) / "refs" / "main"
-        main.parent.mkdir(parents=True, exist_ok=True)
-        main.write_text(model.commit)
-    return found
+            _point(pointer, cache.blob_of(model, file))
+        else:
+            _fetch_by_xet(model, file, progress)
+    write_whole(cache.folder_of(model.repo) / "refs" / "main", model.commit)
+    return pointer
+
+
+def _point(pointer: Path, blob: Path) -> None:
+    """Make a commit's file lead to its content, as huggingface_hub does; without links it is the content."""
+    pointer.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        pointer.symlink_to(os.path.relpath(blob, pointer.parent))
+    except (OSError, NotImplementedError):
+        blob.replace(pointer)
+
+
+def _fetch_by_xet(model: RemoteModel, file: RemoteFile, progress: Progress) -> None:
+    """Leave a file to huggingface_hub, if it would put there what was listed."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download
+
+    found = get_hf_file_metadata(_url(model, file))
+    if (found.etag, found.size, found.commit_hash) != (file.digest, file.size, model.commit):
+        raise DownloadError(f"the Hub tells two stories about {file.name}", "Check HF_ENDPOINT, or try again.")
+    path = Path(hf_hub_download(model.repo, file.name, revision=model.commit, tqdm_class=_bar(progress, file)))
+    _verify(path.resolve(), file, progress)
+
+
+def _url(model: RemoteModel, file: RemoteFile) -> str:
+    from huggingface_hub import constants, hf_hub_url
+
+    return hf_hub_url(model.repo, file.name, revision=model.commit, endpoint=constants.ENDPOINT)
 
 
 def _fetch(model: RemoteModel, file: RemoteFile, progress: Progress) -> None:
     """Put a file's bytes where huggingface_hub expects them: under the checksum that they were found to have."""
-    from filelock import Timeout
     from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
     blob, partial = cache.blob_of(model, file), cache.partial_of(model, file)
     lock = cache.cache_dir() / ".locks" / cache.folder_of(model.repo).name / f"{file.digest}.lock"
     for folder in (blob.parent, lock.parent):
         folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with WeakFileLock(lock, timeout=0.2):
-            _fetch_alone(model, file, blob, partial, progress)
-    except Timeout:
-        progress.wait(file)
-        with WeakFileLock(lock):
-            _fetch_alone(model, file, blob, partial, progress)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(WeakFileLock(lock, timeout=0.2))
+        except TimeoutError:
+            progress.wait(file)
+            stack.enter_context(WeakFileLock(lock))
+        _fetch_alone(model, file, blob, partial, progress)
 
 
 def _fetch_alone(model: RemoteModel, file: RemoteFile, blob: Path, partial: Path, progress: Progress) -> None:
-    from huggingface_hub import constants, hf_hub_url
+    from huggingface_hub import constants
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
@@ -95,13 +119,12 @@ def _fetch_alone(model: RemoteModel, file: RemoteFile, blob: Path, partial: Path
     if file.size - cache.begun(model, file) > cache.free_space():
         raise OSError(errno.ENOSPC, "no space")
     constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
-    url = hf_hub_url(model.repo, file.name, revision=model.commit, endpoint=constants.ENDPOINT)
 
     def go_on() -> None:
         done = cache.begun(model, file)
         with partial.open("ab") as out:
             http_get(
-                url,
+                _url(model, file),
                 out,
                 resume_size=done,
                 headers=build_hf_headers(),
@@ -109,7 +132,14 @@ def _fetch_alone(model: RemoteModel, file: RemoteFile, blob: Path, partial: Path
                 tqdm_class=_bar(progress, file),
             )
 
-    patiently(go_on)
+    while True:
+        before = cache.begun(model, file)
+        try:
+            patiently(go_on, streaming=True)
+            break
+        except Exception:
+            if cache.begun(model, file) <= before:  # as long as anything comes, it goes on
+                raise
     _verify(partial, file, progress)
     partial.replace(blob)
 

@@ -17,15 +17,22 @@ _Result = TypeVar("_Result")
 _WAITS = (1.0, 2.0, 4.0)  # seconds before each new attempt
 _LONGEST_WAIT = 60.0
 _PASSING = (408, 429, 500, 502, 503, 504)
+# By name, for huggingface_hub has changed from httpx to httpx2. Without a connection nothing is tried again: the
+# machine is offline, or there is no such host.
+_TRIED_WHILE_STREAMING = ("ReadTimeout", "RemoteProtocolError")
+_PASSING_ERRORS = (*_TRIED_WHILE_STREAMING, "ReadError", "WriteError", "WriteTimeout", "PoolTimeout")
 
 
-def patiently(call: Callable[[], _Result]) -> _Result:
-    """Call, and again after a while if what failed may pass: an overloaded Hub, a connection that broke."""
+def patiently(call: Callable[[], _Result], streaming: bool = False) -> _Result:
+    """Call, and again after a while if what failed may pass: an overloaded Hub, a connection that broke.
+
+    streaming: the call has itself tried again where a connection fell silent or was closed early.
+    """
     for wait in _WAITS:
         try:
             return call()
         except Exception as error:
-            if not _may_pass(error):
+            if not _may_pass(error) or (streaming and type(error).__name__ in _TRIED_WHILE_STREAMING):
                 raise
             response = getattr(error, "response", None)
             asked = str(response.headers.get("Retry-After", "")) if response is not None else ""
@@ -39,7 +46,7 @@ def _may_pass(error: Exception) -> bool:
     if isinstance(error, HfHubHTTPError):
         return error.response.status_code in _PASSING
     if isinstance(error, HTTPError):
-        return not type(error).__name__.startswith("Connect")  # the machine is offline, or there is no such host
+        return type(error).__name__ in _PASSING_ERRORS
     return type(error) is OSError and error.errno is None  # fewer bytes than there should be
 
 
@@ -62,7 +69,7 @@ def reaching(repo: str) -> Iterator[None]:
     except errors.RepositoryNotFoundError:
         raise DownloadError(
             f"there is no repository {repo} on the Hub, or it is private",
-            "Check the name; for a private one, set HF_TOKEN.",
+            "Check the name; for a private one, set HF_TOKEN. If you meant a file here, its path is another.",
         ) from None
     except errors.RemoteEntryNotFoundError:
         raise DownloadError(f"a file of {repo} is no longer on the Hub", "Try again.") from None
@@ -72,7 +79,7 @@ def reaching(repo: str) -> Iterator[None]:
         raise DownloadError(f"{repo} cannot be asked for: HF_HUB_OFFLINE is set", "Unset it, and try again.") from None
     except errors.LocalEntryNotFoundError as error:
         raise _failed(repo, error.__cause__ or error) from None
-    except (HTTPError, OSError) as error:
+    except (HTTPError, OSError, ValueError) as error:  # the last: a token or an address that is none
         raise _failed(repo, error) from None
 
 
@@ -87,6 +94,8 @@ def _failed(repo: str, error: BaseException) -> DownloadError:
             return DownloadError(
                 f"the Hub does not let this token read {repo} (HTTP {status})", "Set HF_TOKEN to a valid token."
             )
+        if status not in _PASSING:
+            return DownloadError(f"the Hub refuses {repo} (HTTP {status})", "Check the name and HF_ENDPOINT.")
         what = "asks us to slow down" if status == 429 else "answers with an error"
         return DownloadError(f"the Hub {what} (HTTP {status})", "Try again in some minutes; what has come is kept.")
     if isinstance(error, HTTPError):
@@ -100,10 +109,14 @@ def _failed(repo: str, error: BaseException) -> DownloadError:
             f"the disk of {constants.HF_HUB_CACHE} is full",
             "Free some space, or set HF_HOME to a larger disk; what has come is kept.",
         )
-    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if number == errno.EFBIG:
         return DownloadError(
-            f"cannot write to {constants.HF_HUB_CACHE}: {getattr(error, 'strerror', error)}",
-            "Make the folder writable, or set HF_HOME to another.",
+            f"{constants.HF_HUB_CACHE} takes no file this large", "Set HF_HOME to another disk, or raise the limit."
+        )
+    if number is not None:
+        return DownloadError(
+            f"cannot use {constants.HF_HUB_CACHE}: {getattr(error, 'strerror', error)}",
+            "Make the folder one that can be written, or set HF_HOME to another.",
         )
     return DownloadError(f"{repo} could not be read or kept: {_line(error)}", "Run the same again.")
 

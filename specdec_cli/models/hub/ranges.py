@@ -14,7 +14,6 @@ from specdec_cli.models.hub.failures import patiently, reaching
 from specdec_cli.models.hub.repository import RemoteModel
 
 _WINDOWS = (256 << 10, 1 << 20, 4 << 20)  # bytes asked for at once: most headers take two or three requests
-_PIECE = 64 << 10
 _HEADER_S = 120.0
 
 
@@ -63,9 +62,9 @@ class _RangedFile:
     def read(self, size: int, /) -> bytes:
         """At most `size` bytes, none at the end of the file."""
         while not self._rest and self._at < self._size:
-            if time.monotonic() > self._deadline:
-                raise DownloadError(f"the header took longer than {_HEADER_S:.0f} s", "Try again later.")
             self._rest = patiently(self._more)
+            if time.monotonic() > self._deadline:
+                raise DownloadError(f"a header did not come within {_HEADER_S:.0f} s", "Try again later.")
         taken, self._rest = self._rest[:size], self._rest[size:]
         self._at += len(taken)
         return taken
@@ -94,7 +93,6 @@ class _RangedFile:
         )
 
         window = _WINDOWS[min(self._windows, len(_WINDOWS) - 1)]
-        self._windows += 1
         self._end = min(self._at + window, self._size)
         headers = {**build_hf_headers(), "Range": f"bytes={self._at}-{self._end - 1}"}
         self._stream = get_session().stream(
@@ -102,13 +100,14 @@ class _RangedFile:
         )
         response = self._stream.__enter__()
         hf_raise_for_status(response)
+        self._windows += 1
         whole = response.status_code != 206
         if whole:
             self._end = self._size
             note = "the server knows no ranges: an interrupted download will begin again"
             if note not in self._notes:
                 self._notes.append(note)
-        self._pieces = _after(self._at if whole else 0, response.iter_bytes(_PIECE))
+        self._pieces = _after(self._at if whole else 0, response.iter_bytes())
 
 
 def _after(skip: int, pieces: Iterator[bytes]) -> Iterator[bytes]:

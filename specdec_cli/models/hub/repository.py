@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from specdec_cli.decoding.errors import DownloadError
 from specdec_cli.models.hub.failures import patiently, reaching
 from specdec_cli.models.references import Reference, select
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import RepoSibling
 
 _HEX = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -43,21 +47,32 @@ def resolve(reference: Reference) -> RemoteModel:
     Raises DownloadError if there is no such model or the Hub cannot be asked.
     """
     from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HFValidationError
 
     with reaching(reference.repo):
         timeout = constants.HF_HUB_ETAG_TIMEOUT
-        info = patiently(lambda: HfApi().model_info(reference.repo, files_metadata=True, timeout=timeout))
-    found = {file.rfilename: file for file in info.siblings or []}
-    files = []
-    for name in select(reference, found):
-        file = found[name]
-        size = file.lfs.size if file.lfs else file.size
-        digest = str(file.lfs.sha256 if file.lfs else file.blob_id)
-        # The cache names folders and files after these: they must be what they claim.
-        if size is None or not _HEX.fullmatch(digest) or not _HEX.fullmatch(str(info.sha)):
+        try:
+            info = patiently(lambda: HfApi().model_info(reference.repo, files_metadata=True, timeout=timeout))
+            found = {str(file.rfilename): file for file in info.siblings or []}
+            files = tuple(_listed(name, found[name]) for name in select(reference, found))
+            if not _HEX.fullmatch(str(info.sha)):
+                raise ValueError("the commit")
+        except UnicodeEncodeError:
+            raise DownloadError("the token in HF_TOKEN is none", "It must be plain letters and digits.") from None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            if isinstance(error, OSError | HFValidationError):  # some of the Hub's refusals are ValueErrors too
+                raise
             raise DownloadError(
-                f"the Hub does not say how large {name} is or what its checksum is", "Check HF_ENDPOINT."
-            )
-        files.append(RemoteFile(name, size, digest))
+                f"{constants.ENDPOINT} does not answer as a Hub does", "Check the network and HF_ENDPOINT."
+            ) from None
     licence = str(getattr(info.card_data, "license", None) or "")
-    return RemoteModel(str(reference), reference.repo, str(info.sha), tuple(files), bool(info.gated), licence)
+    return RemoteModel(str(reference), reference.repo, str(info.sha), files, bool(info.gated), licence)
+
+
+def _listed(name: str, file: RepoSibling) -> RemoteFile:
+    """One file as the Hub lists it. Raises ValueError if it cannot be: the cache names things after what is here."""
+    size = file.lfs.size if file.lfs else file.size
+    digest = str(file.lfs.sha256 if file.lfs else file.blob_id)
+    if type(size) is not int or not 0 < size < 2**50 or not _HEX.fullmatch(digest):
+        raise ValueError(name)
+    return RemoteFile(name, size, digest)

@@ -1,0 +1,180 @@
+"""What a shell offers for names of pairs and models: the functions, and the protocol that the shells speak."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from specdec_cli.cli import completion
+from specdec_cli.models import pairs, profiles
+from specdec_cli.models.hub.repository import RemoteFile, RemoteModel
+from specdec_cli.models.pairs import PulledPair
+
+PULLED = ("mine", "qwen3-8b")
+BUNDLED = sorted(path.stem for path in profiles.bundled_dir().glob("*.yaml"))
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Two pulled pairs, a split model in the Hub's cache, and two files in the folder at hand."""
+    hub = tmp_path / "hub"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(hub))
+    monkeypatch.setenv("HF_HUB_CACHE", str(hub))
+    model = RemoteModel("org/m-GGUF:Q8_0", "org/m-GGUF", "c" * 40, (RemoteFile("m-Q8_0.gguf", 1, "a" * 64),))
+    for name in PULLED:
+        pairs.save(PulledPair(name, model, None, "alone", "2026-01-01"))
+    snapshot = hub / "models--org--m-GGUF" / "snapshots" / ("c" * 40)
+    for name in ("m-Q8_0.gguf", "BF16/m-BF16-00001-of-00002.gguf", "BF16/m-BF16-00002-of-00002.gguf", "plain.gguf"):
+        (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
+        (snapshot / name).touch()
+    folder = tmp_path / "at hand"
+    (folder / "sub").mkdir(parents=True)
+    for name in ("big.gguf", "notes.txt", "sub/small.gguf"):
+        (folder / name).touch()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def own_profile(name, text):
+    folder = profiles.config_dir() / "profiles"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.yaml").write_text(text)
+
+
+# --- what is offered ---
+
+
+def test_profiles_with_what_they_are(here):
+    offered = dict(completion.pairs(""))
+    assert sorted(offered) == BUNDLED
+    assert (
+        offered["qwen3-8b"].startswith("(here) ") and profiles.load("qwen3-8b").description[:20] in offered["qwen3-8b"]
+    )
+    assert not offered["qwen3-4b"].startswith("(here)")
+    own_profile("mine", "target: x\ndescription: my own\n")
+    assert dict(completion.pairs("mi")) == {
+        "mine": "(here) my own",
+        **{name: text for name, text in offered.items() if name.startswith("mi")},
+    }
+    assert completion.pairs("zzz") == []
+
+
+def test_pulled_pairs(here):
+    assert completion.pulled_pairs("") == list(PULLED)
+    assert completion.pulled_pairs("q") == ["qwen3-8b"]
+    assert completion.pulled_pairs("gemma") == []
+
+
+def test_models_are_profiles_cached_ones_and_files(here):
+    offered = completion.models("")
+    assert {*BUNDLED, "big.gguf", "sub/"} <= set(offered) and "notes.txt" not in offered
+    assert completion.models("org/") == ["org/m-GGUF/plain.gguf", "org/m-GGUF:BF16", "org/m-GGUF:Q8_0"]
+    assert completion.models("org/m-GGUF:Q") == ["org/m-GGUF:Q8_0"]
+    assert completion.models("b") == ["big.gguf"]
+    assert completion.models("sub/") == completion.models("sub/s") == ["sub/small.gguf"]
+    assert completion.models(str(here / "b")) == [str(here / "big.gguf")]
+    assert completion.models("absent/") == []
+
+
+@pytest.mark.parametrize("typed", ["./b", "../at hand/b"])
+def test_files_by_whatever_path_they_are_typed(here, typed):
+    assert completion.models(typed) == [f"{typed}ig.gguf"]
+
+
+def test_a_broken_file_hides_nothing_else(here):
+    own_profile("broken", "target: [1\n")
+    (profiles.config_dir() / "pulled" / "damaged.json").write_text("{")
+    assert {"demo", "qwen3-8b"} <= {name for name, _ in completion.pairs("")}
+    assert set(PULLED) <= set(completion.pulled_pairs(""))
+    assert "demo" in completion.models("d")
+
+
+def test_completion_never_fails(here, monkeypatch):
+    def fail(*_):
+        raise OSError("no disk")
+
+    monkeypatch.setattr(profiles, "names", fail)
+    monkeypatch.setattr(pairs, "names", fail)
+    assert completion.pairs("") == completion.pulled_pairs("") == completion.models("") == []
+    assert completion.models("\0") == completion.models("x" * 5000) == []
+
+
+# --- what the shells get ---
+
+
+def as_specdec(env, *args: str) -> subprocess.CompletedProcess[str]:
+    """Run under the command's own name, which scripts and variables are called after."""
+    main = "import sys; sys.argv[0] = 'specdec'; from specdec_cli.__main__ import main; main()"
+    command = [sys.executable, "-c", main, *args]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=20, check=False)
+
+
+def complete(shell: str, line: str) -> list[str]:
+    """What `specdec` answers the shell's script when Tab is pressed at the end of a line."""
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+    env = {**os.environ, **words, "_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    env["_SPECDEC_COMPLETE"] = f"complete_{shell}"
+    main = "import sys; sys.argv[0] = 'specdec'; from specdec_cli.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", main], env=env, capture_output=True, text=True, timeout=20, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("line", "offers"),
+    [
+        ("specdec show qwen3-3", ["qwen3-30b-a3b", "qwen3-32b", "qwen3-32b-q8"]),
+        ("specdec pull de", [name for name in BUNDLED if name.startswith("de")]),
+        ("specdec rm ", list(PULLED)),
+        ("specdec check b", ["big.gguf"]),
+        ("specdec check demo org/m-GGUF/", ["org/m-GGUF/plain.gguf"]),
+        ("specdec run -p dem", ["demo"]),
+        ("specdec run --target big", ["big.gguf"]),
+        ("specdec run -md sub/", ["sub/small.gguf"]),
+        ("specdec pull --target org/m-GGUF/", ["org/m-GGUF/plain.gguf"]),
+        ("specdec pull --target x --draft org/m-GGUF/", ["org/m-GGUF/plain.gguf"]),
+    ],
+)
+def test_bash(here, line, offers):
+    assert complete("bash", line) == offers
+
+
+@pytest.mark.parametrize("shell", ["fish", "zsh"])
+def test_every_offer_is_one_line_and_every_line_an_offer(here, shell):
+    """A description that is broken into lines would make offers of its second half."""
+    lines = complete(shell, "specdec show ")
+    names = [
+        line.split("\t")[0] if shell == "fish" else line.rpartition('("')[2].lstrip('"').split('"')[0] for line in lines
+    ]
+    assert [name for name in names if name.strip(")'\"")] == BUNDLED
+
+
+@pytest.mark.parametrize("text", ["[/x] closes nothing", "[bold]x", "a 'quote' and \"another\"", "back\\slash $(id)"])
+def test_a_description_is_no_markup(here, text):
+    own_profile("zz", yaml.safe_dump({"target": "x", "description": text}))
+    (line,) = complete("fish", "specdec show zz")
+    assert line.startswith("zz\t")
+
+
+def test_completion_is_quick(here):
+    took = []
+    for _ in range(2):
+        started = time.perf_counter()
+        complete("bash", "specdec show q")
+        took.append(time.perf_counter() - started)
+    assert min(took) < 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_for_the_shell(shell):
+    env = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = as_specdec(env, "--show-completion", shell)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"_SPECDEC_COMPLETE=complete_{shell}" in done.stdout

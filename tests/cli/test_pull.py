@@ -1,0 +1,284 @@
+"""`specdec pull` as a person uses it, against a Hub on loopback through the real huggingface_hub."""
+
+from __future__ import annotations
+
+import json
+import signal
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import ggufs
+import hub_pairs
+import pytest
+from driver import DRAFT, PROMPT, TARGET, assert_refused, complaint, run, specdec
+from hub_pairs import (
+    BIG,
+    BIG_FILE,
+    NAME,
+    PAIR,
+    SIZES,
+    SMALL,
+    SMALL_FILE,
+    WINDOW,
+    assert_nothing_kept,
+    begin,
+    begin_and_stall,
+    begun,
+    content,
+    environment,
+    files,
+    pull,
+    pull_here,
+    pulled,
+    pulled_here,
+    records,
+    refused,
+    refused_here,
+    wait_until,
+    weights,
+    with_other_words,
+)
+from hub_server import HubServer
+
+from specdec_cli.models import profiles
+
+TOKENS = (PROMPT, "-n", 12, "-k", 3, "--json")
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    """With its contents on another host, as the real one has them."""
+    with HubServer(cdn_host="localhost") as hub:
+        yield hub_pairs.publish(hub)
+
+
+@pytest.fixture
+def inside(monkeypatch, hub, tmp_path) -> None:
+    """For what needs no process of its own."""
+    hub_pairs.here(monkeypatch, hub, tmp_path)
+
+
+def run_here(*args: object) -> dict:
+    result = run(*TOKENS, *args)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_a_pair_is_pulled_and_runs_as_the_bundled_one(hub, tmp_path):
+    done = pull(hub, tmp_path, *PAIR, env={"HF_TOKEN": hub.token})
+    said = done.stderr.decode()
+    assert done.returncode == 0, said
+    # What is asked for, in order: both files and their headers first, then the weights once.
+    contents = [(request.file, request.range) for request in hub.requests if request.file]
+    big, small = f"{BIG}/{BIG_FILE}", f"{SMALL}/{SMALL_FILE}"
+    header = f"bytes=0-{WINDOW - 1}"
+    assert contents == [(big, header), (small, header), (big, None), (small, None)]
+    assert (weights(hub, BIG_FILE), weights(hub, SMALL_FILE)) == SIZES
+    for part in (BIG_FILE, SMALL_FILE, "9.6 MB", "1.1 MB", "apache-2.0", "free in", "identical", "memory", "checking"):
+        assert part in said
+    assert NAME in done.stdout.decode() and f"specdec run -p {NAME}" in done.stdout.decode()
+    assert (records(tmp_path), files(tmp_path), begun(tmp_path)) == ([NAME], [SMALL_FILE, BIG_FILE], 0)
+    # The token is the Hub's affair, not that of the hosts it leads to.
+    tokens = {(request.path.startswith("/cdn/"), request.token) for request in hub.requests}
+    assert tokens == {(False, hub.token), (True, None)}
+
+    hub.reset()
+    again = pull(hub, tmp_path, *PAIR)
+    assert again.returncode == 0 and b"nothing to download" in again.stdout
+    about = pulled(hub, tmp_path, *PAIR)
+    assert (about["already"], about["downloaded"], about["name"]) == (True, 0, NAME)
+    done = specdec("run", *TOKENS, "-p", NAME, env=environment(hub, tmp_path))
+    ours, same = json.loads(done.stdout), run_here()
+    assert (ours["text"], ours["tokens"]) == (same["text"], same["tokens"])
+    assert hub.requests == []  # none of that needed the Hub
+
+
+def test_a_dry_run_plans_and_downloads_nothing(hub, tmp_path):
+    plan = pulled(hub, tmp_path, *PAIR, "--dry-run")
+    assert plan["to_download"] == sum(SIZES) and plan["free"] > 0
+    assert plan["check"]["verdict"] == "identical" and plan["check"]["memory"]["needed"] > sum(SIZES)
+    assert [file["size"] for role in ("target", "draft") for file in plan[role]["remote"]["files"]] == list(SIZES)
+    done = pull(hub, tmp_path, *PAIR, "--dry-run")
+    assert done.returncode == 0 and b"10.7 MB" in done.stderr and BIG_FILE.encode() in done.stderr
+    assert 0 < hub.served <= 4 * WINDOW
+    assert_nothing_kept(tmp_path)
+    assert not (tmp_path / "hf").exists()
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_an_incompatible_pair_costs_two_headers(hub, tmp_path, more):
+    hub.add(SMALL, {SMALL_FILE: with_other_words(tmp_path)})
+    done = pull(hub, tmp_path, *PAIR, *more)
+    assert (done.returncode, done.stdout) == (3, b"")
+    what, _ = complaint(done.stderr)
+    assert "token 300" in what
+    assert 0 < hub.served <= 2 * WINDOW
+    assert not (tmp_path / "hf").exists() and not (tmp_path / "config").exists()
+
+
+def test_what_lies_on_the_disk_is_compared_again(hub, inside, tmp_path):
+    """A draft whose header was altered on the way to look compatible: its file, checksum and all, is not."""
+    words = ggufs.gguf.GGUFReader(DRAFT).fields["tokenizer.ggml.tokens"]
+    place = words.data[300]
+    at = words.offset + sum(part.nbytes for part in words.parts[:place])
+    other = bytearray(DRAFT.read_bytes())
+    other[at] ^= 1
+    hub.add(SMALL, {SMALL_FILE: bytes(other)})
+    hub.alter(content(hub, SMALL_FILE, 1), at=at)
+    assert_refused(pull_here(*PAIR), 3, "token 300")
+    assert not list((tmp_path / "config").rglob("*.*"))
+
+
+def test_a_profile_is_pulled_by_its_name(hub, inside, tmp_path):
+    folder = tmp_path / "config" / "specdec" / "profiles"
+    folder.mkdir(parents=True)
+    (folder / "mine.yaml").write_text(f"target: {PAIR[1]}\ndraft: {PAIR[3]}\n")
+    assert_refused(run(PROMPT, "-p", "mine"), 4, "Download it: specdec pull mine")
+    assert pulled_here("mine")["run"] == "specdec run -p mine"
+    assert records(tmp_path) == ["mine"] and list(folder.iterdir()) == [folder / "mine.yaml"]
+    assert run_here("-p", "mine")["completion_tokens"] == 12
+    assert pulled_here("mine")["already"]
+
+
+def test_a_split_model_comes_in_all_its_parts(hub, inside, tmp_path):
+    whole = tmp_path / "parts" / "target-Q8_0.gguf"
+    whole.parent.mkdir()
+    whole.write_bytes(TARGET.read_bytes())
+    parts = ggufs.split(whole, whole.parent, max_tensors=25)
+    assert len(parts) > 2
+    hub.add("org/split-GGUF", {f"Q8_0/{part.name}": part for part in parts})
+    found = pulled_here("--target", "org/split-GGUF:Q8_0", *PAIR[2:], "--as", "halves")
+    total = sum(part.stat().st_size for part in parts) + SIZES[1]
+    assert found["downloaded"] == total
+    assert [file["name"] for file in found["target"]["files"]] == [f"Q8_0/{part.name}" for part in parts]
+    assert files(tmp_path) == sorted([SMALL_FILE, *(part.name for part in parts)])
+    assert run_here("-p", "halves")["text"] == run_here()["text"]
+
+
+def test_a_pull_that_was_killed_goes_on_where_it_stopped(hub, tmp_path):
+    process = begin_and_stall(hub, tmp_path, after=6_000_000)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert_nothing_kept(tmp_path)
+    there = begun(tmp_path)
+    assert there >= 5_000_000
+    early = specdec("run", PROMPT, "-m", PAIR[1], "--drafter", "none", env=environment(hub, tmp_path))
+    assert early.returncode == 4  # half a file is no model
+
+    hub.reset()
+    found = pulled(hub, tmp_path, *PAIR)
+    assert found["downloaded"] == sum(SIZES) - there
+    assert (weights(hub, BIG_FILE), weights(hub, SMALL_FILE)) == (SIZES[0] - there, SIZES[1])
+    assert Path(found["paths"]["target"]).read_bytes() == TARGET.read_bytes()
+
+
+def test_a_pull_that_was_killed_while_it_checked(hub, inside, tmp_path):
+    """All bytes are there, under the name of what is not yet known to be right."""
+    plan = pulled_here(*PAIR, "--dry-run")
+    for role, source in (("target", TARGET), ("draft", DRAFT)):
+        (file,) = plan[role]["remote"]["files"]
+        blobs = Path(file["path"]).parents[2] / "blobs"
+        blobs.mkdir(parents=True)
+        (blobs / f"{file['digest']}.incomplete").write_bytes(source.read_bytes())
+    hub.reset()
+    assert pulled_here(*PAIR)["downloaded"] == 0
+    assert weights(hub) == 0 and files(tmp_path) == [SMALL_FILE, BIG_FILE]
+
+
+def test_two_pulls_of_one_pair_at_once(hub, tmp_path):
+    hub.stall(content(hub, BIG_FILE, 2), seconds=60, after=5_000_000)
+    first = begin(hub, tmp_path, *PAIR)
+    wait_until(lambda: begun(tmp_path) > 4_000_000, first)
+    second = begin(hub, tmp_path, *PAIR)
+    seen = b""
+    while b"waiting" not in seen:  # it says so, and does not fetch the same bytes beside the first
+        seen += second.stderr.read1()
+    assert weights(hub) <= 5_000_000
+    there = begun(tmp_path)
+    first.kill()
+    first.communicate()
+    out, errors = second.communicate(timeout=20)
+    assert second.returncode == 0 and b"is ready" in out, errors.decode()
+    # The second goes on where the first was killed.
+    assert [request.range for request in hub.requests if request.file == f"{BIG}/{BIG_FILE}"][3] == f"bytes={there}-"
+    assert (records(tmp_path), files(tmp_path), begun(tmp_path)) == ([NAME], [SMALL_FILE, BIG_FILE], 0)
+
+
+def test_two_pulls_that_both_reach_the_end(hub, tmp_path):
+    hub.slow(content(hub, BIG_FILE, 3), 15_000_000)
+    both = [begin(hub, tmp_path, *PAIR, "--json") for _ in range(2)]
+    for process in both:
+        out, errors = process.communicate(timeout=20)
+        assert (process.returncode, errors) == (0, b"")
+        assert json.loads(out)["name"] == NAME
+    assert (weights(hub, BIG_FILE), weights(hub, SMALL_FILE)) == SIZES  # each once
+    assert (records(tmp_path), files(tmp_path), begun(tmp_path)) == ([NAME], [SMALL_FILE, BIG_FILE], 0)
+
+
+def test_a_server_without_ranges(hub, tmp_path):
+    """Of a header little more is read than it takes; a download begins again, and that is said."""
+    more = bytes(30_000_000)
+    hub.add(BIG, {BIG_FILE: TARGET.read_bytes() + more})
+    hub.ranges = False
+    plan = pulled(hub, tmp_path, *PAIR, "--dry-run")
+    assert "no ranges" in plan["notes"][0] and len(plan["notes"]) == 1
+    assert hub.served_of(BIG, BIG_FILE) < WINDOW + 6_000_000  # what two sockets hold
+    process = begin_and_stall(hub, tmp_path)
+    process.kill()
+    process.communicate()
+    hub.reset()
+    done = pull(hub, tmp_path, *PAIR)
+    assert done.returncode == 0 and b"no ranges" in done.stderr
+    whole = [request.sent for request in hub.requests if request.file == f"{BIG}/{BIG_FILE}"][-1]
+    assert whole == SIZES[0] + len(more)
+    (path,) = (tmp_path / "hf" / "hub").glob(f"models--*/snapshots/*/{BIG_FILE}")
+    assert path.stat().st_size == whole
+
+
+def test_without_the_network(hub, tmp_path):
+    offline = {"HF_HUB_OFFLINE": "1"}
+    refused(pull(hub, tmp_path, *PAIR, env=offline), tmp_path, "HF_HUB_OFFLINE", BIG)
+    assert hub.requests == []
+    assert not pulled(hub, tmp_path, *PAIR)["already"]
+    hub.close()
+    assert pulled(hub, tmp_path, *PAIR, env=offline)["already"]
+    assert pulled(hub, tmp_path, *PAIR)["already"]
+
+
+def test_a_symlinked_cache(hub, inside, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "hub").symlink_to(tmp_path / "elsewhere")
+    found = pulled_here(*PAIR)
+    assert Path(found["paths"]["target"]).resolve().is_relative_to(tmp_path / "elsewhere")
+    assert run_here("-p", NAME)["completion_tokens"] == 12
+    assert pulled_here(*PAIR)["already"]
+
+
+def test_a_file_whose_name_was_lost_is_found_by_its_content(hub, inside, tmp_path):
+    """The cache's link is gone, its blob is there: a pull mends that, and costs no weights."""
+    found = pulled_here(*PAIR)
+    Path(found["paths"]["target"]).unlink()
+    hub.reset()
+    assert pulled_here(*PAIR)["downloaded"] == 0
+    assert weights(hub) == 0
+    assert run_here("-p", NAME)["completion_tokens"] == 12
+
+
+def test_two_pairs_whose_files_have_the_same_names(hub, inside, tmp_path):
+    """As those of two uploaders have: the second must not pass for the first."""
+    pulled_here(*PAIR)
+    record = (tmp_path / "config" / "specdec" / "pulled" / f"{NAME}.json").read_bytes()
+    hub.add("other/target-GGUF", {BIG_FILE: TARGET.read_bytes() + struct.pack("<Q", 1)})
+    others = ("--target", "other/target-GGUF:Q4_K_M", *PAIR[2:])
+    assert_refused(pull_here(*others, "--as", NAME), 2, "--as", NAME)
+    second = pulled_here(*others)["name"]
+    assert second.startswith("other+") and second.endswith(NAME)
+    assert (tmp_path / "config" / "specdec" / "pulled" / f"{NAME}.json").read_bytes() == record
+    assert profiles.load(second).target == "other/target-GGUF:Q4_K_M"
+    assert pulled_here(*others)["already"] and records(tmp_path) == sorted([second, NAME])
+
+
+def test_a_name_that_is_another_pairs(hub, inside, tmp_path):
+    refused_here(tmp_path, "'demo'", args=(*PAIR, "--as", "demo"), code=2)

@@ -1,0 +1,343 @@
+"""Whatever can go wrong with a pull: two lines, the right exit code, and nothing half-recorded."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+
+import hub_pairs
+import pytest
+from driver import DRAFT, TARGET, complaint
+from hub_pairs import (
+    BIG,
+    BIG_FILE,
+    PAIR,
+    SIZES,
+    SMALL_FILE,
+    WINDOW,
+    assert_nothing_kept,
+    begun,
+    files,
+    here,
+    pull,
+    pull_here,
+    pulled,
+    pulled_here,
+    refused,
+    refused_here,
+    weights,
+)
+from hub_server import HubServer
+from huggingface_hub import constants
+
+
+@pytest.fixture
+def hub() -> Iterator[HubServer]:
+    with HubServer() as hub:
+        yield hub_pairs.publish(hub)
+
+
+@pytest.fixture
+def naps(monkeypatch, hub, tmp_path) -> list[float]:
+    """For pulls in this process: the waits that were asked for, none of which is waited."""
+    return here(monkeypatch, hub, tmp_path)
+
+
+def target(name: str) -> tuple[str, ...]:
+    return ("--target", name, *PAIR[2:])
+
+
+# --- names -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shelf(hub) -> HubServer:
+    """Repositories of all sorts."""
+    model = DRAFT.read_bytes()[:1000]
+    names = ("a-Q4_K_M.gguf", "b-Q4_K_M.gguf", "c-Q8_0.gguf", "mmproj-F16.gguf", "c-imatrix.gguf")
+    hub.add("org/many", dict.fromkeys(names, model))
+    hub.add("org/text", {"README.md": b"# None\n", "model.safetensors": b"{}"})
+    hub.add("org/part", {f"x-Q8_0-0000{i}-of-00003.gguf": model for i in (1, 3)})
+    hub.add("org/none", {"x-Q8_0.gguf": b"<!doctype html>" * 20_000})
+    return hub
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nobody/nothing:Q4_K_M", ["no repository nobody/nothing", "HF_TOKEN"]),
+        (f"{BIG}:Q2_K", ["no quantisation Q2_K", f"There are: {BIG}:Q4_K_M."]),
+        (f"{BIG}/other.gguf", ["no other.gguf", f"There are: {BIG}:Q4_K_M."]),
+        ("org/many:Q4_K_M", ["more than one", "org/many/a-Q4_K_M.gguf, org/many/b-Q4_K_M.gguf."]),
+        ("org/many", ["more than one", "org/many/a-Q4_K_M.gguf, org/many/b-Q4_K_M.gguf, org/many:Q8_0."]),
+        ("org/many:F16", ["no quantisation F16", "org/many:Q8_0"]),
+        ("org/text:Q8_0", ["no GGUF file"]),
+        ("org/part:Q8_0", ["lacks x-Q8_0-00002-of-00003.gguf"]),
+    ],
+)
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_what_is_not_on_the_hub(shelf, naps, tmp_path, name, says, role):
+    args = target(name) if role == "target" else (*PAIR[:2], "--draft", name)
+    refused_here(tmp_path, *says, args=args)
+    assert shelf.served <= WINDOW and naps == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x:Q4_K_M", "..", "/etc/passwd", "/etc/x.gguf", "org/../x:Q4_K_M", "org/..:Q4_K_M", "org/.x:Q4_K_M",
+        "org/name/../../x.gguf", "org/name//etc/x.gguf", "org/name/./x.gguf", "org/name\\..\\x.gguf", "org/name:",
+        "org/name:../x", "a/b/c", "org/na me:Q4_K_M", "org/name:Q4_K_M\n", "org/n\0:Q4_K_M", "https://huggingface.co/o/n",
+        "no-such-file.gguf", "x" * 5000, "org/" + "n" * 300 + ":Q8_0", "~/x.gguf", "-",
+    ],
+)  # fmt: skip
+def test_names_that_are_none(hub, naps, tmp_path, name):
+    refused_here(tmp_path, args=(*PAIR[:2], f"--draft={name}"))
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/b", ".", "..", "x" * 300, "x.gguf", "a\0b", "a b"])
+def test_names_that_no_pair_can_have(hub, naps, tmp_path, name):
+    result = pull_here(*PAIR, "--as", name)
+    complaint(result.stderr)
+    assert result.exit_code == 2 and hub.requests == []
+    assert_nothing_kept(tmp_path)
+
+
+@pytest.mark.parametrize("args", [(), ("demo", *PAIR), ("--draft", PAIR[3]), ("demo", "--as", "x")])
+def test_what_makes_no_sense(hub, naps, tmp_path, args):
+    refused_here(tmp_path, args=args, code=2)
+
+
+@pytest.mark.parametrize("name", ["no-such-profile", "../demo", "/etc/passwd", "x" * 5000])
+def test_a_profile_that_is_not_there(hub, naps, tmp_path, name):
+    refused_here(tmp_path, "no profile", args=(name,), code=1)
+
+
+def test_the_bundled_pair_needs_no_hub(hub, naps, tmp_path):
+    assert pulled_here("demo")["already"] and hub.requests == []
+    assert_nothing_kept(tmp_path)
+
+
+def test_a_file_that_is_no_model(shelf, naps, tmp_path):
+    refused_here(tmp_path, "not a GGUF", args=target("org/none:Q8_0"), code=1)
+    assert 0 < shelf.served <= WINDOW
+
+
+# --- rights ------------------------------------------------------------------------------------------------------
+
+
+def test_gated(hub, monkeypatch, naps, tmp_path):
+    hub.add(BIG, {BIG_FILE: TARGET}, gated="manual")
+    refused_here(tmp_path, "gated", "HF_TOKEN", f"{hub.endpoint}/{BIG}")
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    refused_here(tmp_path, "gated", "Accept it")
+    hub.granted.add(BIG)
+    pulled_here()
+
+
+def test_private(hub, monkeypatch, naps, tmp_path):
+    hub.add(BIG, {BIG_FILE: TARGET}, private=True)
+    refused_here(tmp_path, "private", "HF_TOKEN")
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    pulled_here()
+
+
+@pytest.mark.parametrize("token", ["hf_wrong", "no token", "hf_é", "a\nb"])
+def test_a_bad_token(hub, monkeypatch, naps, tmp_path, token):
+    monkeypatch.setenv("HF_TOKEN", token)
+    refused_here(tmp_path, "HF_TOKEN")
+
+
+# --- no Hub ------------------------------------------------------------------------------------------------------
+
+
+def at(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}")
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:1", "http://no-such-host.invalid", "nonsense", "http://[", ""])
+def test_no_network(hub, monkeypatch, naps, tmp_path, endpoint):
+    at(monkeypatch, endpoint)
+    refused_here(tmp_path, "HF_ENDPOINT")
+    assert naps == []  # waiting would not mend it
+
+
+@pytest.mark.parametrize(
+    "body", [b"<!doctype html><p>Log in to the wireless network", b"", b"[]", b"null", b'{"a": 1}']
+)
+def test_something_else_answers_in_the_hubs_place(hub, monkeypatch, naps, tmp_path, body):
+    class Portal(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Portal) as portal:
+        Thread(target=portal.serve_forever, args=(0.02,), daemon=True).start()
+        at(monkeypatch, f"http://127.0.0.1:{portal.server_port}")
+        refused_here(tmp_path)
+        portal.shutdown()
+
+
+# --- the disk ----------------------------------------------------------------------------------------------------
+
+
+def test_a_disk_that_is_full_before(hub, naps, tmp_path):
+    """A petabyte, of which there is the first megabyte."""
+    file = hub.repos[BIG].commits[hub.repos[BIG].main][BIG_FILE]
+    hub.repos[BIG].commits[hub.repos[BIG].main][BIG_FILE] = replace(file, size=10**15)
+    refused_here(tmp_path, "1,000,00", "GB are free", "HF_HOME")
+    assert weights(hub) == 0 and not (tmp_path / "hf").exists()
+
+
+def test_a_disk_that_is_full_during(hub, naps, tmp_path):
+    plan = pulled_here(*PAIR, "--dry-run")
+    (file,) = plan["target"]["remote"]["files"]
+    blobs = Path(file["path"]).parents[2] / "blobs"
+    blobs.mkdir(parents=True)
+    partial = blobs / f"{file['digest']}.incomplete"
+    partial.symlink_to("/dev/full")
+    refused_here(tmp_path, "is full", "HF_HOME")
+    partial.unlink()
+    pulled_here()
+
+
+def test_a_disk_that_takes_no_file_so_large(hub, tmp_path):
+    """As FAT does not; what it did take is gone on from elsewhere."""
+    most = 3 << 20
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+    refused(pull(hub, tmp_path, *PAIR, preexec_fn=limit), tmp_path, "HF_HOME")
+    assert begun(tmp_path) == most
+    hub.reset()
+    assert pulled(hub, tmp_path, *PAIR)["downloaded"] == sum(SIZES) - most
+    assert weights(hub, BIG_FILE) == SIZES[0] - most
+
+
+def obey_modes() -> None:
+    """For a process about to start: root, too, may write only where a folder's mode says so."""
+    if os.geteuid() == 0:
+        for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+            ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+
+
+@pytest.mark.parametrize("mode", [0o555, 0o000])
+def test_a_cache_that_cannot_be_written(hub, tmp_path, mode):
+    cache = tmp_path / "hf" / "hub"
+    cache.mkdir(parents=True)
+    cache.chmod(mode)
+    done = pull(hub, tmp_path, *PAIR, preexec_fn=obey_modes)
+    cache.chmod(0o755)
+    refused(done, tmp_path, str(cache), "HF_HOME")
+    assert weights(hub) == 0
+
+
+def test_a_read_only_cache_that_has_the_pair(hub, tmp_path):
+    """As of a whole machine: somebody else filled it."""
+    pulled(hub, tmp_path, *PAIR)
+    folders = [path for path in (tmp_path / "hf").rglob("*") if path.is_dir() and not path.is_symlink()]
+    for path in folders:
+        path.chmod(0o555)
+    hub.reset()
+    done = pull(hub, tmp_path, *PAIR, "--json", env={"XDG_CONFIG_HOME": str(tmp_path / "other")}, preexec_fn=obey_modes)
+    for path in folders:
+        path.chmod(0o755)
+    assert done.returncode == 0 and json.loads(done.stdout)["downloaded"] == 0, done.stderr
+    assert weights(hub) == 0
+
+
+@pytest.mark.parametrize("place", ["hf", "hf/hub"])
+def test_a_file_in_the_caches_place(hub, naps, tmp_path, place):
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    (tmp_path / place).write_text("in the way")
+    refused_here(tmp_path, "HF_HOME")
+
+
+def test_a_record_that_cannot_be_written(hub, naps, tmp_path):
+    config = tmp_path / "config" / "specdec"
+    config.mkdir(parents=True)
+    (config / "pulled").write_text("in the way")
+    result = pull_here(*PAIR)
+    assert result.exit_code in (1, 4) and "pulled" in complaint(result.stderr)[0]
+    assert [path.name for path in config.rglob("*") if path.is_file()] == ["pulled"]  # no profile without its record
+    (config / "pulled").unlink()
+    assert weights(hub) == 0, "found out before the gigabytes"
+    pulled_here(*PAIR)
+
+
+# --- a Hub that lies ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../../../x-Q4_K_M.gguf", "/tmp/x-Q4_K_M.gguf", "a/../../x-Q4_K_M.gguf", "..\\..\\x-Q4_K_M.gguf",
+     "./x-Q4_K_M.gguf", "a//x-Q4_K_M.gguf"],
+)  # fmt: skip
+def test_files_that_would_lie_outside(hub, naps, tmp_path, name):
+    hub.add(BIG, {name: TARGET})
+    before = set(tmp_path.rglob("*"))
+    refused_here(tmp_path, "no GGUF file", args=target(BIG))
+    assert hub.served == 0 and set(tmp_path.rglob("*")) == before
+    hub.add(BIG, {name: TARGET, BIG_FILE: TARGET})
+    assert pulled_here(*PAIR)["target"]["files"][0]["name"] == BIG_FILE
+    assert files(tmp_path) == [SMALL_FILE, BIG_FILE]
+
+
+EVIL = "../../../../evil"
+LISTINGS = {
+    "commit": {"sha": EVIL},
+    "no commit": {"sha": None},
+    "digest": {"siblings": [{"rfilename": BIG_FILE, "lfs": {"sha256": EVIL, "size": 9632928, "pointerSize": 1}}]},
+    "git's digest": {"siblings": [{"rfilename": BIG_FILE, "size": 9632928, "blobId": EVIL}]},
+    "no digest": {"siblings": [{"rfilename": BIG_FILE, "size": 9632928}]},
+    "no size": {"siblings": [{"rfilename": BIG_FILE, "blobId": "0" * 40}]},
+    "negative": {"siblings": [{"rfilename": BIG_FILE, "blobId": "0" * 40, "size": -5}]},
+    "text for a size": {"siblings": [{"rfilename": BIG_FILE, "blobId": "0" * 40, "size": "many"}]},
+    "endless": {"siblings": [{"rfilename": BIG_FILE, "blobId": "0" * 40, "size": 10**40}]},
+    "long": {"siblings": [{"rfilename": "x" * 300 + "-Q4_K_M.gguf", "blobId": "0" * 40, "size": 5}]},
+    "null byte": {"siblings": [{"rfilename": "x\0-Q4_K_M.gguf", "blobId": "0" * 40, "size": 5}]},
+    "escape": {"siblings": [{"rfilename": "\x1b[2J-Q4_K_M.gguf", "blobId": "0" * 40, "size": 5}]},
+    "a number for a name": {"siblings": [{"rfilename": 5, "blobId": "0" * 40, "size": 5}]},
+    "no name": {"siblings": [{"blobId": "0" * 40, "size": 5}]},
+    "no files": {"siblings": None},
+    "no list": {"siblings": 5},
+    "no objects": {"siblings": ["x-Q4_K_M.gguf"]},
+    "no card": {"cardData": 5},
+}
+
+
+@pytest.mark.parametrize("kind", LISTINGS)
+def test_a_listing_that_cannot_be_right(hub, naps, tmp_path, kind):
+    info = hub.repos[BIG].info
+    hub.repos[BIG].info = lambda *args, **options: info(*args, **options) | LISTINGS[kind]
+    if kind == "no card":
+        assert pull_here(*PAIR).exit_code in (0, 4)
+        return
+    text = refused_here(tmp_path)
+    assert "\x1b" not in text
+    assert not (tmp_path / "hf").exists() and not list(tmp_path.parent.glob("evil*"))
+
+
+def test_a_file_whose_name_is_no_pairs(hub, naps, tmp_path):
+    """Not a path, but not a name for a pair either: one can be given."""
+    hub.add(BIG, {"my model (new) Q4_K_M.gguf": TARGET, "-m-Q8_0.gguf": TARGET})
+    for name in (f"{BIG}/my model (new) Q4_K_M.gguf", f"{BIG}:Q8_0"):
+        refused_here(tmp_path, "--as", args=target(name), code=2)
+        assert pulled_here(*target(name), "--as", f"mine{len(name)}")["already"] is False
+        for path in [path for path in tmp_path.rglob("*") if path.is_file() or path.is_symlink()]:
+            path.unlink()

@@ -1,0 +1,291 @@
+"""`specdec ls`, `show` and `rm`: what is there, what is known of it, and what is taken away."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+
+import pytest
+from driver import DRAFT, ESCAPE, TARGET, assert_refused, read_terminal, specdec, start
+from hub_pairs import NAME, PAIR, SIZES, SMALL, environment, files, here, publish, pull_here, records
+from hub_server import HubServer
+from typer.testing import CliRunner
+
+from specdec_cli.cli.app import app
+from specdec_cli.models import pairs, profiles, speeds
+from specdec_cli.models.hub.repository import RemoteFile, RemoteModel
+
+OTHER = ("--target", f"{SMALL}:Q8_0", "--draft", f"{SMALL}:Q8_0")
+"""A pair that has the draft in common with PAIR."""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A Hub with the bundled pair, which has been pulled in this process."""
+    with HubServer() as hub:
+        here(monkeypatch, publish(hub), tmp_path)
+        assert pull_here(*PAIR).exit_code == 0
+        yield hub
+
+
+def command(*args):
+    return CliRunner().invoke(app, list(map(str, args)))
+
+
+def shown(*args) -> str:
+    done = command(*args)
+    assert (done.exit_code, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+def told(*args):
+    text = shown(*args, "--json")
+    assert text.count("\n") == 1
+    return json.loads(text)
+
+
+def row(name: str, *args):
+    (found,) = (row for row in told("ls", *args)["pairs"] if row["name"] == name)
+    return found
+
+
+def own_profile(name: str, text: str):
+    folder = profiles.config_dir() / "profiles"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.yaml").write_text(text)
+    return folder
+
+
+# --- ls ---
+
+
+def test_every_pair_has_a_line():
+    lines = shown("ls").splitlines()
+    assert lines[0].split() == ["name", "for", "size", "here", "speedup", "what"]
+    assert [line.split()[0] for line in lines[1:] if line and line.split()[0] in profiles.names()] != []
+    assert {line.split()[0] for line in lines[1:-2]} == set(profiles.names())
+    assert max(map(len, lines)) <= 80
+    assert "specdec pull" in lines[-1] and "specdec show" in lines[-1]
+    assert [line.split()[3] for line in lines if line.startswith("demo ")] == ["yes"]
+
+
+def test_as_json_with_sizes():
+    result = told("ls")
+    assert set(result) == {"pairs", "cache", "notes"} and result["notes"] == []
+    demo, *rest = result["pairs"]
+    assert (demo["name"], demo["here"], demo["size"]) == ("demo", "yes", sum(SIZES))
+    assert demo["paths"] == [str(TARGET), str(DRAFT)] and demo["speed"] is None
+    assert {row["here"] for row in rest} == {"no"}
+    order = [(row["fits_gb"], row["size"], row["name"]) for row in rest]
+    assert order == sorted(order)  # the smallest machines first
+    qwen = row("qwen3-8b")
+    assert qwen["size"] == profiles.load("qwen3-8b").download_gb * 1e9 and qwen["paths"] == [None, None]
+
+
+def test_only_what_is_here():
+    own_profile("mine", f"target: {TARGET}\ndraft: absent.gguf\n")
+    own_profile("alone", f"target: {TARGET}\n")
+    assert {found["name"] for found in told("ls", "--here")["pairs"]} == {"demo", "alone"}
+    assert (row("mine")["here"], row("mine")["size"]) == ("in part", None)
+    assert row("alone")["size"] == SIZES[0]
+    assert "qwen" not in shown("ls", "--here")
+
+
+@pytest.mark.parametrize(
+    "broken", ["target: [1\n", "draft: x\n", "target: x\nlicense: MIT\n", "target: x\ndownload_gb: .inf\n"]
+)
+def test_a_broken_profile_is_noted_and_hides_no_other(broken):
+    own_profile("broken", broken)
+    result = told("ls")
+    assert len(result["pairs"]) == len(profiles.names()) - 1
+    (note,) = result["notes"]
+    assert "broken.yaml" in note
+    assert "note: " in shown("ls") and "demo" in shown("ls")
+
+
+def test_a_profile_of_the_users_overrides():
+    own_profile("demo", "target: org/t:Q8_0\ndraft: org/d:Q8_0\ndescription: my own\nfits_gb: 3.5\n")
+    found = row("demo")
+    assert (found["description"], found["here"], found["fits_gb"]) == ("my own", "no", 3.5)
+    assert "my own" in shown("ls") and "3.5 GB" in shown("ls")
+    assert "demo (your own)" in shown("show", "demo")
+
+
+# --- the last measured speedup ---
+
+
+def test_a_comparison_leaves_its_speedup():
+    done = command("compare", "-k", "3", "-n", "8", "--repeat", "2", "--json", "def f(", "class A:")
+    assert done.exit_code == 0, done.stderr
+    (summary,) = (
+        found for found in json.loads(done.stdout)["summaries"] if found["category"] == "all" and found["speedup"]
+    )
+    speed = row("demo")["speed"]
+    assert speed["speedup"] == summary["speedup"]["mean"] and speed["settings"] == "k=3"
+    assert (speed["low"], speed["high"]) == (summary["speedup"]["low"], summary["speedup"]["high"])
+    (line,) = (line for line in shown("ls").splitlines() if line.startswith("demo "))
+    assert line.split()[4] == f"{speed['speedup']:.2f}x"
+    assert f"{speed['speedup']:.2f}x" in shown("show", "demo") and "k=3" in shown("show", "demo")
+
+
+def test_the_last_measurement_counts_and_survives_no_change_of_a_file(tmp_path):
+    target, draft = tmp_path / "t.gguf", tmp_path / "d.gguf"
+    for path in (target, draft):
+        path.write_bytes(b"x")
+    own_profile("mine", f"target: {target}\ndraft: {draft}\n")
+    assert row("mine")["speed"] is None
+    speeds.keep(target, draft, speeds.Speed(1.5, 1.4, 1.6, "k=2", "2026-01-01"))
+    speeds.keep(target, draft, speeds.Speed(0.25, None, None, "k=3", "2026-01-02"))
+    assert row("mine")["speed"] == {"speedup": 0.25, "low": None, "high": None, "settings": "k=3", "when": "2026-01-02"}
+    assert "0.25x, k=3, 2026-01-02" in " ".join(shown("show", "mine").split())
+    target.write_bytes(b"another model")
+    assert row("mine")["speed"] is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "[]", "null", "{}", '"x"', '{"speedup": 1}', "[" * 9999),
+        '{"speedup": "fast", "low": 1, "high": 2, "settings": "k=3", "when": "now"}',
+        '{"speedup": null, "low": 1, "high": 2, "settings": "k=3", "when": "now"}',
+        '{"speedup": 1.5, "low": "1", "high": [2], "settings": "k=3", "when": "now"}',
+    ],
+)
+def test_a_damaged_measurement_is_none(tmp_path, content):
+    speeds.keep(TARGET, DRAFT, speeds.Speed(1.5, 1.4, 1.6, "k=3", "2026-01-01"))
+    (path,) = (profiles.config_dir() / "tuned").glob("*.speed.json")
+    path.write_text(content)
+    assert row("demo")["speed"] is None
+    assert shown("ls", "--here") and shown("show", "demo")
+
+
+def test_a_measurement_that_cannot_be_kept_is_no_error(tmp_path):
+    (profiles.config_dir()).mkdir(parents=True)
+    (profiles.config_dir() / "tuned").write_text("a file")
+    speeds.keep(TARGET, DRAFT, speeds.Speed(1.5, None, None, "k=3", "2026-01-01"))
+    speeds.keep(tmp_path / "gone.gguf", DRAFT, speeds.Speed(1.5, None, None, "k=3", "2026-01-01"))
+    assert speeds.last(TARGET, DRAFT) is None
+
+
+# --- show ---
+
+
+@pytest.mark.parametrize("name", ["qwen3-8b", "llama-3.3-70b", "gemma-3-27b"])
+def test_all_that_is_known_of_a_pair(name):
+    text, profile = "".join(shown("show", name).split()), profiles.load(name)
+    for part in (profile.target, profile.draft, profile.why, profile.licence, profile.verified, *profile.sources):
+        assert "".join(part.split()) in text
+    assert f"{profile.download_gb:g}GB" in text and f"{profile.memory_gb:g}GB" in text
+    assert all(f"{key}{value}" in text for key, value in profile.settings.items())
+    assert f"specdecpull{name}" in text and "specdecrun" not in text
+    result = told("show", name)
+    assert (result["why"], result["sources"], result["here"]) == (profile.why, profile.sources, "no")
+
+
+def test_of_a_gated_pair_it_is_said():
+    own_profile("mine", "target: org/t:Q8_0\ngated: true\nlicence: gemma\n")
+    assert "gemma (gated" in shown("show", "mine") and "gated" not in shown("show", "qwen3-8b")
+
+
+def test_the_bundled_pair_runs_as_it_is():
+    assert 'specdec run -p demo "..."' in shown("show", "demo")
+
+
+def test_a_name_of_no_pair():
+    assert_refused(command("show", "qwen3-8"), 1, "no profile 'qwen3-8'", "'qwen3-8b'")
+    assert_refused(command("show", "../demo", "--json"), 1, "no profile")
+
+
+@pytest.mark.parametrize("value", ["2026-01-01", "!!set {a}", "!!binary aGk=", "{1: 2}", "[x]"])
+def test_settings_that_make_no_sense_are_told_before_anything_runs(value):
+    own_profile("mine", f"target: x.gguf\nsettings:\n  temp: {value}\n")
+    assert_refused(command("show", "mine"), 2, "temp", "not a number")
+    own_profile("mine", "target: x.gguf\nsettings:\n  tmep: 1\n")
+    assert_refused(command("show", "mine"), 2, "tmep", "'temp'")
+
+
+# --- rm ---
+
+
+def test_a_pair_comes_and_goes(hub, tmp_path):
+    found = row(NAME)
+    assert (found["here"], found["size"]) == ("yes", sum(SIZES)) and found["pulled"]
+    assert found["paths"][0].endswith("target-Q4_K_M.gguf")
+    assert "specdec run -p" in shown("show", NAME) and "pulled 2" in shown("show", NAME)
+    assert shown("rm", NAME, "--yes") == f"{NAME} is removed: 10.7 MB freed.\n"
+    assert files(tmp_path) == records(tmp_path) == [] and NAME not in profiles.names()
+    assert not [path for path in (tmp_path / "hf").rglob("*") if path.is_file() and path.stat().st_size > 1000]
+    assert_refused(command("rm", NAME, "--yes"), 1, "no pair", "brought none yet")
+
+
+def test_files_that_another_pair_uses_stay(hub, tmp_path):
+    assert pull_here(*OTHER, "--as", "other").exit_code == 0
+    assert told("rm", NAME, "--yes") == {"name": NAME, "freed": SIZES[0], "kept": ["draft-Q8_0.gguf"]}
+    assert records(tmp_path) == ["other"] and files(tmp_path) == ["draft-Q8_0.gguf"]
+    assert row("other")["here"] == "yes"
+    assert pull_here(*PAIR).exit_code == 0
+    done = shown("rm", "other", "-y")
+    assert "0 B freed" in done and "Kept for another pair: draft-Q8_0.gguf" in done
+    assert row(NAME)["here"] == "yes"
+
+
+def test_without_being_asked_nothing_goes(hub, tmp_path):
+    for args in ((NAME,), (NAME, "--json")):
+        assert_refused(command("rm", *args), 2, "--yes")
+    assert records(tmp_path) == [NAME] and len(files(tmp_path)) == 2
+    assert_refused(command("rm", NAME[:-1], "--yes"), 1, f"no pair {NAME[:-1]!r}", f"Did you mean {NAME!r}?")
+    assert_refused(command("rm", "qwen3-8b", "--yes"), 1, "no pair", NAME)
+
+
+@pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"\n", 1), (b"\x03", 130)])
+def test_on_a_terminal_it_asks(hub, tmp_path, answer, code):
+    env = environment(hub, tmp_path)
+    main, side = pty.openpty()
+    process = start("rm", NAME, stdin=side, stdout=side, stderr=side, env=env, start_new_session=True, preexec_fn=own)
+    os.close(side)
+    question = read_terminal(main, until=b"]:").decode()
+    assert NAME in question and "10.7 MB" in question
+    os.write(main, answer)
+    read_terminal(main)
+    assert process.wait(10) == code
+    assert files(tmp_path) == ([] if code == 0 else ["draft-Q8_0.gguf", "target-Q4_K_M.gguf"])
+    os.close(main)
+
+
+def own():
+    """Make the pseudo-terminal the process's own, so that its Ctrl-C is a signal."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def test_a_damaged_record_is_told(hub, tmp_path):
+    record = profiles.config_dir() / "pulled" / f"{NAME}.json"
+    record.write_text("{")
+    assert_refused(command("rm", NAME, "--yes"), 1, "cannot read", f"specdec pull {NAME}")
+    done = command("ls")
+    assert done.exit_code == 0 and "demo" in done.stdout and f"{NAME}.json" in "".join(done.stdout.split())
+
+
+def test_no_file_name_moves_the_cursor():
+    """What a repository calls its files is somebody else's choice."""
+    for evil in (ESCAPE + "[2J", "\u202e", "\0", "\n"):
+        draft = RemoteModel("org/d", "org/d", "c" * 40, (RemoteFile(f"d-{evil}.gguf", 5, "a" * 64),))
+        pairs.save(pairs.PulledPair("one", draft, None, "alone", "2026-01-01"))
+        done = command("rm", "one", "--yes")
+        assert done.exit_code == 1 and "impossible names" in done.stderr
+        assert evil not in done.stderr.replace("\n", "", 2)
+
+
+def test_commands_are_quick_and_quiet_without_a_cache(tmp_path):
+    done = specdec("ls", "--here", env={**os.environ, "HF_HOME": str(tmp_path / "none"), "HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0 and b"demo" in done.stdout and done.stderr == b""
+    assert not (tmp_path / "none").exists()

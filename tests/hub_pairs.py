@@ -1,0 +1,194 @@
+"""The bundled pair on a Hub on loopback, and `specdec pull` asked for it: as a process of its own, or in this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import ggufs
+import pytest
+from driver import DRAFT, TARGET, complaint, specdec, start
+from hub_server import HubServer, Repo, Request
+from typer.testing import CliRunner
+
+from specdec_cli.cli.app import app
+from specdec_cli.models.gguf import read_header
+
+BIG, SMALL = "org/target-GGUF", "org/draft-GGUF"
+BIG_FILE, SMALL_FILE = "target-Q4_K_M.gguf", "draft-Q8_0.gguf"
+PAIR = ("--target", f"{BIG}:Q4_K_M", "--draft", f"{SMALL}:Q8_0")
+NAME = "target-Q4_K_M+draft-Q8_0"
+SIZES = TARGET.stat().st_size, DRAFT.stat().st_size
+WINDOW = 256 << 10
+"""What the header of either costs at most: one request, of whose answer no more is read than is needed."""
+
+
+def publish(hub: HubServer) -> HubServer:
+    for name, repo in _repos().items():
+        hub.repos[name] = replace(repo, commits={commit: dict(files) for commit, files in repo.commits.items()})
+    return hub
+
+
+@cache
+def _repos() -> dict[str, Repo]:
+    """Read and hashed once for all tests."""
+    with HubServer() as hub:
+        hub.add(BIG, {BIG_FILE: TARGET, "README.md": b"# Big\n"})
+        hub.add(SMALL, {SMALL_FILE: DRAFT})
+        return hub.repos
+
+
+def with_other_words(folder: Path) -> Path:
+    """A draft of whose tokenizer one token, number 300, is another."""
+    size = len(read_header(DRAFT).metadata["tokenizer.ggml.tokens"].values[300])
+    return ggufs.with_token(DRAFT, folder / "other.gguf", 300, b"~" * size)
+
+
+def environment(hub: HubServer, folder: Path, **more: str) -> dict[str, str]:
+    """For a process: this Hub, a cache in `folder`, and nobody's token."""
+    own = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(folder / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    own |= {"XDG_CONFIG_HOME": str(folder / "config"), "NO_PROXY": "127.0.0.1,localhost", "TERM": "xterm"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+    return kept | own | more
+
+
+def pull(
+    hub: HubServer, folder: Path, *args: object, env: dict[str, str] | None = None, **options: Any
+) -> subprocess.CompletedProcess[bytes]:
+    return specdec("pull", *args, env=environment(hub, folder, **(env or {})), **options)
+
+
+def pulled(hub: HubServer, folder: Path, *args: object, env: dict[str, str] | None = None) -> dict[str, Any]:
+    """What a pull that succeeds says of itself."""
+    done = pull(hub, folder, *args, "--json", env=env)
+    assert (done.returncode, done.stderr) == (0, b""), done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+def begin(hub: HubServer, folder: Path, *args: object, **options: Any) -> subprocess.Popen[bytes]:
+    return start("pull", *args, env=environment(hub, folder), **options)
+
+
+def here(monkeypatch: pytest.MonkeyPatch, hub: HubServer, folder: Path) -> list[float]:
+    """Turn this process's huggingface_hub to a Hub and a cache of a test's own. The waits given are not waited."""
+    from huggingface_hub import constants
+
+    for name in [name for name in os.environ if name.startswith(("HF_", "HUGGING"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
+    template = f"{hub.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder / "hf" / "hub"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(folder / "hf" / "token"))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", constants.DOWNLOAD_CHUNK_SIZE)  # specdec sets it
+    naps: list[float] = []
+    monkeypatch.setattr(time, "sleep", naps.append)
+    _leave_proxies()
+    return naps
+
+
+@cache
+def _leave_proxies() -> None:
+    """What was opened before may go through one. Once is enough: opening anew takes its time."""
+    from huggingface_hub import close_session
+
+    close_session()
+
+
+def pull_here(*args: object) -> Any:
+    return CliRunner().invoke(app, ["pull", *map(str, args), "--json"])
+
+
+def pulled_here(*args: object) -> dict[str, Any]:
+    result = pull_here(*(args or PAIR))
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def refused_here(folder: Path, *says: str, args: tuple[object, ...] = PAIR, code: int = 4) -> str:
+    """A pull in this process that fails: its two lines, and nothing left that looks like a pair."""
+    result = pull_here(*args)
+    assert isinstance(result.exception, SystemExit), repr(result.exception)
+    text = "\n".join(complaint(result.stderr))
+    assert (result.exit_code, result.stdout) == (code, ""), text
+    assert all(part in text for part in says), text
+    assert_nothing_kept(folder)
+    return text
+
+
+def refused(done: subprocess.CompletedProcess[bytes], folder: Path, *says: str, code: int = 4) -> str:
+    """The same for a pull in a process of its own; without --json, what it had to say before comes first."""
+    text = "\n".join(complaint("\n".join(done.stderr.decode().splitlines()[-2:])))
+    assert b"Traceback" not in done.stderr
+    assert (done.returncode, done.stdout) == (code, b""), text
+    assert all(part in text for part in says), text
+    assert_nothing_kept(folder)
+    return text
+
+
+def assert_nothing_kept(folder: Path) -> None:
+    """No record, no profile, and in the cache no file that anything would take for a model."""
+    config = folder / "config"
+    assert [path for path in config.rglob("*") if path.is_file()] == []
+    assert files(folder) == []
+
+
+def files(folder: Path) -> list[str]:
+    """The models in the cache, as whoever uses them finds them."""
+    return sorted(path.name for path in (folder / "hf" / "hub").glob("models--*/snapshots/*/**/*.gguf"))
+
+
+def records(folder: Path) -> list[str]:
+    return sorted(path.stem for path in (folder / "config" / "specdec" / "pulled").iterdir())
+
+
+def begun(folder: Path) -> int:
+    """Bytes of an unfinished download."""
+    return sum(path.stat().st_size for path in (folder / "hf" / "hub").glob("models--*/blobs/*.incomplete"))
+
+
+def of_header(request: Request) -> bool:
+    """Headers are asked for in windows, weights to the end of the file."""
+    return request.range is not None and not request.range.endswith("-")
+
+
+def weights(hub: HubServer, name: str = "") -> int:
+    """Bytes served of a file, or of all, but for those asked for as a header."""
+    found = [request for request in hub.requests if request.file and request.file.endswith(name)]
+    return sum(request.sent for request in found if not of_header(request))
+
+
+def content(hub: HubServer, name: str, number: int = 2, times: int = 1) -> Callable[[str], bool]:
+    """A judge of requests for a file's content, from the so-many-th on: the first is for its header."""
+
+    def judge(line: str) -> bool:
+        asked = [entry.request.path for entry in hub.log if entry.request.method == "GET"]
+        count = sum(path.startswith("/cdn/") and path.endswith(name) for path in asked)
+        return line.startswith("GET /cdn/") and line.endswith(name) and number <= count < number + times
+
+    return judge
+
+
+def wait_until(condition: Callable[[], object], process: subprocess.Popen[bytes] | None = None) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline and (process is None or process.poll() is None)
+        time.sleep(0.01)
+
+
+def begin_and_stall(hub: HubServer, folder: Path, after: int = 5_000_000, **options: Any) -> subprocess.Popen[bytes]:
+    """A pull that has some of the target's weights on the disk, and gets no more."""
+    hub.stall(content(hub, BIG_FILE), seconds=60, after=after)
+    process = begin(hub, folder, *PAIR, **options)
+    wait_until(lambda: begun(folder) >= after - (1 << 20), process)
+    return process

@@ -1,0 +1,200 @@
+"""What headers alone say of a pair: its sizes, its memory, where that fits, and whether it is likely to pay."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_cli.models.assessment import Room, assess, place_of, side_of
+from specdec_cli.models.gguf import Header, Tensor, read_header
+from specdec_cli.models.memory import cache_bytes
+
+GB = 1000**3
+ROOM = Room(0, 64 * GB)
+PLACES = ("gpu", "both", "main", "none")
+"""From best to worst."""
+
+
+def model(params=1000, name="m.gguf", experts=0, drop=(), **settings) -> Header:
+    """A header of so many parameters, `experts` of them in experts."""
+    known = {
+        "block_count": 2,
+        "context_length": 8192,
+        "attention.head_count": 4,
+        "embedding_length": 64,
+        **{key.replace("__", "."): value for key, value in settings.items()},
+    }
+    tensors = [Tensor("blk.0.ffn_up.weight", (params - experts,), "Q8_0", 0, params)]
+    if experts:
+        tensors.append(Tensor("blk.0.ffn_up_exps.weight", (experts,), "Q8_0", params, experts))
+    metadata = {"general.architecture": "llama", "general.file_type": 7}
+    metadata |= {f"llama.{key}": value for key, value in known.items() if key not in drop}
+    return Header(name, 3, metadata, tuple(tensors), 0, params * 10)
+
+
+def opinions(target, draft, n_ctx=4096, room=ROOM) -> str:
+    return "\n".join(assess(target, draft, n_ctx, room).opinions)
+
+
+def test_what_headers_say():
+    found = assess(model(1000), model(50, "d.gguf", context_length=2048), 1024, ROOM)
+    assert found.ratio == 0.05
+    target, draft = found.target, found.draft
+    assert (target.name, target.architecture, target.quantisation, target.n_params) == ("m.gguf", "llama", "Q8_0", 1000)
+    assert (target.n_layers, target.n_ctx_train, draft.n_ctx_train) == (2, 8192, 2048)
+    assert (target.size, draft.size) == (10_000, 500)
+    # f16 keys and values of two layers, each as wide as the model
+    assert target.cache == draft.cache == 1024 * 2 * (64 + 64) * 2
+    assert found.needs == target.memory + draft.memory
+    assert target.size + target.cache < target.memory < target.size + target.cache + GB
+
+
+def test_as_json():
+    found = assess(model(1000), model(50), 1024, Room(5, None)).to_json()
+    assert json.loads(json.dumps(found)) == found
+    assert set(found) == {"target", "draft", "n_ctx", "ratio", "memory", "opinions"}
+    assert found["memory"]["needed"] == found["target"]["memory"] + found["draft"]["memory"]
+    assert (found["memory"]["gpu"], found["memory"]["main"], found["memory"]["fits"]) == (5, None, "unknown")
+    assert {"n_params", "n_active_params", "quantisation", "n_ctx_train", "size", "cache"} < set(found["draft"])
+
+
+def test_no_more_context_is_counted_than_a_model_was_trained_on():
+    header = model(context_length=2048)
+    caches = [side_of(header, n_ctx).cache for n_ctx in (1024, 2048, 4096, 10**9)]
+    assert caches == [cache_bytes(header, 1024), *[cache_bytes(header, 2048)] * 3]
+    assert side_of(model(drop=["context_length"]), 4096).cache == 2 * caches[1]
+
+
+# --- whether it pays ---
+
+
+@pytest.mark.parametrize(
+    ("draft", "share", "says"),
+    [
+        (1, "0.1%", "small enough"),
+        (50, "5.0%", "small enough"),
+        (130, "13%", "small enough"),
+        (131, "13%", "rarely pays"),
+        (500, "50%", "rarely pays"),
+        (1000, "100%", "will slow the target down"),
+        (3000, "300%", "will slow the target down"),
+    ],
+)
+def test_the_draft_s_share_decides(draft, share, says):
+    first = opinions(model(1000), model(draft)).splitlines()[0]
+    assert f"{share} of the target's parameters" in first and says in first
+
+
+def test_of_a_mixture_of_experts_the_experts_in_use_count():
+    target = model(10_000, experts=8000, expert_count=8, expert_used_count=1)
+    found = assess(target, model(300), 4096, ROOM)
+    assert (found.target.n_params, found.target.n_active_params) == (10_000, 3000)
+    assert found.ratio == 0.1
+    assert "mixture of experts, 1 of 8" in opinions(target, model(300))
+    assert "mixture" not in opinions(model(), model(10))
+    draft = model(1000, experts=800, expert_count=8, expert_used_count=1)
+    assert assess(model(3000), draft, 4096, ROOM).ratio == 0.1
+    assert "mixture" not in opinions(model(3000), draft)  # only the target's verification reads more
+
+
+@pytest.mark.parametrize("kind", [*tiny.RECURRENT, *tiny.HYBRID])
+def test_a_target_with_a_recurrent_state_is_told(tmp_path, kind):
+    header = read_header(tiny.write(tmp_path / "m.gguf", kind))
+    assert "recurrent state" in opinions(header, header)
+    assert "recurrent state" not in opinions(model(), header)
+
+
+@pytest.mark.parametrize("kind", tiny.ATTENTION)
+def test_a_target_without_one_is_not(tmp_path, kind):
+    header = read_header(tiny.write(tmp_path / "m.gguf", kind))
+    assert "recurrent" not in opinions(header, header)
+
+
+def test_a_draft_with_less_context_is_told():
+    said = opinions(model(context_length=131072), model(10, context_length=2048))
+    assert "2,048 tokens" in said and "131,072" in said
+    assert "trained on" not in opinions(model(), model(10))
+    assert "trained on" not in opinions(model(context_length=2048), model(10))
+    assert "trained on" not in opinions(model(), model(10, drop=["context_length"]))
+
+
+# --- whether it fits ---
+
+
+@pytest.mark.parametrize(
+    ("gpu", "main", "place"),
+    [
+        (0, 10, "main"),
+        (0, 9, "none"),
+        (0, None, "unknown"),
+        (10, 0, "gpu"),
+        (10, None, "gpu"),
+        (9, 1, "both"),
+        (9, 0, "none"),
+        (9, 10, "both"),
+        (9, None, "unknown"),
+    ],
+)
+def test_places(gpu, main, place):
+    assert place_of(10, Room(gpu, main)) == place
+
+
+@settings(deadline=None, derandomize=True)
+@given(*[st.integers(0, 100)] * 5)
+def test_more_room_is_never_worse(needs, gpu, main, more_gpu, more_main):
+    before = place_of(needs, Room(gpu, main))
+    after = place_of(needs, Room(gpu + more_gpu if gpu else 0, main + more_main))
+    assert PLACES.index(after) <= PLACES.index(before)
+
+
+def test_what_does_not_fit_is_told_with_what_to_do():
+    big = replace(model(), size=100 * GB)
+    said = opinions(big, model(10), room=Room(0, 16 * GB))
+    assert "101" in said or "100" in said
+    assert "16.0 GB of main memory free" in said and "smaller quantisation" in said and "GPU" not in said
+    said = opinions(big, model(10), room=Room(24 * GB, 200 * GB))
+    assert "24.0 GB" in said and "-ngl" in said
+    said = opinions(big, model(10), room=Room(24 * GB, 16 * GB))
+    assert "24.0 GB of GPU memory and 16.0 GB of main memory" in said
+    for room in (Room(0, 200 * GB), Room(200 * GB, 0), Room(0, None)):
+        assert "GB" not in opinions(big, model(10), room=room)
+
+
+# --- headers that say anything ---
+
+ANYTHING = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.floats(),
+    st.text(max_size=5),
+    st.lists(st.integers(-9, 9), max_size=3).map(np.array),
+)
+KEYS = (
+    *("block_count", "context_length", "attention.head_count", "attention.head_count_kv", "embedding_length"),
+    *("attention.key_length", "attention.value_length", "expert_count", "expert_used_count", "full_attention_interval"),
+    *("ssm.state_size", "attention.sliding_window"),
+)
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.dictionaries(st.sampled_from(KEYS), ANYTHING), st.integers(1, 2**31), st.sampled_from([0, 1, 1000]))
+def test_a_hostile_header_is_judged_all_the_same(settings, n_ctx, params):
+    metadata = {f"llama.{key}": value for key, value in settings.items()} | {"general.architecture": "llama"}
+    tensors = tuple(Tensor(name, (params,), "F32", 0, None) for name in ("a", "b_exps.x"))
+    header = Header("m.gguf", 3, metadata, tensors, 0, 10)
+    for pair in ((header, model()), (model(), header), (header, header)):
+        found = assess(*pair, n_ctx, ROOM)
+        json.dumps(found.to_json(), allow_nan=False)
+        assert found.needs > 0 and found.ratio >= 0 and found.opinions
+
+
+def test_headers_without_tensors():
+    empty = Header("m.gguf", 3, {}, (), 0)
+    assert assess(empty, empty, 4096, ROOM).ratio == 0
+    assert assess(model(), empty, 4096, ROOM).draft.architecture == "unknown"
+    assert "will slow" in opinions(empty, model())
