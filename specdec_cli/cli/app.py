@@ -10,6 +10,7 @@ from specdec_cli import __version__
 from specdec_cli.cli.check import check
 from specdec_cli.cli.compare import compare
 from specdec_cli.cli.doctor import doctor
+from specdec_cli.cli.drafters import drafters
 from specdec_cli.cli.errors import ErrorReporting
 from specdec_cli.cli.pull import pull
 from specdec_cli.cli.replay import replay
@@ -52,4 +53,5 @@ app.command()(rm)
 app.command()(replay)
 app.command()(compare)
 app.command()(tune)
+app.command()(drafters)
 app.command()(doctor)

@@ -63,7 +63,8 @@ def make_arms(base: Settings, versus: Sequence[str], sweeps: Sequence[str]) -> l
 def _name_of(settings: Settings) -> str:
     if settings.drafter == "none":
         return "drafter=none"
-    name = f"k={settings.draft_tokens}"
+    drafter = "" if settings.drafter == "model" else f"{settings.drafter}, "
+    name = f"{drafter}k={settings.draft_tokens}"
     return f"{name}, draft-min-p={settings.draft_min_p:g}" if settings.draft_min_p else name
 
 

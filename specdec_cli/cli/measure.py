@@ -18,7 +18,7 @@ from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding import advice
 from specdec_cli.decoding.comparison import Divergence, Trial, noise, summarise, trial_of
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.drafters import DRAFTERS
+from specdec_cli.drafters import needs_model
 from specdec_cli.llama import library
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.models import memory
@@ -54,7 +54,7 @@ class Measurement:
     @property
     def loaded(self) -> Settings:
         """Settings that load whatever any arm needs: the draft if one uses it."""
-        needy = next((way.drafter for way in self._drafting if DRAFTERS[way.drafter].needs_model), None)
+        needy = next((way.drafter for way in self._drafting if needs_model(way.drafter)), None)
         return replace(self._base, drafter=needy or "none")
 
     @property

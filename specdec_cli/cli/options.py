@@ -69,7 +69,7 @@ DraftMinP = Annotated[
 Drafter = Annotated[
     str | None,
     typer.Option(
-        help="What drafts: model, or none for the target alone. \\[default: model]",
+        help="What drafts: model, ngram (needs none), or none for the target alone. \\[default: model]",
         rich_help_panel=_SPEC,
         envvar="SPECDEC_DRAFTER",
     ),

@@ -12,12 +12,15 @@ from typing import TypeVar
 
 import numpy as np
 
+from specdec_cli import drafters
 from specdec_cli.cli.settings import AUTO, Settings
 from specdec_cli.decoding.accept import RULES
 from specdec_cli.decoding.calibration import Calibration
+from specdec_cli.decoding.chained import ChainedLength
 from specdec_cli.decoding.comparison import Unit, draw_margin, first_difference, logit_margin
 from specdec_cli.decoding.costs import CostModel, Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.known import KnownLength
 from specdec_cli.decoding.length import LONGEST, AutoLength, FixedLength
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
@@ -25,7 +28,7 @@ from specdec_cli.decoding.simulation import REVIEWED
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import Drafter, Event, LengthPolicy
 from specdec_cli.display.tables import Memory
-from specdec_cli.drafters import DRAFTERS
+from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.drafters.parts import Parts
 from specdec_cli.llama import library
@@ -65,12 +68,12 @@ def check_pair(settings: Settings) -> Pair:
     target_path = Path(settings.target)
     target = read_header(target_path)
     require_runnable(target)
-    if not DRAFTERS[settings.drafter].needs_model:
+    if not drafters.needs_model(settings.drafter):
         return Pair(target, target_path, None, None, 0, ())
     if settings.draft is None:
         raise SpecdecError(
             f"no draft model is given for {target_path.name}",
-            "Name one with -md; to run the target alone, use --drafter none.",
+            "Name one with -md; --drafter ngram needs none, --drafter none runs the target alone.",
         )
     draft_path = Path(settings.draft)
     draft = read_header(draft_path)
@@ -101,7 +104,8 @@ class Session:
         self._target_context: LlamaContext | None = None
         self._draft: Model | None = None
         self._costs: Costs | None = None
-        self._adaptive: dict[object, AutoLength] = {}
+        self._verify: Curve | None = None
+        self._adaptive: dict[object, AutoLength | KnownLength] = {}
         self.notes: tuple[str, ...] = ()
         tuned = self._tuned = self._find_tuning(pair) if tune else None
         self._threads = settings.threads or (tuned.threads if tuned else library.physical_cores())
@@ -185,13 +189,14 @@ class Session:
     def use_threads(self, target: int, draft: int) -> None:
         """Compute with so many CPU threads from now on; costs are measured anew."""
         self._threads, self._threads_draft, self._costs, self._tuned = target, draft, None, None
+        self._verify = None
         for context, threads in zip(self.contexts, (target, draft), strict=True):
             context.set_threads(threads)
 
     @property
     def drafts(self) -> bool:
         """Whether the draft model that the settings ask for, if any, is there."""
-        return self._draft_context is not None or not DRAFTERS[self.settings.drafter].needs_model
+        return self._draft_context is not None or not drafters.needs_model(self.settings.drafter)
 
     @property
     def n_ctx(self) -> int:
@@ -264,22 +269,41 @@ class Session:
 
     def _length_policy(self, settings: Settings, prompt: Sequence[int]) -> LengthPolicy:
         """What decides the draft length. One that adapts serves all runs with the same sampling, and remembers."""
-        if settings.draft_tokens != AUTO or settings.drafter == "none" or self._draft_context is None:
+        if settings.draft_tokens != AUTO or settings.drafter == "none":
             return fixed_length(settings)
-        key = (sampling_of(settings), settings.accept, settings.draft_min_p)
+        found = {name: self._auto(name, settings, prompt) for name in self._usable(settings)}
+        policies = {name: policy for name, policy in found.items() if policy}
+        if not policies or len(policies) < len(found):
+            return fixed_length(settings)
+        return ChainedLength(policies) if len(policies) > 1 else next(iter(policies.values()))
+
+    def _usable(self, settings: Settings) -> list[str]:
+        """The drafters asked for, without those whose draft model could not be had; the notes say why."""
+        names = drafters.split(settings.drafter)
+        return [name for name in names if self._draft_context is not None or not drafters.kind(name).needs_model]
+
+    def _auto(self, name: str, settings: Settings, prompt: Sequence[int]) -> AutoLength | KnownLength | None:
+        """The adaptive length of one drafter with these settings; None if its costs cannot be measured."""
+        kind = drafters.kind(name)
+        key = (name, settings.drafter, sampling_of(settings), settings.accept, settings.draft_min_p)
         if key not in self._adaptive:
-            measured = self._unless_it_fails(lambda: self.costs(prompt))
+            measured = self._unless_it_fails(lambda: self._costs_of(kind, prompt))
             if measured is None:  # without costs there is no adapting, and the draft model does not work
                 self._draft_context = None
-                return fixed_length(settings)
-            greedy = settings.temp == 0
-            known = self._tuned.calibrations.get(tuning.kind_of(greedy, settings.accept)) if self._tuned else None
-            self._adaptive[key] = AutoLength(
-                CostModel(measured, min(self._opened.max_rows - 1, LONGEST)),
-                copy.deepcopy(known) if known else Calibration.prior(greedy),
-                settings.draft_min_p,
-            )
+                return None
+            costs = CostModel(measured, min(self._opened.max_rows - 1, LONGEST))
+            policy = AutoLength if kind.needs_model else KnownLength
+            calibration = self._calibration(settings, kind.needs_model)
+            self._adaptive[key] = policy(costs, calibration, settings.draft_min_p)
         return self._adaptive[key]
+
+    def _calibration(self, settings: Settings, of_model: bool) -> Calibration:
+        """What a drafter's confidence is worth, as far as it is known before the first answer."""
+        greedy = settings.temp == 0
+        if not of_model:  # such a drafter's confidence is its own record
+            return Calibration(offset=0.0, slope=1.0)
+        known = self._tuned.calibrations.get(tuning.kind_of(greedy, settings.accept)) if self._tuned else None
+        return copy.deepcopy(known) if known else Calibration.prior(greedy)
 
     def costs(self, text: Sequence[int], budget_s: float = 0.35) -> Costs:
         """What forward passes cost here, measured on some text, once; the budget is exceeded by slow models."""
@@ -287,29 +311,47 @@ class Session:
         if tuned and (tuned.threads, tuned.threads_draft, tuned.gpu_layers_draft) == self._fits:
             return tuned.costs
         if self._costs is None:
-            target, model = self.contexts
+            _, model = self.contexts
+            verify = self._verifying(text, budget_s * 0.7)
             started = perf_counter()
-            verify = pass_seconds(target, text, _VERIFY_SIZES, needed=4, budget_s=budget_s * 0.7)
             draft = pass_seconds(model, text, _DRAFT_SIZES, needed=2, budget_s=budget_s * 0.3, needed_rounds=3)
-            self._costs = Costs(Curve(verify), Curve(draft))
             self.load_s += perf_counter() - started
+            self._costs = Costs(verify, Curve(draft))
         return self._costs
 
+    def _costs_of(self, kind: type[drafters.Kind], text: Sequence[int]) -> Costs:
+        """What drafting with a drafter costs, and verifying what it drafts."""
+        if kind.needs_model:
+            return self.costs(text)
+        return Costs(self._verifying(text, 0.25), Curve({1: kind.token_s}))
+
+    def _verifying(self, text: Sequence[int], budget_s: float) -> Curve:
+        """What the target's passes cost, measured once."""
+        if self._verify is None:
+            started = perf_counter()
+            self._verify = Curve(pass_seconds(self._opened, text, _VERIFY_SIZES, needed=4, budget_s=budget_s))
+            self.load_s += perf_counter() - started
+        return self._verify
+
     def _drafter(self, sampler: StandardSampler, seed: int, settings: Settings) -> Drafter:
-        kind = DRAFTERS[settings.drafter]
-        if kind.needs_model and self._draft_context is None:  # the notes say why
-            return NoDrafter()
-        rng = np.random.default_rng((seed, 1))  # apart from the target's, which must not depend on the draft
         draws = settings.accept == "rejection"
-        return kind.create(Parts(self._draft_context, self.pair.n_shared, sampler, draws, rng))
+        made = []
+        for i, name in enumerate(self._usable(settings), 1):
+            rng = np.random.default_rng((seed, i))  # apart from the target's, which must not depend on the draft
+            made.append(drafters.kind(name).create(Parts(self._draft_context, self.pair.n_shared, sampler, draws, rng)))
+        return ChainDrafter(made) if len(made) > 1 else made[0] if made else NoDrafter()
 
     def describe(self) -> str:
         """The settings of a run in one line."""
         settings, pair = self.settings, self.pair
-        if pair.draft_path is None:
+        if settings.drafter == "none":
             parts = [pair.target_path.name, "alone"]
         else:
-            parts = [f"{pair.target_path.name} + {pair.draft_path.name}", f"k={settings.draft_tokens}"]
+            names = [
+                pair.draft_path.name if name == "model" and pair.draft_path else name
+                for name in drafters.split(settings.drafter)
+            ]
+            parts = [" + ".join([pair.target_path.name, *names]), f"k={settings.draft_tokens}"]
             parts += [f"draft-min-p={settings.draft_min_p:g}"] if settings.draft_min_p else []
         parts.append(f"temp={settings.temp:g}, accept={settings.accept}" if settings.temp else "greedy")
         return ", ".join([*parts, f"{self._threads} threads", f"context {self.n_ctx:,}"])

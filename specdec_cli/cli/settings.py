@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from specdec_cli import drafters
 from specdec_cli.decoding.accept import RULES
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.drafters import DRAFTERS
 from specdec_cli.models import pairs, profiles
 from specdec_cli.models.locate import locate
 from specdec_cli.models.profiles import Profile
@@ -54,11 +54,11 @@ class Settings:
                 "Give -td 1 or more, or leave it out.",
             ),
             ("seed", self.seed is None or 0 <= self.seed < 2**63, "Give a whole number from 0."),
-            ("drafter", self.drafter in DRAFTERS, f"Drafters: {', '.join(DRAFTERS)}."),
             ("accept", self.accept in RULES, f"Acceptance rules: {', '.join(RULES)}."),
         ):
             if not valid:
                 raise UsageError(f"{name.replace('_', ' ')} cannot be {getattr(self, name)}", fix)
+        drafters.split(self.drafter)
 
     def alone(self) -> Settings:
         """The same, with the target alone: the baseline of these settings."""
@@ -123,7 +123,7 @@ def resolve(profile: str | None, flags: dict[str, Any]) -> Settings:
 def _located(settings: Settings, command: str) -> Settings:
     """The same with models of the Hub as paths; a draft that is not needed is not looked for."""
     settings = replace(settings, target=str(locate(settings.target, command)))
-    if settings.draft is None or not DRAFTERS[settings.drafter].needs_model:
+    if settings.draft is None or not drafters.needs_model(settings.drafter):
         return settings
     return replace(settings, draft=str(locate(settings.draft, command)))
 

@@ -143,14 +143,15 @@ class AutoLength:
         self._reviews = self._taught = False
         self._invested = 0.0
 
-    def begin(self, prompt_tokens: int) -> None:
+    def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
+        """read_apart: whether the prompt is read before the clock of the first draft starts."""
         self._costs.skip()
         if self._leash < _FRESH * self._alone:
             more = min(_FRESH * self._alone - self._leash, self._savings)
             self._savings -= more
             self._leash += more
         self._behind = prompt_tokens + 1
-        self._apart = max(prompt_tokens - 1, 0)
+        self._apart = max(prompt_tokens - 1, 0) if read_apart else 0
         self._emitted = 1
         self._nap = 0
         if self._calibration.looks < _KNOWN:
@@ -243,6 +244,19 @@ class AutoLength:
                 self._calibration.wait(1 + _NAP)
         self._steps += 1 + self._nap
         most = max(_REFILL * self._alone + _SAVED * self._gained, 1.2 * costs.draft(self._behind))
+        self._savings = min(self._savings + _SHARE * seconds, most)
+
+    def pass_by(self, step: Step) -> None:
+        """Learn of a step in which another drafter drafted: so many tokens went by."""
+        count = len(step.tokens)
+        self._behind += count
+        self._emitted += count
+        self._idle += count
+        self._steps += 1
+        self._costs.skip()
+        self._calibration.wait(count)
+        seconds = step.draft_s + step.verify_s + step.sample_s
+        most = max(_REFILL * self._alone + _SAVED * self._gained, 1.2 * self._costs.draft(self._behind))
         self._savings = min(self._savings + _SHARE * seconds, most)
 
     def _learn(self, drafted: int, accepted: int, seconds: float) -> None:

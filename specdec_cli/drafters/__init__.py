@@ -1,22 +1,89 @@
-"""Drafters by name. A new one is one file here and one line below."""
+"""Drafters by name. One of ours is one file here and one line below; others come from installed packages."""
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
 
+from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.types import Drafter
 from specdec_cli.drafters.model import ModelDrafter
+from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.drafters.parts import Parts
 
+GROUP = "specdec.drafters"
+"""The entry-point group in which a package names its drafters: name = "module:Class"."""
+
 
 class Kind(Protocol):
-    """What a drafter's class tells about itself. `parts.model` is there if, and only if, `needs_model`."""
+    """What a drafter's class tells about itself. `parts.model` is there if, and only if, `needs_model`.
+
+    needs, helps: for people: what it takes, and when it is of use. token_s: without a model, about how many seconds a
+    drafted token takes; costs are corrected as a run goes on.
+    """
 
     needs_model: bool
+    needs: str
+    helps: str
+    token_s: float
 
     @classmethod
     def create(cls, parts: Parts) -> Drafter: ...
 
 
-DRAFTERS: dict[str, type[Kind]] = {"model": ModelDrafter, "none": NoDrafter}
+_OURS: dict[str, type[Kind]] = {"model": ModelDrafter, "ngram": NgramDrafter, "none": NoDrafter}
+
+
+def names() -> list[str]:
+    """Every drafter that can be asked for; ours first."""
+    return [*_OURS, *sorted(set(_foreign()) - set(_OURS))]
+
+
+@cache
+def kind(name: str) -> type[Kind]:
+    """A drafter's class. Raises UsageError if there is none of that name, or its package does not load."""
+    if name in _OURS:
+        return _OURS[name]
+    found = _foreign().get(name)
+    if found is None:
+        raise UsageError(f"there is no drafter {name!r}", f"Drafters: {', '.join(names())}.")
+    try:
+        loaded: type[Kind] = found.load()
+        if not (callable(loaded.create) and isinstance(loaded.needs_model, bool)):
+            raise TypeError("it is no drafter")
+        return loaded
+    except Exception as error:  # a package's import may raise anything
+        raise UsageError(
+            f"the drafter {name!r} of the package {origin(name)} does not load: {error}", "Mend or remove the package."
+        ) from None
+
+
+def split(name: str) -> list[str]:
+    """The drafters that a name asks for, in order: `ngram+model` tries the first, and falls to the next.
+
+    Raises UsageError if one of them does not exist, or cannot be in such a chain.
+    """
+    found = name.split("+")
+    for part in found:
+        kind(part)
+    if len(found) > 1 and ("none" in found or len(set(found)) < len(found)):
+        raise UsageError(f"{name!r} is no chain of drafters", "Name different drafters: ngram+model.")
+    return found
+
+
+def needs_model(name: str) -> bool:
+    """Whether a drafter, or any of a chain, needs a draft model."""
+    return any(kind(part).needs_model for part in split(name))
+
+
+def origin(name: str) -> str:
+    """The package that a drafter comes from."""
+    found = None if name in _OURS else _foreign().get(name)
+    return "specdec" if found is None else found.dist.name if found.dist else found.module
+
+
+@cache
+def _foreign() -> dict[str, EntryPoint]:
+    return {found.name: found for found in entry_points(group=GROUP)}

@@ -13,6 +13,9 @@ class NoDrafter:
 
     name = "none"
     needs_model = False
+    needs = "nothing"
+    helps = "as the baseline, and where drafting does not pay"
+    token_s = 0.0
 
     @classmethod
     def create(cls, parts: Parts) -> NoDrafter:

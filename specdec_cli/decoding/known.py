@@ -1,0 +1,116 @@
+"""The draft length where drafts cost nothing to make: the whole of one is known before any of it is paid for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specdec_cli.decoding.calibration import Calibration, bin_of
+from specdec_cli.decoding.costs import CostModel
+from specdec_cli.decoding.types import Step
+
+_START, _LEASH = 3.0, 12.0
+"""What drafts may lose before drafting stops for a while, in steps of the target alone: at first, and at most."""
+_REST, _LONGEST_REST, _REFILL = 64, 1024, 1.0
+"""Steps of that while, doubling as long as nothing is gained, and what may be lost after it."""
+_RATE_SHARE = 0.02
+"""The weight of the latest step in the running mean of what is gained."""
+
+
+class KnownLength:
+    """As much of a known draft as pays: `-k auto` for drafters without a model.
+
+    With c_1 ... c_n the chances of its tokens, k of them bring c_1 + c_1 c_2 + ... tokens and cost the difference
+    between verifying k + 1 tokens and one, at the price of time that decoding has reached; the best k is sent. Unlike
+    `AutoLength` it need not guess what follows: where one token does not pay and four do, it sees whether four are
+    sure enough. What drafts really lose against the target alone, and what looking for them costs, comes off a leash.
+    """
+
+    uses_confidence = True
+
+    def __init__(self, costs: CostModel, calibration: Calibration, min_p: float = 0.0) -> None:
+        self.why = ""
+        self._costs = costs
+        self._calibration = calibration
+        self._min_p = min_p
+        self._leash = _START * self._alone
+        self._resting, self._next_rest = 0, _REST
+        self._tokens, self._seconds = 1.0, self._alone  # running means of a step, whose quotient is the price of time
+        self._bins: list[int] = []
+
+    @property
+    def _alone(self) -> float:
+        return self._costs.alone()
+
+    def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
+        self._costs.skip()
+
+    def limit(self, room: int) -> int:
+        self.why, self._bins = "", []
+        return 0 if self._resting else min(self._costs.longest, room)
+
+    def hindsight(self, confidence: float, outcome: float) -> None:
+        self._calibration.learn(bin_of(confidence), outcome)
+
+    def look(self, drafted: int) -> bool:
+        return True
+
+    def go_on(self, drafted: int, confidence: float) -> bool:
+        """Token by token nothing can be known: `choose` is what is asked."""
+        return drafted < self.choose([confidence])
+
+    def choose(self, confidences: Sequence[float]) -> int:
+        """How many tokens of a draft to send, given how sure the drafter is of each."""
+        if not confidences:
+            return 0
+        costs, calibration = self._costs, self._calibration
+        alone = costs.verify_s(1)
+        price = max(self._tokens / self._seconds, 1 / self._alone)
+        bins = [bin_of(confidence) for confidence in confidences[: self._costs.longest]]
+        best, most, reach, tokens = 0, 0.0, 1.0, 0.0
+        for count, at in enumerate(bins, 1):
+            if confidences[count - 1] < self._min_p:
+                break
+            reach *= calibration.rate(at)
+            tokens += reach
+            gain = tokens - price * (costs.verify_s(count + 1) - alone)
+            if gain > most:
+                best, most = count, gain
+        self._bins = bins[:best]
+        self.why = "worth it" if best else "too unsure to pay"
+        return best
+
+    def observe(self, step: Step) -> None:
+        drafted, accepted = len(step.drafted), step.accepted
+        self._costs.observe(step, 1, 0)
+        seconds = step.draft_s + step.verify_s + step.sample_s + self._costs.other
+        self._pass(accepted + 1, min(seconds, 2 * (self._costs.verify_s(drafted + 1) + self._costs.other)))
+        for at in self._bins[:accepted]:
+            self._calibration.learn(at, 1.0)
+        if accepted < len(self._bins):
+            self._calibration.learn(self._bins[accepted], 0.0)
+        if self._resting:
+            self._rest()
+            return
+        gain = (accepted + 1) * self._alone - seconds if drafted else -step.draft_s
+        self._leash = min(self._leash + gain, _LEASH * self._alone)
+        if gain > 0:
+            self._next_rest = _REST
+        if self._leash <= 0:
+            self._resting = self._next_rest
+            self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
+
+    def pass_by(self, step: Step) -> None:
+        """Learn of a step in which another drafter drafted."""
+        self._costs.skip()
+        self._pass(len(step.tokens), step.draft_s + step.verify_s + step.sample_s + self._costs.other)
+        if self._resting:
+            self._rest()
+
+    def _rest(self) -> None:
+        self._resting -= 1
+        if not self._resting:
+            self._leash = _REFILL * self._alone
+
+    def _pass(self, tokens: int, seconds: float) -> None:
+        self._tokens += _RATE_SHARE * (tokens - self._tokens)
+        self._seconds += _RATE_SHARE * (seconds - self._seconds)
