@@ -68,10 +68,10 @@ def pull(
     if not json_:
         _show(plan)
     if dry_run:
-        if json_:
-            print(json.dumps(plan), flush=True)
+        print(json.dumps(plan) if json_ else "Nothing was downloaded: --dry-run.", flush=True)
         return
     if asks and plan["to_download"] and not typer.confirm("Download?", default=True, err=True):
+        print("Nothing was downloaded.", file=sys.stderr)
         raise typer.Exit(1)
     with _stoppable():
         pair = puller.download(plan)
@@ -93,6 +93,7 @@ def _choose(puller: Puller, asks: bool, yes: bool, as_json: bool) -> bool:
         Console(highlight=False).print(pairs.proposals_table(proposals))
         for note in pairs.notes(puller.notes):
             Console(stderr=True, highlight=False).print(note)
+        puller.notes.clear()
     number = 1
     if asks:
         while not 1 <= (number := typer.prompt("Which draft?", default=1, type=int, err=True)) <= len(proposals):

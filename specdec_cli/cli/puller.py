@@ -43,8 +43,10 @@ class Wanted:
         """From the command line; raises UsageError if it asks for nothing or for two things."""
         if name and references.parse(name) and not target:  # a target, without the flag
             name, target = None, name
-        if name and (target or draft or named):
+        if name and (target or draft):
             raise UsageError("a profile was named and models too", "Give a profile, or --target with --draft.")
+        if name and named:
+            raise UsageError("a profile has its name already", "Leave out --as, or name the models.")
         if name:
             profile = profiles.load(name)
             require_known(profile)
@@ -53,6 +55,8 @@ class Wanted:
             raise UsageError("nothing was named to pull", "Give a profile (specdec ls lists them), or --target.")
         target = _checked(target, "target")
         draft = _checked(draft, "draft") if draft else None
+        if named and not all(references.parse(model) for model in (target, draft) if model):
+            raise UsageError("only a pair that is all on the Hub is kept under a name", "Leave out --as.")
         if named and not pairs.is_free(pairs.check_name(named), (target, *([draft] if draft else []))):
             raise UsageError(f"{named!r} is the name of another pair", "Choose another name with --as.")
         return cls(named or "", target, draft, draft is not None)
@@ -60,7 +64,9 @@ class Wanted:
 
 def _checked(model: str, role: sources.Role) -> str:
     model = sources.named(model, role)
-    if references.parse(model) is None and not (model.endswith(".gguf") and Path(model).is_file()):
+    if reference := references.parse(model):
+        return str(reference)
+    if not (model.endswith(".gguf") and Path(model).is_file()):
         raise DownloadError(
             f"{model!r} is no model on the Hub, and no file", "Write REPO:QUANT, REPO/FILE.gguf, or a file's path."
         )
@@ -244,8 +250,9 @@ class Puller:
         """What came of it. plan: None if nothing had to be done."""
         paths = [path for path in pair.paths() if path] if pair else self.paths()
         roles = dict(zip(("target", "draft"), map(str, paths), strict=False))
-        flags = ["-p", pair.name] if pair else [f"--{role}={path}" for role, path in roles.items()]
-        flags += [] if "draft" in roles else ["--drafter", "none"]
+        name = pair.name if pair else self.wanted.name
+        flags = ["-p", name] if name else [f"--{role}={path}" for role, path in roles.items()]
+        flags += [] if name or "draft" in roles else ["--drafter", "none"]
         return {
             "name": pair.name if pair else None,
             "already": plan is None or not plan["to_download"],

@@ -8,9 +8,9 @@ from specdec_cli.decoding.calibration import Calibration, bin_of
 from specdec_cli.decoding.costs import CostModel
 from specdec_cli.decoding.types import Step
 
-_START, _LEASH = 3.0, 12.0
+_START, _LEASH = 8.0, 12.0
 """What drafts may lose before drafting stops for a while, in steps of the target alone: at first, and at most."""
-_REST, _LONGEST_REST, _REFILL = 64, 1024, 1.0
+_REST, _LONGEST_REST, _REFILL = 32, 256, 3.0
 """Steps of that while, doubling as long as nothing is gained, and what may be lost after it."""
 _RATE_SHARE = 0.02
 """The weight of the latest step in the running mean of what is gained."""
@@ -43,6 +43,8 @@ class KnownLength:
 
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
         self._costs.skip()
+        if self._resting:  # another text may be another story
+            self._resting, self._leash = 0, _REFILL * self._alone
 
     def limit(self, room: int) -> int:
         self.why, self._bins = "", []

@@ -55,11 +55,11 @@ def plan_tables(plan: Json) -> list[RenderableType]:
 
 def proposals_table(proposals: Sequence[Json]) -> RenderableType:
     """Drafts for a target, the likeliest first."""
-    return _Fitted(lambda width: _proposals_table(proposals, narrow=width < 60))
+    return _Fitted(lambda width: _proposals_table(proposals, narrow=width < 72))
 
 
 def _proposals_table(proposals: Sequence[Json], narrow: bool) -> Table:
-    table = Table(box=None, padding=(0, 1) if narrow else (0, 2), header_style="dim")
+    table = Table(box=None, padding=(0, 1), header_style="dim")
     columns = [("", "right"), ("draft", "left"), ("size", "right"), ("parameters", "right")]
     for column, justify in columns[:2] if narrow else columns:
         table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
@@ -84,12 +84,12 @@ class _Fitted:
 
 def list_table(rows: Sequence[Json]) -> RenderableType:
     """All pairs, a line each: whether they are here, how fast they were, what they are."""
-    return _Fitted(lambda width: _list_table(rows, narrow=width < 60))
+    return _Fitted(lambda width: _list_table(rows, narrow=width < 72))
 
 
 def _list_table(rows: Sequence[Json], narrow: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=not narrow)
-    table.add_column("name", no_wrap=True)
+    table.add_column("name", no_wrap=True, overflow="ellipsis", max_width=28)
     if not narrow:
         for column in ("for", "size"):
             table.add_column(column, justify="right", no_wrap=True)
@@ -211,7 +211,7 @@ def _memory(result: Json) -> Text:
     gpu = f"{size(memory['gpu'])} of GPU memory and " if memory["gpu"] else ""
     main = f"{size(memory['main'])} of main memory" if memory["main"] is not None else "unknown main memory"
     free = "" if memory["fits"] == "unknown" else f" ({gpu}{main} free)"
-    needed = f"{size(memory['needed'])} with -c {result['n_ctx']:,}"
+    needed = f"{size(memory['needed'])} with -c {result['n_ctx']:,}, buffers included"
     return Text(f"{needed}: {_PLACES[memory['fits']]}{free}", style="bold red" if memory["fits"] == "none" else "")
 
 

@@ -12,6 +12,7 @@ from specdec_cli.models.gguf import part_names
 
 _NAME = r"[A-Za-z0-9][\w.-]{0,95}"
 _REFERENCE = re.compile(rf"(?P<repo>{_NAME}/{_NAME})(?::(?P<quant>[\w.-]+)|/(?P<file>[^:\\]+\.gguf))?", re.ASCII)
+_ADDRESS = re.compile(r"^https://(huggingface\.co|hf\.co)/")
 _QUANT = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|F16|F32|FP16|FP32|BF16|MXFP4(?:_MOE)?|NVFP4))$", re.IGNORECASE
 )
@@ -32,11 +33,11 @@ class Reference:
 
 
 def parse(text: str) -> Reference | None:
-    """A reference to the Hub; None for whatever else text may name: a file on this machine, a profile."""
-    found = _REFERENCE.fullmatch(text)
+    """A reference to the Hub, or the address of a page there; None for a file on this machine, a profile, all else."""
+    found = _REFERENCE.fullmatch(_ADDRESS.sub("", text).replace("/resolve/main/", "/").replace("/blob/main/", "/"))
     if found is None or (text.endswith(".gguf") and (found["file"] is None or _is_here(text))):
         return None
-    if any(part in ("", ".", "..") for part in text.split("/")) or ".." in found["repo"]:
+    if any(part in ("", ".", "..") for part in found[0].split("/")) or ".." in found["repo"]:
         return None
     return Reference(found["repo"], found["quant"] or "", found["file"] or "")
 

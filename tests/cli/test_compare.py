@@ -95,7 +95,7 @@ def test_without_a_drafter_there_is_only_the_baseline():
         ("k=four", "not a whole number", "k=4"),
         ("temp=hot", "not a number", "k=4"),
         ("k=0", "cannot be 0", "-k"),
-        ("drafter=ngram", "drafter cannot be", "model"),
+        ("drafter=nothing", "no drafter", "model"),
         ("temp=-1", "temperature cannot be", "0"),
     ],
 )

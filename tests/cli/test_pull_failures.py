@@ -94,7 +94,7 @@ def test_what_is_not_on_the_hub(shelf, naps, tmp_path, name, says, role):
     [
         "../x:Q4_K_M", "..", "/etc/passwd", "/etc/x.gguf", "org/../x:Q4_K_M", "org/..:Q4_K_M", "org/.x:Q4_K_M",
         "org/name/../../x.gguf", "org/name//etc/x.gguf", "org/name/./x.gguf", "org/name\\..\\x.gguf", "org/name:",
-        "org/name:../x", "a/b/c", "org/na me:Q4_K_M", "org/name:Q4_K_M\n", "org/n\0:Q4_K_M", "https://huggingface.co/o/n",
+        "org/name:../x", "a/b/c", "org/na me:Q4_K_M", "org/name:Q4_K_M\n", "org/n\0:Q4_K_M", "https://example.org/o/n",
         "no-such-file.gguf", "x" * 5000, "org/" + "n" * 300 + ":Q8_0", "~/x.gguf", "-",
     ],
 )  # fmt: skip

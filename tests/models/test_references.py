@@ -54,11 +54,18 @@ def test_references(text, parts):
         *("org/name:Q8_0/file.gguf", "org/name:Q8 0", "org/name:../x", "org/name//file.gguf", "org/name/./file.gguf"),
         *("org/name/../file.gguf", "org/../file.gguf", "../name/file.gguf", "org/name/a/../../../file.gguf"),
         *("o..rg/name", "org/na..me", "-org/name", "org/.name", "org\\name", "org/name/a\\b.gguf", "\u00f6rg/name"),
-        *("org/name\n", "org/\x1b[31m", "https://huggingface.co/org/name", "org/" + "x" * 97, "/abs/folder/file.gguf"),
+        *("org/name\n", "org/\x1b[31m", "https://example.org/org/name", "org/" + "x" * 97, "/abs/folder/file.gguf"),
     ],
 )
 def test_other_names(text):
     assert parse(text) is None
+
+
+@pytest.mark.parametrize("page", ["resolve/main/", "blob/main/", ""])
+def test_the_address_of_a_page_there(page):
+    assert parse(f"https://huggingface.co/org/name/{page}sub/file.gguf") == Reference("org/name", file="sub/file.gguf")
+    assert parse("https://huggingface.co/org/name:Q8_0") == Reference("org/name", "Q8_0")
+    assert parse(f"https://huggingface.co/org/../{page}file.gguf") is None
 
 
 def test_a_file_that_is_here_is_meant_before_one_on_the_hub(tmp_path, monkeypatch):
