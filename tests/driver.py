@@ -5,6 +5,7 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -55,6 +56,17 @@ def assert_refused(result, code: int, *says: str) -> None:
     assert result.stdout == ""
     for part in says:
         assert part in f"{what}\n{do}"
+
+
+def press_until_it_ends(process: subprocess.Popen[bytes], press: Callable[[], object]) -> None:
+    """Interrupt a question: between its appearance and the waiting for an answer, a Ctrl-C goes unheard."""
+    for _ in range(20):
+        press()
+        try:
+            process.wait(0.5)
+            return
+        except subprocess.TimeoutExpired:
+            continue
 
 
 def read_terminal(main: int, until: bytes | None = None, seconds: float = 20) -> bytes:
