@@ -80,29 +80,57 @@ def rm(
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; needs --yes.")] = False,
 ) -> None:
     """Remove a pulled pair from the disk, but for files that another pulled pair uses."""
-    from specdec_cli.decoding.errors import SpecdecError, UsageError
+    from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.display.pairs import size
     from specdec_cli.display.theme import safe
     from specdec_cli.models import pairs, profiles
 
     pair = pairs.load(name)
+    if pair is None and (left := _abandoned(name)):
+        freed = sum(path.stat().st_size for path in left)
+        _ask(f"Remove the interrupted download of {name}, {size(freed)}?", name, yes, json_)
+        for path in left:
+            path.unlink(missing_ok=True)
+        said = json.dumps({"name": name, "freed": freed, "kept": []})
+        print(said if json_ else f"{name} was not pulled whole; what there was is removed: {size(freed)} freed.")
+        return
     if pair is None:
         known = pairs.names()
         hint = profiles.suggest(name, known, "Pulled pairs") if known else "specdec pull has brought none yet."
         raise SpecdecError(f"no pair {name!r} has been pulled", hint)
     free, kept = pairs.removable(pair)
     stay = ", ".join(map(safe, kept))
-    if not yes:
-        if json_ or not sys.stdin.isatty():
-            raise UsageError(f"{name} is not removed without being asked for", "Add --yes.")
-        keeps = f"; {stay} stays, for another pair uses it" if kept else ""
-        if not typer.confirm(f"Remove {name}, {size(free)}{keeps}?", err=True):
-            raise typer.Exit(1)
+    keeps = f"; {stay} stays, for another pair uses it" if kept else ""
+    _ask(f"Remove {name}, {size(free)}{keeps}?", name, yes, json_)
     freed = pairs.remove(pair)
     if json_:
         print(json.dumps({"name": name, "freed": freed, "kept": kept}), flush=True)
         return
     print(f"{name} is removed: {size(freed)} freed." + (f" Kept for another pair: {stay}." if kept else ""))
+
+
+def _ask(question: str, name: str, yes: bool, as_json: bool) -> None:
+    """Go on only if that is wanted."""
+    from specdec_cli.decoding.errors import UsageError
+
+    if yes:
+        return
+    if as_json or not sys.stdin.isatty():
+        raise UsageError(f"{name} is not removed without being asked for", "Add --yes.")
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)
+
+
+def _abandoned(name: str) -> list[Path]:
+    """What an interrupted pull of a profile has left behind."""
+    from specdec_cli.models import profiles, references
+    from specdec_cli.models.hub import cache
+
+    if name not in profiles.names():
+        return []
+    profile = profiles.load(name)
+    found = [references.parse(model) for model in (profile.target, profile.draft) if model]
+    return [path for reference in found if reference for path in cache.abandoned(reference.repo)]
 
 
 def _row(profile: Profile) -> dict[str, Any]:
@@ -117,7 +145,7 @@ def _row(profile: Profile) -> dict[str, Any]:
             paths.append(cache.find(reference) if reference else Path(name) if Path(name).is_file() else None)
     found = [path for path in paths if path]
     pulled = pairs.readable(profile.name)
-    here = "yes" if len(found) == len(paths) else "in part" if found else "no"
+    here = "yes" if len(found) == len(paths) else "in part" if found or _abandoned(profile.name) else "no"
     total = sum(part.stat().st_size for path in found for part in _parts(path)) if here == "yes" else None
     speed = speeds.last(found[0], found[1]) if len(found) == 2 else None
     return {

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
 from specdec_cli.models import pairs, profiles, speeds
+from specdec_cli.models.hub import cache
 from specdec_cli.models.hub.repository import RemoteFile, RemoteModel
 
 OTHER = ("--target", f"{SMALL}:Q8_0", "--draft", f"{SMALL}:Q8_0")
@@ -268,6 +269,18 @@ def own():
     import termios
 
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def test_an_interrupted_pull_is_seen_and_can_be_removed(tmp_path):
+    own_profile("begun", "target: org/begun-GGUF:Q8_0\ndraft: org/other-GGUF:Q8_0\n")
+    blobs = cache.folder_of("org/begun-GGUF") / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{'a' * 64}.incomplete").write_bytes(b"x" * 3000)
+    assert row("begun")["here"] == "in part"
+    assert_refused(command("rm", "begun"), 2, "--yes")
+    assert told("rm", "begun", "--yes") == {"name": "begun", "freed": 3000, "kept": []}
+    assert row("begun")["here"] == "no" and not list(blobs.iterdir())
+    assert_refused(command("rm", "begun", "--yes"), 1, "no pair 'begun'")
 
 
 def test_a_damaged_record_is_told(hub, tmp_path):

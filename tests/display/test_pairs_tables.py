@@ -54,7 +54,7 @@ PLAN = {
     "draft": {"remote": remote("small", GB)},
     "to_download": 6 * GB,
     "free": 100 * GB,
-    "cache": "/home/me/.cache/huggingface/hub",
+    "cache": "/var/cache/huggingface/hub",
     "check": CHECK,
     "notes": ["the server knows no ranges"],
 }

@@ -48,6 +48,11 @@ def begun(model: RemoteModel, file: RemoteFile) -> int:
     return min(partial.stat().st_size, file.size) if partial.is_file() else 0
 
 
+def abandoned(repo: str) -> list[Path]:
+    """What downloads from a repository that were cut short have left behind."""
+    return sorted(folder_of(repo).glob("blobs/*.incomplete"))
+
+
 def find(reference: Reference) -> Path | None:
     """A model's first file in the cache, without asking the Hub: at the last known commit, else at any that has it."""
     folder = folder_of(reference.repo)
