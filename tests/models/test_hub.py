@@ -267,3 +267,38 @@ def test_a_model_that_is_published_anew(hub, tmp_path):
     assert second["paths"]["target"] != first["paths"]["target"] and files(tmp_path) == [SMALL_FILE, BIG_FILE, BIG_FILE]
     reference = references.parse(PAIR[1])
     assert reference is not None and str(cache.find(reference)) == second["paths"]["target"]
+
+
+# --- files that the Hub does not serve whole over HTTP ---
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """As if every file were above the Hub's limit: huggingface_hub downloads it, by Xet where there is one."""
+    monkeypatch.setattr("specdec_cli.models.hub.download._LARGEST_BY_HTTP", 0)
+
+
+def test_a_file_too_large_for_http_is_left_to_the_library(hub, naps, large, tmp_path):
+    found = pulled_here()
+    assert weights(hub) == sum(SIZES) and all(Path(path).is_file() for path in found["paths"].values())
+    assert pulled_here()["already"]
+
+
+def test_what_the_library_brings_is_checked_too(hub, naps, large, tmp_path):
+    hub.alter(content(hub, BIG_FILE, WEIGHTS), at=-1)
+    refused_here(tmp_path, "arrived altered")
+    pulled_here()
+
+
+def test_a_hub_that_tells_two_stories_about_a_large_file(hub, naps, large, tmp_path, monkeypatch):
+    from huggingface_hub import get_hf_file_metadata
+
+    def lying(*args, **options):
+        return replace(get_hf_file_metadata(*args, **options), etag="../../../elsewhere")
+
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lying)
+    before = set(tmp_path.rglob("*"))
+    refused_here(tmp_path, "two stories")
+    assert weights(hub) == 0 and not [
+        path for path in set(tmp_path.rglob("*")) - before if path.is_file() and path.stat().st_size > 1000
+    ]

@@ -79,7 +79,11 @@ def _fetch_by_xet(model: RemoteModel, file: RemoteFile, progress: Progress) -> N
     if (found.etag, found.size, found.commit_hash) != (file.digest, file.size, model.commit):
         raise DownloadError(f"the Hub tells two stories about {file.name}", "Check HF_ENDPOINT, or try again.")
     path = Path(hf_hub_download(model.repo, file.name, revision=model.commit, tqdm_class=_bar(progress, file)))
-    _verify(path.resolve(), file, progress)
+    try:
+        _verify(path.resolve(), file, progress)
+    except DownloadError:
+        path.unlink()  # it leads to what has been removed
+        raise
 
 
 def _url(model: RemoteModel, file: RemoteFile) -> str:
