@@ -138,8 +138,10 @@ def _describe(settings: dict[str, Any]) -> str:
     parts = [name("target")] if settings.get("target") else []
     if settings.get("drafter") == "none":
         parts.append("alone")
-    elif parts and settings.get("draft"):
-        parts = [f"{parts[0]} + {name('draft')}"]
+    elif parts and (settings.get("draft") or settings.get("drafter")):
+        drafters = str(settings.get("drafter", "model")).split("+")
+        known = {"model": name("draft")} if settings.get("draft") else {}
+        parts = [" + ".join([parts[0], *(known.get(drafter, drafter) for drafter in drafters)])]
         parts += [f"k={settings['draft_tokens']}"] if "draft_tokens" in settings else []
     if temp := settings.get("temp"):
         parts += [f"temp={temp}", *(f"{key}={settings[key]}" for key in ("accept", "seed") if key in settings)]
