@@ -86,13 +86,13 @@ def rm(
     from specdec_cli.models import pairs, profiles
 
     pair = pairs.load(name)
-    if pair is None and (left := _abandoned(name)):
+    if pair is None and name in profiles.names() and (left := _abandoned(profiles.load(name))):
         freed = sum(path.stat().st_size for path in left)
-        _ask(f"Remove the interrupted download of {name}, {size(freed)}?", name, yes, json_)
+        _ask(f"Remove what an interrupted pull of {name} has begun, {size(freed)}?", name, yes, json_)
         for path in left:
             path.unlink(missing_ok=True)
         said = json.dumps({"name": name, "freed": freed, "kept": []})
-        print(said if json_ else f"{name} was not pulled whole; what there was is removed: {size(freed)} freed.")
+        print(said if json_ else f"What an interrupted pull of {name} had begun is removed: {size(freed)} freed.")
         return
     if pair is None:
         known = pairs.names()
@@ -121,14 +121,11 @@ def _ask(question: str, name: str, yes: bool, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _abandoned(name: str) -> list[Path]:
-    """What an interrupted pull of a profile has left behind."""
-    from specdec_cli.models import profiles, references
+def _abandoned(profile: Profile) -> list[Path]:
+    """The files that an interrupted pull of a profile has begun."""
+    from specdec_cli.models import references
     from specdec_cli.models.hub import cache
 
-    if name not in profiles.names():
-        return []
-    profile = profiles.load(name)
     found = [references.parse(model) for model in (profile.target, profile.draft) if model]
     return [path for reference in found if reference for path in cache.abandoned(reference.repo)]
 
@@ -145,7 +142,7 @@ def _row(profile: Profile) -> dict[str, Any]:
             paths.append(cache.find(reference) if reference else Path(name) if Path(name).is_file() else None)
     found = [path for path in paths if path]
     pulled = pairs.readable(profile.name)
-    here = "yes" if len(found) == len(paths) else "in part" if found or _abandoned(profile.name) else "no"
+    here = "yes" if len(found) == len(paths) else "in part" if found or _abandoned(profile) else "no"
     total = sum(part.stat().st_size for path in found for part in _parts(path)) if here == "yes" else None
     speed = speeds.last(found[0], found[1]) if len(found) == 2 else None
     return {

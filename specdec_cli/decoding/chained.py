@@ -8,6 +8,9 @@ from specdec_cli.decoding.known import KnownLength
 from specdec_cli.decoding.length import AutoLength
 from specdec_cli.decoding.types import Step
 
+SURE = 0.5
+"""How sure a drafter must be of its first token while others could still be asked."""
+
 
 class ChainedLength:
     """Policies in the order in which their drafters are asked, by the drafters' names.
@@ -20,6 +23,9 @@ class ChainedLength:
 
     def __init__(self, policies: Mapping[str, AutoLength | KnownLength]) -> None:
         self.parts = tuple(policies.values())
+        for part in self.parts[:-1]:
+            if isinstance(part, KnownLength):
+                part.least = SURE
         self._names = tuple(policies)
         self._room = 0
         self._asked = 0

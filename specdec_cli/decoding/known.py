@@ -29,6 +29,8 @@ class KnownLength:
 
     def __init__(self, costs: CostModel, calibration: Calibration, min_p: float = 0.0) -> None:
         self.why = ""
+        self.least = 0.0
+        """How sure a drafter must be of its first token for any to be sent: more where another could still be asked."""
         self._costs = costs
         self._calibration = calibration
         self._min_p = min_p
@@ -36,6 +38,7 @@ class KnownLength:
         self._resting, self._next_rest = 0, _REST
         self._tokens, self._seconds = 1.0, self._alone  # running means of a step, whose quotient is the price of time
         self._bins: list[int] = []
+        self._sure: list[float] = []
 
     @property
     def _alone(self) -> float:
@@ -47,7 +50,7 @@ class KnownLength:
             self._resting, self._leash = 0, _REFILL * self._alone
 
     def limit(self, room: int) -> int:
-        self.why, self._bins = "", []
+        self.why, self._bins, self._sure = "", [], []
         return 0 if self._resting else min(self._costs.longest, room)
 
     def hindsight(self, confidence: float, outcome: float) -> None:
@@ -57,12 +60,15 @@ class KnownLength:
         return True
 
     def go_on(self, drafted: int, confidence: float) -> bool:
-        """Token by token nothing can be known: `choose` is what is asked."""
-        return drafted < self.choose([confidence])
+        """For drafters that ask token by token: what pays if all that follows is as sure as this one."""
+        self._sure = [*self._sure[:drafted], confidence]
+        goes_on = self.choose(self._sure + [confidence] * (self._costs.longest - len(self._sure))) > drafted
+        self._bins = [bin_of(each) for each in self._sure[: drafted + goes_on]]
+        return goes_on
 
     def choose(self, confidences: Sequence[float]) -> int:
         """How many tokens of a draft to send, given how sure the drafter is of each."""
-        if not confidences:
+        if not confidences or confidences[0] < self.least:
             return 0
         costs, calibration = self._costs, self._calibration
         alone = costs.verify_s(1)

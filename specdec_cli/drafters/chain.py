@@ -9,12 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from specdec_cli.decoding.chained import ChainedLength
+from specdec_cli.decoding.chained import SURE, ChainedLength
 from specdec_cli.decoding.known import KnownLength
 from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, LengthPolicy, Step
-
-SURE = 0.5
-"""How sure a drafter must be of its first token while others could still be asked."""
 
 
 class _Sure:
@@ -57,7 +54,7 @@ class ChainDrafter:
             if drafter.name not in self._started:
                 self._started.add(drafter.name)
                 drafter.start(self._prompt)
-            if place < len(self._drafters) - 1 and not isinstance(own, KnownLength):
+            if place < len(self._drafters) - 1 and not isinstance(own, KnownLength):  # which knows by itself
                 own = cast(LengthPolicy, _Sure(own))
             draft = drafter.propose(context, room, own)
             if draft.tokens:

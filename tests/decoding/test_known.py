@@ -9,6 +9,7 @@ from fakes import Counting, FakeTarget, Table, run, tokens_of
 from timed import FLAT, STEEP
 
 from specdec_cli.decoding.calibration import Calibration
+from specdec_cli.decoding.chained import ChainedLength
 from specdec_cli.decoding.costs import CostModel, Costs, Curve
 from specdec_cli.decoding.known import KnownLength
 from specdec_cli.decoding.length import LONGEST
@@ -71,6 +72,25 @@ def test_one_token_does_not_pay_and_four_do():
     assert known(JAGGED).choose([0.99]) == 0
     assert known(JAGGED).choose([0.99] * 4) == 4
     assert known(JAGGED).choose([0.99, 0.99, 0.99, 0.02, 0.99]) == 3
+
+
+def test_a_drafter_that_asks_token_by_token_gets_as_far():
+    def drafted(policy, sure):
+        policy.limit(99)
+        return next((i for i, confidence in enumerate(sure) if not policy.go_on(i, confidence)), len(sure))
+
+    assert drafted(known(JAGGED), [0.99] * 6) == 6, "though one token alone does not pay"
+    assert drafted(known(JAGGED), [0.1] * 6) == 0 and drafted(known(STEEP), [0.9] * 6) == 0
+    assert drafted(known(JAGGED), [0.99, 0.99, 0.99, 0.02]) == 3
+    policy = known(JAGGED)
+    assert drafted(policy, [0.99, 0.99, 0.99, 0.02]) == len(policy._bins), "it learns of what was drafted, and no more"
+
+
+def test_while_others_could_be_asked_it_must_be_sure():
+    ngram, last = known(FLAT), known(FLAT)
+    assert ngram.choose([0.3] * 4) > 0, "checking is nearly free"
+    ChainedLength({"ngram": ngram, "other": last})
+    assert ngram.choose([0.3] * 4) == 0 and ngram.choose([0.6, 0.3]) == 2 and last.choose([0.3] * 4) > 0
 
 
 def test_a_draft_is_cut_where_it_becomes_unsure():

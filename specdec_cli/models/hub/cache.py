@@ -5,6 +5,7 @@ Its layout is documented: https://huggingface.co/docs/huggingface_hub/guides/man
 
 from __future__ import annotations
 
+import re
 import shutil
 from importlib.metadata import version as _version
 from pathlib import Path
@@ -49,8 +50,9 @@ def begun(model: RemoteModel, file: RemoteFile) -> int:
 
 
 def abandoned(repo: str) -> list[Path]:
-    """What downloads from a repository that were cut short have left behind."""
-    return sorted(folder_of(repo).glob("blobs/*.incomplete"))
+    """The files of a repository that a pull has begun and not ended; other programs' are named differently."""
+    found = folder_of(repo).glob("blobs/*.incomplete")
+    return sorted(path for path in found if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", path.stem))
 
 
 def find(reference: Reference) -> Path | None:
