@@ -1,0 +1,193 @@
+"""Texts of the user's own: which files they are, and their index, kept in the user's cache folder.
+
+An index is one file: a head, the tokens, their order (`drafters.corpus`). It is mapped into memory; all of it is
+passed over once, for its checksum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import struct
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.models import vocab
+from specdec_cli.models.files import write_whole
+from specdec_cli.models.gguf import Header
+
+FORMAT = 1
+_HEAD = struct.Struct("=16sQQI28x")
+_MAGIC = b"specdec corpus" + struct.pack("=H", FORMAT)
+_LOOKED_AT = 8 << 10  # bytes in which a binary file has a NUL
+_MOST_EACH = 4 << 20  # bytes of a file in a folder: what is larger was hardly written by hand
+_MOST_IN_ALL = 128 << 20  # bytes: sorting takes some 40 times the tokens' number
+_MOST_KEPT = 2 << 30
+_ABANDONED_S = 3600
+
+Index = tuple[memoryview, memoryview]
+"""Tokens and their order, both int32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file that may be text. named: the user asked for this very file, so it must be."""
+
+    path: Path
+    size: int
+    mtime_ns: int
+    named: bool
+
+
+def find(names: Sequence[str]) -> list[Source]:
+    """The files that were named, and those in folders that were, each once.
+
+    Of a folder all files that are not hidden and not too large; whether they are text is seen on reading.
+    Raises UsageError if a name is of neither, if a file that was named is not text, if there is nothing or too much.
+    """
+    found: dict[Path, Source] = {}
+    for name in names:
+        path = Path(name).expanduser()
+        try:
+            for source in _in_folder(path) if path.is_dir() else [_named(path)]:
+                found.setdefault(source.path, source)
+        except OSError as error:
+            raise _unusable(path, error) from None
+    sources = list(found.values())
+    size = sum(source.size for source in sources)
+    if size > _MOST_IN_ALL:
+        raise UsageError(
+            f"the corpus has {size / 1e6:,.0f} MB in {len(sources):,} files, the most is {_MOST_IN_ALL / 1e6:,.0f} MB",
+            "Name the folders that matter.",
+        )
+    if not size:
+        raise UsageError(f"there is nothing in the corpus {', '.join(names)}", "Name files or folders of text.")
+    return sources
+
+
+def _in_folder(folder: Path) -> Iterator[Source]:
+    def stop_at_first(error: OSError) -> None:
+        if error.filename == str(folder):
+            raise error
+
+    for place, folders, files in os.walk(folder.resolve(), onerror=stop_at_first):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            path = Path(place, name)
+            with suppress(OSError):  # a dangling link
+                about = path.stat()
+                if not name.startswith(".") and path.is_file() and about.st_size <= _MOST_EACH:
+                    yield Source(path, about.st_size, about.st_mtime_ns, named=False)
+
+
+def _named(path: Path) -> Source:
+    about = path.stat()
+    if not path.is_file():
+        raise UsageError(f"the corpus {path} is a device", "Name a file or a folder of text.")
+    with path.open("rb") as file:
+        _require_text(file.read(_LOOKED_AT), path)
+    return Source(path.resolve(), about.st_size, about.st_mtime_ns, named=True)
+
+
+def _require_text(start: bytes, path: Path) -> None:
+    if b"\0" in start:
+        raise UsageError(f"the corpus {path} is not text: it holds zero bytes", "Name a file or a folder of text.")
+
+
+def _unusable(path: Path, error: OSError) -> UsageError:
+    if isinstance(error, FileNotFoundError):
+        return UsageError(f"there is no file or folder {path} for the corpus", "Check --ngram-corpus.")
+    return UsageError(f"cannot read the corpus {path}: {error.strerror}", "Check the path and permissions.")
+
+
+def read(source: Source) -> str | None:
+    """A file's text; None if it is none. Raises UsageError instead if the user named this very file."""
+    try:
+        data = source.path.read_bytes()
+        _require_text(data[:_LOOKED_AT], source.path)
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        problem = _unusable(source.path, error)
+    except UsageError as error:
+        problem = error
+    except UnicodeDecodeError as error:
+        where = f"byte {data[error.start]:#04x} at {error.start:,}"
+        problem = UsageError(f"the corpus {source.path} is not UTF-8 text: {where}", "Convert it: iconv -t UTF-8")
+    if source.named:
+        raise problem
+    return None
+
+
+def folder() -> Path:
+    """Where indexes are kept; all of it can be made again."""
+    return platformdirs.user_cache_path("specdec") / "corpora"
+
+
+def path_of(header: Header, names: Sequence[str], sources: Sequence[Source]) -> Path:
+    """The file for the index of these sources in a model's tokens: another one if any of them has changed.
+
+    The first half of its name stays the same as long as the same names are given.
+    """
+    tokenizer = vocab.digest(header)
+    places = [str(Path(name).expanduser().resolve()) for name in names]
+    files = [(os.fsdecode(source.path), source.size, source.mtime_ns) for source in sources]
+    parts = [
+        hashlib.sha256(repr((tokenizer, said)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        for said in (places, (FORMAT, places, files))
+    ]
+    return folder() / f"{'-'.join(parts)}.index"
+
+
+def load(path: Path) -> Index | None:
+    """An index from its file, mapped into memory; None if there is none, or it is damaged."""
+    try:
+        with path.open("rb") as file:
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        magic, n_tokens, n_order, check = _HEAD.unpack_from(data)
+        body = data[_HEAD.size :]
+        if magic != _MAGIC or len(body) != 4 * (n_tokens + n_order) or zlib.crc32(body) != check:
+            return None
+        os.utime(path)  # what was not used for the longest time goes first
+    except (OSError, ValueError, struct.error):
+        return None
+    return body[: 4 * n_tokens].cast("i"), body[4 * n_tokens :].cast("i")
+
+
+def save(path: Path, index: Index) -> None:
+    """Keep an index, in place of older ones of the same names. Raises SpecdecError if it cannot be written."""
+    tokens, order = (part.cast("B") for part in index)
+    check = zlib.crc32(order, zlib.crc32(tokens))
+    write_whole(path, _HEAD.pack(_MAGIC, len(index[0]), len(index[1]), check), tokens, order)
+    try:
+        _prune(path)
+    except OSError as error:
+        raise SpecdecError(f"cannot clean {path.parent}: {error.strerror}", "Mend the folder.") from None
+
+
+def kept_bytes() -> int:
+    """What all indexes take on disk."""
+    return sum(path.stat().st_size for path in folder().glob("*.index"))
+
+
+def _prune(newest: Path) -> None:
+    """Remove what this one replaces, what a killed run has left, and what was not used for long."""
+    names = newest.name.partition("-")[0]
+    for path in newest.parent.glob(f"{names}-*.index"):
+        if path != newest:
+            path.unlink(missing_ok=True)
+    for path in newest.parent.glob("*.tmp"):
+        if time.time() - path.stat().st_mtime > _ABANDONED_S:
+            path.unlink(missing_ok=True)
+    room = _MOST_KEPT
+    for path in sorted(newest.parent.glob("*.index"), key=lambda path: path.stat().st_mtime, reverse=True):
+        room -= path.stat().st_size
+        if room < 0 and path != newest:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,219 @@
+"""`--ngram-corpus` from the command line to the report, on the bundled pair."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import time
+
+import pytest
+from driver import SPECDEC, TARGET, assert_refused, read_terminal, run, specdec
+from typer.testing import CliRunner
+
+from specdec_cli.cli.app import app
+from specdec_cli.llama.model import Model
+from specdec_cli.models import corpora, profiles
+
+BEGINNING = "# A queue built from two stacks\nclass Queue:\n"
+NGRAM = ("-m", TARGET, "--drafter", "ngram", "-n", 48, "-k", 6, "--json")
+
+
+def answer(*args, prompt=BEGINNING):
+    done = run(*NGRAM, *args, prompt)
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def module(tmp_path):
+    """A Python file, with something before and after what the target writes when it is given the beginning."""
+    path = tmp_path / "code" / "queue.py"
+    path.parent.mkdir()
+    text = BEGINNING + answer("--drafter", "none")["text"]
+    path.write_text(f'"""First in, first out."""\n\nimport json\n\n\n{text}\n\n\ndef main():\n    print(Queue())\n')
+    return path
+
+
+@pytest.fixture
+def indexed(monkeypatch):
+    """The texts that are turned into tokens for an index."""
+    found = []
+    tokenize = Model.tokenize
+
+    def noted(self, text, add_bos=True, special=True):
+        if not special:
+            found.append(text)
+        return tokenize(self, text, add_bos, special)
+
+    monkeypatch.setattr(Model, "tokenize", noted)
+    return found
+
+
+@pytest.mark.parametrize("way", ["file", "folder", "environment", "config", "profile"])
+def test_what_a_code_base_holds_is_drafted(module, monkeypatch, way):
+    without = answer()
+    args = []
+    if way in ("file", "folder"):
+        args = ["--ngram-corpus", module if way == "file" else module.parent]
+    elif way == "environment":
+        monkeypatch.setenv("SPECDEC_NGRAM_CORPUS", f"{module.parent}{os.pathsep}{module}")
+    else:
+        folder = profiles.config_dir() / "profiles"
+        folder.mkdir(parents=True)
+        (folder / "own.yaml").write_text(f"target: {TARGET}\nsettings:\n  ngram_corpus: [{module}]\n")
+        (folder.parent / "config.yaml").write_text(f"ngram_corpus: {module}\n" if way == "config" else "")
+        args = ["-p", "own"] if way == "profile" else []
+    done = run(*(NGRAM[2:] if way == "profile" else NGRAM), *args, BEGINNING)
+    found = json.loads(done.stdout)
+    assert found["tokens"] == without["tokens"]
+    assert found["stats"]["acceptance_rate"] > 0.6 > without["stats"]["acceptance_rate"] + 0.2
+    assert found["stats"]["steps"] < without["stats"]["steps"] / 2
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "ngram+model", "model+ngram"])
+@pytest.mark.parametrize("sampling", [(), ("--temp", 0.8, "--accept", "match", "-s", 3)])
+def test_the_text_is_the_targets_own(module, drafter, sampling):
+    alone = answer("--drafter", "none", *sampling)
+    models = ("-md", TARGET.with_name("draft.gguf"), "-k", "auto")
+    found = answer("--drafter", drafter, *models, "--ngram-corpus", module, *sampling)
+    assert found["tokens"] == alone["tokens"]
+
+
+def test_a_corpus_is_indexed_once(module, indexed):
+    first = answer("--ngram-corpus", module.parent)
+    assert indexed == [module.read_text()]
+    again = answer("--ngram-corpus", module.parent)
+    assert len(indexed) == 1 and again["stats"] == first["stats"]
+    (module.parent / "more.py").write_text("x = 1\n")
+    answer("--ngram-corpus", module.parent)
+    assert len(indexed) == 3 and len(list(corpora.folder().iterdir())) == 1
+
+
+def test_a_damaged_index_is_made_anew(module, indexed):
+    first = answer("--ngram-corpus", module)
+    (path,) = corpora.folder().iterdir()
+    data = path.read_bytes()
+    for damaged in (data[:-8], os.urandom(len(data)), b""):
+        path.write_bytes(damaged)
+        assert answer("--ngram-corpus", module)["stats"] == first["stats"]
+    assert len(indexed) == 4 and path.read_bytes() == data
+
+
+def test_special_tokens_in_a_corpus_are_text(tmp_path, indexed):
+    (tmp_path / "x.txt").write_text("<s> </s> <|endoftext|> <unk>")
+    answer("--ngram-corpus", tmp_path / "x.txt")
+    assert len(indexed) == 1, "and so they were"
+    (path,) = corpora.folder().iterdir()
+    tokens, _ = corpora.load(path)
+    assert min(tokens[1:-1]) > 2, "neither unknown nor begin nor end"
+
+
+def test_without_a_cache_the_answer_comes_all_the_same(module):
+    corpora.folder().parent.mkdir(parents=True, exist_ok=True)
+    corpora.folder().write_text("in the way")
+    found = answer("--ngram-corpus", module)
+    assert found["stats"]["acceptance_rate"] > 0.6
+    assert "the index of the corpus is not kept" in " ".join(found["notes"])
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "says"),
+    [
+        ("missing.py", None, "there is no file or folder"),
+        ("image.png", b"\x89PNG\0\0", "is not text"),
+        ("latin.txt", b"caf\xe9", "is not UTF-8"),
+        ("empty.py", b"", "nothing in the corpus"),
+    ],
+)
+def test_what_cannot_be_a_corpus(tmp_path, name, data, says):
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    assert_refused(run(*NGRAM, "--ngram-corpus", tmp_path / name, "x"), 2, says, name)
+
+
+def test_a_folder_without_text(tmp_path):
+    (tmp_path / "image.png").write_bytes(b"\x89PNG\0\0")
+    assert_refused(run(*NGRAM, "--ngram-corpus", tmp_path, "x"), 2, "no text in the corpus", str(tmp_path))
+
+
+def test_it_is_for_ngram_alone(module, monkeypatch):
+    refused = ("--ngram-corpus is for", "--drafter ngram")
+    assert_refused(run("-m", TARGET, "--drafter", "none", "--ngram-corpus", module, "x"), 2, *refused)
+    assert_refused(run("--ngram-corpus", module, "x"), 2, *refused)
+    monkeypatch.setenv("SPECDEC_NGRAM_CORPUS", str(module.parent / "missing"))
+    assert run("-n", 4, "-q", "x").exit_code == 0, "what is always set does not hurt"
+    assert_refused(run(*NGRAM, "x"), 2, "there is no file or folder")
+
+
+def test_a_setting_that_is_no_path(module):
+    profiles.config_dir().mkdir(parents=True)
+    for wrong in ("5", "[a, 5]", "''", "{a: b}"):
+        (profiles.config_dir() / "config.yaml").write_text(f"ngram_corpus: {wrong}\n")
+        assert_refused(run(*NGRAM, "x"), 2, "ngram_corpus is")
+
+
+def test_compare_uses_it_in_the_arms_that_draft_so(module):
+    def compared(*args):
+        found = CliRunner().invoke(app, ["compare", "-n", "48", "--repeat", "1", "--json", *map(str, args), BEGINNING])
+        assert found.exit_code == 0, found.stderr
+        return json.loads(found.stdout)
+
+    args = ("-k", 2, "--vs", "drafter=ngram,k=6")
+    rates = []
+    for corpus in ((), ("--ngram-corpus", module)):
+        result = compared(*args, *corpus)
+        assert all(found["identical"] == 1 for found in result["exactness"].values())
+        rates += [arm["acceptance_rate"] for arm in result["summaries"] if arm["arm"].startswith("drafter=ngram")]
+        assert bool(result["corpus"]) == bool(corpus)
+        assert [bool(arm["settings"]["ngram_corpus"]) for arm in result["arms"]] == [False, False, bool(corpus)]
+    assert rates[1] > rates[0] + 0.2
+    refused = CliRunner().invoke(app, ["compare", "--ngram-corpus", str(module), "x"])
+    assert_refused(refused, 2, "--ngram-corpus is for")
+
+
+def test_compare_shows_its_size_and_no_path_on_the_page(module, tmp_path):
+    page = tmp_path / "page.html"
+    args = ["--drafter", "ngram", "--ngram-corpus", module, "--html", page, "-n", 16, "--repeat", 1, "--save", "one"]
+    done = CliRunner().invoke(app, ["compare", *map(str, args), BEGINNING])
+    assert done.exit_code == 0 and "a corpus of " in " ".join(done.stdout.split())
+    assert "a corpus of " in page.read_text("utf-8") and str(module) not in page.read_text("utf-8")
+    again = CliRunner().invoke(app, ["compare", *map(str, args[:4]), "-n", "16", "--against", "one", BEGINNING])
+    assert "ngram, k=auto" in again.stdout.partition("against the kept result")[2], "the same settings"
+
+
+def test_the_report_tells_its_size(module):
+    done = specdec("run", *NGRAM[:-1], "--ngram-corpus", module, BEGINNING)
+    assert b"a corpus of " in b" ".join(done.stderr.split())
+
+
+def test_doctor_says_what_the_indexes_take(module):
+    def corpora_of(*args):
+        return CliRunner().invoke(app, ["doctor", *args]).stdout
+
+    assert json.loads(corpora_of("--json"))["corpora"]["bytes"] == 0 and "indexes" not in corpora_of()
+    answer("--ngram-corpus", module)
+    assert json.loads(corpora_of("--json"))["corpora"]["bytes"] > 500 and "of indexes" in corpora_of()
+
+
+def test_progress_is_told_on_a_terminal_and_ctrl_c_ends_it(tmp_path):
+    for i in range(300):  # small ones: between two of them it is seen that somebody wants to stop
+        (tmp_path / f"{i}.txt").write_text(f"word {i} and more of it\n" * 10_000)
+    main, other = pty.openpty()
+    process = subprocess.Popen(
+        [*SPECDEC, "run", *map(str, NGRAM[:-1]), "--ngram-corpus", str(tmp_path), "x"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=other,
+    )
+    os.close(other)
+    try:
+        read_terminal(main, b"of 300")
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130 and time.monotonic() - begun < 5
+        assert process.stdout.read() == b"" and list(corpora.folder().glob("*")) == []
+    finally:
+        process.kill()
+        process.stdout.close()
+        os.close(main)
