@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from specdec_cli.decoding.accept import RULES
 from specdec_cli.decoding.length import FixedLength
 from specdec_cli.decoding.loop import Ending, generate
+from specdec_cli.decoding.rules import RULES
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import NO_DRAFT, Categorical, Draft, Event, LengthPolicy, Logits, Step, Verdict
@@ -62,39 +62,41 @@ class Counting:
 class FakeTarget:
     """A `Target` over a table; `passes` records how many rows each forward pass was asked for."""
 
-    def __init__(self, table: Table | Counting, n_ctx: int = 4096, max_draft: int = 64) -> None:
-        self.n_ctx, self.n_vocab, self.max_draft = n_ctx, table.n_vocab, max_draft
+    def __init__(self, table: Table | Counting, n_ctx: int = 4096, max_draft: int = 64, max_branches: int = 64) -> None:
+        self.n_ctx, self.n_vocab, self.max_draft, self.max_branches = n_ctx, table.n_vocab, max_draft, max_branches
         self._table = table
         self._cache: list[int] = []
-        self._verified = 0
         self.passes: list[int] = []
 
     def prefill(self, prompt: Sequence[int]) -> Logits:
         self._cache = list(prompt)
-        self._verified = len(prompt)
         return self._table.row(self._cache)[None]
 
     def verify(self, pending: int, draft: Draft) -> Logits:
-        self._verified = len(self._cache) + 1
-        rows = []
-        for token in (pending, *draft.tokens):
-            self._cache.append(token)
-            rows.append(self._table.row(self._cache))
-        assert len(self._cache) <= self.n_ctx
-        self.passes.append(len(rows))
-        return np.stack(rows)
+        self._cache.append(pending)
+        self._draft = draft
+        texts = [self._cache]
+        for i, token in enumerate(draft.tokens):
+            parent = i - 1 if draft.parents is None else draft.parents[i]
+            texts.append([*texts[parent + 1], token])
+        assert max(map(len, texts)) <= self.n_ctx
+        self.passes.append(len(texts))
+        return np.stack([self._table.row(text) for text in texts])
 
     def commit(self, verdict: Verdict) -> None:
-        del self._cache[self._verified + verdict.accepted :]
+        self._cache += [self._draft.tokens[node] for node in verdict.path]
 
 
 class FakeDraftModel:
     """A `DraftModel` over a table; `decoded` lists (position, token) of everything ever decoded."""
 
+    rewinds = True
+
     def __init__(self, table: Table | Counting, n_ctx: int = 4096, max_rows: int = 32) -> None:
-        self.n_ctx, self.n_vocab, self.max_rows = n_ctx, table.n_vocab, max_rows
+        self.n_ctx, self.n_vocab, self.max_rows, self.max_branches = n_ctx, table.n_vocab, max_rows, max_rows
         self._table = table
         self._cache: list[int] = []
+        self._tree: list[list[int]] = []
         self.decoded: list[tuple[int, int]] = []
 
     @property
@@ -116,7 +118,24 @@ class FakeDraftModel:
         pass
 
     def rewind(self, length: int) -> None:
+        self._tree = []
         del self._cache[length:]
+
+    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        assert len(tokens) <= self.max_rows, "more rows than it was opened for"
+        rows = []
+        for token, parent in zip(tokens, parents, strict=True):
+            self._tree.append([*([] if parent < 0 else self._tree[parent]), token])
+            text = [*self._cache, *self._tree[-1]]
+            self.decoded.append((len(text) - 1, token))
+            rows.append(self._table.row(text))
+        return np.stack(rows)
+
+    def keep(self, path: Sequence[int]) -> None:
+        for place, node in enumerate(path):
+            assert self._tree[node][:-1] == ([] if place == 0 else self._tree[path[place - 1]]), "this is no path"
+        self._cache += self._tree[path[-1]] if path else []
+        self._tree = []
 
 
 class ScriptedDrafter:
@@ -162,10 +181,13 @@ class ScriptedPolicy:
     def hindsight(self, confidence: float, outcome: float) -> None:
         self.missed.append((confidence, outcome))
 
-    def look(self, drafted: int) -> bool:
+    def rate(self, rank: int, confidence: float) -> float:
+        return confidence
+
+    def look(self, drafted: int, reach: float | None = None) -> bool:
         return True
 
-    def go_on(self, drafted: int, confidence: float) -> bool:
+    def go_on(self, drafted: int, confidence: float, rank: int = 0, before: float | None = None) -> bool:
         return True
 
     def observe(self, step: Step) -> None:

@@ -25,7 +25,7 @@ qwen35: gated delta net. The last three have a state beside the convolution's.""
 
 
 def write(path: Path, kind: str, seed: int = 0, noise: float = 0.0) -> Path:
-    """Write a model of `kind` (see ATTENTION, RECURRENT, HYBRID) to `path`, and return that.
+    """Write a model of `kind` (see ATTENTION, RECURRENT, HYBRID; or qwen3, of five layers) to `path`, and return that.
 
     noise: 0 to 1, the share of other random weights mixed in: with some, the model is a draft that its
     noiseless namesake accepts part of.
@@ -33,6 +33,7 @@ def write(path: Path, kind: str, seed: int = 0, noise: float = 0.0) -> Path:
     model = _Model(path, kind.partition("-")[0], seed, noise)
     {
         "llama": _llama,
+        "qwen3": _qwen3,
         "mamba": _mamba,
         "lfm2": _lfm2,
         "lfm2-window": _lfm2_window,
@@ -142,6 +143,18 @@ def _llama(model: _Model) -> None:
     for layer in range(2):
         model.norm(f"blk.{layer}.attn_norm.weight", WIDTH)
         model.attention(layer)
+        model.norm(f"blk.{layer}.ffn_norm.weight", WIDTH)
+        model.feed_forward(layer)
+
+
+def _qwen3(model: _Model) -> None:
+    model.set("block_count", 5)
+    model.set("feed_forward_length", FEED_FORWARD)
+    model.set("attention.head_count", HEADS)
+    model.norm("output_norm.weight", WIDTH)
+    for layer in range(5):
+        model.norm(f"blk.{layer}.attn_norm.weight", WIDTH)
+        model.attention(layer, head_norms=True)
         model.norm(f"blk.{layer}.ffn_norm.weight", WIDTH)
         model.feed_forward(layer)
 

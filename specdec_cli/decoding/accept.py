@@ -1,4 +1,4 @@
-"""Acceptance rules: which draft tokens stand, and what follows them. One function each; all are exact.
+"""The exact acceptance rules: which draft tokens stand, and what follows them. One function each.
 
 p is the target's distribution and q the draft's, after the same temperature, cuts and penalties.
 Rows are looked at one by one, and none past the first rejection.
@@ -6,82 +6,114 @@ Rows are looked at one by one, and none past the first rejection.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import NDArray
 
-from specdec_cli.decoding.types import AcceptRule, Categorical, Draft, Logits, Sampler, Verdict
+from specdec_cli.decoding.types import Categorical, Draft, Origin, Rows, Sampler, Verdict
 
 
-def match(draft: Draft, logits: Logits, sampler: Sampler, rng: np.random.Generator) -> Verdict:
-    """Draw from p as if there were no draft; a draft token stands as long as the draw agrees with it.
+def match(draft: Draft, logits: Rows, sampler: Sampler, rng: np.random.Generator) -> Verdict:
+    """Draw from p as if there were no draft; draft tokens stand as long as the draws agree with them.
 
     Exact for any drafter, and one uniform number is used per emitted token, so that with one seed the
     output is the very text that the target alone produces.
     """
+    path: tuple[int, ...] = ()
+    ahead: tuple[int, ...] = ()
     probs: tuple[float, ...] = ()
-    count = len(draft.tokens)
-    for i in range(count + 1):
-        ahead = draft.tokens[:i]
+    at = -1
+    while True:
         if sampler.greedy:
-            token = sampler.argmax(logits[i], ahead)
+            token = sampler.argmax(logits[at + 1], ahead)
         else:
-            p = sampler.categorical(logits[i], ahead)
+            p = sampler.categorical(logits[at + 1], ahead)
             token = p.draw(rng)
             probs += (p.prob(token),)
-        if i == count:
-            return Verdict(i, token, "bonus" if count else "plain", probs)
-        if token != draft.tokens[i]:
-            return Verdict(i, token, "correction", probs)
-    raise AssertionError("unreachable")
+        children = draft.children(at)
+        for child in children:
+            if draft.tokens[child] == token:
+                at = child
+                path += (child,)
+                ahead += (token,)
+                break
+        else:
+            return Verdict(path, token, kind_after(path, children), probs)
 
 
-def rejection(draft: Draft, logits: Logits, sampler: Sampler, rng: np.random.Generator) -> Verdict:
+def rejection(draft: Draft, logits: Rows, sampler: Sampler, rng: np.random.Generator) -> Verdict:
     """Speculative sampling (Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318).
 
-    Draft token x stands with probability min(1, p(x) / q(x)); the first that does not is replaced by a
-    draw from max(0, p - q), normalised; after a whole accepted draft a bonus token is drawn from p.
-    A deterministic drafter has a one-hot q: x stands with probability p(x). When p is one-hot too
-    (temperature 0), all of this is `match`.
+    Draft token x stands with probability min(1, p(x) / q(x)). If it does not, what is left of p is max(0, p - q),
+    normalised: its next sibling, drawn from q without x, is tried against that, and so on (recursive rejection
+    sampling: SpecInfer, arXiv 2305.09781; Jeon et al., arXiv 2402.14160). After the last one a token is drawn from
+    what is left; after an accepted token without children, from p. A deterministic drafter has a one-hot q: x stands
+    with probability p(x). When p is one-hot too (temperature 0), all of this is `match`.
     """
     if sampler.greedy:
         return match(draft, logits, sampler, rng)
+    path: tuple[int, ...] = ()
+    ahead: tuple[int, ...] = ()
     p_of: tuple[float, ...] = ()
     q_of: tuple[float, ...] = ()
-    for i, token in enumerate(draft.tokens):
-        p = sampler.categorical(logits[i], draft.tokens[:i])
-        p_x = p.prob(token)
-        q = draft.q[i] if draft.q is not None else None
-        q_x = 1.0 if q is None else q.prob(token)
-        if rng.random() * q_x >= p_x:
-            instead = (without(p, token) if q is None else residual(p, q)).draw(rng)
-            return Verdict(i, instead, "correction", (*p_of, p.prob(instead)), q_of)
-        p_of += (p_x,)
-        q_of += (q_x,)
-    p = sampler.categorical(logits[len(draft.tokens)], draft.tokens)
-    token = p.draw(rng)
-    return Verdict(len(draft.tokens), token, "bonus" if draft.tokens else "plain", (*p_of, p.prob(token)), q_of)
+    at = -1
+    while True:
+        p = sampler.categorical(logits[at + 1], ahead)
+        children = draft.children(at)
+        child, token = judge(p, draft, children, rng)
+        p_of += (p.prob(token),)
+        if child is None:
+            return Verdict(path, token, kind_after(path, children), p_of, q_of)
+        at = child
+        path += (child,)
+        ahead += (token,)
+        q_of += (1.0 if draft.q is None else draft.q[child].prob(token),)
+
+
+def judge(p: Categorical, draft: Draft, children: Sequence[int], rng: np.random.Generator) -> tuple[int | None, int]:
+    """One place of `rejection`: which of the draft's tokens stands there, if any, and the token that does."""
+    for child in children:
+        token = draft.tokens[child]
+        q = draft.q[child] if draft.q is not None else None
+        if rng.random() * (1.0 if q is None else q.prob(token)) < p.prob(token):
+            return child, token
+        p = without(p, token) if q is None else residual(p, q)
+    return None, p.draw(rng)
+
+
+def kind_after(path: Sequence[int], refused: Sequence[int]) -> Origin:
+    """Where the token after a path comes from. refused: the draft tokens that might have been it."""
+    return "correction" if refused else "bonus" if path else "plain"
 
 
 def residual(p: Categorical, q: Categorical) -> Categorical:
     """max(0, p - q), normalised: what is left of p for the case that a token drawn from q was rejected."""
-    left = p.probs.astype(np.float64)
-    if p.ids is None and q.ids is None:
-        shared = min(p.probs.size, q.probs.size)
-        left[:shared] -= q.probs[:shared]
-    elif p.ids is None and q.ids is not None:
-        known = q.ids < left.size
-        left[q.ids[known]] -= q.probs[known]
-    elif p.ids is not None and q.ids is None:
-        known = p.ids < q.probs.size
-        left[known] -= q.probs[p.ids[known]]
-    elif p.ids is not None and q.ids is not None:
-        place = q.ids.searchsorted(p.ids)
-        place[place == q.ids.size] = 0
-        left -= np.where(q.ids[place] == p.ids, q.probs[place], 0.0)
+    left = p.probs - onto(p, q)
     np.maximum(left, 0.0, out=left)
     mass = left.sum()
     if mass <= 0.0:  # p equals q up to rounding, and so does what is left, up to its scale
         return p
     return Categorical(p.ids, left / mass)
+
+
+def onto(p: Categorical, q: Categorical) -> NDArray[np.float64]:
+    """q's probabilities of p's tokens, in p's order: float64, of the shape of p.probs."""
+    found = np.zeros(p.probs.size)
+    if p.ids is None and q.ids is None:
+        shared = min(p.probs.size, q.probs.size)
+        found[:shared] = q.probs[:shared]
+    elif p.ids is not None and q.ids is None:
+        known = p.ids < q.probs.size
+        found[known] = q.probs[p.ids[known]]
+    elif p.ids is None and q.ids is not None:
+        known = q.ids < found.size
+        found[q.ids[known]] = q.probs[known]
+    elif p.ids is not None and q.ids is not None:
+        place = q.ids.searchsorted(p.ids)
+        place[place == q.ids.size] = 0
+        found += np.where(q.ids[place] == p.ids, q.probs[place], 0.0)
+    return found
 
 
 def without(p: Categorical, token: int) -> Categorical:
@@ -94,6 +126,3 @@ def without(p: Categorical, token: int) -> Categorical:
     if mass <= 0.0:  # p is one-hot on the token, which then cannot have been rejected but by rounding
         return p
     return Categorical(p.ids, left / mass)
-
-
-RULES: dict[str, AcceptRule] = {"match": match, "rejection": rejection}

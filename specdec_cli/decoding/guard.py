@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from specdec_cli.decoding.errors import Interrupted
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, LengthPolicy, Step
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, LengthPolicy, Rows, Step, Target
 
 _Result = TypeVar("_Result")
 
@@ -14,28 +14,34 @@ _Result = TypeVar("_Result")
 class Speculation:
     """A drafter and its length policy, until either raises; from then on nothing is drafted and `note` says why.
 
-    n_vocab: the target's; a draft with a token outside it would make the whole batch fail.
+    What the target cannot verify would make the whole batch fail: it is refused here.
     """
 
-    def __init__(self, drafter: Drafter, policy: LengthPolicy, n_vocab: int, prompt: Sequence[int]) -> None:
+    def __init__(self, drafter: Drafter, policy: LengthPolicy, target: Target, prompt: Sequence[int]) -> None:
         self.note: str | None = None
         self._drafter = drafter
         self._policy = policy
-        self._n_vocab = n_vocab
+        self._n_vocab, self._most_branches = target.n_vocab, target.max_branches
         self._prompt = prompt
         self._started = False
         self._guarded(lambda: policy.begin(len(prompt)), None)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What failed, if anything did; a drafter may have lost a part of itself."""
+        note = self.note or getattr(self._drafter, "note", "")
+        return (note,) if note else ()
 
     @property
     def why(self) -> str:
         """Why the last draft had its length."""
         return self._policy.why if self.note is None else ""
 
-    def budget(self, room: int) -> int:
-        """How many tokens to draft at most, up to `room`."""
-        if self.note is not None:
+    def budget(self, room: int, most: int) -> int:
+        """How many tokens to draft, `most` at most. room: how many may still follow the pending one."""
+        if self.note is not None or room < 1:
             return 0
-        return self._guarded(lambda: min(self._policy.limit(room), room), 0)
+        return self._guarded(lambda: min(self._policy.limit(room), most), 0)
 
     def start(self) -> int:
         """Before the first draft, let the drafter read the prompt. Returns the tokens that a model had to decode."""
@@ -55,6 +61,10 @@ class Speculation:
             return NO_DRAFT
         return self._guarded(lambda: self._propose(context, budget), NO_DRAFT)
 
+    def show(self, witness: Callable[[Rows], None], logits: Rows) -> None:
+        """Let a drafter see the rows of the pass that verified its draft."""
+        self._guarded(lambda: witness(logits), None)
+
     def _observe(self, step: Step) -> None:
         self._drafter.observe(step)
         self._policy.observe(step)
@@ -67,6 +77,8 @@ class Speculation:
             raise ValueError(f"it proposed a token outside the target's vocabulary: {draft.tokens}")
         if draft.q is not None and len(draft.q) != len(draft.tokens):
             raise ValueError("it did not give one distribution for each token")
+        if draft.parents is not None:
+            _check_tree(draft, self._most_branches)
         return draft
 
     def _guarded(self, action: Callable[[], _Result], otherwise: _Result) -> _Result:
@@ -77,3 +89,15 @@ class Speculation:
         except Exception as error:  # drafters are anybody's code: whatever they raise, the answer goes on
             self.note = f"the {self._drafter.name} drafter failed and the target went on alone: {error}"
             return otherwise
+
+
+def _check_tree(draft: Draft, most_branches: int) -> None:
+    """Raise ValueError on what is no tree, tries one token twice in the same place, or has too many branches."""
+    parents = draft.parents or ()
+    if len(parents) != len(draft.tokens) or not all(-1 <= parent < i for i, parent in enumerate(parents)):
+        raise ValueError("its draft is no tree")
+    if len(set(zip(parents, draft.tokens, strict=True))) < len(parents):
+        raise ValueError("its tree has the same token twice in one place")
+    branches = len(parents) - len({parent for parent in parents if parent >= 0})
+    if branches > most_branches:
+        raise ValueError(f"its tree has {branches} branches; the target can verify {most_branches or 'chains alone'}")

@@ -22,6 +22,7 @@ from specdec_cli.decoding.types import (
     LengthPolicy,
     Origin,
     Prefill,
+    Rows,
     Sampler,
     Step,
     Target,
@@ -49,68 +50,76 @@ def generate(
     rng: np.random.Generator,
     text: TextStream,
     ending: Ending,
+    clock: Callable[[], float] = perf_counter,
 ) -> Iterator[Event]:
     """Decode an answer to `prompt`, speculating with `drafter`; the baseline is a drafter that proposes nothing.
 
     prompt: at least one token id, fewer than the target's context. Yields a Prefill per model, a Step per
     forward pass of the target (step 0 reads the prompt's), and one Done, also when interrupted.
+    clock: seconds, from any moment on.
     A drafter that raises is dropped and the answer goes on without it; Done.notes says why.
     """
     context = list(prompt)
     sampler.watch(context)
-    speculation = Speculation(drafter, policy, target.n_vocab, prompt)
+    speculation = Speculation(drafter, policy, target, prompt)
     draft, draft_s, verify_s, index, why = NO_DRAFT, 0.0, 0.0, 0, ""
     reason: FinishReason | None = None
-    started = perf_counter()
+    started = clock()
     try:
-        logits = target.prefill(prompt)
-        yield Prefill("target", len(prompt), perf_counter() - started, perf_counter() - started)
+        logits: Rows = target.prefill(prompt)
+        yield Prefill("target", len(prompt), clock() - started, clock() - started)
         while True:
-            before = perf_counter()
+            before = clock()
             verdict = accept(draft, logits, sampler, rng)
-            sample_s = perf_counter() - before
+            sample_s = clock() - before
 
             tokens, reason = _commit(draft, verdict, context, text, ending, len(context) - len(prompt))
+            standing = verdict.path[: len(tokens)]
             step = Step(
                 index=index,
                 tokens=tokens,
                 drafted=draft.tokens,
-                accepted=min(verdict.accepted, len(tokens)),
-                rejected_text=text.render(draft.tokens[verdict.accepted :]),
+                accepted=len(standing),
+                rejected_text=text.render([token for i, token in enumerate(draft.tokens) if i not in verdict.path]),
                 source=draft.source,
                 draft_s=draft_s,
                 verify_s=verify_s,
                 sample_s=sample_s,
-                at=perf_counter() - started,
+                at=clock() - started,
                 why=why,
+                parents=draft.parents,
+                path=standing if draft.parents is not None else None,
+                distance=verdict.distance,
             )
             yield step
             reason = reason or _stopped(ending, len(context) > target.n_ctx)
             if reason:
                 break
 
-            before = perf_counter()
+            before = clock()
             target.commit(verdict)
-            commit_s = perf_counter() - before
-            before = perf_counter()
+            commit_s = clock() - before
+            before = clock()
             if index > 0:
                 speculation.observe(step)
-            room = min(ending.max_tokens - len(context) + len(prompt) - 1, target.n_ctx - len(context))
-            budget = min(speculation.budget(room), target.max_draft)
+            cells = target.n_ctx - len(context)
+            room = min(ending.max_tokens - len(context) + len(prompt) - 1, cells)
+            budget = speculation.budget(room, min(target.max_draft, cells))
             if budget and (read := speculation.start()):
-                now = perf_counter()
+                now = clock()
                 yield Prefill("draft", read, now - before, now - started)
-                before = perf_counter()
+                before = clock()
             draft = speculation.propose(context, budget)
             why = speculation.why
-            after = perf_counter()
+            after = clock()
             logits = target.verify(context[-1], draft)
-            draft_s, verify_s = after - before, commit_s + perf_counter() - after
+            if draft.witness is not None:
+                speculation.show(draft.witness, logits)
+            draft_s, verify_s = after - before, commit_s + clock() - after
             index += 1
     except Interrupted:
         reason = "interrupted"
-    notes = (speculation.note,) if speculation.note else ()
-    yield Done(reason or "interrupted", text.flush(), notes, perf_counter() - started)
+    yield Done(reason or "interrupted", text.flush(), speculation.notes, clock() - started)
 
 
 def _stopped(ending: Ending, full: bool) -> FinishReason | None:
@@ -123,10 +132,9 @@ def _commit(
 ) -> tuple[tuple[Token, ...], FinishReason | None]:
     """Append what the verdict lets stand to the context, up to whatever ends the answer."""
     tokens: list[Token] = []
-    for i in range(verdict.accepted + 1):
-        drafted = i < verdict.accepted
-        token = draft.tokens[i] if drafted else verdict.token
-        origin: Origin = "accepted" if drafted else verdict.kind
+    standing = [draft.tokens[node] for node in verdict.path]
+    for i, token in enumerate([*standing, verdict.token]):
+        origin: Origin = "accepted" if i < len(standing) else verdict.kind
         p = verdict.p[i] if verdict.p else None
         q = verdict.q[i] if i < len(verdict.q) else None
         context.append(token)

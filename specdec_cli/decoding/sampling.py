@@ -76,6 +76,14 @@ class StandardSampler:
     def argmax(self, row: Row, ahead: Sequence[int] = ()) -> int:
         return int(self.penalised(row, ahead).argmax())
 
+    def likeliest(self, row: Row, count: int, ahead: Sequence[int] = ()) -> tuple[list[int], list[float]]:
+        row = self.penalised(row, ahead)
+        best = row.max()
+        found, values = _with_the_top(row, min(count, row.size))
+        order = np.argsort(-values, kind="stable")[:count]
+        chances = np.exp(values[order] - best) * confidence(row)
+        return (order if found is None else found[order]).tolist(), chances.tolist()
+
     def categorical(self, row: Row, ahead: Sequence[int] = ()) -> Categorical:
         """The distribution after all cuts, at a temperature above 0.
 

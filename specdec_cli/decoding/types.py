@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Logits: TypeAlias = NDArray[np.float32]
-"""(rows, n_vocab). Row 0 follows the pending token, row i the i-th draft token. Valid until the next forward pass."""
+"""(rows, n_vocab). Row 0 follows the pending token, row i + 1 draft token i. Valid until the next forward pass."""
+
+
+class Rows(Protocol):
+    """Such rows by number: an array, or a list of its rows in another order."""
+
+    def __getitem__(self, number: int, /) -> Any: ...
+
 
 Origin: TypeAlias = Literal["accepted", "correction", "bonus", "plain"]
 """Where a token came from: the draft, the target against it, the target after the whole of it, the target alone."""
@@ -72,15 +79,26 @@ def _draw_dense(probs: NDArray[np.floating[Any]], uniform: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a drafter proposes: a chain of tokens that may follow the pending token.
+    """What a drafter proposes: a tree of tokens that may follow the pending token; mostly a chain.
 
-    q[i] is the distribution that token i was really drawn from; `q=None` says the tokens were chosen
-    deterministically. `source` names the drafter.
+    parents[i] is the token that token i follows, an earlier one, or -1 for the pending token; `parents=None` says
+    that each follows the one before. Siblings are different tokens, tried in their order. q[i] is the distribution
+    that token i was really drawn from, given its elder siblings; `q=None` says the tokens were chosen
+    deterministically. `source` names the drafter. `witness`, if there is one, is shown the rows of the pass that
+    verifies the draft, before they are judged.
     """
 
     tokens: tuple[int, ...] = ()
     q: tuple[Categorical, ...] | None = None
     source: str = ""
+    parents: tuple[int, ...] | None = None
+    witness: Callable[[Rows], None] | None = None
+
+    def children(self, node: int) -> Sequence[int]:
+        """The tokens that may follow one, in the order in which they are tried; -1 is the pending token."""
+        if self.parents is None:
+            return (node + 1,) if node + 1 < len(self.tokens) else ()
+        return [child for child, parent in enumerate(self.parents) if parent == node]
 
 
 NO_DRAFT = Draft()
@@ -88,17 +106,24 @@ NO_DRAFT = Draft()
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of one verification: the first `accepted` draft tokens stand, then `token` follows.
+    """The outcome of one verification: the draft tokens on `path` stand, from the first down, then `token` follows.
 
     p holds the target's probability of each of these tokens and q the draft's of those accepted; both may be
     empty, for greedy decoding looks at no probabilities.
     """
 
-    accepted: int
+    path: tuple[int, ...]
     token: int
     kind: Origin
     p: tuple[float, ...] = ()
     q: tuple[float, ...] = ()
+    distance: float | None = None
+    """Of a lossy rule: how far its tokens' distributions are from p (total variation), summed; None: exact."""
+
+    @property
+    def accepted(self) -> int:
+        """How many draft tokens stand."""
+        return len(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +169,20 @@ class Step:
     at: float
     why: str = ""
     """Why the draft has this length, where the length policy has something to say."""
+    parents: tuple[int, ...] | None = None
+    """Where the draft is a tree: what each of its tokens follows (-1: the pending token)."""
+    path: tuple[int, ...] | None = None
+    """Where the draft is a tree: which of its tokens were accepted."""
+    distance: float | None = None
+    """As in the verdict."""
 
     def to_json(self) -> dict[str, Any]:
-        return {"event": "step", **asdict(self)}
+        fields = asdict(self)
+        if self.parents is None:  # most drafts are chains
+            del fields["parents"], fields["path"]
+        if self.distance is None:
+            del fields["distance"]
+        return {"event": "step", **fields}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +223,7 @@ class LengthPolicy(Protocol):
 
     def limit(self, room: int) -> int:
         """The most tokens to draft in the coming step; 0 verifies the pending token alone. room: how many tokens may
-        still follow the pending one before the answer or the context is full.
+        still follow the pending one before the answer or the context is full; a chain has no use for more.
         """
         ...
 
@@ -195,12 +231,23 @@ class LengthPolicy(Protocol):
         """At a place that went by without a draft, the draft would have been so sure, and so often right (0 to 1)."""
         ...
 
-    def look(self, drafted: int) -> bool:
-        """Whether to spend a pass of the draft model on what might follow `drafted` tokens, of which at least one."""
+    def rate(self, rank: int, confidence: float) -> float:
+        """For trees: how probable it is that a token stands, given that what it follows does and that its elder
+        siblings, `rank` of them, do not. `confidence` is the draft's own idea of that.
+        """
         ...
 
-    def go_on(self, drafted: int, confidence: float) -> bool:
-        """Whether to add another token to `drafted` ones. `confidence`: the draft's highest probability there."""
+    def look(self, drafted: int, reach: float | None = None) -> bool:
+        """Whether to spend a pass of the draft model on what might follow one of `drafted` tokens: the last, or one
+        that stands with probability `reach`.
+        """
+        ...
+
+    def go_on(self, drafted: int, confidence: float, rank: int = 0, before: float | None = None) -> bool:
+        """Whether to add another token to `drafted` ones. `confidence`: the draft's highest probability there.
+        In a tree, `before` is the probability that what it follows stands and its elder siblings, `rank` of them,
+        do not.
+        """
         ...
 
     def observe(self, step: Step) -> None:
@@ -232,14 +279,16 @@ class Target(Protocol):
     n_ctx: int
     n_vocab: int
     max_draft: int
-    """The longest draft that one pass can verify."""
+    """The most draft tokens that one pass can verify."""
+    max_branches: int
+    """The most branches that a tree of them may have; 0: `Draft.parents` must be None."""
 
     def prefill(self, prompt: Sequence[int]) -> Logits:
         """Forget everything and read the prompt. Returns one row: what follows it."""
         ...
 
-    def verify(self, pending: int, draft: Draft) -> Logits:
-        """ONE forward pass over the pending token and the draft. Returns 1 + len(draft) rows."""
+    def verify(self, pending: int, draft: Draft) -> Rows:
+        """ONE forward pass over the pending token and the draft. Returns 1 + len(draft.tokens) rows."""
         ...
 
     def commit(self, verdict: Verdict) -> None:
@@ -266,9 +315,15 @@ class Sampler(Protocol):
         """The most likely token. `ahead`: draft tokens between the end of the history and this row."""
         ...
 
+    def likeliest(
+        self, row: NDArray[np.float32], count: int, ahead: Sequence[int] = ()
+    ) -> tuple[list[int], list[float]]:
+        """The `count` most likely tokens, the first the argmax, and their probabilities at temperature 1, uncut."""
+        ...
+
     def categorical(self, row: NDArray[np.float32], ahead: Sequence[int] = ()) -> Categorical:
         """The distribution that a token is drawn from."""
         ...
 
 
-AcceptRule: TypeAlias = Callable[[Draft, Logits, Sampler, np.random.Generator], Verdict]
+AcceptRule: TypeAlias = Callable[[Draft, Rows, Sampler, np.random.Generator], Verdict]

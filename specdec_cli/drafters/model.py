@@ -1,4 +1,4 @@
-"""A small model drafts for the large one. No token is ever decoded twice."""
+"""A small model drafts for the large one, a chain or a tree of tokens. None is ever decoded twice."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from specdec_cli.decoding.length import FixedLength
 from specdec_cli.decoding.sampling import Row, confidence
-from specdec_cli.decoding.types import NO_DRAFT, Categorical, Draft, LengthPolicy, Sampler, Step
+from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Logits, Sampler, Step
 from specdec_cli.drafters.parts import DraftModel, Parts
+from specdec_cli.drafters.tree import Tree
 
 
 class ModelDrafter:
-    """Drafts a chain with a draft model.
+    """Drafts with a draft model.
 
     n_vocab: ids shared by both models; padding of the draft's vocabulary beyond it is never proposed.
     draws:   True: draw from the draft's own distribution and report it as q, which `rejection` accepts most of;
              False: propose the most likely token, which `match` accepts most of.
+    width:   how many branches a draft may have; 1 is a chain.
     """
 
     name = "model"
@@ -30,16 +33,24 @@ class ModelDrafter:
     def create(cls, parts: Parts) -> ModelDrafter:
         if parts.model is None:
             raise ValueError("this drafter needs a draft model")
-        return cls(parts.model, parts.n_vocab, parts.sampler, parts.draws, parts.rng)
+        return cls(parts.model, parts.n_vocab, parts.sampler, parts.draws, parts.rng, parts.width)
 
     def __init__(
-        self, model: DraftModel, n_vocab: int, sampler: Sampler, draws: bool, rng: np.random.Generator
+        self,
+        model: DraftModel,
+        n_vocab: int,
+        sampler: Sampler,
+        draws: bool,
+        rng: np.random.Generator,
+        width: int = 1,
     ) -> None:
         self._model = model
         self._n_vocab = min(n_vocab, model.n_vocab)
         self._sampler = sampler
         self._draws = draws and not sampler.greedy
         self._rng = rng
+        self._width = min(width, model.max_rows)
+        self._tree: Tree
         self._proposed_at = 0
         self._p: deque[float | None] = deque(maxlen=model.max_rows)
         """The target's probabilities of the last tokens emitted, where they are known."""
@@ -53,41 +64,65 @@ class ModelDrafter:
         return len(prompt) - 1
 
     def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
-        """Feed what the cache lacks (the pending token, and the last draft token if all were accepted), then draft."""
-        model, n_vocab, sampler = self._model, self._n_vocab, self._sampler
+        row = self._begin(context, budget, policy)
+        self._tree = tree = Tree(self._sampler, self._rng, self._draws, self._width, policy)
+        tree.grow(row, budget, self._read)
+        return tree.draft(self.name)
+
+    def _begin(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Row:
+        """Feed what the cache lacks: the pending token, and the last draft token if all were accepted. Returns the row
+        after them.
+        """
+        model = self._model
         news = context[model.length :]
         self._check(news, len(context) + budget - 1)
-        row = self._catch_up(news, policy) if len(news) > 2 else model.decode(news)[0, :n_vocab]
+        row = self._catch_up(news, policy) if len(news) > 2 else model.decode(news)[0, : self._n_vocab]
         model.checkpoint()
         self._proposed_at = len(context)
-        tokens: list[int] = []
-        q: list[Categorical] = []
-        uses_confidence = policy.uses_confidence
-        while True:
-            if self._draws:
-                distribution = sampler.categorical(row, tokens)
-                sure = float(distribution.probs.max()) if uses_confidence else 1.0
-                if not policy.go_on(len(tokens), sure):
-                    break
-                tokens.append(distribution.draw(self._rng))
-                q.append(distribution)
-            elif policy.go_on(len(tokens), confidence(row) if uses_confidence else 1.0):
-                tokens.append(sampler.argmax(row, tokens))
-            else:
-                break
-            if len(tokens) == budget or not policy.look(len(tokens)):
-                break
-            row = model.decode((tokens[-1],))[0, :n_vocab]
-        if not tokens:
+        return row
+
+    def guess(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> Draft:
+        """For drafting what another draft model writes: what may follow `context` and then `ahead`, which may yet be
+        taken back (`forget`). Nothing where this model cannot follow.
+        """
+        model, length = self._model, len(context) + len(ahead)
+        settled = context[model.length :]
+        news = [*settled, *ahead[max(model.length - len(context), 0) :]]
+        if length + budget > model.n_ctx or max(news) >= model.n_vocab:
             return NO_DRAFT
-        return Draft(tuple(tokens), tuple(q) if self._draws else None, self.name)
+        if settled and not model.rewinds:  # it can come back to a checkpoint only: there must be one before `ahead`
+            model.decode(settled)
+            model.checkpoint()
+            news = list(ahead)
+        row = model.decode(news)[0, : self._n_vocab]
+        self._tree = Tree(self._sampler, self._rng, self._draws, 1, FixedLength(budget))
+        self._tree.grow(row, budget, self._read)
+        return self._tree.draft(self.name)
+
+    def forget(self, length: int) -> None:
+        """What was read from this place on is not true any more."""
+        if self._model.length > length:
+            self._model.rewind(length)
 
     def observe(self, step: Step) -> None:
         """Drop the rejected tokens from the cache; the accepted ones are already right."""
         self._p.extend([token.p for token in step.tokens])
-        keep = self._proposed_at + step.accepted
-        if step.drafted and self._model.length > keep:
+        if not step.drafted:
+            return
+        if self._width > 1:
+            self._model.keep(self._tree.kept(step))
+        elif self._model.length > (keep := self._proposed_at + step.accepted):
             self._model.rewind(keep)
+
+    def _read(self, nodes: Sequence[int]) -> Logits:
+        """The rows after tokens of the tree, in one pass."""
+        model, tree = self._model, self._tree
+        tokens = [tree.tokens[node] for node in nodes]
+        if self._width == 1:
+            return model.decode(tokens)[:, : self._n_vocab]
+        parents = [tree.parents[node] for node in nodes]
+        above = [-1 if parent < 0 else tree.numbers[parent] for parent in parents]
+        return model.grow(tokens, above)[:, : self._n_vocab]
 
     def _catch_up(self, news: Sequence[int], policy: LengthPolicy) -> Row:
         """Read what was emitted while nothing was drafted, and tell the policy what a draft would have been worth.

@@ -1,4 +1,4 @@
-"""One sequence in one model's cache: append tokens, read logits, drop what should not have been appended."""
+"""A text in one model's cache, and a tree at its end: append tokens, read logits, drop what should not stay."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.types import Logits
 from specdec_cli.llama import library
+from specdec_cli.llama.branches import Branches
 from specdec_cli.llama.interrupt import POLL, Interrupt
 from specdec_cli.llama.model import Model
 
@@ -23,6 +24,9 @@ MAX_SNAPSHOTS = 8
 """The longest draft that a recurrent state is kept for at each token, since each costs a whole state. llama.cpp's
 graph has no room for many: it aborts the process from 10 on for a Nemotron-H of 42 layers, from 22 on for an LFM2."""
 
+MOST_SEQUENCES = 256
+"""What llama.cpp is built for (LLAMA_MAX_SEQ); it aborts the process beyond."""
+
 _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: just the state that cannot be rewound
 
 # The bindings' own declaration returns a pointer object; the plain address is what is compared from pass to pass.
@@ -30,20 +34,24 @@ _get_logits = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(("llama_get_log
 
 
 class LlamaContext:
-    """A cache for up to `n_ctx` tokens of one sequence, with one reused batch.
+    """A cache for up to `n_ctx` tokens, with one reused batch.
 
     max_rows: how many rows of logits one pass may be asked for (a draft model needs 1, a target 1 + the
     draft length); llama.cpp reserves a row of n_vocab floats for each. At most N_BATCH.
+    branches: how many a tree may have, for `grow`; at most max_rows.
     Rows of logits are views into llama.cpp's own buffer, valid until the next decode.
     Raises SpecdecError if the cache does not fit in memory.
     """
 
-    def __init__(self, model: Model, n_ctx: int, max_rows: int, threads: int, interrupt: Interrupt) -> None:
+    def __init__(
+        self, model: Model, n_ctx: int, max_rows: int, threads: int, interrupt: Interrupt, branches: int = 1
+    ) -> None:
         params = lib.llama_context_default_params()
         params.n_ctx = n_ctx
         params.n_batch = params.n_ubatch = N_BATCH
         params.n_threads = params.n_threads_batch = threads
         params.n_outputs_max = params.n_outputs_max_per_seq = max_rows
+        params.n_seq_max, params.kv_unified = branches, branches > 1
         params.no_perf = True
         if not model.rewinds and max_rows - 1 <= MAX_SNAPSHOTS:
             params.n_rs_seq = max_rows - 1
@@ -72,15 +80,18 @@ class LlamaContext:
         """Seconds spent in llama_decode since the context was made, waiting for the device included."""
         self.rewinds = model.rewinds
         """Whether the last tokens can be dropped at any time; else only where `checkpoint` says."""
+        self.max_branches = branches if model.rewinds else 0
         self._snapshots: int = lib.llama_n_rs_seq(self._handle)  # 0: llama.cpp has none for this architecture
         self._last_pass = 0
         self._saved: tuple[int, ctypes.Array[ctypes.c_uint8]] | None = None
         self._since_saved: list[int] = []
-        self._batch = lib.llama_batch_init(N_BATCH, 0, 1)
+        self._branches = Branches(branches)
+        self._batch = lib.llama_batch_init(N_BATCH, 0, branches)
         self._token = np.ctypeslib.as_array(self._batch.token, (N_BATCH,))
         self._pos = np.ctypeslib.as_array(self._batch.pos, (N_BATCH,))
         self._wanted = np.ctypeslib.as_array(self._batch.logits, (N_BATCH,))
-        np.ctypeslib.as_array(self._batch.n_seq_id, (N_BATCH,))[:] = 1
+        self._n_seq = np.ctypeslib.as_array(self._batch.n_seq_id, (N_BATCH,))
+        self._n_seq[:] = 1
         for i in range(N_BATCH):
             self._batch.seq_id[i][0] = 0
         self._positions = np.arange(self.n_ctx, dtype=np.int32)
@@ -110,19 +121,73 @@ class LlamaContext:
             self._pos[:count] = self._positions[first : first + count]
             self._wanted[:count] = all_rows
             self._wanted[count - 1] = 1
-        before = perf_counter()
-        code = lib.llama_decode(self._handle, batch)
-        address = _get_logits(self._handle)  # on a GPU this is what waits
-        self.decode_s += perf_counter() - before
-        if code:
-            self._failed(code)
+        self._pass()
         self.length = first + count
         self._last_pass = count
         if not self.rewinds and not self._snapshots:
             self._since_saved.extend(tokens)
+        return self._rows[: count if all_rows else 1]
+
+    def grow(self, tokens: Sequence[int], parents: Sequence[int], unread: int = 0) -> Logits:
+        """Append nodes to a tree at the end of the text, in one pass that yields at most max_rows rows.
+
+        parents: of each, the number of the node that it follows, counted since the tree began, or -1 for the text.
+        unread: of so many of the first tokens no row is wanted. Returns (len(tokens) - unread, n_vocab). The next
+        thing to do, but for growing further, is `keep`.
+        Raises SpecdecError if llama.cpp fails, or the model's memory is recurrent.
+        """
+        count = len(tokens)
+        if not self.rewinds:
+            raise SpecdecError("this model cannot check a tree: its memory is recurrent", "Draft chains: --tree 1.")
+        if self.length + len(self._branches) + count > self.n_ctx:
+            raise SpecdecError(f"the context of {self.n_ctx} tokens is full", "Give a larger one (-c).")
+        layout = self._branches.grow(parents)
+        for source, goal, depth in layout.copies:
+            lib.llama_memory_seq_cp(self._memory, source, goal, -1, self.length + depth)
+        batch = self._batch
+        batch.n_tokens = count
+        self._token[:count] = tokens
+        self._pos[:count] = layout.depths
+        self._pos[:count] += self.length
+        self._wanted[:count] = 1
+        self._wanted[:unread] = 0
+        for i, sequences in enumerate(layout.sequences):
+            self._n_seq[i] = len(sequences)
+            for place, sequence in enumerate(sequences):
+                batch.seq_id[i][place] = sequence
+        try:
+            self._pass()
+        finally:
+            self._n_seq[:count] = 1
+            for i in range(count):
+                batch.seq_id[i][0] = 0
+        return self._rows[: count - unread]
+
+    def keep(self, path: Sequence[int]) -> None:
+        """End the tree: its nodes on this path, from the text down, are text from now on; the others are dropped."""
+        memory, branches = self._memory, self._branches
+        if branches.fork:
+            sequence = branches.sequence(path[-1]) if path else 0
+            lib.llama_memory_seq_keep(memory, sequence)
+            if sequence:
+                lib.llama_memory_seq_cp(memory, sequence, 0, -1, -1)
+                lib.llama_memory_seq_keep(memory, 0)
+        dropped = len(branches) > len(path)
+        self.length += len(path)
+        branches.clear()
+        if dropped and not lib.llama_memory_seq_rm(memory, 0, self.length, -1):
+            raise SpecdecError("llama.cpp refused to drop rejected tokens from its cache", "Run with --drafter none.")
+
+    def _pass(self) -> None:
+        """One forward pass over the batch."""
+        before = perf_counter()
+        code = lib.llama_decode(self._handle, self._batch)
+        address = _get_logits(self._handle)  # on a GPU this is what waits
+        self.decode_s += perf_counter() - before
+        if code:
+            self._failed(code)
         if address != self._address:
             self._wrap(address)
-        return self._rows[: count if all_rows else 1]
 
     def _wrap(self, address: int) -> None:
         """See llama.cpp's logits as an array. Its buffer rarely moves, so this is not done for every pass.
@@ -165,6 +230,8 @@ class LlamaContext:
         or restored from the checkpoint, and the tokens that stand after it are decoded again. Raises
         SpecdecError rather than leave a wrong state.
         """
+        if len(self._branches):  # a tree was left as it was by whatever failed
+            self.keep(())
         if length >= self.length:
             return
         if length == 0:

@@ -55,16 +55,17 @@ class Model:
         self._ends: dict[int, bool] = {}
         self._buffer = ctypes.create_string_buffer(256)
 
-    def tokenize(self, text: str, add_bos: bool = True) -> list[int]:
-        """Token ids of `text`, in which special tokens are recognised by their names.
+    def tokenize(self, text: str, add_bos: bool = True, special: bool = True) -> list[int]:
+        """Token ids of `text`.
 
         add_bos: whether to begin with the BOS token if this vocabulary asks for one.
+        special: whether special tokens are recognised by their names; else these are text like any other.
         """
         data = text.encode("utf-8", "surrogatepass")
         room = len(data) + 16
         while True:
             tokens = (lib.llama_token * room)()
-            count = lib.llama_tokenize(self._vocab, data, len(data), tokens, room, add_bos, True)
+            count = lib.llama_tokenize(self._vocab, data, len(data), tokens, room, add_bos, special)
             if count >= 0:
                 return list(tokens[:count])
             room = -count

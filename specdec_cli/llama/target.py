@@ -5,22 +5,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.decoding.types import Draft, Logits, Verdict
-from specdec_cli.llama.context import LlamaContext
+from specdec_cli.decoding.types import Draft, Logits, Rows, Verdict
+from specdec_cli.llama.context import N_BATCH, LlamaContext
 
 
 class LlamaTarget:
-    """The `Target` of `decoding`, over one llama.cpp context."""
+    """The `Target` of `decoding`, over one llama.cpp context.
+
+    The cache always holds the text in its order, without gaps. An accepted branch lies in it with gaps, and what came
+    next would fill them: the same numbers would be added in another order, and round otherwise. So only the part of it
+    that lies where the text continues is kept; the rest, mostly a token or two, is read again with the next pass.
+    """
 
     def __init__(self, context: LlamaContext) -> None:
         self._context = context
         self._verified = 0
+        self._again: tuple[int, ...] = ()
+        """The end of the text that the cache does not hold."""
+        self._tree: tuple[Draft, list[int]] | None = None
+        """What the last pass verified, if that went by `grow`, and the order in which its tokens lie in the cache."""
         self.n_ctx = context.n_ctx
         self.n_vocab = context.n_vocab
         self.max_draft = context.max_rows - 1
+        self.max_branches = context.max_branches
 
     def prefill(self, prompt: Sequence[int]) -> Logits:
         self._context.rewind(0)
+        self._tree, self._again = None, ()
         logits = self._context.decode(prompt)
         self._verified = len(prompt)
         # One comparison: a damaged file or a miscompiled kernel shows as NaN, and an argmax over NaN as babble.
@@ -28,11 +39,50 @@ class LlamaTarget:
             raise SpecdecError("the model's logits are not numbers", "The file may be damaged: download it again.")
         return logits
 
-    def verify(self, pending: int, draft: Draft) -> Logits:
+    def verify(self, pending: int, draft: Draft) -> Rows:
+        if draft.parents is not None or self._again:
+            return self._grow(pending, draft)
+        self._tree = None
         if draft.tokens:
             self._context.checkpoint()
         self._verified = self._context.length + 1
         return self._context.decode((pending, *draft.tokens), all_rows=True)
 
     def commit(self, verdict: Verdict) -> None:
-        self._context.rewind(self._verified + verdict.accepted)
+        if self._tree is None:
+            self._context.rewind(self._verified + verdict.accepted)
+            return
+        draft, order = self._tree
+        in_order = 0
+        while in_order < len(verdict.path) and order[in_order] == verdict.path[in_order]:
+            in_order += 1
+        self._context.keep(range(len(self._again) + 1 + in_order))
+        self._again = tuple(draft.tokens[node] for node in verdict.path[in_order:])
+
+    def _grow(self, pending: int, draft: Draft) -> Rows:
+        """Verify a tree, the likeliest branch in the first place, and read before it what the cache lacks."""
+        if len(self._again) + 1 + len(draft.tokens) > N_BATCH:
+            self._context.decode(self._again)
+            self._again = ()
+        order = _depth_first(draft)
+        first = len(self._again)  # where the pending token comes
+        places = {-1: first, **{node: first + 1 + i for i, node in enumerate(order)}}
+        parents = draft.parents or range(-1, len(draft.tokens) - 1)
+        tokens = (*self._again, pending, *(draft.tokens[node] for node in order))
+        above = (*range(-1, first), *(places[parents[node]] for node in order))
+        rows = self._context.grow(tokens, above, unread=first)
+        self._tree = draft, order
+        if order == sorted(order):
+            return rows
+        return [rows[places[node] - first] for node in range(-1, len(order))]
+
+
+def _depth_first(draft: Draft) -> list[int]:
+    """A draft's tokens, each followed by what follows it, elder siblings first."""
+    order: list[int] = []
+    left = [*draft.children(-1)][::-1]
+    while left:
+        node = left.pop()
+        order.append(node)
+        left += [*draft.children(node)][::-1]
+    return order

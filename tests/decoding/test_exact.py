@@ -10,7 +10,7 @@ from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_cli.decoding import accept
+from specdec_cli.decoding import accept, rules
 from specdec_cli.decoding.length import FixedLength
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Categorical, Draft, Verdict
@@ -30,7 +30,7 @@ def sample(target, draft, sampling, rule, k, length, n, drafter_class=ModelDraft
             PROMPT,
             drafter,
             k,
-            max_tokens=length + 1,
+            max_tokens=length + 1 + k,  # so that drafts have their length
             settings=sampling,
             rule=rule,
             seed=next(rng_seed),
@@ -42,7 +42,7 @@ def sample(target, draft, sampling, rule, k, length, n, drafter_class=ModelDraft
     return counts
 
 
-def check(rule, k, sampling, seed, n=3000, share=0.4, **options):
+def check(rule, k, sampling, seed, n=2000, share=0.4, **options):
     target, noise = Table(V, seed), Table(V, seed + 1)
     draft = target.mixed(noise, share)
     counts = sample(target, draft, sampling, rule, k, 2, n, **options)
@@ -131,13 +131,13 @@ def no_residual(draft, logits, sampler, rng):
     for i, token in enumerate(draft.tokens):
         p = sampler.categorical(logits[i], draft.tokens[:i])
         if rng.random() * draft.q[i].prob(token) >= p.prob(token):
-            return Verdict(i, p.draw(rng), "correction")
+            return Verdict(tuple(range(i)), p.draw(rng), "correction")
     p = sampler.categorical(logits[len(draft.tokens)], draft.tokens)
-    return Verdict(len(draft.tokens), p.draw(rng), "bonus")
+    return Verdict(tuple(range(len(draft.tokens))), p.draw(rng), "bonus")
 
 
 def test_a_skipped_residual_is_seen(monkeypatch):
-    monkeypatch.setitem(accept.RULES, "rejection", no_residual)
+    monkeypatch.setitem(rules.RULES, "rejection", no_residual)
     assert check("rejection", 2, PLAIN, seed=11, n=3000) < 1e-6
 
 

@@ -1,0 +1,166 @@
+"""A draft that grows token by token, the most probable first; where it may have one branch only, that is a chain.
+
+Where two tokens are about as likely, the second is worth more than another token after the first (SpecInfer, arXiv
+2305.09781; EAGLE-2, arXiv 2406.16858). Drawn drafts stay exact because it is decided where the next token goes before
+it is drawn, siblings are drawn without replacement, and none is ever dropped for what it turned out to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specdec_cli.decoding.accept import without
+from specdec_cli.decoding.sampling import Row, confidence
+from specdec_cli.decoding.types import NO_DRAFT, Categorical, Draft, LengthPolicy, Logits, Sampler, Step
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a token can be added: after `node`, as the child number `rank`.
+
+    before: the probability that it comes to that: the node stands, elder siblings do not. sure: the draft's
+    confidence there. value: the probability that the token stands. q: what it is to be drawn from, or else ranked:
+    the most likely tokens and their probabilities.
+    """
+
+    node: int
+    rank: int
+    before: float
+    sure: float
+    value: float
+    q: Categorical | None
+    ranked: tuple[list[int], list[float]]
+
+
+class Tree:
+    """draws: draw tokens from the draft's distribution; else take the most likely. width: the most branches."""
+
+    def __init__(
+        self, sampler: Sampler, rng: np.random.Generator, draws: bool, width: int, policy: LengthPolicy
+    ) -> None:
+        self.tokens: list[int] = []
+        self.parents: list[int] = []
+        self.numbers: list[int] = []
+        """Of each token, as what it was read by the draft model; -1: not at all."""
+        self._sampler, self._rng, self._draws, self._width, self._policy = sampler, rng, draws, width, policy
+        self._uses_confidence = width > 1 or policy.uses_confidence
+        self._q: list[Categorical] = []
+        self._reach: list[float] = []
+        self._places: list[_Place] = []
+        self._unread: list[int] = []
+        self._count = 0
+        self._branches = 1
+
+    def grow(self, row: Row, budget: int, read: Callable[[Sequence[int]], Logits]) -> None:
+        """Up to `budget` tokens, as long as the policy wants more.
+
+        row: of the draft model after the pending token. read: reads tokens of the tree, given by their places in it,
+        and returns their rows.
+        """
+        self._open(-1, 1.0, row)
+        while len(self.tokens) < budget:
+            best = max(self._places, key=lambda place: place.value, default=None)
+            nodes = self._worth_reading(best)
+            if nodes:
+                for node in nodes:
+                    self.numbers[node] = self._count
+                    self._count += 1
+                for node, found in zip(nodes, read(nodes), strict=True):
+                    self._open(node, self._reach[node], found)
+            elif best is None or not (self._add(best) or self.tokens):
+                break
+
+    def draft(self, source: str) -> Draft:
+        """What has grown."""
+        if not self.tokens:
+            return NO_DRAFT
+        parents = tuple(self.parents) if self._width > 1 else None
+        return Draft(tuple(self.tokens), tuple(self._q) if self._draws else None, source, parents)
+
+    def kept(self, step: Step) -> list[int]:
+        """Which of the tokens that the draft model has read were accepted, by the numbers under which it did."""
+        path = range(step.accepted) if step.path is None else step.path
+        return [self.numbers[node] for node in path if self.numbers[node] >= 0]
+
+    def _worth_reading(self, best: _Place | None) -> list[int]:
+        """Tokens after which the next one may be more probable than any that can be added now."""
+        if not self._unread:
+            return []
+        reach, width, drafted = self._reach, self._width, len(self.tokens)
+        self._unread.sort(key=lambda node: -reach[node])
+        nodes: list[int] = []
+        for node in self._unread[:width]:
+            if best is not None and reach[node] <= best.value:
+                break
+            if not self._policy.look(drafted, reach[node] if width > 1 else None):
+                self._unread = nodes[:]  # the others are no better
+                break
+            nodes.append(node)
+        del self._unread[: len(nodes)]
+        return nodes
+
+    def _open(self, node: int, reach: float, row: Row) -> None:
+        """A first child may follow `node`."""
+        ahead = self.tokens if self._width == 1 else self._path(node)
+        if self._draws:
+            q = self._sampler.categorical(row, ahead)
+            sure = float(q.probs.max()) if self._uses_confidence else 1.0
+            self._offer(_Place(node, 0, reach, sure, 0.0, q, ([], [])))
+        elif self._width == 1:
+            sure = confidence(row) if self._uses_confidence else 1.0
+            self._offer(_Place(node, 0, reach, sure, 0.0, None, ([self._sampler.argmax(row, ahead)], [sure])))
+        else:
+            ranked = self._sampler.likeliest(row, self._width, ahead)
+            self._offer(_Place(node, 0, reach, ranked[1][0], 0.0, None, ranked))
+
+    def _offer(self, place: _Place) -> None:
+        if self._width > 1:
+            place.value = place.before * self._policy.rate(place.rank, place.sure)
+        self._places.append(place)
+
+    def _add(self, place: _Place) -> bool:
+        """Put a token there, if the policy wants one."""
+        self._places.remove(place)
+        before = place.before if self._width > 1 else None
+        if not self._policy.go_on(len(self.tokens), place.sure, place.rank, before):
+            return False
+        if place.q is not None:
+            token = place.q.draw(self._rng)
+            self._q.append(place.q)
+        else:
+            token = place.ranked[0][place.rank]
+        self._unread.append(len(self.tokens))
+        self.tokens.append(token)
+        self.parents.append(place.node)
+        self.numbers.append(-1)
+        self._reach.append(place.value)
+        if place.rank:
+            self._branches += 1
+        if self._branches < self._width:
+            self._offer_sibling(place, token)
+        else:
+            self._places = [other for other in self._places if other.rank == 0]
+        return True
+
+    def _offer_sibling(self, place: _Place, token: int) -> None:
+        """What else may stand where `token` was put, if that does not."""
+        rank, before = place.rank + 1, place.before - place.value
+        if place.q is not None:
+            if np.count_nonzero(place.q.probs) > 1:
+                q = without(place.q, token)
+                self._offer(_Place(place.node, rank, before, float(q.probs.max()), 0.0, q, place.ranked))
+        elif rank < len(place.ranked[0]):
+            chances = place.ranked[1]
+            left = 1.0 - sum(chances[:rank])
+            sure = min(chances[rank] / left, 1.0) if left > 0 else 0.0
+            self._offer(_Place(place.node, rank, before, sure, 0.0, None, place.ranked))
+
+    def _path(self, node: int) -> list[int]:
+        path: list[int] = []
+        while node >= 0:
+            path.append(self.tokens[node])
+            node = self.parents[node]
+        return path[::-1]

@@ -1,0 +1,486 @@
+"""Trees in a real cache: every node's logits are those of its path alone, and what is kept is as good as new."""
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import tiny
+from conftest import DEMO
+from exactness import p_value
+from fakes import run, tokens_of
+from prompts import PROMPTS
+from test_pair import open_session
+
+from specdec_cli.decoding.accept import rejection
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.decoding.length import FixedLength
+from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Step, Verdict
+from specdec_cli.drafters.model import ModelDrafter
+from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.model import Model
+from specdec_cli.llama.target import LlamaTarget
+
+ROWS, BRANCHES = 17, 8
+
+
+def windowed(path):
+    """OLMo 2 as it is with a sliding window: three layers that see the last 24 tokens, and one that sees all."""
+    model = tiny._Model(path, "olmo2", 0, 0.0)
+    model.set("block_count", 4)
+    model.set("feed_forward_length", tiny.FEED_FORWARD)
+    model.set("attention.head_count", tiny.HEADS)
+    model.set("attention.sliding_window", 24)
+    model.norm("output_norm.weight", tiny.WIDTH)
+    for layer in range(4):
+        model.attention(layer)
+        for name in ("attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw_norm"):
+            model.norm(f"blk.{layer}.{name}.weight", tiny.WIDTH)
+        model.feed_forward(layer)
+    model.close()
+    return path
+
+
+KINDS = ("bundled", "llama", "window")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    paths = {
+        "bundled": DEMO / "target.gguf",
+        "bundled draft": DEMO / "draft.gguf",
+        "llama": tiny.write(folder / "llama.gguf", "llama"),
+        "window": windowed(folder / "window.gguf"),
+        "mamba": tiny.write(folder / "mamba.gguf", "mamba"),
+        "lfm2": tiny.write(folder / "lfm2.gguf", "lfm2"),
+    }
+    found = {name: Model(path, 0, Interrupt()) for name, path in paths.items()}
+    yield found
+    for model in found.values():
+        model.close()
+
+
+@pytest.fixture
+def opened(models):
+    contexts = []
+
+    def open_context(kind, n_ctx=1024, rows=ROWS, branches=BRANCHES, interrupt=None):
+        contexts.append(LlamaContext(models[kind], n_ctx, rows, 1, interrupt or Interrupt(), branches))
+        return contexts[-1]
+
+    yield open_context
+    for context in contexts:
+        context.close()
+
+
+def same(row, other):
+    """Equal but for rounding, which depends on how tokens are split into passes and adds up over a quantised cache.
+
+    The most likely token is the same unless two are as good as equal. A node that saw one token too many, too few or
+    another one is off by more: that is tested below.
+    """
+    tolerance = 0.5 if row.size > tiny.N_VOCAB else 0.05
+    first, second = np.sort(other)[-1:-3:-1]
+    near = first - second < 2 * tolerance
+    return bool(np.abs(row - other).max() < tolerance and (near or row.argmax() == other.argmax()))
+
+
+def path_to(parents, node):
+    path = []
+    while node >= 0:
+        path.append(node)
+        node = parents[node]
+    return path[::-1]
+
+
+def random_tree(rng, size, branches=BRANCHES, n_vocab=300):
+    """Parents and tokens; siblings differ."""
+    parents, tokens = [], []
+    while len(parents) < size:
+        parent = int(rng.integers(-1, len(parents)))
+        token = int(rng.integers(1, n_vocab))
+        leaves = sum(node not in [*parents, parent] for node in range(len(parents))) + 1
+        if leaves <= branches and (parent, token) not in zip(parents, tokens, strict=True):
+            parents.append(parent)
+            tokens.append(token)
+    return parents, tokens
+
+
+def pieces_of(rng, size):
+    """Cut a tree's nodes into passes."""
+    cuts = sorted({0, size, *rng.integers(0, size + 1, rng.integers(0, 3)).tolist()})
+    return list(pairwise(cuts))
+
+
+def grown(context, parents, tokens, passes):
+    return np.concatenate([context.grow(tokens[a:b], parents[a:b]).copy() for a, b in passes])
+
+
+def prompt_of(length):
+    return [(7 * i * i + 3 * i) % 290 + 1 for i in range(length)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_nodes_logits_are_those_of_its_path(opened, kind):
+    rng = np.random.default_rng(1)
+    context, alone = opened(kind), opened(kind, branches=1)
+    prompt = prompt_of(40)
+    context.decode(prompt)
+    alone.decode(prompt)
+    for _ in range(25):
+        parents, tokens = random_tree(rng, int(rng.integers(1, ROWS)))
+        rows = grown(context, parents, tokens, pieces_of(rng, len(tokens)))
+        for node in range(len(tokens)):
+            path = path_to(parents, node)
+            expected = alone.decode([tokens[above] for above in path], all_rows=True)[-1]
+            assert same(rows[node], expected), (parents, node)
+            alone.rewind(len(prompt))
+        context.keep(())
+        assert context.length == len(prompt)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hundreds_of_steps(opened, kind):
+    """Trees in one pass or several, of which any path is kept, one after the other; a chain now and then."""
+    rng = np.random.default_rng(2)
+    context, alone = opened(kind), opened(kind, branches=1)
+    empty = forked = 0
+    for step in range(250):
+        if context.length > 500 or step == 0:
+            for each in (context, alone):
+                each.rewind(0)
+                each.decode(prompt_of(30))
+        parents, tokens = random_tree(rng, int(rng.integers(1, 9)), 4)
+        passes = pieces_of(rng, len(tokens))
+        rows = grown(context, parents, tokens, passes)
+        path = path_to(parents, int(rng.integers(-1, len(tokens))))
+        context.keep(path)
+        empty += not path
+        forked += any(parents[b] != b - 1 for a, b in passes[1:] for b in range(a, b))
+        if path:
+            last = alone.decode([tokens[node] for node in path])[0]
+            assert same(rows[path[-1]], last), step
+        assert context.length == alone.length
+        if step % 7 == 0:
+            chain = rng.integers(1, 300, 3).tolist()
+            both = [each.decode(chain, all_rows=True).copy() for each in (context, alone)]
+            assert all(same(a, b) for a, b in zip(*both, strict=True)), step
+            for each in (context, alone):
+                each.rewind(each.length - 2)
+    assert empty > 10 and forked > 50
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_a_tree_the_text_goes_on_as_in_a_fresh_cache(opened, kind):
+    rng = np.random.default_rng(3)
+    context, fresh = opened(kind), opened(kind, branches=1)
+    prompt = prompt_of(33)
+    for node in range(-1, 9):
+        context.rewind(0)
+        context.decode(prompt)
+        parents, tokens = random_tree(rng, 10)
+        grown(context, parents, tokens, [(0, 4), (4, 10)])
+        path = path_to(parents, node)
+        context.keep(path)
+        kept = [*prompt, *(tokens[above] for above in path)]
+        assert context.length == len(kept)
+        fresh.rewind(0)
+        assert same(context.decode((9, 8))[0], fresh.decode([*kept, 9, 8])[0])
+        context.rewind(context.length - 1)
+        fresh.rewind(0)
+        assert same(context.decode((7,))[0], fresh.decode([*kept, 9, 7])[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_node_that_sees_another_branch_would_be_seen(opened, kind):
+    """Negative control: what a wrong token on the path, one too many and one too few would look like."""
+    context, alone = opened(kind), opened(kind, branches=1)
+    prompt = prompt_of(12)
+    context.decode(prompt)
+    alone.decode(prompt)
+    for first, other in ((10, 20), (33, 77), (200, 5)):
+        rows = context.grow((first, other, 30), (-1, -1, 1)).copy()
+        context.keep(())
+        for path, right in (((other, 30), True), ((first, 30), False), ((first, other, 30), False), ((30,), False)):
+            assert same(rows[2], alone.decode(path)[0]) == right
+            alone.rewind(len(prompt))
+
+
+# The edges
+
+
+def test_a_tree_that_fills_the_context(opened):
+    context, alone = opened("bundled", 256), opened("bundled", 512, branches=1)
+    prompt = prompt_of(256 - 6)
+    context.decode(prompt)
+    alone.decode(prompt)
+    context.grow((1, 2, 3, 4), (-1, -1, 0, 0))
+    with pytest.raises(SpecdecError, match="context of 256 tokens is full"):
+        context.grow((5, 6, 7), (1, 1, 2))
+    rows = context.grow((5, 6), (1, 4))
+    assert same(rows[1], alone.decode((2, 5, 6))[0])
+    context.keep((1, 4, 5))
+    assert context.length == 253
+    context.decode((7, 8, 9))
+    with pytest.raises(SpecdecError, match="full"):
+        context.grow((5,), (-1,))
+    assert context.length == 256
+
+
+@pytest.mark.parametrize("how", ["keep", "rewind", "rewind to nothing"])
+def test_too_many_branches(opened, how):
+    context, alone = opened("bundled", branches=3), opened("bundled", branches=1)
+    prompt = prompt_of(20)
+    context.decode(prompt)
+    context.grow((1, 2), (-1, -1))
+    with pytest.raises(ValueError, match="more than 3 branches"):
+        context.grow((3, 4, 5), (0, 0, 0))
+    if how == "keep":
+        context.keep((1,))
+        prompt.append(2)
+    else:
+        context.rewind(len(prompt) if how == "rewind" else 0)
+        prompt = prompt if how == "rewind" else []
+    rows = context.grow((6, 7, 8), (-1, -1, -1)).copy()
+    for row, token in zip(rows, (6, 7, 8), strict=True):
+        alone.rewind(0)
+        assert same(row, alone.decode([*prompt, token])[0])
+
+
+def test_a_context_of_one_branch_grows_chains(opened):
+    context, alone = opened("bundled", branches=1), opened("bundled", branches=1)
+    context.decode((1, 2))
+    alone.decode((1, 2))
+    rows = context.grow((3, 4, 5), (-1, 0, 1)).copy()
+    assert same(rows[2], alone.decode((3, 4, 5))[0])
+    context.keep((0, 1))
+    alone.rewind(4)
+    assert same(context.decode((6,))[0], alone.decode((6,))[0])
+
+
+@pytest.mark.parametrize("kind", ["mamba", "lfm2"])
+def test_a_recurrent_memory_is_refused_in_two_lines(opened, kind):
+    context = opened(kind, branches=1)
+    context.decode((1, 2, 3))
+    with pytest.raises(SpecdecError, match="recurrent") as caught:
+        context.grow((4, 5), (-1, -1))
+    assert "--tree 1" in caught.value.hint
+    context.decode((4,))
+    assert context.length == 4
+
+
+def test_an_aborted_pass_leaves_the_text(opened):
+    own = Interrupt()
+    context, alone = opened("bundled", 1024, 200, interrupt=own), opened("bundled", branches=1)
+    prompt = prompt_of(30)
+    context.decode(prompt)
+    context.grow((1, 2), (-1, -1))
+    own.set()
+    with pytest.raises(Interrupted):
+        context.grow((3,) * 150, (0, *range(2, 151)))
+    own._flag[0] = b"\0"
+    context.rewind(len(prompt))
+    rows = context.grow((4, 5), (-1, -1)).copy()
+    for row, token in zip(rows, (4, 5), strict=True):
+        alone.rewind(0)
+        assert same(row, alone.decode([*prompt, token])[0])
+
+
+# Whole answers
+
+
+class Guessing:
+    """A tree of which one branch is the target's own answer, up to any place; the other tokens are wrong."""
+
+    name = "guessing"
+
+    def __init__(self, text, width):
+        self._text, self._width, self._rng = text, width, np.random.default_rng(0)
+
+    def start(self, prompt):
+        return 0
+
+    def propose(self, context, budget, policy):
+        tokens, parents, place = [], [], -1
+        for token in self._text[len(context) : len(context) + int(self._rng.integers(0, budget // self._width + 1))]:
+            offered = [token, *((token + i) % tiny.N_VOCAB for i in range(1, self._width))]
+            right = int(self._rng.integers(self._width))
+            offered[0], offered[right] = offered[right], offered[0]
+            if len([*parents, *offered]) > budget or parents.count(-1) > 1:
+                offered, right = [token], 0
+            tokens += offered
+            parents += [place] * len(offered)
+            place = len(tokens) - len(offered) + right
+        return Draft(tuple(tokens), None, self.name, tuple(parents)) if tokens else Draft()
+
+    def observe(self, step):
+        pass
+
+
+@pytest.mark.parametrize("width", [2, 4])
+@pytest.mark.parametrize("kind", ["llama", "window"])
+def test_the_answer_is_the_targets_own(opened, kind, width):
+    target = LlamaTarget(opened(kind))
+    prompt = tuple(range(40, 60))
+    alone = tokens_of(run(target, prompt, max_tokens=150))
+    events = run(target, prompt, Guessing([*prompt, *alone], width), 16, 150)
+    assert tokens_of(events) == alone and events[-1].notes == ()
+    paths = {event.path for event in events if isinstance(event, Step) and event.path}
+    assert len(paths) > 8 and any(path != tuple(range(len(path))) for path in paths)
+
+
+@pytest.mark.parametrize(("kind", "branches", "room"), [("llama", 1, "1"), ("llama", 2, "2"), ("mamba", 1, "chains")])
+def test_a_tree_that_the_target_cannot_verify_costs_the_draft_alone(opened, kind, branches, room):
+    target = LlamaTarget(opened(kind, branches=branches))
+    prompt = tuple(range(40, 60))
+    alone = tokens_of(run(target, prompt, max_tokens=40))
+    events = run(target, prompt, Guessing([*prompt, *alone], 4), 16, 40)
+    assert tokens_of(events) == alone
+    assert "4 branches" in events[-1].notes[0] and f"can verify {room}" in events[-1].notes[0]
+
+
+@pytest.mark.parametrize("failing", [1, 2, 5])
+@pytest.mark.parametrize("whose", [0, 1])
+def test_a_session_survives_an_interrupted_tree(monkeypatch, whose, failing):
+    """Ctrl-C in a pass of either model, then another answer from the same caches."""
+    with open_session(draft_tokens=8, tree=4, max_tokens=40) as session:
+        prompt = session.target.tokenize("def median(values):\n    return")
+        expected = tokens_of(session.events(prompt, seed=0))
+        context, passes = session.contexts[whose], []
+        whole = LlamaContext._pass
+
+        def interrupted(self):
+            if self is context and len(self._branches):
+                passes.append(self)
+                if len(passes) == failing:
+                    raise Interrupted
+            whole(self)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(LlamaContext, "_pass", interrupted)
+            events = list(session.events(prompt, seed=0))
+        assert events[-1].reason == "interrupted" and len(passes) == failing
+        got = tokens_of(events)
+        assert got == expected[: len(got)] and len(got) < 40
+        other = session.target.tokenize(PROMPTS[2])
+        assert tokens_of(session.events(other, seed=0)) == tokens_of(
+            session.events(other, seed=0, settings=session.settings.alone())
+        )
+        assert tokens_of(session.events(prompt, seed=0)) == expected
+
+
+@pytest.mark.parametrize(("width", "k"), [(1, 4), (2, 3), (3, 6), (4, 8)])
+def test_greedy_equals_the_baseline_on_the_bundled_pair(width, k):
+    second = 0
+    with open_session(draft_tokens=k, tree=width, max_tokens=40) as session:
+        for text in PROMPTS[:10]:
+            prompt = session.target.tokenize(text)
+            alone = tokens_of(session.events(prompt, 0, settings=session.settings.alone()))
+            events = list(session.events(prompt, seed=0))
+            assert events[-1].notes == ()
+            assert tokens_of(events) == alone
+            paths = [event.path for event in events if isinstance(event, Step) and event.path]
+            second += sum(path != tuple(range(len(path))) for path in paths)
+    assert (second > 5) == (width > 1)
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_match_with_a_seed_equals_the_sampled_baseline(width):
+    same_text = accepted = 0
+    with open_session(temp=0.8, accept="match", draft_tokens=6, tree=width, max_tokens=40) as session:
+        for seed, text in enumerate(PROMPTS[:8]):
+            prompt = session.target.tokenize(text)
+            events = list(session.events(prompt, seed))
+            alone = tokens_of(session.events(prompt, seed, settings=session.settings.alone()))
+            found = session.divergence(prompt, alone, tokens_of(events), seed, session.settings)
+            assert found is None or found[1] < 0.01, "a draw that falls within rounding of a boundary may differ"
+            same_text += found is None
+            accepted += Report.of(events).accepted
+    assert accepted > 60
+    assert same_text >= 5
+
+
+class Even(FixedLength):
+    """Second choices are as good as first ones, so that trees are broad."""
+
+    def rate(self, rank, confidence):
+        return 0.4
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+def test_sampled_pairs_of_tokens_follow_the_exact_distribution(opened, width):
+    """Trees of the real draft, verified with the real target's logits; the first two tokens that result are counted."""
+    n, rng = 1000, np.random.default_rng(42)
+    sampler = StandardSampler(SamplingSettings(temperature=1.2, top_k=6, top_p=1.0, min_p=0.0))
+    target, model = opened("bundled"), opened("bundled draft", 256, 8, 4)
+    prompt = prompt_of(12)
+    drafter = ModelDrafter(model, target.n_vocab, sampler, True, np.random.default_rng(7), width)
+    target.decode(prompt[:-1])
+    drafter.start(prompt)
+    first = sampler.categorical(target.grow(prompt[-1:], (-1,))[0].copy())
+    target.keep(())
+    follow = {}
+    for token in first.ids.tolist():
+        follow[token] = sampler.categorical(target.grow((prompt[-1], token), (-1, 0))[1].copy())
+        target.keep(())
+    exact = {(a, b): first.prob(a) * follow[a].prob(b) for a in follow for b in follow[a].ids.tolist()}
+    verified, counts, younger = {}, Counter(), 0
+    for _ in range(n):
+        policy = Even(4)
+        policy.limit(4)
+        draft = drafter.propose(prompt, 4, policy)
+        parents = draft.parents or (-1, 0, 1, 2)
+        key = (draft.tokens, parents)
+        if key not in verified:
+            above = (-1, *(parent + 1 for parent in parents))
+            verified[key] = target.grow((prompt[-1], *draft.tokens), above).copy()
+            target.keep(())
+        verdict = rejection(draft, verified[key], sampler, rng)
+        tokens = [*(draft.tokens[node] for node in verdict.path), verdict.token]
+        if len(tokens) == 1:
+            tokens.append(follow[tokens[0]].draw(rng))
+        counts[tuple(tokens[:2])] += 1
+        younger += verdict.path != tuple(range(len(verdict.path)))
+        model.rewind(len(prompt) - 1)
+    assert p_value(counts, exact, n) > 1e-4
+    assert (younger > 40) == (width > 1)
+
+
+def test_what_follows_a_side_branch_is_bit_for_bit_what_plain_decoding_gives():
+    """The cache holds the text in its order, whichever branch was accepted: rounding is the target's own."""
+    with open_session(draft_tokens=8, tree=4) as session:
+        rng = np.random.default_rng(5)
+        target = LlamaTarget(session.contexts[0])
+        text = session.target.tokenize(PROMPTS[0])
+        target.prefill(text[:-1])
+        again = 0
+        for _ in range(40):
+            parents = [-1]
+            while len(parents) < 7:
+                parents.append(int(rng.integers(-1, len(parents))))
+            leaves = len(parents) - len({parent for parent in parents if parent >= 0})
+            if leaves > 4:
+                continue
+            draft = Draft(tuple(int(t) for t in rng.permutation(2000)[:7] + 100), None, "", tuple(parents))
+            rows = target.verify(text[-1], draft)
+            path = []
+            while (children := draft.children(path[-1] if path else -1)) and rng.random() < 0.8:
+                path.append(int(rng.choice(children)))
+            row = np.array(rows[(path[-1] if path else -1) + 1])
+            target.commit(Verdict(tuple(path), 0, "correction"))
+            text = [*text, *(draft.tokens[node] for node in path)]
+            again += len(target._again)
+            assert session.contexts[0].length + len(target._again) == len(text)
+            other = LlamaTarget(session.contexts[0].__class__(session.target, 512, 8, 1, Interrupt()))
+            other.prefill(text[:1])
+            for token in text[1:-1]:
+                other.verify(token, NO_DRAFT)
+                other.commit(Verdict((), 0, "plain"))
+            assert np.array_equal(row, other.verify(text[-1], NO_DRAFT)[0])
+            other._context.close()
+            text.append(int(rng.integers(100, 2000)))
+        assert again > 10, "the test means nothing unless side branches were accepted"
