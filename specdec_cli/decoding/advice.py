@@ -92,7 +92,8 @@ def _finding(arm: str, speedup: Interval | None) -> str:
     if speedup is None:
         return f"{arm}: not measured, no answer was long enough."
     if speedup.difference == "too few prompts":
-        return f"{arm}: {speedup} the target alone's speed, but {speedup.count} prompts are too few to claim anything."
+        few = "1 prompt is" if speedup.count == 1 else f"{speedup.count} prompts are"
+        return f"{arm}: {speedup} the target alone's speed, but {few} too few to claim anything."
     if speedup.difference == "no measurable difference":
         return f"{arm}: no measurable difference from the target alone, {speedup}."
     return f"{arm}: {speedup.difference} than the target alone, {speedup}."

@@ -11,21 +11,22 @@ from specdec_cli.decoding.types import Step
 SURE = 0.5
 """How sure a drafter must be of its first token while others could still be asked."""
 
+_UNLIMITED = 1 << 30
+
 
 class ChainedLength:
     """Policies in the order in which their drafters are asked, by the drafters' names.
 
     A policy is asked for its limit only when its drafter's turn comes, and learns from the drafts of that one alone;
     of other steps it hears how many tokens went by.
+    Of a draft that is known as a whole it is known what to expect: it is left to the next drafter if that one's is
+    expected to save more.
     """
 
     uses_confidence = True
 
     def __init__(self, policies: Mapping[str, AutoLength | KnownLength]) -> None:
         self.parts = tuple(policies.values())
-        for part in self.parts[:-1]:
-            if isinstance(part, KnownLength):
-                part.least = SURE
         self._names = tuple(policies)
         self._room = 0
         self._asked = 0
@@ -36,22 +37,31 @@ class ChainedLength:
             part.begin(prompt_tokens, read_apart=False)
 
     def limit(self, room: int) -> int:
-        """All of the room: which part of it is used is asked of the policies one by one."""
+        """No limit: it is asked of the policies one by one, some of which may go beyond the room, for trees do."""
         self._room, self._asked, self.why = room, 0, ""
-        return room
+        return _UNLIMITED
 
     def ask(self, place: int) -> int:
         """The limit of one policy, whose drafter's turn it is."""
         self._asked = place + 1
-        return self.parts[place].limit(self._room)
+        part = self.parts[place]
+        if isinstance(part, KnownLength):
+            part.rival = max(
+                (later.gain(self._room) for later in self.parts[place + 1 :] if isinstance(later, AutoLength)),
+                default=0,
+            )
+        return part.limit(self._room)
 
     def hindsight(self, confidence: float, outcome: float) -> None:
         """Each drafter tells its own policy."""
 
-    def look(self, drafted: int) -> bool:
+    def rate(self, rank: int, confidence: float) -> float:
+        return confidence
+
+    def look(self, drafted: int, reach: float | None = None) -> bool:
         return True
 
-    def go_on(self, drafted: int, confidence: float) -> bool:
+    def go_on(self, drafted: int, confidence: float, rank: int = 0, before: float | None = None) -> bool:
         return True
 
     def observe(self, step: Step) -> None:
@@ -59,5 +69,8 @@ class ChainedLength:
             if step.drafted and name != step.source:
                 part.pass_by(step)
             elif place < self._asked:
-                part.observe(step)
+                if isinstance(part, KnownLength):
+                    part.observe(step, alone=self._asked == place + 1)
+                else:
+                    part.observe(step)
                 self.why = part.why or self.why

@@ -60,6 +60,8 @@ class Trial:
     """Rows in a verification -> (how often, median seconds)."""
     pieces: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    distance: float | None = None
+    """Of a lossy rule: see Report."""
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -104,6 +106,7 @@ def trial_of(arm: str, prompt: str, category: str, number: int, events: Iterable
         kept=tuple(report.kept),
         row_costs={rows: (len(found), statistics.median(found)) for rows, found in costs.items()},
         pieces=tuple(pieces),
+        distance=report.distance,
         notes=report.notes,
     )
 
@@ -249,6 +252,8 @@ class Summary:
     per_position: tuple[float, ...]
     shares: dict[str, float]
     """Shares of the decoding time: draft, verify, sample, other."""
+    distance_per_token: float | None
+    """Of a lossy rule: the total variation between the distribution of a token and the target's."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -272,6 +277,7 @@ def summarise(trials: Sequence[Trial], arm: str, baseline: str, category: str = 
         "sample": sum(trial.sample_s for trial in mine),
         "other": sum(trial.overhead_s for trial in mine),
     }
+    distances = [trial.distance for trial in mine if trial.distance is not None]
     ratios = list(paired_ratios(chosen, arm, baseline).values()) if arm != baseline else []
     return Summary(
         arm=arm,
@@ -285,4 +291,5 @@ def summarise(trials: Sequence[Trial], arm: str, baseline: str, category: str = 
         speedup=geometric_interval(ratios),
         per_position=tuple(k / r for k, r in zip(kept, reached, strict=True) if r),
         shares={name: seconds / decode for name, seconds in parts.items()} if decode else {},
+        distance_per_token=sum(distances) / max(sum(len(trial.tokens) for trial in mine), 1) if distances else None,
     )

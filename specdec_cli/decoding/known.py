@@ -12,6 +12,10 @@ _START, _LEASH = 8.0, 12.0
 """What drafts may lose before drafting stops for a while, in steps of the target alone: at first, and at most."""
 _REST, _LONGEST_REST, _REFILL = 32, 256, 3.0
 """Steps of that while, doubling as long as nothing is gained, and what may be lost after it."""
+_HICCUP, _LOOK = 2.0, 0.2
+"""By how much a step may have taken longer than expected by itself, and which share of a step it may take to find
+nothing; beyond that it was the machine.
+"""
 _RATE_SHARE = 0.02
 """The weight of the latest step in the running mean of what is gained."""
 
@@ -27,10 +31,10 @@ class KnownLength:
 
     uses_confidence = True
 
-    def __init__(self, costs: CostModel, calibration: Calibration, min_p: float = 0.0) -> None:
+    def __init__(self, costs: CostModel, calibration: Calibration, min_p: float = 0.0, greedy: bool = True) -> None:
         self.why = ""
-        self.least = 0.0
-        """How sure a drafter must be of its first token for any to be sent: more where another could still be asked."""
+        self.rival = 0.0
+        """Seconds that the draft of another, who could still be asked, is expected to save against the target alone."""
         self._costs = costs
         self._calibration = calibration
         self._min_p = min_p
@@ -44,6 +48,11 @@ class KnownLength:
     def _alone(self) -> float:
         return self._costs.alone()
 
+    @property
+    def _price(self) -> float:
+        """Tokens per second that decoding has reached: what a second is worth."""
+        return max(self._tokens / self._seconds, 1 / self._alone)
+
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
         self._costs.skip()
         if self._resting:  # another text may be another story
@@ -56,10 +65,13 @@ class KnownLength:
     def hindsight(self, confidence: float, outcome: float) -> None:
         self._calibration.learn(bin_of(confidence), outcome)
 
-    def look(self, drafted: int) -> bool:
+    def rate(self, rank: int, confidence: float) -> float:
+        return confidence
+
+    def look(self, drafted: int, reach: float | None = None) -> bool:
         return True
 
-    def go_on(self, drafted: int, confidence: float) -> bool:
+    def go_on(self, drafted: int, confidence: float, rank: int = 0, before: float | None = None) -> bool:
         """For drafters that ask token by token: what pays if all that follows is as sure as this one."""
         self._sure = [*self._sure[:drafted], confidence]
         goes_on = self.choose(self._sure + [confidence] * (self._costs.longest - len(self._sure))) > drafted
@@ -68,30 +80,32 @@ class KnownLength:
 
     def choose(self, confidences: Sequence[float]) -> int:
         """How many tokens of a draft to send, given how sure the drafter is of each."""
-        if not confidences or confidences[0] < self.least:
-            return 0
         costs, calibration = self._costs, self._calibration
         alone = costs.verify_s(1)
-        price = max(self._tokens / self._seconds, 1 / self._alone)
+        price = self._price
         bins = [bin_of(confidence) for confidence in confidences[: self._costs.longest]]
-        best, most, reach, tokens = 0, 0.0, 1.0, 0.0
+        best, most, saved, reach, tokens = 0, 0.0, 0.0, 1.0, 0.0
         for count, at in enumerate(bins, 1):
             if confidences[count - 1] < self._min_p:
                 break
             reach *= calibration.rate(at)
             tokens += reach
-            gain = tokens - price * (costs.verify_s(count + 1) - alone)
-            if gain > most:
-                best, most = count, gain
-        self._bins = bins[:best]
+            more = costs.verify_s(count + 1) - alone
+            if tokens - price * more > most:
+                best, most, saved = count, tokens - price * more, tokens * alone - more
         self.why = "worth it" if best else "too unsure to pay"
+        if best and saved < self.rival:
+            best, self.why = 0, "another draft promises more"
+        self._bins = bins[:best]
         return best
 
-    def observe(self, step: Step) -> None:
+    def observe(self, step: Step, alone: bool = True) -> None:
+        """alone: whether no other drafter was asked too, so that the time it took to draft nothing is its own."""
         drafted, accepted = len(step.drafted), step.accepted
         self._costs.observe(step, 1, 0)
         seconds = step.draft_s + step.verify_s + step.sample_s + self._costs.other
-        self._pass(accepted + 1, min(seconds, 2 * (self._costs.verify_s(drafted + 1) + self._costs.other)))
+        seconds = min(seconds, _HICCUP * (self._costs.verify_s(drafted + 1) + self._costs.other))
+        self._pass(accepted + 1, seconds)
         for at in self._bins[:accepted]:
             self._calibration.learn(at, 1.0)
         if accepted < len(self._bins):
@@ -99,7 +113,8 @@ class KnownLength:
         if self._resting:
             self._rest()
             return
-        gain = (accepted + 1) * self._alone - seconds if drafted else -step.draft_s
+        looking = min(step.draft_s, _LOOK * self._alone) if alone else 0.0
+        gain = (accepted + 1) * self._alone - seconds if drafted else -looking
         self._leash = min(self._leash + gain, _LEASH * self._alone)
         if gain > 0:
             self._next_rest = _REST

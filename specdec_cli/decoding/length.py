@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from specdec_cli.decoding.calibration import Calibration, bin_of
 from specdec_cli.decoding.costs import CostModel
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.planning import Plan, solve
+from specdec_cli.decoding.ranks import Ranks
 from specdec_cli.decoding.types import Step
 
 LONGEST = 16
 """The longest draft that `auto` considers."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FixedLength:
-    """Always up to `tokens`, fewer where the draft's confidence falls below `min_p`."""
+    """Always up to `tokens`, fewer where the draft's confidence falls below `min_p`.
+
+    whole: also where fewer may still follow, for drafters whose drafts are wider than long.
+    Which token of a tree to add next takes some idea of what stands, which depends on whether decoding is greedy and
+    is learned from one answer to the next.
+    """
 
     tokens: int
     min_p: float = 0.0
+    greedy: bool = True
+    whole: bool = False
+    _ranks: Ranks = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_ranks", Ranks(Calibration.prior(self.greedy), self.greedy))
         if self.tokens < 1:
             raise UsageError(
                 f"the number of draft tokens cannot be {self.tokens}",
@@ -42,19 +52,27 @@ class FixedLength:
         """A fixed length does not depend on the prompt."""
 
     def limit(self, room: int) -> int:
-        return min(self.tokens, room)
+        self._ranks.begin()
+        return self.tokens if self.whole else min(self.tokens, room)
 
     def hindsight(self, confidence: float, outcome: float) -> None:
-        """A fixed length learns nothing."""
+        """A fixed length does not care."""
 
-    def look(self, drafted: int) -> bool:
+    def rate(self, rank: int, confidence: float) -> float:
+        return self._ranks.rate(rank, confidence)
+
+    def look(self, drafted: int, reach: float | None = None) -> bool:
         return True
 
-    def go_on(self, drafted: int, confidence: float) -> bool:
-        return confidence >= self.min_p
+    def go_on(self, drafted: int, confidence: float, rank: int = 0, before: float | None = None) -> bool:
+        goes_on = confidence >= self.min_p
+        if goes_on and before is not None:
+            self._ranks.take(rank, confidence)
+        return goes_on
 
     def observe(self, step: Step) -> None:
-        """A fixed length learns nothing."""
+        if step.parents is not None:
+            self._ranks.learn(step)
 
 
 # All that is spent or saved is counted in seconds of steps of the target alone.
@@ -86,6 +104,8 @@ long."""
 _HORIZON = 64
 """Reading what the draft model has missed must pay for itself over so many tokens more than there have been: how long
 an answer will be is not known, and -n says little of it."""
+_RECENT = 100
+"""Tokens that count as the latest ones."""
 _FIRST_LENGTH, _KNOWN = 2, 64
 """While fewer than so many confidences have been seen, a run begins with short drafts; the longest allowed doubles
 each time that all of it is accepted."""
@@ -114,11 +134,12 @@ class AutoLength:
 
     uses_confidence = True
 
-    def __init__(self, costs: CostModel, calibration: Calibration, min_p: float = 0.0) -> None:
+    def __init__(self, costs: CostModel, calibration: Calibration, min_p: float = 0.0, greedy: bool = True) -> None:
         self.why = ""
         self._min_p = min_p
         self._costs = costs
         self._calibration = calibration
+        self._ranks = Ranks(calibration, greedy)
         self._alone = costs.alone() - costs.other
         self._leash = _START * self._alone
         self._savings = _FIRST_SAVINGS * self._alone
@@ -128,6 +149,8 @@ class AutoLength:
         self._apart = 0
         """How many of these it reads before the clock of the first draft starts: the prompt."""
         self._emitted = 1
+        self._share = 1.0
+        """Of the latest tokens, those that no other drafter had a part in."""
         self._idle = 0
         """Tokens since a draft model was last asked anything."""
         self._review_after = _LEAST_REVIEW
@@ -138,10 +161,20 @@ class AutoLength:
         self._pays = True
         self._plan, self._optimism, self._pays = self._outlook(rounds=20)
         # Of the draft in hand:
-        self._bins: list[int] = []
+        self._passes = 0
+        """Of the draft model."""
         self._reach = 1.0
         self._reviews = self._taught = False
         self._invested = 0.0
+
+    def gain(self, room: int) -> float:
+        """Seconds that a draft is expected to save now; 0 where none would be made, or only in hope."""
+        if not self._pays or self._optimism or self._leash <= 0 or self._nap:
+            return 0.0
+        reading = self._costs.draft(self._behind)
+        if self._behind > 2 and not self._repays(reading, room):
+            return 0.0
+        return max(self._plan.gain - (reading - self._costs.draft()), 0.0)
 
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
         """read_apart: whether the prompt is read before the clock of the first draft starts."""
@@ -160,7 +193,8 @@ class AutoLength:
     def limit(self, room: int) -> int:
         if self._nap:
             return 0
-        self._bins, self._reach, self._reviews, self._taught, self._invested = [], 1.0, False, False, 0.0
+        self._passes, self._reach, self._reviews, self._taught, self._invested = 0, 1.0, False, False, 0.0
+        self._ranks.begin()
         self.why = ""
         if room < 1:
             return 0
@@ -198,22 +232,30 @@ class AutoLength:
         self._calibration.learn(at, outcome)
         self._taught = True
 
-    def look(self, drafted: int) -> bool:
-        return self._reach >= self._plan.look[drafted]
+    def rate(self, rank: int, confidence: float) -> float:
+        return self._ranks.rate(rank, confidence, self._optimism)
 
-    def go_on(self, drafted: int, confidence: float) -> bool:
-        at = bin_of(confidence)
-        self._bins.append(at)
-        self._calibration.look(at)
+    def look(self, drafted: int, reach: float | None = None) -> bool:
+        looks = (self._reach if reach is None else reach) >= self._plan.look[drafted]
+        self._passes += looks
+        return looks
+
+    def go_on(self, drafted: int, confidence: float, rank: int = 0, before: float | None = None) -> bool:
+        self._passes = self._passes or 1  # the first is not asked for
+        if rank == 0:
+            self._calibration.look(bin_of(confidence))
         if drafted == 0 and self._reviews and not self._again():
             self.why = _NOT_WORTH_IT if self._taught else _TRIAL
             self._reach = 0.0
-            return not self._taught  # where reading taught nothing, one token is put to the test
-        reach = self._reach * self._calibration.rate(at, self._optimism)
+            if not self._taught:  # where reading taught nothing, one token is put to the test
+                self._ranks.take(rank, confidence)
+            return not self._taught
+        reach = (self._reach if before is None else before) * self.rate(rank, confidence)
         if reach < self._plan.add[drafted] or confidence < self._min_p:
             self.why = _UNSURE
             return False
         self._reach = reach
+        self._ranks.take(rank, confidence)
         self.why = _WORTH_IT
         return True
 
@@ -224,15 +266,16 @@ class AutoLength:
             self._emitted += 1
             self._idle += 1
             return
-        bins, costs = self._bins, self._costs
+        passes, costs = self._passes, self._costs
         drafted, accepted = len(step.drafted), step.accepted
         read = self._behind - self._apart
-        costs.observe(step, read, len(bins))
+        costs.observe(step, read, passes)
         seconds = step.draft_s + step.verify_s + step.sample_s
         self._emitted += accepted + 1
-        if drafted or bins:
-            expected = costs.draft(read) + len(bins) * costs.draft() + costs.verify_s(drafted + 1)
-            self._learn(drafted, accepted, min(seconds, _HICCUP * expected))
+        self._share += (1 - self._share) * min((accepted + 1) / _RECENT, 1.0)
+        if drafted or passes:
+            expected = costs.draft(read) + passes * costs.draft() + costs.verify_s(drafted + 1)
+            self._learn(step, min(seconds, _HICCUP * expected))
             self._apart = self._idle = 0
         else:
             self._behind += 1
@@ -251,6 +294,7 @@ class AutoLength:
         count = len(step.tokens)
         self._behind += count
         self._emitted += count
+        self._share -= self._share * min(count / _RECENT, 1.0)
         self._idle += count
         self._steps += 1
         self._costs.skip()
@@ -259,26 +303,27 @@ class AutoLength:
         most = max(_REFILL * self._alone + _SAVED * self._gained, 1.2 * self._costs.draft(self._behind))
         self._savings = min(self._savings + _SHARE * seconds, most)
 
-    def _learn(self, drafted: int, accepted: int, seconds: float) -> None:
+    def _learn(self, step: Step, seconds: float) -> None:
         """Outcomes of a draft, and what it has gained or lost."""
-        bins, alone = self._bins, self._alone
-        for at in bins[:accepted]:
-            self._calibration.learn(at, 1.0)
-        if accepted < min(drafted, len(bins)):
-            self._calibration.learn(bins[accepted], 0.0)
+        drafted, accepted, alone = len(step.drafted), step.accepted, self._alone
+        self._ranks.learn(step)
         gain = (accepted + 1) * alone - seconds + self._invested
         if gain > 0:
             self._review_after = _LEAST_REVIEW
         self._gained += gain
         self._leash = min(self._leash + gain, _LEASH * alone)
         self._savings = max(self._savings + _SAVED * gain, 0.0)
-        self._behind = 1 + (accepted == drafted > 0)
-        if accepted == drafted >= self._allowed:
+        to_its_end = accepted == drafted > 0
+        if step.parents and step.path:
+            to_its_end = step.path[-1] not in step.parents
+        self._behind = 1 + to_its_end
+        if to_its_end and drafted >= self._allowed:
             self._allowed = min(2 * self._allowed, self._costs.longest)
 
     def _repays(self, reading: float, room: int) -> bool:
         """Whether reading what the draft model has missed is made up for, if the answer goes on as long as it has."""
         saved = min(room, self._emitted + _HORIZON) * (1 / self._plan.alone - 1 / self._plan.throughput)
+        saved *= self._share
         return saved > reading - self._costs.draft()
 
     def _may_review(self, reading: float, drafting: bool) -> bool:

@@ -28,13 +28,15 @@ _NEVER = 2.0
 class Plan:
     """When to go on. add[i]: with i tokens drafted, take the next if the probability that it and all before it stand
     is at least this. look[i]: with i tokens drafted, spend a pass on the next one's confidence if the probability
-    that all stand is at least this. throughput: the tokens per second to expect; alone: without drafting.
+    that all stand is at least this. throughput: the tokens per second to expect; alone: without drafting. gain:
+    seconds to expect to be saved with each step.
     """
 
     add: list[float]
     look: list[float]
     throughput: float
     alone: float
+    gain: float
 
     @property
     def drafts(self) -> bool:
@@ -70,7 +72,7 @@ def solve(
         guess = better
         if done:
             break
-    return Plan(add, look, guess, alone)
+    return Plan(add, look, guess, alone, max(tokens / alone - seconds - other, 0.0))
 
 
 def _thresholds(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from specdec_cli.decoding.types import Done, Event, FinishReason, Prefill, Step
@@ -26,13 +26,15 @@ class Report:
     drafted: int = 0
     accepted: int = 0
     reached: list[int] = field(default_factory=list)
-    """reached[i]: how often position i of a draft was drafted."""
+    """reached[i]: how often position i of a draft was drafted; in a tree, by at least one token."""
     kept: list[int] = field(default_factory=list)
     """kept[i]: how often position i of a draft was accepted."""
     histogram: list[int] = field(default_factory=list)
     """histogram[n]: steps in which exactly n draft tokens were accepted."""
     lengths: list[int] = field(default_factory=list)
     """lengths[n]: steps in which exactly n tokens were drafted."""
+    sources: dict[str, list[int]] = field(default_factory=dict)
+    """By drafter: tokens drafted, tokens accepted."""
     probes: int = 0
     """Steps that drafted nothing and came after another such: what the target alone is like in this very context."""
     plain_s: float = 0.0
@@ -45,6 +47,8 @@ class Report:
     total_s: float = 0.0
     draft_prefill_s: float = 0.0
     """The draft model's reading of the prompt. It comes after the first token, and counts as drafting."""
+    distance: float | None = None
+    """Of a lossy rule: the total variation between its tokens' distributions and the target's, summed; None: exact."""
     reason: FinishReason = "interrupted"
     _plain_before: bool = False
     notes: tuple[str, ...] = ()
@@ -78,16 +82,23 @@ class Report:
         if step.index == 0:
             self.ttft_s = step.at
             return
+        if step.distance is not None:
+            self.distance = (self.distance or 0.0) + step.distance
         self.steps += 1
         self.draft_s += step.draft_s
         self.verify_s += step.verify_s
         drafted = len(step.drafted)
         self.drafted += drafted
         self.accepted += step.accepted
-        while len(self.reached) < drafted:
+        if drafted:
+            by_source = self.sources.setdefault(step.source, [0, 0])
+            by_source[0] += drafted
+            by_source[1] += step.accepted
+        depth = drafted if step.parents is None else _depth(step.parents)
+        while len(self.reached) < depth:
             self.reached.append(0)
             self.kept.append(0)
-        for i in range(drafted):
+        for i in range(depth):
             self.reached[i] += 1
             self.kept[i] += i < step.accepted
         _count(self.histogram, step.accepted)
@@ -97,6 +108,11 @@ class Report:
             self.probes += 1
             self.plain_s += step.verify_s + step.sample_s
         self._plain_before = plain
+
+    @property
+    def distance_per_token(self) -> float | None:
+        """Between the distribution that a token comes from and the target's, 0 to 1; None for exact rules."""
+        return None if self.distance is None else self.distance / max(self.emitted, 1)
 
     @property
     def emitted(self) -> int:
@@ -154,6 +170,8 @@ class Report:
             "per_position": self.per_position,
             "histogram": self.histogram,
             "lengths": self.lengths,
+            "distance_per_token": self.distance_per_token,
+            "sources": {name: {"drafted": n, "accepted": kept} for name, (n, kept) in self.sources.items()},
         }
 
     def timing_json(self, load_s: float) -> dict[str, object]:
@@ -170,6 +188,14 @@ class Report:
             "sample_s": self.sample_s,
             "overhead_s": self.overhead_s,
         }
+
+
+def _depth(parents: Sequence[int]) -> int:
+    """Tokens on the longest path of a tree."""
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(1 + (depths[parent] if parent >= 0 else 0))
+    return max(depths, default=0)
 
 
 def _count(histogram: list[int], at: int) -> None:

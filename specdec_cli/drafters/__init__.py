@@ -8,10 +8,14 @@ from typing import Protocol
 
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.types import Drafter
+from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.model import ModelDrafter
+from specdec_cli.drafters.nested import NestedDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.drafters.parts import Parts
+from specdec_cli.drafters.self import SelfDrafter
+from specdec_cli.drafters.small import SmallDrafter
 
 GROUP = "specdec.drafters"
 """The entry-point group in which a package names its drafters: name = "module:Class"."""
@@ -24,6 +28,7 @@ class Kind(Protocol):
     drafted token takes; costs are corrected as a run goes on.
     """
 
+    name: str
     needs_model: bool
     needs: str
     helps: str
@@ -33,7 +38,16 @@ class Kind(Protocol):
     def create(cls, parts: Parts) -> Drafter: ...
 
 
-_OURS: dict[str, type[Kind]] = {"model": ModelDrafter, "ngram": NgramDrafter, "none": NoDrafter}
+_OURS: dict[str, type[Kind]] = {
+    "model": ModelDrafter,
+    "ngram": NgramDrafter,
+    "lookahead": LookaheadDrafter,
+    "self": SelfDrafter,
+    "small": SmallDrafter,
+    "none": NoDrafter,
+}
+_GUESSERS: dict[str, type[NgramDrafter] | type[SmallDrafter]] = {"ngram": NgramDrafter, "small": SmallDrafter}
+"""Those that can draft for a draft model."""
 
 
 def names() -> list[str]:
@@ -43,7 +57,10 @@ def names() -> list[str]:
 
 @cache
 def kind(name: str) -> type[Kind]:
-    """A drafter's class. Raises UsageError if there is none of that name, or its package does not load."""
+    """A drafter's class; of `model<ngram` that of the first. Raises UsageError if there is none of that name, or its
+    package does not load.
+    """
+    name = name.partition("<")[0]
     if name in _OURS:
         return _OURS[name]
     found = _foreign().get(name)
@@ -63,19 +80,52 @@ def kind(name: str) -> type[Kind]:
 def split(name: str) -> list[str]:
     """The drafters that a name asks for, in order: `ngram+model` tries the first, and falls to the next.
 
-    Raises UsageError if one of them does not exist, or cannot be in such a chain.
+    Each may be sped up by another, `model<ngram`; `ngram>model` is the same. Raises UsageError if one of them does not
+    exist, or cannot be in such a place.
     """
-    found = name.split("+")
-    for part in found:
-        kind(part)
+    found = [_nested(part) for part in name.split("+")]
     if len(found) > 1 and ("none" in found or len(set(found)) < len(found)):
         raise UsageError(f"{name!r} is no chain of drafters", "Name different drafters: ngram+model.")
+    if sum(kind(part).needs_model for part in found) > 1:  # each would keep the model's cache in its own state
+        raise UsageError(f"{name!r} would need two draft models", "Name one of them: ngram+model, ngram+self.")
     return found
+
+
+def _nested(name: str) -> str:
+    """`A<B`, however it was written, or a simple name."""
+    if ">" in name:
+        name = "<".join(reversed(name.split(">")))
+    outer, speeds_up, inner = name.partition("<")
+    for part in (outer, inner) if speeds_up else (outer,):
+        kind(part)
+    if outer == "small":
+        raise UsageError("small drafts for another draft model only", "Write small>model.")
+    if speeds_up and (outer not in ("model", "self") or inner not in _GUESSERS):
+        raise UsageError(
+            f"{inner!r} cannot speed up {outer!r}", "Write model<ngram or small>model; self may stand for model."
+        )
+    return name
+
+
+def create(name: str, parts: Parts) -> Drafter:
+    """A drafter, by a name that `split` returned."""
+    outer, _, inner = name.partition("<")
+    return NestedDrafter(outer, _GUESSERS[inner].create(parts), parts) if inner else kind(outer).create(parts)
 
 
 def needs_model(name: str) -> bool:
     """Whether a drafter, or any of a chain, needs a draft model."""
     return any(kind(part).needs_model for part in split(name))
+
+
+def needs_small(name: str) -> bool:
+    """Whether a drafter needs a second draft model."""
+    return any(part.endswith("<small") for part in split(name))
+
+
+def drafts_itself(name: str) -> bool:
+    """Whether a copy of the target is the draft model."""
+    return any(kind(part) is SelfDrafter for part in split(name))
 
 
 def origin(name: str) -> str:

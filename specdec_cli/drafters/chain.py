@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from specdec_cli.decoding.chained import SURE, ChainedLength
+from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.decoding.known import KnownLength
 from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, LengthPolicy, Step
 
@@ -23,22 +24,28 @@ class _Sure:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
 
-    def go_on(self, drafted: int, confidence: float) -> bool:
-        return (drafted > 0 or confidence >= SURE) and self._policy.go_on(drafted, confidence)
+    def go_on(self, drafted: int, confidence: float, rank: int = 0, before: float | None = None) -> bool:
+        return (drafted > 0 or confidence >= SURE) and self._policy.go_on(drafted, confidence, rank, before)
 
 
 class ChainDrafter:
-    """Asks its drafters in order. A later one reads nothing until it is asked for the first time."""
+    """Asks its drafters in order. A later one reads nothing until it is asked for the first time; one that fails is
+    not asked again, and `note` says why.
+    """
 
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self.name = "+".join(drafter.name for drafter in drafters)
+        self.note = ""
         self._drafters = drafters
         self._started: set[str] = set()
+        self._failed: set[str] = set()
         self._prompt: Sequence[int] = ()
 
     def start(self, prompt: Sequence[int]) -> int:
         """Each part reads the prompt when it is first needed, as a part of its first draft."""
         self._started.clear()
+        self._failed.clear()
+        self.note = ""
         self._prompt = prompt
         return 0
 
@@ -49,20 +56,41 @@ class ChainDrafter:
             if isinstance(policy, ChainedLength):  # each with what it costs and how often it is right
                 own = policy.parts[place]
                 room = min(policy.ask(place), budget)
-            if room < 1:
+            if room < 1 or drafter.name in self._failed:
                 continue
-            if drafter.name not in self._started:
-                self._started.add(drafter.name)
-                drafter.start(self._prompt)
             if place < len(self._drafters) - 1 and not isinstance(own, KnownLength):  # which knows by itself
                 own = cast(LengthPolicy, _Sure(own))
-            draft = drafter.propose(context, room, own)
+            try:
+                draft = self._ask(drafter, context, room, own)
+            except Interrupted:
+                raise
+            except Exception as error:  # the others go on
+                self._fail(drafter, error)
+                continue
             if draft.tokens:
                 return draft
         return NO_DRAFT
 
     def observe(self, step: Step) -> None:
         """To the drafters that did not propose, what was emitted fell from the sky."""
+        others = replace(step, drafted=(), accepted=0, parents=None, path=None) if step.drafted else step
         for drafter in self._drafters:
-            if drafter.name in self._started:
-                drafter.observe(step if drafter.name == step.source else replace(step, drafted=(), accepted=0))
+            if drafter.name in self._started and drafter.name not in self._failed:
+                try:
+                    drafter.observe(step if drafter.name == step.source else others)
+                except Interrupted:
+                    raise
+                except Exception as error:
+                    self._fail(drafter, error)
+
+    def _ask(self, drafter: Drafter, context: Sequence[int], room: int, policy: LengthPolicy) -> Draft:
+        if drafter.name not in self._started:
+            self._started.add(drafter.name)
+            drafter.start(self._prompt)
+        return drafter.propose(context, room, policy)
+
+    def _fail(self, drafter: Drafter, error: Exception) -> None:
+        self._failed.add(drafter.name)
+        if len(self._failed) == len(self._drafters):
+            raise error
+        self.note = f"the {drafter.name} drafter failed and the others went on: {error}"

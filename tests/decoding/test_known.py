@@ -9,7 +9,6 @@ from fakes import Counting, FakeTarget, Table, run, tokens_of
 from timed import FLAT, STEEP
 
 from specdec_cli.decoding.calibration import Calibration
-from specdec_cli.decoding.chained import ChainedLength
 from specdec_cli.decoding.costs import CostModel, Costs, Curve
 from specdec_cli.decoding.known import KnownLength
 from specdec_cli.decoding.length import LONGEST
@@ -86,11 +85,12 @@ def test_a_drafter_that_asks_token_by_token_gets_as_far():
     assert drafted(policy, [0.99, 0.99, 0.99, 0.02]) == len(policy._bins), "it learns of what was drafted, and no more"
 
 
-def test_while_others_could_be_asked_it_must_be_sure():
-    ngram, last = known(FLAT), known(FLAT)
+def test_it_leaves_to_another_drafter_what_that_promises_to_do_better():
+    ngram, alone = known(FLAT), 1 / known(FLAT)._price
     assert ngram.choose([0.3] * 4) > 0, "checking is nearly free"
-    ChainedLength({"ngram": ngram, "other": last})
-    assert ngram.choose([0.3] * 4) == 0 and ngram.choose([0.6, 0.3]) == 2 and last.choose([0.3] * 4) > 0
+    ngram.rival = alone  # seconds: a token more a step
+    assert ngram.choose([0.3] * 4) == 0 and "another" in ngram.why
+    assert ngram.choose([0.9] * 8) > 1, "this promises more"
 
 
 def test_a_draft_is_cut_where_it_becomes_unsure():
@@ -133,11 +133,11 @@ def test_what_went_by_undrafted_teaches_it():
 @pytest.mark.parametrize("rule", ["match", "rejection"])
 def test_sampled_output_has_the_targets_distribution(rule):
     target, sampling = Table(V, 3, order=1), SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-    policy, counts, drafted, n = known(FLAT), Counter(), 0, 4000
+    policy, counts, drafted, n = known(FLAT), Counter(), 0, 2500
     for i in range(n):
         prompt = (2, 3, 0, 1, 4, 2, 3, 0, 1, 2, 2, 3, 0, 1, 0, 2, 3, *PROMPT)
         events = run(
-            FakeTarget(target), prompt, NgramDrafter(), policy=policy, max_tokens=3,
+            FakeTarget(target), prompt, NgramDrafter(), policy=policy, max_tokens=6,
             settings=sampling, rule=rule, seed=i,
         )  # fmt: skip
         drafted += sum(len(event.drafted) for event in events if isinstance(event, Step))

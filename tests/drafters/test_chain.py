@@ -89,7 +89,7 @@ def test_a_model_left_behind_catches_up_without_decoding_anything_twice():
 @pytest.mark.parametrize("rule", ["match", "rejection"])
 @pytest.mark.parametrize("seed", [5, 6])
 def test_sampled_output_has_the_targets_distribution(rule, seed):
-    target, counts, n = Table(V, seed, order=1), Counter(), 4000
+    target, counts, n = Table(V, seed, order=1), Counter(), 2500
     draft = target.mixed(Table(V, seed + 1, order=1), 0.5)
     used = Counter()
     for i in range(n):
@@ -99,7 +99,7 @@ def test_sampled_output_has_the_targets_distribution(rule, seed):
         events = run(
             FakeTarget(target), (2, 3, 0, 1, 4, 2, 3, 0, 1, 2, 2, 3, 0, 1, 0, 2, 3, *PROMPT),
             ChainDrafter([NgramDrafter(), model]), 2,
-            max_tokens=3, settings=SAMPLED, rule=rule, seed=i,
+            max_tokens=6, settings=SAMPLED, rule=rule, seed=i,
         )  # fmt: skip
         used.update(sources_of(events))
         counts[tuple(tokens_of(events)[:3])] += 1
@@ -135,3 +135,38 @@ def test_what_is_less_likely_right_than_wrong_is_left_to_the_next():
     last = Unsure("a", [(2,), (4,)])
     run(FakeTarget(Counting()), (0,), ChainDrafter([Scripted("b", []), last]), k=1, max_tokens=4)
     assert len(last.drafts) < 2, "there is nobody to leave it to"
+
+
+class Failing(NgramDrafter):
+    """Breaks down when it is asked for the third time."""
+
+    asked = 0
+
+    def propose(self, context, budget, policy):
+        self.asked += 1
+        if self.asked == 3:
+            raise RuntimeError("out of order")
+        return super().propose(context, budget, policy)
+
+
+class Silent(Failing):
+    name = "silent"
+
+    def observe(self, step):
+        raise RuntimeError("deaf")
+
+
+def test_one_that_fails_is_not_asked_again_and_the_others_go_on():
+    target = Table(6, 3, order=1)
+    prompt = (0, 1, 2, 0, 1, 2)
+    own = tokens_of(run(FakeTarget(target), prompt, max_tokens=60))
+    model = ModelDrafter(FakeDraftModel(target), 6, StandardSampler(SamplingSettings()), True, np.random.default_rng(0))
+    for broken in (Failing(), Silent()):
+        events = run(FakeTarget(target), prompt, ChainDrafter([broken, model]), k=3, max_tokens=60)
+        assert tokens_of(events) == own and "the others went on" in events[-1].notes[0]
+        assert {step.source for step in events if isinstance(step, Step) and step.index > 5} == {"model"}
+
+
+def test_where_all_fail_the_target_goes_on_alone():
+    events = run(FakeTarget(Counting()), (0,), ChainDrafter([Failing(), Silent()]), k=3, max_tokens=30)
+    assert len(tokens_of(events)) == 30 and "went on alone" in events[-1].notes[0]

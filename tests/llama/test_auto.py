@@ -10,7 +10,7 @@ from prompts import PROMPTS
 from test_pair import open_session
 from timed import FLAT, STEEP
 
-from specdec_cli.cli.session import sampling_of
+from specdec_cli.cli.terms import sampling_of
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.report import Report
 from specdec_cli.decoding.sampling import StandardSampler

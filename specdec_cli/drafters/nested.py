@@ -1,0 +1,125 @@
+"""A drafter that speeds up the drafter: `model<ngram`, `small>model`.
+
+What the draft model writes is itself guessed, and verified in one pass of that model (staged speculation: Spector and
+Ré, arXiv 2308.04623). Its tokens have its very distribution, so the q that is reported is the one they were drawn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from specdec_cli.decoding.accept import judge
+from specdec_cli.decoding.sampling import Row, confidence
+from specdec_cli.decoding.types import NO_DRAFT, Categorical, Draft, LengthPolicy, Logits, Step
+from specdec_cli.drafters.model import ModelDrafter
+from specdec_cli.drafters.parts import Parts
+
+_FIRST_PACE, _MOST = 4, 12
+"""Tokens to guess: at first, and at most. Doubled where all of them stand, less where most do not."""
+
+
+class Guesser(Protocol):
+    """A drafter that can also draft for a draft model, whose text may be taken back."""
+
+    name: str
+
+    def start(self, prompt: Sequence[int]) -> int: ...
+
+    def guess(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> Draft:
+        """What may follow `context` and then `ahead`."""
+        ...
+
+    def forget(self, length: int) -> None:
+        """What was read from this place on is not true any more."""
+        ...
+
+
+class NestedDrafter(ModelDrafter):
+    """Drafts a chain with a draft model, and that model's text with another drafter."""
+
+    def __init__(self, outer: str, guesser: Guesser, parts: Parts) -> None:
+        if parts.model is None:
+            raise ValueError("this drafter needs a draft model")
+        super().__init__(parts.model, parts.n_vocab, parts.sampler, parts.draws, parts.rng)
+        self.name = f"{outer}<{guesser.name}"
+        self._guesser = guesser
+        self._pace = _FIRST_PACE
+
+    def start(self, prompt: Sequence[int]) -> int:
+        return super().start(prompt) + self._guesser.start(prompt)
+
+    def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
+        model = self._model
+        rows = self._begin(context, budget, policy)[None]
+        tokens: list[int] = []
+        q: list[Categorical] = []
+        guess = NO_DRAFT
+        while True:
+            standing = self._take(rows, guess, tokens, q, budget, policy)
+            if standing is None:
+                break
+            read = len(context) + len(tokens) - 1  # the last token is not in the cache, a wrong guess may be
+            if model.length > read:
+                model.rewind(read)
+            self._guesser.forget(read)
+            if not policy.look(len(tokens)):
+                break
+            self._adapt(len(guess.tokens), standing)
+            room = min(self._pace, budget - len(tokens) - 1, model.max_rows - 1)
+            guess = self._guesser.guess(context, tokens, room) if room > 0 else NO_DRAFT
+            rows = model.decode((tokens[-1], *guess.tokens), all_rows=True)[:, : self._n_vocab]
+        if not tokens:
+            return NO_DRAFT
+        return Draft(tuple(tokens), tuple(q) if self._draws else None, self.name)
+
+    def observe(self, step: Step) -> None:
+        super().observe(step)
+        if step.drafted:
+            self._guesser.forget(self._proposed_at + step.accepted)
+
+    def _take(
+        self,
+        rows: Logits,
+        guess: Draft,
+        tokens: list[int],
+        q: list[Categorical],
+        budget: int,
+        policy: LengthPolicy,
+    ) -> int | None:
+        """Add what the draft model writes to `tokens`: the guesses that stand, and one more.
+
+        rows: of the draft model, the first before any guess. Returns how many stand, or None if nothing more is wanted.
+        """
+        for standing, row in enumerate(rows):
+            p = self._sampler.categorical(row, tokens) if self._draws else None
+            sure = 1.0
+            if policy.uses_confidence:
+                sure = confidence(row) if p is None else float(p.probs.max())
+            if not policy.go_on(len(tokens), sure):
+                return None
+            stands, token = self._decide(p, row, guess, standing, tokens)
+            tokens.append(token)
+            if p is not None:
+                q.append(p)
+            if len(tokens) == budget:
+                return None
+            if not stands:
+                break
+        return standing
+
+    def _decide(
+        self, p: Categorical | None, row: Row, guess: Draft, place: int, tokens: Sequence[int]
+    ) -> tuple[bool, int]:
+        """The draft model's token, and whether it is the guess."""
+        if p is not None:
+            child, token = judge(p, guess, guess.children(place - 1), self._rng)
+            return child is not None, token
+        token = self._sampler.argmax(row, tokens)
+        return place < len(guess.tokens) and guess.tokens[place] == token, token
+
+    def _adapt(self, guessed: int, standing: int) -> None:
+        if guessed and standing == guessed:
+            self._pace = min(2 * self._pace, _MOST)
+        elif standing < guessed / 2:
+            self._pace = max(self._pace // 2, 1)
