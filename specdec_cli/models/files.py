@@ -8,14 +8,18 @@ from pathlib import Path
 from specdec_cli.decoding.errors import SpecdecError
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file's content; whatever happens, it is the old or the new. Raises SpecdecError if it cannot be."""
+def write_whole(path: Path, *parts: str | bytes | memoryview) -> None:
+    """Replace a file's content; whatever happens, it is the old or the new. Raises SpecdecError if it cannot be.
+
+    parts: one after the other, text as UTF-8.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
             new = Path(file.name)
             try:
-                file.write(text)
+                for part in parts:
+                    file.write(part.encode("utf-8") if isinstance(part, str) else part)
                 file.close()
                 new.replace(path)
             finally:

@@ -42,7 +42,7 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _DTYPES = {0: "u1", 1: "i1", 2: "u2", 3: "i2", 4: "u4", 5: "i4", 6: "f4", 7: "u1", 10: "u8", 11: "i8", 12: "f8"}
 
 # ggml type: (name, values per block, bytes per block), from ggml.h and ggml-common.h
-_TYPES = {
+TYPES = {
     0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
     7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 36), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
     12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
@@ -54,7 +54,7 @@ _TYPES = {
 }  # fmt: skip
 
 # general.file_type, from llama.h
-_QUANTISATIONS = {
+QUANTISATIONS = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
     13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 19: "IQ2_XXS", 20: "IQ2_XS",
     21: "Q2_K_S", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S", 27: "IQ3_M", 28: "IQ2_S",
@@ -158,8 +158,8 @@ class Header:
     def quantisation(self) -> str:
         """As the file names it, else the type that most of its bytes have."""
         kind = self.metadata.get("general.file_type")
-        if type(kind) is int and kind in _QUANTISATIONS:
-            return _QUANTISATIONS[kind]
+        if type(kind) is int and kind in QUANTISATIONS:
+            return QUANTISATIONS[kind]
         sizes: dict[str, int] = {}
         for tensor in self.tensors:
             sizes[tensor.type] = sizes.get(tensor.type, 0) + (tensor.size or 0)
@@ -314,9 +314,9 @@ def _read_tensor(reader: _Reader) -> Tensor:
         reader.bound(side, 1 << 40, "values in a tensor")
         count *= side
     reader.bound(count, 1 << 48, "values in a tensor")
-    if kind not in _TYPES:
+    if kind not in TYPES:
         return Tensor(name, shape, f"type {kind}", offset, None)
-    type_name, block, block_bytes = _TYPES[kind]
+    type_name, block, block_bytes = TYPES[kind]
     return Tensor(name, shape, type_name, offset, count // block * block_bytes)
 
 

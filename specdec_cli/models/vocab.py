@@ -8,6 +8,7 @@ rule the milder: reserved tokens that neither model emits may have different nam
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -107,6 +108,17 @@ class Comparison:
                 f"draft and target do not share a tokenizer: {self.reason}",
                 "Use a draft of the same model family, or run the target alone: --drafter none.",
             )
+
+
+def digest(header: Header) -> str:
+    """A name for everything in a header that decides how text becomes tokens."""
+    found = hashlib.sha256()
+    for key, value in sorted(header.metadata.items()):
+        if key.startswith("tokenizer.") and not key.startswith("tokenizer.chat_template"):
+            data = value.raw if isinstance(value, StringArray) else np.asarray(value).tobytes()
+            found.update(f"{key} {len(data)} ".encode())
+            found.update(data)
+    return found.hexdigest()
 
 
 def compare(target: Header, draft: Header) -> Comparison:

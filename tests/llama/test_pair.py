@@ -9,7 +9,8 @@ from fakes import tokens_of
 from prompts import PROMPTS
 from scipy.stats import chi2
 
-from specdec_cli.cli.session import Session, check_pair
+from specdec_cli.cli.pair import check_pair
+from specdec_cli.cli.session import Session
 from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding.accept import rejection
 from specdec_cli.decoding.report import Report

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from specdec_cli.cli import settings
-from specdec_cli.cli.session import validate
+from specdec_cli.cli.terms import validate
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.models import pairs, profiles, references
 

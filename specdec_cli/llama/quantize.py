@@ -1,0 +1,133 @@
+"""Copies of a model with fewer layers or fewer bits, written by llama.cpp's own quantiser in a process of its own.
+
+The call cannot be interrupted, and llama.cpp ends the whole process on some bad input (GGML_ASSERT). A process of its
+own can be killed at any moment, takes nobody with it, and tells its progress by llama.cpp's log, through a pipe.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, Queue
+from typing import IO
+
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.llama.interrupt import Interrupt
+
+_BEGUN = re.compile(r"\[ *(\d+)/ *\d+\] ")
+_UNFIT = re.compile(r"ncols +(\d+) not divisible .*required for type +(\w+)\).* falling back to +(\w+)")
+_FAILED = "failed to quantize: "
+# The child finds this package where the parent did, and not in the folder that it is started in.
+_CHILD = "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); from specdec_cli.llama import quantize as q; q.main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What to write. drop: layers to leave out. file_type: llama.cpp's number of a type; None to copy as it is."""
+
+    source: Path
+    out: Path
+    threads: int
+    drop: tuple[int, ...] = ()
+    file_type: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """A tensor whose rows of `columns` values a type cannot hold, and the type that it got instead."""
+
+    columns: int
+    wanted: str
+    got: str
+
+
+def write(copy: Copy, interrupt: Interrupt, begun: Callable[[int], None]) -> list[Unfit]:
+    """Write a copy; `begun` is told the number of each tensor, from 1, as its turn comes.
+
+    Returns the tensors that got another type than they should have. Raises SpecdecError if llama.cpp refuses or
+    breaks down, Interrupted on Ctrl-C; what was written until then is left to the caller to remove.
+    """
+    drop = ",".join(map(str, sorted(copy.drop)))
+    numbers = [str(copy.threads), "" if copy.file_type is None else str(copy.file_type), drop]
+    command = [sys.executable, "-c", _CHILD, "\n".join(sys.path), str(copy.source), str(copy.out), *numbers]
+    environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # an abort would start a debugger otherwise
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+    )
+    lines: Queue[str | None] = Queue()
+    threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
+    unfit: list[Unfit] = []
+    said = ""
+    try:
+        while (line := _next(lines, interrupt)) is not None:
+            if found := _BEGUN.search(line):
+                begun(int(found[1]))
+            elif found := _UNFIT.search(line):
+                unfit.append(Unfit(int(found[1]), found[2].upper(), found[3].upper()))
+            elif not said and (_FAILED in line or "GGML_ASSERT" in line or "GGML_ABORT" in line):
+                said = line.split(_FAILED)[-1].strip()
+            if os.environ.get("SPECDEC_DEBUG"):
+                sys.stderr.write(line)
+        code = process.wait()
+    finally:
+        process.kill()
+        process.wait()
+    if code:
+        reason = said or f"it ended with code {code}"
+        raise SpecdecError(
+            f"llama.cpp cannot copy {copy.source.name}: {reason}",
+            "SPECDEC_DEBUG=1 shows its log; if the architecture is unknown, update llama-cpp-python.",
+        )
+    return unfit
+
+
+def _next(lines: Queue[str | None], interrupt: Interrupt) -> str | None:
+    while not interrupt.is_set():
+        try:
+            return lines.get(timeout=interrupt.POLL_S)
+        except Empty:
+            continue
+    raise Interrupted
+
+
+def _read(pipe: IO[bytes] | None, lines: Queue[str | None]) -> None:
+    if pipe:
+        with pipe:
+            for line in pipe:
+                lines.put(line.decode("utf-8", "replace"))
+    lines.put(None)
+
+
+def main() -> None:
+    """The child: `source out threads file_type drop`."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C comes to the whole group; the parent decides
+    import llama_cpp.llama_cpp as lib
+
+    log = lib.llama_log_callback(_tell)
+    lib.llama_log_set(log, ctypes.c_void_p(0))
+    source, out, threads, file_type, drop = sys.argv[1:]
+    params = lib.llama_model_quantize_default_params()
+    params.nthread = int(threads)
+    params.only_copy = not file_type
+    params.allow_requantize = True
+    if file_type:
+        params.ftype = int(file_type)
+    if drop:
+        layers = [*map(int, drop.split(",")), -1]
+        params.prune_layers = (ctypes.c_int32 * len(layers))(*layers)
+    sys.exit(int(lib.llama_model_quantize(os.fsencode(source), os.fsencode(out), ctypes.byref(params))))
+
+
+def _tell(_level: int, text: bytes, _user: object) -> None:
+    try:
+        os.write(1, text)
+    except OSError:  # the parent is gone, and nobody wants the copy any more
+        os._exit(1)

@@ -1,0 +1,142 @@
+"""Which models can lose layers, and which layers are meant: from headers alone.
+
+llama.cpp's quantiser drops `blk.N.` tensors, renumbers the rest and sets block_count; everything else it copies as it
+is. So whatever tells layers apart by their number goes wrong afterwards: arrays with a value for each layer (the file
+does not load), layers that alternate or differ by their place (it loads, and computes something else).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import numpy as np
+
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.models.gguf import Header, Tensor, shown
+
+_ALIKE = {
+    *("arcee", "bloom", "codeshell", "exaone", "falcon", "gemma", "glm4", "gpt2", "gptneox", "granite", "granitemoe"),
+    *("hunyuan-dense", "internlm2", "llama", "mistral3", "nemotron", "olmo", "olmoe", "orion", "phi2", "phi3", "plm"),
+    *("qwen", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "refact", "seed_oss", "stablelm", "starcoder", "starcoder2"),
+    "xverse",
+}
+"""Architectures of llama.cpp whose layers are alike whatever their number and whatever their count: src/models/*.cpp
+of the bundled version. (Not command-r, whose tensors depend on the count; not minicpm, whose residuals are scaled by
+it; not those with sliding windows, which alternate.)"""
+
+_BLOCK = re.compile(r"blk\.(\d+)\.(.+)", re.DOTALL)
+_RESIDUAL = re.compile(r"(attn_output|ffn_down(_exps|_shexp|\.\d+)?)\.(weight|bias)")
+_STATES = ("ssm.", "shortconv.", "wkv.")
+_ALIGNMENT = 32
+_COPY_WHOLE = "Make a low-bit copy of it instead: specdec draft quantize."
+
+
+def require_copyable(header: Header) -> None:
+    """Refuse what llama.cpp's quantiser would write wrongly, whatever is asked of it."""
+    alignment = header.metadata.get("general.alignment", _ALIGNMENT)
+    if alignment != _ALIGNMENT:
+        raise SpecdecError(
+            f"{header.name} is aligned to {shown(alignment)} bytes: llama.cpp would write a copy that nothing can read",
+            "Use a file with the usual alignment of 32.",
+        )
+
+
+def require_prunable(header: Header) -> int:
+    """How many layers a model has. Raises SpecdecError if it would not be the same model with some of them left out."""
+    require_copyable(header)
+    layers = header.setting("block_count")
+    if type(layers) is not int or layers < 2:
+        raise SpecdecError(f"{header.name} says it has {shown(layers)} layers: none can be left out", _COPY_WHOLE)
+    if why := _special(header, layers):
+        raise SpecdecError(f"layers of {header.name} cannot be left out: {why}", _COPY_WHOLE)
+    return layers
+
+
+def _special(header: Header, layers: int) -> str:
+    """What tells layers of this model apart, if anything does."""
+    prefix = f"{header.architecture}."
+    own = {key.removeprefix(prefix): value for key, value in header.metadata.items() if key.startswith(prefix)}
+    if any(key.startswith(_STATES) for key in own):
+        return "some or all of them keep a state, and which is told by their numbers"
+    if own.get("nextn_predict_layers"):
+        return "the last of them predict tokens further ahead, and are counted from the end"
+    if arrays := [key for key, value in own.items() if isinstance(value, np.ndarray) and value.size == layers]:
+        return f"{shown(arrays[0])} has a value for each layer, which llama.cpp would leave as it is"
+    if own.get("attention.sliding_window") and header.architecture not in _ALIKE:
+        return "which of them look back only so far is told by their numbers"
+    if own.get("leading_dense_block_count"):
+        return "the first of them are of another kind"
+    if header.architecture not in _ALIKE:
+        return f"with {shown(header.architecture)}, they may differ by their numbers"
+    kinds = {number: sorted(found) for number, found in _by_layer(header).items()}
+    if sorted(kinds) != list(range(layers)):
+        return f"its tensors are those of {len(kinds):,} layers, not of {layers:,}"
+    odd = next((number for number in kinds if kinds[number] != kinds[0]), None)
+    return f"layer {odd} is made otherwise than layer 0" if odd else ""
+
+
+def _by_layer(header: Header) -> dict[int, list[tuple[str, tuple[int, ...]]]]:
+    """What each layer is made of: its tensors' names within the layer, and their shapes."""
+    found: dict[int, list[tuple[str, tuple[int, ...]]]] = {}
+    for tensor in header.tensors:
+        if match := _BLOCK.fullmatch(tensor.name):
+            found.setdefault(int(match[1]), []).append((match[2], tensor.shape))
+    return found
+
+
+def layers_of(text: str, count: int) -> tuple[int, ...]:
+    """The layers that a text such as `0-7,31` names, of `count`. Raises UsageError if they are none or all."""
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", part, re.ASCII)
+        if match is None:
+            raise UsageError(f"{text!r} does not name layers: {part!r}", "Write numbers and ranges: 0-7,31.")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first:
+            raise UsageError(f"the range {part.strip()!r} of layers goes backwards", f"Write {last}-{first}.")
+        if last >= count:
+            raise UsageError(f"there is no layer {last}: the model has {count}", f"Its layers are 0 to {count - 1}.")
+        found.update(range(first, last + 1))
+    if len(found) == count:
+        raise UsageError(
+            f"all {count} layers would be kept: the copy would be the target", "Name fewer with --keep-layers."
+        )
+    return tuple(sorted(found))
+
+
+def ranges(layers: Iterable[int]) -> str:
+    """Layers as `layers_of` reads them."""
+    runs: list[list[int]] = []
+    for layer in sorted(layers):
+        if runs and runs[-1][-1] == layer - 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def size_with(header: Header, keep: Iterable[int]) -> int:
+    """Bytes of a copy with just these layers."""
+    stay = sum(tensor.size or 0 for tensor in tensors_with(header, keep))
+    return header.size - sum(tensor.size or 0 for tensor in header.tensors) + stay
+
+
+def tensors_with(header: Header, keep: Iterable[int]) -> list[Tensor]:
+    """The tensors of a copy with just these layers."""
+    kept = set(keep)
+    found = [(tensor, _BLOCK.fullmatch(tensor.name)) for tensor in header.tensors]
+    return [tensor for tensor, match in found if match is None or int(match[1]) in kept]
+
+
+def outlets(header: Header, layer: int) -> list[Tensor]:
+    """The tensors through which a layer adds to what flows past it: with zeros in them, it is as if left out.
+
+    Zero bytes are zeros in every type of ggml's, since each block's scale is among them.
+    """
+    found = []
+    for tensor in header.tensors:
+        match = _BLOCK.fullmatch(tensor.name)
+        if match and int(match[1]) == layer and _RESIDUAL.fullmatch(match[2]):
+            found.append(tensor)
+    return found

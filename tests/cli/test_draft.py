@@ -1,0 +1,349 @@
+"""`specdec draft`, and `--drafter self` with what it made."""
+
+import json
+import os
+import pty
+import resource
+import signal
+import time
+
+import ggufs
+import pytest
+import tiny
+from driver import DRAFT, PROMPT, TARGET, assert_refused, complaint, read_terminal, run, specdec, start
+from typer.testing import CliRunner
+
+from specdec_cli.cli.app import app
+from specdec_cli.llama import quantize
+from specdec_cli.models import drafts
+from specdec_cli.models.gguf import read_header
+
+KEEP = ("--keep-layers", "0-3")
+
+
+def draft(*args):
+    return CliRunner().invoke(app, ["draft", *map(str, args)])
+
+
+def made(*args):
+    done = draft(*args, "--json")
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def inside(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def answer(*args):
+    done = run("-n", 48, "--json", *args, PROMPT)
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def out(tmp_path):
+    """The place for a draft, in a folder that holds nothing else."""
+    (tmp_path / "made").mkdir()
+    return tmp_path / "made" / "out.gguf"
+
+
+# --- what is made ------------------------------------------------------------------------------------------------
+
+
+def test_prune(out):
+    found = made("prune", TARGET, "--keep-layers", "0-2,5", "-o", out)
+    assert (found["layers"], found["kept"], found["of"], found["agreement"]) == ([0, 1, 2, 5], "0-2,5", 6, None)
+    assert found["bytes"] == out.stat().st_size < found["target_bytes"] == TARGET.stat().st_size
+    assert (found["out"], found["target"], found["type"]) == (str(out), str(TARGET), "Q8_0") and found["seconds"] > 0
+    assert read_header(out).setting("block_count") == 4
+    assert inside(out.parent) == ["out.gguf"] and drafts.find(TARGET) == out
+
+
+def test_quantize(out):
+    done = draft("quantize", TARGET, "--type", "q3_k", "-o", out)
+    assert done.exit_code == 0 and done.stderr == ""
+    assert "Q3_K_M" in done.stdout and "rows of 320 values do not fit Q3_K" in done.stdout
+    assert "of the target's 9.6 MB" in done.stdout and "--drafter self" in done.stdout
+    assert read_header(out).quantisation == "Q3_K_M" and inside(out.parent) == ["out.gguf"]
+
+
+def test_a_type_of_more_bits_is_warned_of(out):
+    done = draft("quantize", TARGET, "--type", "F16", "-o", out)
+    assert done.exit_code == 0 and "nothing is gained" in done.stderr
+    assert "nothing is gained" in made("quantize", TARGET, "--type", "F16", "-o", out, "--force")["notes"][0]
+
+
+def test_search(out):
+    done = draft("prune", "demo", "--search", 4, "-o", out)
+    assert done.exit_code == 0
+    about, heads, *rows = done.stderr.splitlines()
+    assert "6 layers, 4 to keep: 12 trials" in about and "about" in about and "agreement" in heads
+    assert [line.split()[0] for line in rows] == ["6", "5", "4"]
+    assert "-p demo --drafter self" in done.stdout and read_header(out).setting("block_count") == 4
+
+
+def test_search_drops_what_costs_least(out, tmp_path):
+    (tmp_path / "prompts.txt").write_text("def median(values):\nimport os\nclass Stack:\nfor i in range(\n")
+    found = made("prune", TARGET, "--search", 5, "--prompts", tmp_path / "prompts.txt", "-o", out)
+    whole, dropped = found["search"]
+    assert whole["agreement"] > 0.98 and whole["dropped"] is None and whole["layers"] == list(range(6))
+    assert dropped["layers"] == found["layers"] == [layer for layer in range(6) if layer != dropped["dropped"]]
+    assert 0.5 < dropped["agreement"] == found["agreement"] < 1
+    assert inside(out.parent) == ["out.gguf"]
+
+
+def test_progress_on_a_terminal(out):
+    main, side = pty.openpty()
+    process = start("draft", "prune", TARGET, *KEEP, "-o", out, stderr=side, env={**os.environ, "TERM": "xterm"})
+    os.close(side)
+    shown = read_terminal(main).decode()
+    assert process.wait(20) == 0 and "Traceback" not in shown
+    assert "writing out.gguf" in shown and "0/38" in shown and "tensors" in shown
+    process.stdout.close()
+    os.close(main)
+
+
+# --- drafting with it --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pruned") / "pruned.gguf"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(path.parent))
+        made("prune", TARGET, "--keep-layers", "0,2-5", "-o", path)
+    return path
+
+
+@pytest.fixture
+def remembered(pruned):
+    drafts.remember(TARGET, pruned, "layers 0,2-5 of 6")
+    return pruned
+
+
+@pytest.mark.parametrize("drafter", ["self", "ngram+self"])
+@pytest.mark.parametrize("k", ["auto", "3"])
+def test_the_text_is_the_targets_own(remembered, drafter, k):
+    alone = answer("--drafter", "none")
+    found = answer("--drafter", drafter, "-k", k)
+    assert found["tokens"] == alone["tokens"]
+    assert (found["drafter"], found["draft"]) == (drafter, str(remembered))
+    if k == "3":
+        assert found["stats"]["acceptance_rate"] > 0.4
+
+
+@pytest.mark.parametrize("accept", ["match", "rejection"])
+def test_sampled(remembered, accept):
+    sampled = ("--temp", "0.8", "-s", "3", "--accept", accept)
+    found = answer("--drafter", "self", "-k", "3", *sampled)
+    assert found["stats"]["accepted"] > 0
+    if accept == "match":
+        assert found["tokens"] == answer("--drafter", "none", *sampled)["tokens"]
+
+
+def test_steps_name_their_source_and_the_report_the_file(remembered, tmp_path):
+    done = run("-n", 24, "-k", 3, "--drafter", "self", "--trace", tmp_path / "run.jsonl", PROMPT)
+    assert "target.gguf + pruned.gguf" in done.stderr
+    events = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    assert {event["source"] for event in events if event.get("source")} == {"self"}
+    done = CliRunner().invoke(app, ["replay", str(tmp_path / "run.jsonl")])
+    assert done.exit_code == 0 and "pruned.gguf" in done.stdout + done.stderr
+
+
+def test_a_draft_that_is_named_counts_more(remembered, out, tmp_path, monkeypatch):
+    out.write_bytes(remembered.read_bytes())
+    assert answer("-m", TARGET, "-md", out, "--drafter", "self")["draft"] == str(out)
+    monkeypatch.setenv("SPECDEC_DRAFTER", "self")
+    assert answer("-m", TARGET)["draft"] == str(remembered)
+    config = tmp_path / "config" / "specdec" / "config.yaml"
+    config.write_text(f"target: {TARGET}\ndraft: {DRAFT}\n")  # for the drafter that it does not name
+    assert answer()["draft"] == str(remembered)
+    monkeypatch.delenv("SPECDEC_DRAFTER")
+    assert answer()["draft"] == str(DRAFT)
+    config.write_text(f"target: {TARGET}\ndraft: {out}\ndrafter: self\n")
+    assert answer()["draft"] == str(out)
+
+
+def test_no_draft_was_made(tmp_path, remembered):
+    drafts.path_of(TARGET).unlink()
+    for drafter in ("self", "ngram+self"):
+        assert_refused(run("--drafter", drafter, PROMPT), 1, "no draft has been made", "specdec draft prune", "-md")
+    assert_refused(run("--drafter", "self+model", PROMPT), 2, "two draft models")
+    spaced = tmp_path / "a target.gguf"
+    spaced.symlink_to(TARGET)
+    assert_refused(run("-m", spaced, "--drafter", "self", PROMPT), 1, f"specdec draft prune '{spaced}' --search N")
+
+
+def compare(*args):
+    few = ("--json", "-n", 12, "--repeat", 1, "--limit", 1)
+    return CliRunner().invoke(app, ["compare", *map(str, (*args, *few))])
+
+
+def test_compare(remembered):
+    done = compare("--drafter", "none", "--vs", "drafter=self,k=2", "--vs", "drafter=ngram")
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["divergences"] == [] and "pruned.gguf" in done.stdout
+    assert compare("-m", TARGET, "-md", remembered, "--vs", "drafter=self").exit_code == 0
+    for args in (("--vs", "drafter=self"), ("--drafter", "self", "--vs", "drafter=model")):
+        assert_refused(compare(*args), 2, "two draft models", "--against")
+
+
+# --- what is refused ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        ((), 2, ("--keep-layers", "--search")),
+        ((*KEEP, "--search", "3"), 2, ("said twice",)),
+        ((*KEEP, "--prompts", "chat"), 2, ("--prompts is for --search",)),
+        (("--search", "3", "--prompts", "nothing"), 2, ("nothing", "Suites")),
+        (("--keep-layers", "7-3"), 2, ("backwards", "3-7")),
+        (("--keep-layers", ""), 2, ("''",)),
+        (("--keep-layers", "0-5"), 2, ("all 6 layers",)),
+        (("--search", "0"), 2, ("0 of 6", "1 to 5")),
+        (("--search", "6"), 2, ("6 of 6", "1 to 5")),
+        (("--search", "-2"), 2, ("-2 of 6",)),
+        ((*KEEP, "-t", "0"), 2, ("threads",)),
+    ],
+)
+def test_what_prune_refuses(out, args, code, says):
+    assert_refused(draft("prune", TARGET, *args, "-o", out), code, *says)
+    assert inside(out.parent) == []
+
+
+def test_prompts_with_answers_too_short(out, tmp_path):
+    (tmp_path / "few.txt").write_text("def f(\n")
+    done = draft("prune", TARGET, "--search", 3, "--prompts", tmp_path / "few.txt", "-o", out)
+    assert_refused(done, 1, "too few", "--prompts")
+    assert inside(out.parent) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("IQ2_XXS", ("importance matrix", "Q2_K")),
+        ("q2_k_s", ("importance matrix",)),
+        ("Q2_KK", ("Q2_KK", "Q2_K")),
+        ("NVFP4", ("no type",)),
+        ("", ("no type",)),
+    ],
+)
+def test_types_that_cannot_be_made(out, kind, says):
+    assert_refused(draft("quantize", TARGET, "--type", kind, "-o", out), 2, *says)
+    assert inside(out.parent) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "says"),
+    [
+        ("none.gguf", 1, "no file none.gguf"),
+        ("nobody/nothing:Q4_K_M", 4, "specdec pull --target nobody/nothing:Q4_K_M"),
+        ("qwen3-8b", 4, "specdec pull qwen3-8b"),
+        ("nothing", 1, "no file nothing"),
+    ],
+)
+def test_targets_that_are_not_here(out, monkeypatch, tmp_path, name, code, says):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    for command in (("prune", name, *KEEP), ("quantize", name, "--type", "Q2_K")):
+        assert_refused(draft(*command, "-o", out), code, says)
+
+
+def test_targets_that_no_draft_can_be_made_of(out, tmp_path):
+    hybrid = tiny.write(tmp_path / "hybrid.gguf", "qwen35")
+    assert_refused(draft("prune", hybrid, "--keep-layers", "0", "-o", out), 1, "keep a state", "draft quantize")
+    (tmp_path / "cut.gguf").write_bytes(TARGET.read_bytes()[:100_000])
+    assert_refused(draft("prune", tmp_path / "cut.gguf", *KEEP, "-o", out), 1, "damaged")
+    (tmp_path / "bare.gguf").write_bytes(ggufs.padded(ggufs.header(), bytes(64)))
+    assert_refused(draft("quantize", tmp_path / "bare.gguf", "--type", "Q2_K", "-o", out), 3, "no tokenizer")
+    assert inside(out.parent) == []
+
+
+def test_a_hybrid_target_can_still_have_fewer_bits(out, tmp_path):
+    hybrid = tiny.write(tmp_path / "hybrid.gguf", "nemotron_h")
+    made("quantize", hybrid, "--type", "Q8_0", "-o", out)
+    alone = answer("-m", hybrid, "--drafter", "none", "-n", 16, "--raw")
+    found = answer("-m", hybrid, "--drafter", "self", "-k", 3, "-n", 16, "--raw")
+    assert found["tokens"] == alone["tokens"] and found["stats"]["acceptance_rate"] > 0.5
+
+
+def test_places_for_the_draft(out, tmp_path):
+    def refused(place, *says, code=2, target=TARGET, force=False):
+        args = ("prune", target, *KEEP, "-o", place, *(["--force"] if force else []))
+        assert_refused(draft(*args), code, *says)
+
+    refused(tmp_path / "no" / "out.gguf", "no folder")
+    refused(out.with_suffix(".bin"), ".gguf")
+    refused(TARGET / "out.gguf", "no folder")
+    out.write_bytes(b"precious")
+    refused(out, "exists already", "--force")
+    assert out.read_bytes() == b"precious"
+    (tmp_path / "folder.gguf").mkdir()
+    refused(tmp_path / "folder.gguf", "is a folder", force=True)
+    target = tmp_path / "target.gguf"
+    target.write_bytes(TARGET.read_bytes())
+    (tmp_path / "link.gguf").symlink_to(target)
+    (tmp_path / "hard.gguf").hardlink_to(target)
+    for place in (target, tmp_path / "link.gguf", tmp_path / "hard.gguf"):
+        refused(place, "the target itself", target=target, force=True)
+    assert target.read_bytes() == TARGET.read_bytes()
+    made("prune", target, *KEEP, "-o", out, "--force")
+    assert read_header(out).setting("block_count") == 4
+
+
+def test_a_place_that_cannot_be_written_to(monkeypatch):
+    assert_refused(draft("prune", TARGET, *KEEP, "-o", "/proc/out.gguf"), 1, "cannot write to /proc")
+
+
+def test_too_little_room(out, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 5_000_000})())
+    assert_refused(draft("prune", TARGET, *KEEP, "-o", out), 1, "6.9 MB are needed", "5.0 MB are free")
+    assert_refused(draft("prune", TARGET, "--search", "1", "-o", out), 1, "9.6 MB are needed")
+    assert_refused(draft("quantize", TARGET, "--type", "Q8_0", "-o", out), 1, "9.6 MB are needed")
+    assert inside(out.parent) == []
+
+
+def test_a_disk_that_fills_up_on_the_way(out):
+    def most() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
+
+    done = specdec("draft", "prune", TARGET, *KEEP, "-o", out, preexec_fn=most)
+    assert done.returncode == 1 and done.stdout == b""
+    assert "cannot copy target.gguf" in complaint(done.stderr)[0]
+    assert inside(out.parent) == []
+
+
+def test_a_copy_that_comes_out_wrong_is_not_kept(out, monkeypatch):
+    out.write_bytes(b"precious")
+    monkeypatch.setattr(quantize, "write", lambda copy, *_: copy.out.write_bytes(DRAFT.read_bytes()) and [])
+    assert_refused(draft("prune", TARGET, *KEEP, "-o", out, "--force"), 1, "came out wrong: it has 2 layers of ")
+    assert out.read_bytes() == b"precious" and inside(out.parent) == ["out.gguf"] and drafts.find(TARGET) is None
+
+
+def test_what_cannot_be_remembered_is_told(out, tmp_path):
+    (tmp_path / "config").write_text("no folder")
+    assert "name it with -md" in made("prune", TARGET, *KEEP, "-o", out)["notes"][0]
+
+
+@pytest.mark.parametrize(("send", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("args", [("prune", TARGET, "--search", 1), ("quantize", TARGET, "--type", "IQ3_M")])
+def test_interrupts_leave_nothing_behind(out, args, send, code):
+    process = start("draft", *args, "-t", 1, "-o", out)
+    deadline = time.monotonic() + 20
+    while not list(out.parent.glob(".specdec-*/*.gguf")):  # llama.cpp is at work
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.001)
+    process.send_signal(send)
+    shown, errors = process.communicate(timeout=20)
+    assert process.returncode == code and shown == b"" and b"Traceback" not in errors
+    assert errors.decode().endswith("specdec: interrupted; nothing was written\n")
+    assert inside(out.parent) == []
+
+
+def test_help_is_there():
+    done = draft("--help")
+    assert done.exit_code == 0 and "prune" in done.stdout and "quantize" in done.stdout
+    assert "--search" in draft("prune", "--help").stdout
