@@ -10,6 +10,7 @@ from specdec_cli import __version__
 from specdec_cli.cli.check import check
 from specdec_cli.cli.compare import compare
 from specdec_cli.cli.doctor import doctor
+from specdec_cli.cli.draft import draft
 from specdec_cli.cli.drafters import drafters
 from specdec_cli.cli.errors import ErrorReporting
 from specdec_cli.cli.pull import pull
@@ -53,5 +54,6 @@ app.command()(rm)
 app.command()(replay)
 app.command()(compare)
 app.command()(tune)
+app.add_typer(draft, name="draft")
 app.command()(drafters)
 app.command()(doctor)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from specdec_cli.cli.session import validate
-from specdec_cli.cli.settings import AUTO, Settings
+from specdec_cli.cli.settings import AUTO, Settings, self_drafted
+from specdec_cli.cli.terms import validate
 from specdec_cli.decoding.errors import UsageError
+from specdec_cli.drafters import drafts_itself, needs_model
 from specdec_cli.models.profiles import suggest
 
 ALONE = "target alone"
@@ -16,7 +17,7 @@ ALONE = "target alone"
 _SHORT = {"k": "draft_tokens"}
 _CUTS = ("top_k", "top_p", "min_p")
 _SAMPLING = ("temp", *_CUTS, "repeat_penalty", "frequency_penalty", "presence_penalty", "repeat_last_n")
-_VARIABLE = ("draft_tokens", "draft_min_p", "drafter", "accept", *_SAMPLING)
+_VARIABLE = ("draft_tokens", "draft_min_p", "tree", "lookahead", "drafter", "accept", *_SAMPLING)
 """What may differ between arms: nothing that would need other models, contexts or lengths of answer."""
 _KINDS = {field.name: field.type for field in fields(Settings)}
 
@@ -30,23 +31,24 @@ class Arm:
     baseline: str
 
 
-def make_arms(base: Settings, versus: Sequence[str], sweeps: Sequence[str]) -> list[Arm]:
+def make_arms(base: Settings, versus: Sequence[str], sweeps: Sequence[str], draft_named: bool = False) -> list[Arm]:
     """Baselines first, then the settings as they are (unless swept), then those of --vs and --sweep.
 
-    Every arm is measured against the target alone with the arm's own sampling.
-    Raises UsageError on an arm that does not parse.
+    Every arm is measured against the target alone with the arm's own sampling. draft_named: whether the user named a
+    draft model, which is then that of every arm. Raises UsageError on an arm that does not parse.
     """
     wanted: dict[str, Settings] = {}
     if not sweeps:
         wanted[_name_of(base)] = base
     for text in versus:
-        wanted[text.strip()] = _changed(base, text)
+        wanted[text.strip()] = _changed(base, text, draft_named)
     for text in sweeps:
         key, equals, values = text.partition("=")
         if not equals or not values.strip():
             raise UsageError(f"the sweep {text!r} does not parse", 'Write it as key=values: --sweep "k=1,2,4,8".')
         for value in values.split(","):
-            wanted[f"{key.strip()}={value.strip()}"] = _changed(base, f"{key}={value}")
+            wanted[f"{key.strip()}={value.strip()}"] = _changed(base, f"{key}={value}", draft_named)
+    _require_one_draft(wanted.values(), draft_named)
     arms: dict[str, Arm] = {}
     for name, settings in wanted.items():
         validate(settings)
@@ -60,12 +62,23 @@ def make_arms(base: Settings, versus: Sequence[str], sweeps: Sequence[str]) -> l
     return found + [arm for arm in arms.values() if arm.name != arm.baseline]
 
 
+def _require_one_draft(wanted: Iterable[Settings], draft_named: bool) -> None:
+    """Refuse arms that need different draft models: one is loaded."""
+    kinds = {drafts_itself(settings.drafter) for settings in wanted if needs_model(settings.drafter)}
+    if len(kinds) > 1 and not draft_named:
+        raise UsageError(
+            "the arms would need two draft models: one for model, one for self",
+            "Measure them in two comparisons (--save NAME, then --against NAME), or name one draft for both with -md.",
+        )
+
+
 def _name_of(settings: Settings) -> str:
     if settings.drafter == "none":
         return "drafter=none"
     drafter = "" if settings.drafter == "model" else f"{settings.drafter}, "
     name = f"{drafter}k={settings.draft_tokens}"
-    return f"{name}, draft-min-p={settings.draft_min_p:g}" if settings.draft_min_p else name
+    name += f", draft-min-p={settings.draft_min_p:g}" if settings.draft_min_p else ""
+    return f"{name}, tree={settings.tree}" if settings.tree > 1 else name
 
 
 def _baseline_name(base: Settings, settings: Settings) -> str:
@@ -79,7 +92,7 @@ def _baseline_name(base: Settings, settings: Settings) -> str:
     return ", ".join(["alone", *special]) if special else ALONE
 
 
-def _changed(base: Settings, text: str) -> Settings:
+def _changed(base: Settings, text: str, draft_named: bool) -> Settings:
     """The settings with the changes of one arm, such as `k=8,temp=0.8`."""
     changes: dict[str, Any] = {}
     for part in text.split(","):
@@ -93,7 +106,10 @@ def _changed(base: Settings, text: str) -> Settings:
             keys = [*_SHORT, *(key.replace("_", "-") for key in _VARIABLE)]
             raise UsageError(f"{key!r} in the arm {text!r} cannot vary between arms", suggest(key, keys, "What can"))
         changes[name] = _parsed(name, value, text)
-    return replace(base, **changes)
+    changed = replace(base, **changes)
+    if drafts_itself(changed.drafter) and not drafts_itself(base.drafter) and not draft_named:
+        return self_drafted(replace(changed, draft=None))
+    return changed
 
 
 def _parsed(name: str, value: str, text: str) -> Any:

@@ -17,9 +17,10 @@ from specdec_cli.cli.working import working
 
 if TYPE_CHECKING:
     from specdec_cli.cli.measure import Measurement
-    from specdec_cli.cli.session import Pair
+    from specdec_cli.cli.pair import Pair
     from specdec_cli.cli.settings import Settings
     from specdec_cli.decoding.errors import SpecdecError
+    from specdec_cli.models.corpora import Source
     from specdec_cli.models.suites import Prompt
 
 _OUTPUT = "Output"
@@ -30,6 +31,7 @@ def compare(
     prompt: Annotated[list[str] | None, typer.Argument(help="Prompts; without any, a suite is used.")] = None,
     target: opt.Target = None,
     draft: opt.Draft = None,
+    draft_small: opt.DraftSmall = None,
     profile: opt.Profile = None,
     vs: Annotated[list[str] | None, typer.Option(help='Add an arm: "k=8", "k=8,temp=0.8"; may be repeated.')] = None,
     sweep: Annotated[list[str] | None, typer.Option(help='Make an arm of each value: "k=1,2,4,8".')] = None,
@@ -62,7 +64,10 @@ def compare(
     list_: Annotated[bool, typer.Option("--list", help="List the kept results.", rich_help_panel=_OUTPUT)] = False,
     draft_tokens: opt.DraftTokens = None,
     draft_min_p: opt.DraftMinP = None,
+    tree: opt.Tree = None,
+    lookahead: opt.Lookahead = None,
     drafter: opt.Drafter = None,
+    ngram_corpus: opt.NgramCorpus = None,
     accept: opt.Accept = None,
     temp: opt.Temp = None,
     top_k: opt.TopK = None,
@@ -80,6 +85,7 @@ def compare(
     gpu_layers_draft: opt.GpuLayersDraft = None,
 ) -> None:
     """Measure ways to decode against the target alone: speed with intervals, exactness, causes."""
+    from specdec_cli.cli import corpus
     from specdec_cli.cli.arms import make_arms
     from specdec_cli.cli.measure import Measurement
     from specdec_cli.cli.settings import resolve
@@ -90,14 +96,16 @@ def compare(
         for name, when in results.kept():
             typer.echo(f"{name}  {when:%Y-%m-%d %H:%M}")
         raise typer.Exit
-    settings = resolve(*opt.given(context))
+    named, flags = opt.given(context)
+    settings = resolve(named, flags)
     if repeat < 1:
         raise UsageError(f"repeat cannot be {repeat}", "Give 1 or more; with 1 the machine's noise stays unknown.")
     if json_ and md:
         raise UsageError("--json and --md both want the output", "Choose one.")
     if against and (json_ or md):
         raise UsageError("--against is a table on the screen", "Leave out --json and --md; the kept result is JSON.")
-    arms = make_arms(settings, vs or (), sweep or ())
+    arms = make_arms(settings, vs or (), sweep or (), draft_named=flags["draft"] is not None)
+    sources = corpus.sources_of(context, settings, [arm.settings.drafter for arm in arms])
     chosen = _prompts(prompt or [], prompts, settings, category or (), limit, per_category)
     writers: list[Callable[[dict[str, Any]], None]] = []
     if save:
@@ -113,6 +121,7 @@ def compare(
     _compare(
         Measurement(settings, arms, repeat),
         chosen,
+        sources,
         (system, raw),
         lambda result: _show(result, before, json_, md),
         writers,
@@ -123,13 +132,16 @@ def compare(
 def _compare(
     measurement: Measurement,
     prompts: list[Prompt],
+    sources: list[Source],
     template: tuple[str | None, bool],
     show: Callable[[dict[str, Any]], None],
     writers: list[Callable[[dict[str, Any]], None]],
     silent: bool,
 ) -> None:
     """Load the models once, measure, and put out whatever was measured, also after an interrupt or a failure."""
-    from specdec_cli.cli.session import Session, check_pair
+    from specdec_cli.cli.corpus import open_corpus
+    from specdec_cli.cli.pair import check_pair
+    from specdec_cli.cli.session import Session
     from specdec_cli.decoding.errors import Interrupted, SpecdecError
     from specdec_cli.display.comparison import Progress
     from specdec_cli.llama.interrupt import Interrupt
@@ -139,6 +151,7 @@ def _compare(
         try:
             with working("loading", silent):
                 session = stack.enter_context(Session(pair, measurement.loaded, interrupt))
+            open_corpus(session, sources, interrupt, silent)
             with Progress(sys.stderr) as progress:
                 measurement.run(session, prompts, *template, interrupt, progress.update)
         except Interrupted:

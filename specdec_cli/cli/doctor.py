@@ -37,7 +37,7 @@ class _Gpu:
 def _findings() -> dict[str, Any]:
     from specdec_cli import __version__
     from specdec_cli.llama import library
-    from specdec_cli.models import profiles
+    from specdec_cli.models import corpora, profiles
     from specdec_cli.models.hub import cache
 
     devices = library.devices()
@@ -57,6 +57,7 @@ def _findings() -> dict[str, Any]:
         "memory_available": library.available_memory(),
         "unused_gpu": {**asdict(gpu), "command": _enable(gpu)} if gpu else None,
         "weights_cache": str(cache.cache_dir()),
+        "corpora": {"folder": str(corpora.folder()), "bytes": corpora.kept_bytes()},
         "config": str(profiles.config_dir()),
         "profiles": profiles.names(),
         "bundled_pair": _bundled_pair(),
@@ -65,7 +66,8 @@ def _findings() -> dict[str, Any]:
 
 def _bundled_pair() -> dict[str, Any]:
     """Read, compare and run the demo pair for a few tokens, whatever the user's own settings say."""
-    from specdec_cli.cli.session import Session, check_pair
+    from specdec_cli.cli.pair import check_pair
+    from specdec_cli.cli.session import Session
     from specdec_cli.cli.settings import Settings
     from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.decoding.report import Report
@@ -133,6 +135,8 @@ def _show(findings: dict[str, Any]) -> None:
     grid.add_row("threads", str(findings["threads"]))
     grid.add_row("GPU offload", "all layers by default" if findings["gpu_offload"] else "not in this build")
     grid.add_row("weights", findings["weights_cache"])
+    if kept := findings["corpora"]["bytes"]:
+        grid.add_row("corpora", f"{findings['corpora']['folder']}, {kept / 1e6:,.1f} MB of indexes")
     grid.add_row("settings", findings["config"])
     grid.add_row("profiles", f"{len(findings['profiles'])}; specdec ls lists them")
     pair = findings["bundled_pair"]

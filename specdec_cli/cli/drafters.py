@@ -33,3 +33,6 @@ def drafters(json_: Annotated[bool, typer.Option("--json", help="Print one JSON 
         lines = {"needs": drafter["needs"], "helps": drafter["helps"], "problem": drafter["problem"]}
         console.print(drafter["name"] + ours, style="bold", markup=False)
         console.print(profile_table(lines))
+    console.print(
+        "\nOne after the other:  ngram+model     One that drafts for another:  model<ngram, small>model", style="dim"
+    )

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from specdec_cli import __version__
 from specdec_cli.cli import prompt as prompt_text
 from specdec_cli.cli.arms import Arm
+from specdec_cli.cli.corpus import reads_corpus
 from specdec_cli.cli.session import Session
 from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding import advice
-from specdec_cli.decoding.comparison import Divergence, Trial, noise, summarise, trial_of
+from specdec_cli.decoding.comparison import Divergence, Summary, Trial, noise, summarise, trial_of
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.drafters import needs_model
+from specdec_cli.drafters import needs_model, needs_small
 from specdec_cli.llama import library
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.models import memory
@@ -53,9 +54,10 @@ class Measurement:
 
     @property
     def loaded(self) -> Settings:
-        """Settings that load whatever any arm needs: the draft if one uses it."""
-        needy = next((way.drafter for way in self._drafting if needs_model(way.drafter)), None)
-        return replace(self._base, drafter=needy or "none")
+        """Settings that load whatever any arm needs: the draft if one uses it, and the second one likewise."""
+        needy = [way for way in self._drafting if needs_model(way.drafter)]
+        most = max(needy, key=lambda way: needs_small(way.drafter), default=replace(self._base, drafter="none"))
+        return replace(self._base, drafter=most.drafter, draft=most.draft)
 
     @property
     def _drafting(self) -> list[Settings]:
@@ -74,7 +76,7 @@ class Measurement:
         try:
             chosen = self._fitting(session, prompts, system, raw)
             longest = max(len(tokens) for _, tokens in chosen)
-            session.open_contexts(longest, [way.draft_tokens for way in self._drafting])
+            session.open_contexts(longest, self._drafting)
             if not session.drafts:
                 raise SpecdecError(session.notes[-1], "There is nothing to compare without it.")
             self._about = {**_about(session, self.loaded), "prompts": {prompt.id: prompt.text for prompt, _ in chosen}}
@@ -163,7 +165,8 @@ class Measurement:
             "rounds": self._rounds,
             "seed": self._seed,
             "arms": [
-                {"name": arm.name, "baseline": arm.baseline, "settings": asdict(arm.settings)} for arm in self.arms
+                {"name": arm.name, "baseline": arm.baseline, "settings": _settings_json(arm.settings)}
+                for arm in self.arms
             ],
             "skipped": self._skipped,
             "noise": {arm.name: noise(self.trials, arm.name) for arm in self.arms if arm.name == arm.baseline},
@@ -173,13 +176,16 @@ class Measurement:
             "divergences": [_divergence_json(found) for found in self._divergences],
             "notes": self._notes(),
             "verdicts": {
-                arm.name: advice.verdict(
-                    summary,
-                    self.trials,
-                    costs,
-                    self._speedups_like(arm) if isinstance(arm.settings.draft_tokens, int) else None,
-                    experts,
-                )
+                arm.name: [
+                    *advice.verdict(
+                        summary,
+                        self.trials,
+                        costs,
+                        self._speedups_like(arm) if isinstance(arm.settings.draft_tokens, int) else None,
+                        experts,
+                    ),
+                    *_lossy(summary),
+                ]
                 for arm, summary in summaries
                 if summary.category == "all" and arm.name != arm.baseline
             },
@@ -224,9 +230,25 @@ class Measurement:
         return [*self._about.get("notes", []), *failed, *([str(self.error)] if self.error else [])]
 
 
+def _lossy(summary: Summary) -> list[str]:
+    """A warning where an arm's answers are not distributed as the target's."""
+    if summary.distance_per_token is None:
+        return []
+    return [
+        f"This arm is LOSSY: the distribution that a token is drawn from differs from the target's by "
+        f"{summary.distance_per_token:.3f} in total variation, on average over the tokens."
+    ]
+
+
 def _comparable(settings: Settings) -> bool:
     """Whether these settings must give the baseline's very tokens."""
     return settings.temp == 0 or settings.accept == "match" or settings.drafter == "none"
+
+
+def _settings_json(settings: Settings) -> dict[str, Any]:
+    """As they come back from a file; a corpus only where it is looked into, for there alone it changes anything."""
+    corpus = list(settings.ngram_corpus) if reads_corpus(settings.drafter) else []
+    return {**asdict(settings), "ngram_corpus": corpus or None}
 
 
 def _divergence_json(found: Divergence) -> dict[str, Any]:
@@ -265,6 +287,7 @@ def _about(session: Session, settings: Settings) -> dict[str, Any]:
         "models": models,
         "experts": experts if isinstance(experts, int) else 0,
         "context": session.n_ctx,
+        "corpus": len(session.corpus) if session.corpus else None,
         "load_s": session.load_s,
         "max_tokens": settings.max_tokens,
         "notes": [*pair.notes, *session.notes],

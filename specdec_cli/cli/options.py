@@ -36,6 +36,17 @@ Draft = Annotated[
         envvar="SPECDEC_DRAFT",
     ),
 ]
+DraftSmall = Annotated[
+    str | None,
+    typer.Option(
+        "--draft-small",
+        "-mds",
+        help="A still smaller model that drafts for the draft model: --drafter small>model.",
+        autocompletion=completion.models,
+        rich_help_panel=_MODEL,
+        envvar="SPECDEC_DRAFT_SMALL",
+    ),
+]
 Profile = Annotated[
     str | None,
     typer.Option(
@@ -66,18 +77,47 @@ DraftMinP = Annotated[
         envvar="SPECDEC_DRAFT_MIN_P",
     ),
 ]
+Tree = Annotated[
+    int | None,
+    typer.Option(
+        "--tree",
+        metavar="W",
+        help="Draft a tree of up to W branches instead of a chain; -k counts all its tokens. \\[default: 1]",
+        rich_help_panel=_SPEC,
+        envvar="SPECDEC_TREE",
+    ),
+]
+Lookahead = Annotated[
+    str | None,
+    typer.Option(
+        "--lookahead",
+        metavar="W:N:G",
+        help="For --drafter lookahead: window, size of n-grams, how many to verify at once. \\[default: 4:3:4]",
+        rich_help_panel=_SPEC,
+        envvar="SPECDEC_LOOKAHEAD",
+    ),
+]
 Drafter = Annotated[
     str | None,
     typer.Option(
-        help="What drafts: model, ngram (needs none), or none for the target alone. \\[default: model]",
+        help="What drafts: model, ngram or lookahead (need none), self (a copy of the target made by specdec draft), none; ngram+model and model<ngram combine two (specdec drafters). \\[default: model]",
         rich_help_panel=_SPEC,
         envvar="SPECDEC_DRAFTER",
+    ),
+]
+NgramCorpus = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="PATH",
+        help="A file or folder, such as your code base, that ngram also drafts from; may be repeated.",
+        rich_help_panel=_SPEC,
+        envvar="SPECDEC_NGRAM_CORPUS",
     ),
 ]
 Accept = Annotated[
     str | None,
     typer.Option(
-        help="How drafts are accepted: rejection (accepts most) or match (with a seed, the very text of the target alone). \\[default: rejection]",
+        help="How drafts are accepted: rejection (accepts most) or match (with a seed, the very text of the target alone); typical is LOSSY: faster, another distribution. \\[default: rejection]",
         rich_help_panel=_SPEC,
         envvar="SPECDEC_ACCEPT",
     ),
@@ -226,7 +266,7 @@ def given(context: typer.Context) -> tuple[str | None, dict[str, Any]]:
     from specdec_cli.cli.settings import Settings
 
     names = {field.name for field in fields(Settings)}
-    flags = {name: value for name, value in context.params.items() if name in names}
+    flags = {name: value for name, value in context.params.items() if name in names and value not in ((), [])}
     profile: str | None = context.params["profile"]
     source = {name: context.get_parameter_source(name) for name in ("profile", "target", "draft")}
     typed = {name for name, where in source.items() if where is not None and where.name == "COMMANDLINE"}

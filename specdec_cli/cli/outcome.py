@@ -8,6 +8,7 @@ from typing import Any
 from specdec_cli.cli.session import Session
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.rules import LOSSY
 from specdec_cli.decoding.types import Done, Event, Step
 from specdec_cli.display.tables import BaselineResult, speedup_of
 
@@ -53,6 +54,7 @@ class Outcome:
             "draft": str(session.pair.draft_path) if session.pair.draft_path else None,
             "drafter": settings.drafter,
             "accept": settings.accept,
+            "lossless": settings.temp == 0 or settings.drafter == "none" or settings.accept not in LOSSY,
             "draft_tokens": settings.draft_tokens,
             "seed": self.seed,
             "stats": report.stats_json(),

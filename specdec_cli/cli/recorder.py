@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specdec_cli.cli.session import Session, sampling_of
+from specdec_cli.cli.session import Session
 from specdec_cli.cli.settings import Settings
+from specdec_cli.cli.terms import sampling_of
 from specdec_cli.decoding.accept import residual
 from specdec_cli.decoding.sampling import StandardSampler, confidence
 from specdec_cli.decoding.simulation import AHEAD, Answer
@@ -54,7 +55,7 @@ class _Recorder:
         while len(context) - prompt < self._max_tokens and len(context) < room and not self._is_end(token):
             context.append(token)
             logits = self._target.verify(token, NO_DRAFT)
-            self._target.commit(Verdict(0, token, "plain"))
+            self._target.commit(Verdict((), token, "plain"))
             guess = self._draft.decode((token,))[0, : self._n_shared]
             p = None if sampler.greedy else sampler.categorical(logits[0])
             token = sampler.argmax(logits[0]) if p is None else p.draw(self._target_rng)

@@ -131,6 +131,7 @@ def _emitted(events: list[Event]) -> int:
 
 def _describe(settings: dict[str, Any]) -> str:
     """The settings of the run in one line, as far as they were recorded."""
+    from specdec_cli.decoding.rules import label
 
     def name(role: str) -> str:
         return Path(str(settings[role])).name
@@ -140,11 +141,14 @@ def _describe(settings: dict[str, Any]) -> str:
         parts.append("alone")
     elif parts and (settings.get("draft") or settings.get("drafter")):
         drafters = str(settings.get("drafter", "model")).split("+")
-        known = {"model": name("draft")} if settings.get("draft") else {}
+        known = dict.fromkeys(("model", "self"), name("draft")) if settings.get("draft") else {}
         parts = [" + ".join([parts[0], *(known.get(drafter, drafter) for drafter in drafters)])]
         parts += [f"k={settings['draft_tokens']}"] if "draft_tokens" in settings else []
+        parts += [f"tree={settings['tree']}"] if settings.get("tree", 1) != 1 else []
     if temp := settings.get("temp"):
-        parts += [f"temp={temp}", *(f"{key}={settings[key]}" for key in ("accept", "seed") if key in settings)]
+        parts.append(f"temp={temp}")
+        parts += [f"accept={label(str(settings['accept']))}"] if "accept" in settings else []
+        parts += [f"seed={settings['seed']}"] if "seed" in settings else []
     elif temp is not None:
         parts.append("greedy")
     return ", ".join(parts).encode("utf-8", "replace").decode()  # a file's name need not be valid text

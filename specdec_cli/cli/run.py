@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from specdec_cli.cli.settings import Settings
     from specdec_cli.decoding.types import Event
     from specdec_cli.display.jsonl import Trace
+    from specdec_cli.models.corpora import Source
 
 
 def run(
@@ -30,6 +31,7 @@ def run(
     prompt: Annotated[str | None, typer.Argument(help="The prompt; joined with what is piped in.")] = None,
     target: opt.Target = None,
     draft: opt.Draft = None,
+    draft_small: opt.DraftSmall = None,
     profile: opt.Profile = None,
     file: opt.PromptFile = None,
     max_tokens: opt.MaxTokens = None,
@@ -44,7 +46,10 @@ def run(
     trace: Annotated[Path | None, typer.Option(help="Record the run to this file, as JSON lines.")] = None,
     draft_tokens: opt.DraftTokens = None,
     draft_min_p: opt.DraftMinP = None,
+    tree: opt.Tree = None,
+    lookahead: opt.Lookahead = None,
     drafter: opt.Drafter = None,
+    ngram_corpus: opt.NgramCorpus = None,
     accept: opt.Accept = None,
     temp: opt.Temp = None,
     top_k: opt.TopK = None,
@@ -62,6 +67,7 @@ def run(
     gpu_layers_draft: opt.GpuLayersDraft = None,
 ) -> None:
     """Answer one prompt: the draft model proposes, the target model decides."""
+    from specdec_cli.cli import corpus
     from specdec_cli.cli import prompt as prompts
     from specdec_cli.cli.settings import resolve
 
@@ -72,7 +78,8 @@ def run(
     if text is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)
-    request = _Request(text, raw, system, tuple(stop or ()), baseline, json_, quiet, trace)
+    sources = corpus.sources_of(context, settings, [settings.drafter])
+    request = _Request(text, raw, system, tuple(stop or ()), baseline, json_, quiet, trace, sources)
     raise typer.Exit(_execute(settings, request))
 
 
@@ -88,6 +95,7 @@ class _Request:
     json: bool
     quiet: bool
     trace: Path | None
+    corpus: list[Source]
 
 
 class _Display(Protocol):
@@ -97,9 +105,12 @@ class _Display(Protocol):
 
 def _execute(settings: Settings, request: _Request) -> int:
     """Check, load, run, report. Returns the exit code. Whatever fails, what was generated until then is kept."""
+    from specdec_cli.cli.corpus import open_corpus
     from specdec_cli.cli.outcome import measure_baseline, probed_baseline
-    from specdec_cli.cli.session import Session, check_pair, validate
+    from specdec_cli.cli.pair import check_pair
+    from specdec_cli.cli.session import Session
     from specdec_cli.cli.settings import AUTO
+    from specdec_cli.cli.terms import validate
     from specdec_cli.decoding.errors import SpecdecError, UsageError
     from specdec_cli.llama.interrupt import Interrupt
 
@@ -116,6 +127,7 @@ def _execute(settings: Settings, request: _Request) -> int:
             names = [path.name for path in (pair.target_path, pair.draft_path) if path]
             with working(f"loading {' + '.join(names)}", silent):
                 session = stack.enter_context(Session(pair, settings, interrupt))
+            open_corpus(session, request.corpus, interrupt, silent)
             outcome = _answer(session, request, trace)
         except Interrupted:  # before there was anything to keep
             print("specdec: interrupted", file=sys.stderr)
@@ -148,7 +160,7 @@ def _open_trace(path: Path, settings: Settings) -> Trace:
         out = path.open("w", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None
-    names = ("target", "draft", "drafter", "accept", "draft_tokens", "max_tokens", "temp", "seed")
+    names = ("target", "draft", "drafter", "accept", "draft_tokens", "tree", "max_tokens", "temp", "seed")
     return Trace(out, {name: getattr(settings, name) for name in names})
 
 
@@ -188,6 +200,7 @@ def _print_report(session: Session, outcome: Outcome) -> None:
     """The report, on stderr, with a legend where colours were shown."""
     from rich.console import Console
 
+    from specdec_cli.cli.about import describe, memory_of
     from specdec_cli.display import tables
 
     err = Console(stderr=True, highlight=False)
@@ -196,6 +209,6 @@ def _print_report(session: Session, outcome: Outcome) -> None:
     outcome.report.notes = (*outcome.notes, *outcome.report.notes)
     err.print(
         tables.run_report(
-            outcome.report, session.describe(), session.memory(), outcome.baseline, session.load_s, outcome.unmeasured
+            outcome.report, describe(session), memory_of(session), outcome.baseline, session.load_s, outcome.unmeasured
         )
     )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import TypeVar
@@ -13,32 +11,36 @@ from typing import TypeVar
 import numpy as np
 
 from specdec_cli import drafters
+from specdec_cli.cli import terms
+from specdec_cli.cli.pair import Pair
 from specdec_cli.cli.settings import AUTO, Settings
-from specdec_cli.decoding.accept import RULES
+from specdec_cli.cli.terms import fixed_length, sampling_of
+from specdec_cli.decoding import rules
 from specdec_cli.decoding.calibration import Calibration
 from specdec_cli.decoding.chained import ChainedLength
 from specdec_cli.decoding.comparison import Unit, draw_margin, first_difference, logit_margin
 from specdec_cli.decoding.costs import CostModel, Costs, Curve
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.known import KnownLength
 from specdec_cli.decoding.length import LONGEST, AutoLength, FixedLength
 from specdec_cli.decoding.loop import Ending, generate
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.simulation import REVIEWED
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import Drafter, Event, LengthPolicy
-from specdec_cli.display.tables import Memory
+from specdec_cli.decoding.wholesale import WholesaleLength
 from specdec_cli.drafters.chain import ChainDrafter
+from specdec_cli.drafters.corpus import Corpus
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.drafters.parts import Parts
 from specdec_cli.llama import library
-from specdec_cli.llama.context import MAX_SNAPSHOTS, N_BATCH, LlamaContext
+from specdec_cli.llama.context import MAX_SNAPSHOTS, LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.target import LlamaTarget
 from specdec_cli.llama.timing import pass_seconds
-from specdec_cli.models import memory, tuning, vocab
-from specdec_cli.models.gguf import Header, read_header, require_runnable
+from specdec_cli.models import memory, tuning
+from specdec_cli.models.gguf import Header
 from specdec_cli.models.tuning import Tuning
 
 _Made = TypeVar("_Made")
@@ -46,47 +48,6 @@ _Made = TypeVar("_Made")
 
 _VERIFY_SIZES = (1, 2, 4, 8, 3, 9, 16, 6, 12, 5, 17)
 _DRAFT_SIZES = (1, 8, 2, 32, 128, 512)
-
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Two model files whose headers have been read and found to fit; `draft` is None without a draft model."""
-
-    target: Header
-    target_path: Path
-    draft: Header | None
-    draft_path: Path | None
-    n_shared: int
-    notes: tuple[str, ...]
-
-
-def check_pair(settings: Settings) -> Pair:
-    """Read both headers and compare the tokenizers; loads nothing.
-
-    Raises SpecdecError on an unusable file, IncompatiblePair on different tokenizers.
-    """
-    target_path = Path(settings.target)
-    target = read_header(target_path)
-    require_runnable(target)
-    if not drafters.needs_model(settings.drafter):
-        return Pair(target, target_path, None, None, 0, ())
-    if settings.draft is None:
-        raise SpecdecError(
-            f"no draft model is given for {target_path.name}",
-            "Name one with -md; --drafter ngram needs none, --drafter none runs the target alone.",
-        )
-    draft_path = Path(settings.draft)
-    draft = read_header(draft_path)
-    require_runnable(draft)
-    comparison = vocab.compare(target, draft)
-    comparison.require()
-    notes = [comparison.reason] if comparison.verdict == "compatible" else []
-    if draft.n_params > target.n_params:
-        notes.append(
-            f"the draft is larger than the target ({draft.n_params / 1e6:,.1f} against {target.n_params / 1e6:,.1f} "
-            "million parameters): it will slow the target down"
-        )
-    return Pair(target, target_path, draft, draft_path, comparison.n_shared, tuple(notes))
 
 
 class Session:
@@ -99,13 +60,20 @@ class Session:
         started = perf_counter()
         self.pair = pair
         self.settings = settings
+        self.clock: Callable[[], float] = perf_counter
+        """What runs are timed by, in seconds."""
         self._interrupt = interrupt
         self._draft_context: LlamaContext | None = None
         self._target_context: LlamaContext | None = None
         self._draft: Model | None = None
+        self._small: Model | None = None
+        self._small_context: LlamaContext | None = None
         self._costs: Costs | None = None
         self._verify: Curve | None = None
         self._adaptive: dict[object, AutoLength | KnownLength] = {}
+        self._fixed: dict[object, FixedLength] = {}
+        self.corpus: Corpus | None = None
+        """Other texts for drafters that look into them; whoever runs the pair may put one here."""
         self.notes: tuple[str, ...] = ()
         tuned = self._tuned = self._find_tuning(pair) if tune else None
         self._threads = settings.threads or (tuned.threads if tuned else library.physical_cores())
@@ -118,6 +86,9 @@ class Session:
         if pair.draft_path is not None:
             path = pair.draft_path
             self._draft = self._unless_it_fails(lambda: Model(path, layers, interrupt))
+        if pair.small_path is not None:
+            small_path = pair.small_path
+            self._small = self._unless_it_fails(lambda: Model(small_path, layers, interrupt), "second draft model")
         self.load_s = perf_counter() - started
         trained = self.target.n_ctx_train
         if settings.ctx and 0 < trained < settings.ctx:
@@ -131,15 +102,19 @@ class Session:
     ) -> None:
         self.close()
 
-    def open_contexts(self, prompt_tokens: int, lengths: Sequence[int | str] = ()) -> None:
+    def open_contexts(self, prompt_tokens: int, ways: Sequence[Settings] = ()) -> None:
         """Make room for a prompt and its answer, or for what `--ctx` says.
 
-        lengths: the draft lengths that will be asked for, if not just the settings' own.
+        ways: the settings that will be asked for, if not just the session's own.
 
-        Raises SpecdecError if the prompt is longer than that, or memory is short.
+        Raises SpecdecError if the prompt is longer than that, memory is short, or the models cannot do what is asked.
         """
         settings, interrupt = self.settings, self._interrupt
-        needed = prompt_tokens + settings.max_tokens
+        ways = ways or [settings]
+        branches, drafted = max(map(terms.branches, ways)), max(map(terms.drafted_branches, ways))
+        rows = 1 + max(terms.draft_size(way, LONGEST if self.target.rewinds else MAX_SNAPSHOTS) for way in ways)
+        self._require_rewinding(ways)
+        needed = prompt_tokens + settings.max_tokens + (rows if branches > 1 else 0)
         trained = self.target.n_ctx_train or needed  # 0: the file does not say
         n_ctx = settings.ctx or min(-(-needed // 256) * 256, trained)
         if prompt_tokens > n_ctx - 1:
@@ -150,27 +125,58 @@ class Session:
             )
         free = None if library.supports_gpu() else library.available_memory()
         memory.require(self.pair.target, n_ctx, free)
-        auto = LONGEST if self.target.rewinds else MAX_SNAPSHOTS
-        wanted = lengths or ([] if settings.drafter == "none" else [settings.draft_tokens])
-        rows = min(1 + max((k if isinstance(k, int) else auto for k in wanted), default=0), N_BATCH)
-        self._target_context = LlamaContext(self.target, n_ctx, rows, self._threads, interrupt)
-        if self._draft is not None:
-            draft, header = self._draft, self.pair.draft
-            n_ctx_draft = n_ctx if n_ctx > trained else min(n_ctx, draft.n_ctx_train or n_ctx)
+        self._target_context = LlamaContext(self.target, n_ctx, rows, self._threads, interrupt, min(branches, rows))
+        left = None if free is None else free - memory.cache_bytes(self.pair.target, n_ctx)
+        beyond = n_ctx > trained  # as the user wishes
+        self._draft_context = self._open_draft(self._draft, self.pair.draft, n_ctx, beyond, left, drafted)
+        if left is not None and self._draft_context is not None and self.pair.draft is not None:
+            left -= memory.cache_bytes(self.pair.draft, self._draft_context.n_ctx)
+        small = self._open_draft(self._small, self.pair.small, n_ctx, beyond, left, 1, "second draft model")
+        self._small_context = small
 
-            def open_draft() -> LlamaContext:
-                if header is not None and free is not None:
-                    memory.require(header, n_ctx_draft, free - memory.cache_bytes(self.pair.target, n_ctx))
-                return LlamaContext(draft, n_ctx_draft, REVIEWED, self._threads_draft, interrupt)
+    def _open_draft(
+        self,
+        model: Model | None,
+        header: Header | None,
+        n_ctx: int,
+        beyond: bool,
+        free: int | None,
+        width: int,
+        what: str = "draft model",
+    ) -> LlamaContext | None:
+        if model is None or header is None:
+            return None
+        n_ctx = n_ctx if beyond else min(n_ctx, model.n_ctx_train or n_ctx)
 
-            self._draft_context = self._unless_it_fails(open_draft)
+        def opened() -> LlamaContext:
+            if free is not None:
+                memory.require(header, n_ctx, free)
+            rows = max(REVIEWED, width)
+            return LlamaContext(model, n_ctx, rows, self._threads_draft, self._interrupt, width)
 
-    def _unless_it_fails(self, make: Callable[[], _Made]) -> _Made | None:
-        """A part of the draft; if it cannot be had, the target goes on alone and the notes say why."""
+        return self._unless_it_fails(opened, what)
+
+    def _require_rewinding(self, ways: Sequence[Settings]) -> None:
+        """Raise UsageError if a model's memory is recurrent: it is one state, and cannot be on several branches."""
+        for model, path, branches in (
+            (self.target, self.pair.target_path, terms.branches),
+            (self._draft, self.pair.draft_path, terms.drafted_branches),
+        ):
+            branching = [way for way in ways if branches(way) > 1]
+            if branching and model is not None and path is not None and not model.rewinds:
+                lookahead = branches is terms.branches and terms.lookahead_size(branching[0])
+                what = "lookahead" if lookahead else f"--tree {branching[0].tree}"
+                raise UsageError(
+                    f"{what} cannot be used with {path.name}: its memory is recurrent, and cannot branch",
+                    "Chains work: the drafters model and ngram without --tree.",
+                )
+
+    def _unless_it_fails(self, make: Callable[[], _Made], what: str = "draft model") -> _Made | None:
+        """A part of the draft; if it cannot be had, the others go on without it and the notes say why."""
         try:
             return make()
         except SpecdecError as error:
-            self.notes += (f"the draft model is not used: {error}",)
+            self.notes += (f"the {what} is not used: {error}",)
             return None
 
     def _find_tuning(self, pair: Pair) -> Tuning | None:
@@ -221,11 +227,12 @@ class Session:
             LlamaTarget(self._opened),
             self._drafter(sampler, seed, settings),
             policy,
-            RULES[settings.accept],
+            rules.RULES[settings.accept],
             sampler,
             np.random.default_rng(seed),
             TextStream(self.target.piece, stop),
             Ending(settings.max_tokens, self.target.is_end, self._interrupt.is_set),
+            self.clock,
         )
 
     def divergence(
@@ -270,7 +277,8 @@ class Session:
     def _length_policy(self, settings: Settings, prompt: Sequence[int]) -> LengthPolicy:
         """What decides the draft length. One that adapts serves all runs with the same sampling, and remembers."""
         if settings.draft_tokens != AUTO or settings.drafter == "none":
-            return fixed_length(settings)
+            wanted = fixed_length(settings)
+            return self._fixed.setdefault((wanted, sampling_of(settings), settings.tree), wanted)
         found = {name: self._auto(name, settings, prompt) for name in self._usable(settings)}
         policies = {name: policy for name, policy in found.items() if policy}
         if not policies or len(policies) < len(found):
@@ -280,21 +288,25 @@ class Session:
     def _usable(self, settings: Settings) -> list[str]:
         """The drafters asked for, without those whose draft model could not be had; the notes say why."""
         names = drafters.split(settings.drafter)
+        if self._small_context is None:
+            names = [name.removesuffix("<small") for name in names]
         return [name for name in names if self._draft_context is not None or not drafters.kind(name).needs_model]
 
     def _auto(self, name: str, settings: Settings, prompt: Sequence[int]) -> AutoLength | KnownLength | None:
         """The adaptive length of one drafter with these settings; None if its costs cannot be measured."""
         kind = drafters.kind(name)
-        key = (name, settings.drafter, sampling_of(settings), settings.accept, settings.draft_min_p)
+        shape = (settings.drafter, settings.draft_min_p, settings.tree, settings.lookahead)
+        key = (name, shape, sampling_of(settings), settings.accept)
         if key not in self._adaptive:
             measured = self._unless_it_fails(lambda: self._costs_of(kind, prompt))
             if measured is None:  # without costs there is no adapting, and the draft model does not work
                 self._draft_context = None
                 return None
-            costs = CostModel(measured, min(self._opened.max_rows - 1, LONGEST))
-            policy = AutoLength if kind.needs_model else KnownLength
+            longest = terms.lookahead_size(settings) if name == "lookahead" else LONGEST
+            costs = CostModel(measured, min(self._opened.max_rows - 1, longest))
+            policy = AutoLength if kind.needs_model else WholesaleLength if name == "lookahead" else KnownLength
             calibration = self._calibration(settings, kind.needs_model)
-            self._adaptive[key] = policy(costs, calibration, settings.draft_min_p)
+            self._adaptive[key] = policy(costs, calibration, settings.draft_min_p, settings.temp == 0)
         return self._adaptive[key]
 
     def _calibration(self, settings: Settings, of_model: bool) -> Calibration:
@@ -334,63 +346,46 @@ class Session:
         return self._verify
 
     def _drafter(self, sampler: StandardSampler, seed: int, settings: Settings) -> Drafter:
-        draws = settings.accept == "rejection"
+        draws = settings.accept != "match"
         made = []
         for i, name in enumerate(self._usable(settings), 1):
             rng = np.random.default_rng((seed, i))  # apart from the target's, which must not depend on the draft
-            made.append(drafters.kind(name).create(Parts(self._draft_context, self.pair.n_shared, sampler, draws, rng)))
+            models = (self._draft_context, self._small_context)
+            parts = Parts(
+                models[0],
+                self.pair.n_shared,
+                sampler,
+                draws,
+                rng,
+                settings.tree,
+                models[1],
+                terms.lookahead_of(settings),
+                self.corpus,
+            )
+            made.append(drafters.create(name, parts))
         return ChainDrafter(made) if len(made) > 1 else made[0] if made else NoDrafter()
 
-    def describe(self) -> str:
-        """The settings of a run in one line."""
-        settings, pair = self.settings, self.pair
-        if settings.drafter == "none":
-            parts = [pair.target_path.name, "alone"]
-        else:
-            names = [
-                pair.draft_path.name if name == "model" and pair.draft_path else name
-                for name in drafters.split(settings.drafter)
-            ]
-            parts = [" + ".join([pair.target_path.name, *names]), f"k={settings.draft_tokens}"]
-            parts += [f"draft-min-p={settings.draft_min_p:g}"] if settings.draft_min_p else []
-        parts.append(f"temp={settings.temp:g}, accept={settings.accept}" if settings.temp else "greedy")
-        return ", ".join([*parts, f"{self._threads} threads", f"context {self.n_ctx:,}"])
-
-    def memory(self) -> list[Memory]:
-        """What the models take: weights, and the cache at the context that was opened."""
-        found = [Memory("target", self.target.size_bytes, memory.cache_bytes(self.pair.target, self.n_ctx))]
-        if self._draft is not None and self._draft_context is not None and self.pair.draft is not None:
-            cache = memory.cache_bytes(self.pair.draft, self._draft_context.n_ctx)
-            found.append(Memory("draft", self._draft.size_bytes, cache))
-        return found
+    def opened(self) -> list[tuple[str, Model, Header, LlamaContext]]:
+        """The models at work: what each is for, itself, its header and its context."""
+        pair = self.pair
+        found = [
+            ("target", self.target, pair.target, self._target_context),
+            ("draft", self._draft, pair.draft, self._draft_context),
+            ("small draft", self._small, pair.small, self._small_context),
+        ]
+        return [
+            (role, model, header, context) for role, model, header, context in found if model and header and context
+        ]
 
     def close(self) -> None:
         """Free contexts, then models."""
-        for part in (self._draft_context, self._target_context, self._draft, self.target):
+        for part in (
+            self._small_context,
+            self._draft_context,
+            self._target_context,
+            self._small,
+            self._draft,
+            self.target,
+        ):
             if part is not None:
                 part.close()
-
-
-def validate(settings: Settings) -> None:
-    """Raise UsageError on what the settings' own parts refuse, before a file is touched."""
-    sampling_of(settings)
-    fixed_length(settings)
-
-
-def fixed_length(settings: Settings) -> FixedLength:
-    """The fixed draft length that the settings ask for, or any where they leave it open."""
-    return FixedLength(settings.draft_tokens if isinstance(settings.draft_tokens, int) else 1, settings.draft_min_p)
-
-
-def sampling_of(settings: Settings) -> SamplingSettings:
-    """The part of the settings that makes distributions; raises UsageError on senseless values."""
-    return SamplingSettings(
-        temperature=settings.temp,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        min_p=settings.min_p,
-        repeat_penalty=settings.repeat_penalty,
-        frequency_penalty=settings.frequency_penalty,
-        presence_penalty=settings.presence_penalty,
-        penalty_window=settings.repeat_last_n,
-    )

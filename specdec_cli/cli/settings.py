@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from specdec_cli import drafters
-from specdec_cli.decoding.accept import RULES
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.models import pairs, profiles
+from specdec_cli.decoding.rules import RULES
+from specdec_cli.models import drafts, pairs, profiles
 from specdec_cli.models.locate import locate
 from specdec_cli.models.profiles import Profile
 
 AUTO = "auto"
+MOST_BRANCHES = 64
+"""Of a token tree. llama.cpp has room for 256 sequences; a tree that wide would verify little but first guesses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +25,14 @@ class Settings:
 
     target: str = ""
     draft: str | None = None
+    draft_small: str | None = None
     drafter: str = "model"
     accept: str = "rejection"
     draft_tokens: int | str = AUTO
     draft_min_p: float = 0.0
+    tree: int = 1
+    lookahead: str = "4:3:4"
+    ngram_corpus: tuple[str, ...] = ()
     max_tokens: int = 256
     temp: float = 0.0
     top_k: int = 40
@@ -46,6 +52,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, valid, fix in (
             ("max_tokens", self.max_tokens >= 1, "Give -n 1 or more."),
+            ("tree", 1 <= self.tree <= MOST_BRANCHES, f"Give --tree 1 (a chain) to {MOST_BRANCHES}."),
             ("ctx", self.ctx is None or 1 <= self.ctx < 2**31, "Give -c 1 or more, or leave it out."),
             ("threads", self.threads is None or self.threads >= 1, "Give -t 1 or more, or leave it out."),
             (
@@ -110,22 +117,39 @@ def resolve(profile: str | None, flags: dict[str, Any]) -> Settings:
         merged.update(layer)
     if named is not None and merged.get("draft") is None:  # a profile without a draft means the target alone
         merged.setdefault("drafter", "none")
+    merged["draft"] = merged.get("draft") if _draft_stands(layers) else None
     settings = Settings(**{name: _checked(name, value) for name, value in merged.items()})
     if named is not None and not any("target" in layer or "draft" in layer for layer in layers[:-1]):
         pair = pairs.readable(str(named))
         if pair and (settings.target, settings.draft) == pair.references and pair.is_here():  # at the commit pulled
             target, draft = pair.paths()
-            return replace(settings, target=str(target), draft=str(draft) if draft else None)
+            return self_drafted(replace(settings, target=str(target), draft=str(draft) if draft else None))
         return _located(settings, f"specdec pull {named}")
     return _located(settings, _pull_command(settings))
+
+
+def _draft_stands(layers: list[dict[str, Any]]) -> bool:
+    """Whether the draft named is for the drafter named: a pair's draft is not the copy that `self` drafts with."""
+    for i, layer in enumerate(layers):
+        if drafter := _checked("drafter", layer.get("drafter")):
+            return not drafters.drafts_itself(drafter) or any(above.get("draft") for above in layers[: i + 1])
+    return True
 
 
 def _located(settings: Settings, command: str) -> Settings:
     """The same with models of the Hub as paths; a draft that is not needed is not looked for."""
     settings = replace(settings, target=str(locate(settings.target, command)))
     if settings.draft is None or not drafters.needs_model(settings.drafter):
-        return settings
+        return self_drafted(settings)
     return replace(settings, draft=str(locate(settings.draft, command)))
+
+
+def self_drafted(settings: Settings) -> Settings:
+    """The same, for `self` without a draft with the one last made of the target, if there is one."""
+    if settings.draft is not None or not drafters.drafts_itself(settings.drafter):
+        return settings
+    draft = drafts.find(Path(settings.target))
+    return replace(settings, draft=str(draft) if draft else None)
 
 
 def _pull_command(settings: Settings) -> str:
@@ -162,15 +186,28 @@ def _draft_tokens(value: Any) -> int | str:
     raise UsageError(f"the number of draft tokens cannot be {value!r}", "Give -k a whole number, or auto.")
 
 
+def _paths(value: Any) -> tuple[str, ...]:
+    """One path or several."""
+    found = (value,) if isinstance(value, (str, Path)) else value
+    if not isinstance(found, (list, tuple)) or not all(isinstance(path, (str, Path)) and str(path) for path in found):
+        raise UsageError(f"ngram_corpus is {value!r}, not a path or a list of paths", "Name files or folders of text.")
+    return tuple(str(path) for path in found)
+
+
 def _checked(name: str, value: Any) -> Any:
     """A value of the right kind: a settings file may hold anything."""
     if value is None:
         return None
     if name == "draft_tokens":
         return _draft_tokens(value)
+    if name == "ngram_corpus":
+        return _paths(value)
     kind = _NUMBERS.get(name)
     right = isinstance(value, str) if kind is None else isinstance(value, (int, kind)) and not isinstance(value, bool)
     if not right:
         wanted = "text" if kind is None else "a number" if kind is float else "a whole number"
-        raise UsageError(f"{name} is {value!r}, not {wanted}", "Mend it in config.yaml or in the profile.")
+        mend = "Mend it in config.yaml or in the profile."
+        if kind is None and isinstance(value, (int, float)):  # 4:3:4 is a number in base 60
+            mend = "YAML reads a number there: put it in quotes, in config.yaml or in the profile."
+        raise UsageError(f"{name} is {value!r}, not {wanted}", mend)
     return value

@@ -13,7 +13,7 @@ from specdec_cli.cli import options as opt
 from specdec_cli.cli.working import working
 
 if TYPE_CHECKING:
-    from specdec_cli.cli.session import Pair
+    from specdec_cli.cli.pair import Pair
     from specdec_cli.cli.settings import Settings
     from specdec_cli.decoding.costs import Costs
     from specdec_cli.models.recordings import Recording
@@ -52,17 +52,23 @@ def tune(
     """Measure a pair on this machine, predict what speculation brings, and let run and compare know."""
     from dataclasses import replace
 
-    from specdec_cli.cli.session import check_pair, validate
+    from specdec_cli.cli.pair import check_pair
     from specdec_cli.cli.settings import AUTO, resolve
+    from specdec_cli.cli.terms import validate
     from specdec_cli.decoding.errors import UsageError
+    from specdec_cli.decoding.rules import LOSSY
 
     if not 1 <= seconds <= 3600:
         raise UsageError(f"tuning cannot take {seconds:g} seconds", "Give --seconds from 1 to 3600.")
     settings = resolve(*opt.given(context))
-    if settings.drafter != "model":
+    if settings.drafter not in ("model", "self"):
         raise UsageError(
             f"there is nothing to tune with the drafter {settings.drafter!r}",
             "Take it out of config.yaml or the profile.",
+        )
+    if settings.accept in LOSSY:
+        raise UsageError(
+            f"there is nothing to tune with --accept {settings.accept}", "Tune an exact rule: rejection or match."
         )
     settings = replace(settings, draft_tokens=AUTO, draft_min_p=0.0, max_tokens=_ANSWER, ctx=settings.ctx or _CONTEXT)
     validate(settings)
@@ -113,6 +119,7 @@ def _measure(
     """Time, record, predict, keep."""
     from dataclasses import asdict
 
+    from specdec_cli.cli.about import memory_of
     from specdec_cli.cli.session import Session
     from specdec_cli.cli.tuner import Tuner, place_draft
     from specdec_cli.decoding.errors import Interrupted, SpecdecError
@@ -136,7 +143,7 @@ def _measure(
                     recording = tuner.record()
                 kind = tuning.kind_of(recording.greedy, settings.accept)
                 found = tuner.tuning({kind: calibrate(recording.answers, recording.greedy)})
-                memory = [asdict(part) for part in session.memory()]
+                memory = [asdict(part) for part in memory_of(session)]
             if interrupt.is_set():
                 raise Interrupted
         except Interrupted:

@@ -10,8 +10,9 @@ from dataclasses import replace
 from time import perf_counter
 
 from specdec_cli.cli import prompt as prompt_text
+from specdec_cli.cli.pair import Pair
 from specdec_cli.cli.recorder import record
-from specdec_cli.cli.session import Pair, Session
+from specdec_cli.cli.session import Session
 from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding.calibration import Calibration
 from specdec_cli.decoding.errors import SpecdecError

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
 @contextmanager
-def working(what: str, silent: bool) -> Iterator[None]:
-    """Say on stderr, if it is a terminal, what takes its time, and take it back afterwards."""
+def working(what: str, silent: bool) -> Iterator[Callable[[str], None]]:
+    """Say on stderr, if it is a terminal, what takes its time, and take it back afterwards.
+
+    Yields a function that says instead how far it has come.
+    """
     shown = not silent and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    def say(now: str) -> None:
+        if shown:
+            print(f"\r\x1b[K{now} ...", end="", file=sys.stderr, flush=True)
+
     if shown:
         print(f"{what} ...", end="", file=sys.stderr, flush=True)
     try:
-        yield
+        yield say
     finally:
         if shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -176,8 +176,9 @@ def preamble(result: dict[str, Any]) -> list[str]:
     )
     devices = ", ".join(f"{device['description']} ({device['kind']})" for device in result["machine"]["devices"])
     prompts = len({trial["prompt"] for trial in result["trials"]})
+    corpus = f", a corpus of {result['corpus']:,} tokens" if result.get("corpus") else ""
     lines = [
-        models,
+        models + corpus,
         f"{devices}, {_count(result['machine']['threads'], 'thread')}, context {result['context']:,}, "
         f"specdec {result['specdec']}, llama-cpp-python {result['versions']['llama-cpp-python']}",
         f"{_count(prompts, 'prompt')}, {_count(result['rounds'], 'round')} each, arms in alternating order; "
@@ -206,8 +207,9 @@ def of_category(result: dict[str, Any], category: str) -> list[dict[str, Any]]:
 def summary_cells(summary: dict[str, Any]) -> list[str]:
     speedup = summary["speedup"] or {"mean": None, "low": None, "high": None, "difference": ""}
     bounded = speedup["low"] is not None and speedup["high"] is not None
+    lossy = summary.get("distance_per_token") is not None  # older results have no such figure
     return [
-        summary["arm"],
+        summary["arm"] + (" (lossy)" if lossy else ""),
         _number(summary["tokens_per_s"], ",.1f"),
         _number(summary["ttft_s"], ",.1f" if (summary["ttft_s"] or 0) < 1 else ",.0f", 1000),
         _number(summary["tpot_ms"], ".2f" if (summary["tpot_ms"] or 0) < 100 else ",.0f"),
@@ -225,6 +227,8 @@ def detail_cells(result: dict[str, Any], summary: dict[str, Any]) -> list[str]:
     shares = ", ".join(f"{name} {share:.0%}" for name, share in summary["shares"].items() if share >= 0.005)
     exact = result["exactness"].get(summary["arm"])
     same = "not comparable (sampled)"
+    if (distance := summary.get("distance_per_token")) is not None:
+        same = f"LOSSY: each token's distribution is off by {distance:.3f} (total variation)"
     if exact is not None:
         shown = {"identical": "identical", "rounding tie": "rounding ties", "wrong": "WRONG"}
         shown["not classified"] = "different, not classified"

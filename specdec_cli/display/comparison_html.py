@@ -273,10 +273,13 @@ def _token(text: str, origin: str, diverges: bool = False) -> str:
     return f"<mark>{shown}</mark>" if diverges else shown
 
 
+_PATHS = ("target", "draft", "ngram_corpus")
+
+
 def _settings(result: dict[str, Any]) -> Iterator[str]:
     """Everything the figures depend on; paths are left out, they may name the user."""
     arms = result["arms"]
-    names = [name for name in (arms[0]["settings"] if arms else {}) if name not in ("target", "draft")]
+    names = [name for name in (arms[0]["settings"] if arms else {}) if name not in _PATHS]
     shared = {name: arms[0]["settings"][name] for name in names}
     for arm in arms:
         shared = {name: value for name, value in shared.items() if arm["settings"].get(name) == value}

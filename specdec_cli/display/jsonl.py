@@ -103,9 +103,25 @@ def _event(line: dict[str, Any], path: Path, number: int) -> Event:
         event: Event = kind(**_read(line, fields))
         if isinstance(event, Step) and event.accepted > min(len(event.drafted), len(event.tokens)):
             raise ValueError(f"more accepted than there is: {event.accepted}")
+        if isinstance(event, Step) and not _is_tree(event):
+            raise ValueError("a draft that is no tree")
     except ValueError as error:
         raise _bad(path, number, f"is a {name} with {error}") from None
     return event
+
+
+def _is_tree(step: Step) -> bool:
+    """Whether what a step says of its draft's shape fits together; a chain says nothing."""
+    if step.parents is None or step.path is None:
+        return step.parents is step.path
+    if len(step.parents) != len(step.drafted) or len(step.path) != step.accepted:
+        return False
+    grows = all(parent < node for node, parent in enumerate(step.parents))
+    above = (-1, *step.path[:-1])
+    return grows and all(
+        node < len(step.parents) and step.parents[node] == parent
+        for node, parent in zip(step.path, above, strict=False)
+    )
 
 
 def _bad(path: Path, number: int, what: str) -> SpecdecError:
@@ -161,6 +177,7 @@ def _is_text(value: Any) -> bool:
 
 _text = _when(_is_text)
 _count = _when(lambda value: isinstance(value, int) and 0 <= value < 2**53)
+_place = _when(lambda value: isinstance(value, int) and -1 <= value < 2**53)
 _seconds = _when(lambda value: isinstance(value, (int, float)) and 0 <= value < _LONGEST_TIME_S)
 _chance = _when(lambda value: value is None or (isinstance(value, (int, float)) and 0 <= value < 1.001))
 
@@ -197,6 +214,9 @@ _STEP: dict[str, _Reader] = {
     "sample_s": _seconds,
     "at": _seconds,
     "why": _text,
+    "parents": lambda value: value if value is None else _each(_place)(value),
+    "path": lambda value: value if value is None else _each(_count)(value),
+    "distance": _when(lambda value: value is None or (isinstance(value, (int, float)) and 0 <= value < 2**53)),
 }
 _DONE: dict[str, _Reader] = {
     "reason": _one_of(get_args(FinishReason)),

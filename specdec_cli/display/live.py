@@ -20,6 +20,7 @@ _INTERVAL_S = 1 / 12
 _OPEN_ROWS = 3
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"  # synchronised output; terminals without it ignore both
 _CLEAR = "\x1b[J"
+_ECHO = 2  # cells of the ^C that a terminal echoes after the last row: it must not wrap
 
 
 class LiveDisplay:
@@ -100,6 +101,7 @@ class LiveDisplay:
         for row in rows:
             row.rstrip()  # what is painted must be as wide as it is taken to be when the terminal rewraps it
             row.truncate(width - 1, overflow="ellipsis")
+        rows[-1].truncate(max(width - 1 - _ECHO, 1), overflow="ellipsis")
         return rows
 
     def _draft_row(self) -> Text:
@@ -107,7 +109,7 @@ class LiveDisplay:
         step = self._step
         if step is None or not step.drafted:
             return row.append("none", LABEL).append(f"  {step.why}" if step and step.why else "", LABEL)
-        row.append(f"{len(step.drafted)}  ")
+        row.append(f"{len(step.drafted)} ").append(f"{step.source}  ", LABEL)
         for token in step.tokens:
             row.append(_visible(token.text), STYLES[token.origin]).append("\u2502", LABEL)
         if step.rejected_text:

@@ -51,7 +51,9 @@ def _headline(step: Step) -> str:
         "plain": "",
         "accepted": ", and the answer ended there",
     }
-    drafted = f"{len(step.drafted)} drafted, {step.accepted} accepted" if step.drafted else "nothing drafted"
+    by = f" by {step.source}" if step.source else ""
+    tree = " in a tree" if step.parents is not None else ""
+    drafted = f"{len(step.drafted)} drafted{by}{tree}, {step.accepted} accepted" if step.drafted else "nothing drafted"
     verdict = verdicts[step.tokens[-1].origin] if step.tokens else ""
     times = f"draft {_ms(step.draft_s)}, verify {_ms(step.verify_s)}, at {_ms(step.at)}"
     return f"step {step.index}: {drafted}{verdict} ── {times}"
@@ -74,19 +76,38 @@ def _step_rows(step: Step, width: int) -> list[Text]:
         shown = [(name, value) for name, value in known.items() if value is not None]
         return "".join(f" {name} {value:5.3f}{_bar(value) if roomy else ''}" for name, value in shown)
 
-    rejected = list(zip(step.drafted[len(step.drafted) - len(step.rejected_text) :], step.rejected_text, strict=False))
+    lost = _lost(step)
     rows = []
     for place, token in enumerate(step.tokens, 1):
-        if token.origin == "correction" and rejected:
-            rows.append(row(str(place), rejected[0][1], rejected[0][0], REJECTED, "rejected"))
+        tried = [each for each in lost if each[2:] == (place, "rejected")]
+        rows += [row(str(place), text, token_id, REJECTED, what) for token_id, text, _, what in tried]
         number = str(place) if token.origin == "accepted" else ""
         line = row(number, token.text, token.id, STYLES[token.origin], token.origin)
         rows.append(line.append(chances(p=token.p, q=token.q)))
-    first = step.accepted + 1
-    after = rejected[1:] if rows and step.tokens[-1].origin == "correction" else rejected
-    for place, (token_id, text) in enumerate(after, first + len(rejected) - len(after)):
-        rows.append(row(str(place), text, token_id, REJECTED, "dropped with it" if after != rejected else "not used"))
-    return rows
+    rest = [each for each in lost if each[3] != "rejected"]
+    return rows + [row(str(place), text, token_id, REJECTED, what) for token_id, text, place, what in rest]
+
+
+def _lost(step: Step) -> list[tuple[int, str, int, str]]:
+    """The tokens of a draft that do not stand: id, text, place (in a tree its depth), and what became of each."""
+    count = len(step.drafted)
+    parents = tuple(range(-1, count - 1)) if step.parents is None else step.parents
+    path = tuple(range(step.accepted)) if step.path is None else step.path
+    untested = path[-1] if path and step.tokens[-1].origin == "accepted" else None  # where the answer ended
+    fates: dict[int, str] = {}
+    places: list[int] = []
+    for node, parent in enumerate(parents):
+        places.append(1 + (places[parent] if parent >= 0 else 0))
+        if node in path:
+            continue
+        if parent in fates:
+            fates[node] = "not used" if fates[parent] == "not used" else "dropped with it"
+        else:  # what it follows stands: it was tried, unless the answer ended there or an elder sibling stands
+            tried = parent != untested and not any(parents[other] == parent and other < node for other in path)
+            fates[node] = "rejected" if tried else "not used"
+    nodes = list(fates)[max(len(fates) - len(step.rejected_text), 0) :]
+    texts = zip(nodes, step.rejected_text, strict=False)
+    return [(step.drafted[node], text, places[node], fates[node]) for node, text in texts]
 
 
 def _bar(share: float) -> str:

@@ -80,6 +80,10 @@ def run_report(
     if report.drafted:
         row("acceptance", _acceptance(report))
         row("by position", _by_position(report))
+    if len(report.sources) > 1:
+        row("by drafter", _by_source(report))
+    if report.distance_per_token is not None:
+        row("LOSSY", f"each token's distribution is off by {report.distance_per_token:.3f} (total variation)")
     if report.lengths[1:] and (report.lengths[0] or sum(map(bool, report.lengths)) > 1):
         row("lengths", _lengths(report))
     if report.steps:
@@ -123,6 +127,11 @@ def _by_position(report: Report) -> str:
     return "  ".join(parts) + ("  \u2026" if len(report.per_position) > 8 else "")
 
 
+def _by_source(report: Report) -> str:
+    parts = [f"{name} {kept / drafted:.0%} of {drafted}" for name, (drafted, kept) in report.sources.items() if drafted]
+    return ", ".join(parts)
+
+
 def _lengths(report: Report) -> str:
     """How often which draft length was used."""
     return "  ".join(f"{n}: {count}\u00d7" for n, count in enumerate(report.lengths) if count)
@@ -156,6 +165,8 @@ def _speedup(report: Report, baseline: BaselineResult) -> str:
             "steps interleaved in this run"
         )
     speed = f"{ratio:.2f}x against the target alone, measured at {baseline.tokens_per_s:,.1f} tokens/s; "
+    if report.distance_per_token is not None:
+        return speed + "LOSSY: not the target's distribution"
     if baseline.identical is None:
         return speed + "the same distribution, not the same text (--accept match gives the same text)"
     if baseline.divergence is None:

@@ -178,6 +178,9 @@ def test_a_chat_template_is_used(tmp_path):
         (["-k", "-1"], "draft tokens"),
         (["-k", "many"], "draft tokens"),
         (["-k", "1.5"], "draft tokens"),
+        (["-k", "512"], "draft tokens"),
+        (["--tree", "0"], "tree"),
+        (["--tree", "65"], "tree"),
         (["-k", ""], "draft tokens"),
         (["--temp", "-0.1"], "temperature"),
         (["--temp", "nan"], "temperature"),
@@ -218,7 +221,7 @@ def test_what_cannot_be_parsed_is_a_usage_error(flags):
 
 @pytest.mark.parametrize(
     "flags",
-    [["-k", "1000"], ["-t", "600"], ["-td", "600"], ["-ngl", "-5"], ["-s", str(2**63 - 1)], ["--top-k", "9999"]],
+    [["-k", "511"], ["-t", "600"], ["-td", "600"], ["-ngl", "-5"], ["-s", str(2**63 - 1)], ["--top-k", "9999"]],
 )
 def test_extreme_settings_run(flags):
     done = specdec("run", PROMPT, "-n", 2, "-q", *flags)

@@ -18,7 +18,7 @@ from specdec_cli.cli.app import app
 from specdec_cli.cli.arms import ALONE, make_arms
 from specdec_cli.cli.session import Session
 from specdec_cli.cli.settings import Settings
-from specdec_cli.decoding import accept
+from specdec_cli.decoding import accept, rules
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.display import comparison
 from specdec_cli.drafters.model import ModelDrafter
@@ -91,7 +91,7 @@ def test_without_a_drafter_there_is_only_the_baseline():
         ("=4", "does not parse", "key=value"),
         ("k=4,,", "does not parse", "key=value"),
         ("tmep=0.5", "cannot vary", "'temp'"),
-        ("target=x", "cannot vary", "What can"),
+        ("profile=x", "cannot vary", "What can"),
         ("k=four", "not a whole number", "k=4"),
         ("temp=hot", "not a number", "k=4"),
         ("k=0", "cannot be 0", "-k"),
@@ -150,7 +150,7 @@ def flips_a_token(draft, logits, sampler, rng):
 
 
 def test_a_planted_bug_is_reported_as_wrong_with_its_position(monkeypatch):
-    monkeypatch.setitem(accept.RULES, "rejection", flips_a_token)
+    monkeypatch.setitem(rules.RULES, "rejection", flips_a_token)
     done = compare("-n", 24, "--json", "--vs", "accept=match", *PROMPTS)
     assert done.exit_code == 1
     result = json.loads(done.stdout)
@@ -195,6 +195,7 @@ def test_the_table_and_the_verdict():
     assert "4 identical" in done.stdout
     assert "2 prompts are too few to claim anything" in " ".join(done.stdout.split())
     assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "1 prompt is too few to claim" in " ".join(compare("-n", 8, "--limit", 1, *PROMPTS).stdout.split())
 
 
 def test_markdown_tables_are_well_formed():
@@ -230,7 +231,7 @@ def test_an_interrupt_while_answers_are_compared(monkeypatch):
     def interrupted(*answers):
         raise Interrupted
 
-    monkeypatch.setitem(accept.RULES, "rejection", flips_a_token)
+    monkeypatch.setitem(rules.RULES, "rejection", flips_a_token)
     monkeypatch.setattr(Session, "divergence", interrupted)
     result = json.loads(compare("-n", 24, "--json", *PROMPTS).stdout)
     assert len(result["trials"]) == 8

@@ -46,19 +46,21 @@ def example() -> tuple[str, str]:
 def test_the_list():
     done = CliRunner().invoke(app, ["drafters", "--json"])
     found = {drafter["name"]: drafter for drafter in json.loads(done.stdout)["drafters"]}
-    assert list(found) == ["model", "ngram", "none"]
+    assert list(found) == ["model", "ngram", "lookahead", "self", "small", "none"]
     assert all(drafter["needs"] and drafter["helps"] and not drafter["problem"] for drafter in found.values())
     text = CliRunner().invoke(app, ["drafters"]).stdout
     assert all(name in text for name in found) and "small model" in text
 
 
-@pytest.mark.parametrize("drafter", ["ngram", "ngram+model", "model+ngram"])
-@pytest.mark.parametrize("k", ["auto", "3"])
+@pytest.mark.parametrize(
+    "drafter", ["ngram", "ngram+model", "model+ngram", "lookahead", "model<ngram", "ngram+lookahead"]
+)
+@pytest.mark.parametrize("k", ["auto", "41"])
 def test_the_text_is_the_targets_own(drafter, k):
     alone = answer("--drafter", "none")
     found = answer("--drafter", drafter, "-k", k)
     assert found["tokens"] == alone["tokens"] and found["drafter"] == drafter
-    if k == "3":
+    if k == "41":
         assert found["stats"]["accepted"] > 0
 
 
@@ -78,11 +80,11 @@ def test_no_draft_model_is_loaded_where_none_is_needed():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("nothing", "model, ngram, none"),
+        ("nothing", "model, ngram, lookahead, self, small, none"),
         ("ngram+none", "ngram+model"),
         ("ngram+ngram", "ngram+model"),
-        ("ngram+", "model, ngram, none"),
-        ("", "model, ngram, none"),
+        ("ngram+", "model, ngram, lookahead, self, small, none"),
+        ("", "model, ngram, lookahead, self, small, none"),
     ],
 )
 def test_drafters_that_there_are_not(name, says):

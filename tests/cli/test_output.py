@@ -45,9 +45,10 @@ def test_quiet_prints_the_answer_alone():
 
 
 JSON_KEYS = {
-    "": "text tokens finish_reason prompt_tokens completion_tokens target draft drafter accept draft_tokens seed "
-    "stats timing baseline speedup",
-    "stats": "steps drafted accepted emitted acceptance_rate tokens_per_step per_position histogram lengths",
+    "": "text tokens finish_reason prompt_tokens completion_tokens target draft drafter accept lossless draft_tokens "
+    "seed stats timing baseline speedup",
+    "stats": "steps drafted accepted emitted acceptance_rate tokens_per_step per_position histogram lengths "
+    "distance_per_token sources",
     "timing": "load_s prefill_s ttft_s decode_s tokens_per_s tpot_ms draft_s verify_s sample_s overhead_s",
     "baseline": "method tokens_per_s identical first_divergence",
 }

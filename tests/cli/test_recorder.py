@@ -11,8 +11,9 @@ from prompts import PROMPTS
 from scipy.stats import chi2
 
 from specdec_cli.cli import recorder
+from specdec_cli.cli.pair import check_pair
 from specdec_cli.cli.recorder import before_a_loop, record
-from specdec_cli.cli.session import Session, check_pair
+from specdec_cli.cli.session import Session
 from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.length import FixedLength

@@ -339,13 +339,13 @@ def test_step_by_step(trace):
         screen = terminal.read(until="unseen").split("\n")
         assert screen[0] == "first kept <b>mended</b>"
         table = [line.split() for line in screen if line.startswith((" ", "──"))]
-        assert table[0][1:7] == ["step", "1:", "3", "drafted,", "1", "accepted,"]
+        assert table[0][1:9] == ["step", "1:", "3", "drafted", "by", "model,", "1", "accepted,"]
         assert table[1] == ["1", "kept␣", "accepted", "p", "0.750", "███████▌", "q", "0.500", "█████"]
         assert table[2] == ["2", "wrong␣", "rejected"]
         assert table[3] == ["<b>mended</b>⏎", "correction", "p", "0.250", "██▌"]
         assert table[4] == ["3", "unseen␣", "dropped", "with", "it"]
         terminal.press(b"\x1b[C")
-        assert "1 drafted, 1 accepted, and a bonus token" in terminal.read(until="step 2")
+        assert "1 drafted by model, 1 accepted, and a bonus token" in terminal.read(until="step 2")
         terminal.press(b"\n")
         assert terminal.ended() == 0
         assert terminal.text.startswith(TEXT + "accepted") and "the model ended its answer" in terminal.text

@@ -153,6 +153,15 @@ def test_a_value_of_the_wrong_kind_is_refused(config, line):
     assert line.split(":")[0] in str(caught.value) and caught.value.hint
 
 
+def test_text_that_yaml_takes_for_a_number(config):
+    (config / "config.yaml").write_text("lookahead: 4:3:4\n")
+    with pytest.raises(UsageError, match="lookahead is 14584, not text") as caught:
+        resolve("demo", {})
+    assert "quotes" in caught.value.hint
+    (config / "config.yaml").write_text('lookahead: "4:3:4"\n')
+    assert resolve("demo", {}).lookahead == "4:3:4"
+
+
 @pytest.mark.parametrize("value", ["many", "1.5", "true", "[3]", "Auto"])
 def test_a_draft_length_is_a_number_or_auto(config, value):
     (config / "config.yaml").write_text(f"draft_tokens: {value}\n")

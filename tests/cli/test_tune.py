@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 from specdec_cli.cli import session as sessions
 from specdec_cli.cli import tuner
 from specdec_cli.cli.app import app
-from specdec_cli.cli.session import Session, check_pair
+from specdec_cli.cli.pair import check_pair
+from specdec_cli.cli.session import Session
 from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding.calibration import Calibration
 from specdec_cli.decoding.costs import Costs, Curve
@@ -220,7 +221,7 @@ def test_t_beats_tuned_threads(monkeypatch, timed):
     monkeypatch.delenv("SPECDEC_THREADS")
     monkeypatch.setattr(library, "physical_cores", lambda: 7)
     keep()
-    assert "1 threads" in run(PROMPT, "-n", 1).stderr and timed == []
+    assert ", 1 thread," in run(PROMPT, "-n", 1).stderr and timed == []
     assert "2 threads" in run(PROMPT, "-n", 1, "-t", 2).stderr and len(timed) == 2
 
 
@@ -255,7 +256,7 @@ def test_a_run_does_not_change_what_is_stored(opened, timed, monkeypatch):
     monkeypatch.setattr(tuning, "load", lambda *_: found)
     auto = sessions.AutoLength
     monkeypatch.setattr(
-        sessions, "AutoLength", lambda costs, known, min_p: learning.append(known) or auto(costs, known, min_p)
+        sessions, "AutoLength", lambda costs, known, *rest: learning.append(known) or auto(costs, known, *rest)
     )
     session = opened()
     tokens = session.target.tokenize(PROMPT)

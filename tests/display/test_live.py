@@ -104,7 +104,7 @@ def test_the_region_shows_draft_figures_and_time(monkeypatch):
         terminal.show(event)
     lines = terminal.text().split("\n")
     assert lines[0].rstrip() == "2 3 4 5"
-    assert lines[1].startswith("draft   3  3 │4 │5 │ ✗ 99")  # the length, then the tokens
+    assert lines[1].startswith("draft   3 scripted  3 │4 │5 │ ✗ 99")  # the length and whose, then the tokens
     assert lines[2].startswith("so far  4/128 tokens")
     assert "accepted 67% of 3" in lines[2]
     assert lines[3].startswith("time    draft")
@@ -221,6 +221,16 @@ def test_closing_early_keeps_the_text(monkeypatch):
     terminal.display.close()
     terminal.drain()
     assert terminal.text() == "kept"
+
+
+@pytest.mark.parametrize("width", [20, 40, 57, 60])
+def test_the_echo_of_ctrl_c_repeats_no_line(monkeypatch, width):
+    terminal = Terminal(monkeypatch, width=width)
+    terminal.show(step("first\nsecond", drafted=(1, 2, 3), rejected=("a long draft",) * 5))
+    terminal.stream.feed("^C")
+    terminal.display.close()
+    terminal.drain()
+    assert terminal.text() == "first\nsecond"
 
 
 def test_no_terminal_mode_is_left_changed(monkeypatch):

@@ -1,0 +1,308 @@
+"""`--tree`: trees from the command line to the recording and back, where they help nobody, and where they cannot be."""
+
+import json
+import os
+import signal
+
+import pytest
+import tiny
+from driver import PROMPT, assert_refused, run, start
+from test_replay import Terminal, changed, record, refused, replay, step
+from typer.testing import CliRunner
+
+from specdec_cli.cli.app import app
+from specdec_cli.decoding.types import Done, Prefill, Step, Token
+from specdec_cli.display.jsonl import read_trace
+from specdec_cli.models import profiles
+
+TEXT = "def median(values):\n    return"
+
+
+def answer(*args):
+    done = run(TEXT, "-n", 32, "--json", *args)
+    assert (done.exit_code, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+# --- an answer ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [6, "auto"])
+def test_a_tree_gives_the_answer_of_the_target_alone(k):
+    alone, found = answer("--drafter", "none"), answer("--tree", 3, "-k", k)
+    assert found["tokens"] == alone["tokens"]
+    assert found["draft_tokens"] == k and found["stats"]["emitted"] == 32
+
+
+def test_the_statistics_of_trees_count_tokens_and_depth():
+    stats = answer("--tree", 4, "-k", 8)["stats"]
+    assert sum(stats["histogram"]) == stats["steps"] and sum(stats["lengths"]) == stats["steps"]
+    assert stats["drafted"] == sum(n * count for n, count in enumerate(stats["lengths"]))
+    assert stats["accepted"] == sum(n * count for n, count in enumerate(stats["histogram"]))
+    assert len(stats["per_position"]) < 8, "positions are depths, of which a tree has fewer than tokens"
+    assert all(0 <= share <= 1 for share in stats["per_position"])
+
+
+@pytest.mark.parametrize("flags", [("--temp", 0.8), ("--temp", 0.8, "--accept", "match"), ("--repeat-penalty", 1.3)])
+def test_the_same_seed_gives_the_same_answer(flags):
+    first, second = (answer("--tree", 3, "-k", 5, "-s", 7, *flags) for _ in range(2))
+    assert first["tokens"] == second["tokens"] and first["stats"] == second["stats"]
+    if "match" in flags:
+        assert first["tokens"] == answer("--drafter", "none", "-s", 7, *flags)["tokens"]
+
+
+def test_more_branches_than_tokens():
+    found = answer("--tree", 8, "-k", 2)
+    assert found["tokens"] == answer("--drafter", "none")["tokens"]
+    assert len(found["stats"]["lengths"]) <= 3
+
+
+def test_a_tree_of_one_branch_is_a_chain(tmp_path):
+    trace = tmp_path / "run.jsonl"
+    run(PROMPT, "-n", 16, "-k", 4, "--tree", 1, "--trace", trace)
+    assert "parents" not in trace.read_text() and "path" not in trace.read_text()
+
+
+def test_the_widest_tree():
+    assert answer("--tree", 64, "-k", 100)["tokens"] == answer("--drafter", "none")["tokens"]
+
+
+def test_the_baseline_is_measured_beside_a_tree():
+    found = answer("--tree", 3, "-k", 4, "--baseline")
+    assert found["baseline"]["identical"] and found["speedup"]
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "none"])
+def test_drafters_that_draft_no_trees_are_none_the_worse(drafter, tmp_path):
+    trace = tmp_path / "run.jsonl"
+    found = answer("--tree", 4, "-k", 4, "--drafter", drafter, "--trace", trace)
+    assert found["tokens"] == answer("--drafter", "none")["tokens"]
+    assert "parents" not in trace.read_text()
+
+
+@pytest.mark.parametrize("k", [6, "auto"])
+def test_chains_and_trees_in_one_answer(k, tmp_path):
+    """ngram drafts chains, the model trees, over the same caches."""
+    trace = tmp_path / "run.jsonl"
+    prompt = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return"
+    done = run(
+        prompt, "-n", 60, "--drafter", "ngram+model", "--tree", 4, "-k", k, "--trace", trace, "--baseline", "--json"
+    )
+    assert done.exit_code == 0
+    other = json.loads(done.stdout)["baseline"]["first_divergence"]
+    assert other is None or other["margin"] < 0.05, "a tie that rounding decides"
+    _, events = read_trace(trace)
+    assert events[-1].notes == ()
+    steps = [event for event in events if isinstance(event, Step) and event.drafted]
+    assert all((event.parents is not None) == (event.source == "model") for event in steps)
+    assert k == "auto" or {event.source for event in steps} == {"ngram", "model"}
+
+
+# --- where the setting comes from ---------------------------------------------------------------------------------
+
+
+def forks(trace):
+    _, events = read_trace(trace)
+    shapes = [event.parents for event in events if isinstance(event, Step) and event.parents]
+    return any(len(set(shape)) < len(shape) for shape in shapes)
+
+
+@pytest.mark.parametrize("where", ["flag", "environment", "config"])
+def test_the_setting_from_every_layer(where, tmp_path, monkeypatch):
+    flags = []
+    if where == "flag":
+        flags = ["--tree", "4"]
+    elif where == "environment":
+        monkeypatch.setenv("SPECDEC_TREE", "4")
+    else:
+        folder = profiles.config_dir()
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text("tree: 4\n")
+    trace = tmp_path / "run.jsonl"
+    done = run(TEXT, "-n", 24, "-k", 8, "--trace", trace, *flags)
+    assert done.exit_code == 0 and "tree=4" in done.stderr and forks(trace)
+    done = run(TEXT, "-n", 24, "-k", 8, "--trace", trace, "--tree", 1)
+    assert done.exit_code == 0 and "tree=" not in done.stderr and not forks(trace)
+
+
+@pytest.mark.parametrize("value", ["0", "65", "-1"])
+def test_a_senseless_number_of_branches(value, monkeypatch):
+    assert_refused(run(PROMPT, "--tree", value), 2, f"tree cannot be {value}", "1 (a chain) to 64")
+    monkeypatch.setenv("SPECDEC_TREE", value)
+    assert_refused(run(PROMPT), 2, f"tree cannot be {value}")
+
+
+@pytest.mark.parametrize("value", ["wide", "1.5"])
+def test_branches_that_are_no_number(value):
+    result = run(PROMPT, "--tree", value)
+    assert result.exit_code == 2 and "--tree" in result.stderr and result.stdout == ""
+
+
+def test_branches_in_the_config_that_are_no_number():
+    folder = profiles.config_dir()
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("tree: wide\n")
+    assert_refused(run(PROMPT), 2, "tree", "config.yaml")
+
+
+# --- models that cannot -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("target", "draft"), [("mamba", "llama"), ("llama", "mamba"), ("lfm2", "lfm2")])
+def test_a_recurrent_memory(tmp_path, target, draft):
+    big, small = (tiny.write(tmp_path / name, kind) for name, kind in (("big.gguf", target), ("small.gguf", draft)))
+    models = ["-m", big, "-md", small]
+    result = run(PROMPT, *models, "-n", 8, "-k", 3, "--tree", 3)
+    name = "big.gguf" if target != "llama" else "small.gguf"
+    assert_refused(result, 2, f"--tree 3 cannot be used with {name}", "recurrent", "without --tree")
+    assert run(PROMPT, *models, "-n", 8, "-k", 3).exit_code == 0
+    if target != "llama":
+        alone = run(PROMPT, "-m", big, "-n", 8, "--drafter", "none", "--tree", 3)
+        assert alone.exit_code == 0, "nothing is drafted"
+
+
+# --- compare ------------------------------------------------------------------------------------------------------
+
+
+def test_compare_sets_a_tree_against_a_chain(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    args = ["compare", TEXT, "-n", "24", "-k", "6", "--vs", "tree=4,k=6", "--vs", "tree=2,k=3", "--json"]
+    done = CliRunner().invoke(app, args)
+    assert done.exit_code == 0, done.stderr
+    names = [arm["name"] for arm in json.loads(done.stdout)["arms"]]
+    assert names == ["target alone", "k=6", "tree=4,k=6", "tree=2,k=3"]
+
+
+@pytest.mark.parametrize("value", ["0", "99", "x"])
+def test_compare_refuses_senseless_trees(value, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    result = CliRunner().invoke(app, ["compare", TEXT, "-k", "3", "--vs", f"tree={value}"])
+    assert_refused(result, 2, "tree")
+
+
+# --- recordings ---------------------------------------------------------------------------------------------------
+
+
+def test_a_recorded_tree_replays_to_the_same_text(tmp_path):
+    trace = tmp_path / "run.jsonl"
+    done = run(TEXT, "-n", 32, "-k", 6, "--tree", 3, "-s", 1, "--temp", 0.9, "--trace", trace)
+    again = replay(trace)
+    assert (done.exit_code, again.exit_code, again.stdout) == (0, 0, done.stdout)
+    assert "tree=3" in again.stderr and forks(trace)
+    shown = [line for line in again.stderr.splitlines() if line.startswith(("acceptance", "by position", "steps"))]
+    assert len(shown) == 3 and all(line.rstrip() in done.stderr for line in shown)
+
+
+def tree_events():
+    """A tree of two first choices and two below the second of them; the second, and the first below it, stand."""
+    return [
+        Prefill("target", 4, 0.01, 0.01),
+        step(0, 0.1, Token(1, "first ", "plain")),
+        Step(
+            index=1,
+            tokens=(
+                Token(20, "kept ", "accepted", 0.5),
+                Token(40, "deep ", "accepted", 0.6),
+                Token(60, "own ", "correction"),
+            ),
+            drafted=(10, 20, 30, 40, 50),
+            accepted=2,
+            rejected_text=("elder ", "uncle ", "below "),
+            source="model",
+            draft_s=0.01,
+            verify_s=0.02,
+            sample_s=0.0,
+            at=0.5,
+            parents=(-1, -1, 0, 1, 3),
+            path=(1, 3),
+        ),
+        Done("stop", "", (), 1.0),
+    ]
+
+
+def test_events_of_trees_are_rebuilt_as_they_were(tmp_path):
+    assert read_trace(record(tmp_path / "run.jsonl", tree_events()))[1] == tree_events()
+
+
+def test_a_tree_step_by_step(tmp_path):
+    with Terminal(record(tmp_path / "run.jsonl", tree_events()), "--step") as terminal:
+        terminal.read(until="prompt of 4 tokens")
+        terminal.press(b" ")
+        terminal.read(until="with the prompt")
+        terminal.press(b" ")
+        screen = terminal.read(until="below")
+        assert "5 drafted by model in a tree, 2 accepted, then corrected" in screen
+        rows = [line.split()[:3] for line in screen.split("\n") if "␣" in line]
+        assert rows == [
+            ["1", "elder␣", "rejected"],
+            ["1", "kept␣", "accepted"],
+            ["2", "deep␣", "accepted"],
+            ["3", "below␣", "rejected"],
+            ["own␣", "correction"],
+            ["2", "uncle␣", "dropped"],
+        ]
+        terminal.press(b" ")
+        assert terminal.ended() == 0 and terminal.text.startswith("first kept deep own")
+
+
+def test_recordings_from_before_there_were_trees_are_read(tmp_path):
+    path = tmp_path / "run.jsonl"
+    path.write_text(changed(2))
+    assert '"parents"' not in path.read_text()
+    chain = read_trace(path)[1][2]
+    assert chain.parents is None and chain.path is None and chain.drafted
+
+
+BAD = {
+    "parents without a path": {"parents": [-1, 0, 1], "path": None},
+    "a path without parents": {"parents": None, "path": [0]},
+    "too few parents": {"parents": [-1, 0], "path": [0]},
+    "too many parents": {"parents": [-1, 0, 1, 2], "path": [0]},
+    "a parent of itself": {"parents": [-1, 1, 0], "path": [0]},
+    "a parent that comes later": {"parents": [1, -1, 0], "path": [1]},
+    "a parent far below": {"parents": [-2, 0, 1], "path": [0]},
+    "a parent that is no number": {"parents": [-1, "0", 1], "path": [0]},
+    "a parent that is true": {"parents": [-1, True, 1], "path": [0]},
+    "parents that are no list": {"parents": 3, "path": [0]},
+    "a longer path than accepted": {"parents": [-1, 0, 1], "path": [0, 1]},
+    "a shorter path than accepted": {"parents": [-1, 0, 1], "path": []},
+    "a path that begins in the middle": {"parents": [-1, 0, 1], "path": [1]},
+    "a path of nobody": {"parents": [-1, 0, 1], "path": [7]},
+    "a path below the tree": {"parents": [-1, 0, 1], "path": [-1]},
+    "a path that is no list": {"parents": [-1, 0, 1], "path": "0"},
+    "an endless path": {"parents": [-1, 0, 1], "path": [2**60]},
+}
+
+
+@pytest.mark.parametrize("wrong", BAD.values(), ids=BAD)
+def test_trees_that_are_none(tmp_path, wrong):
+    path = tmp_path / "bad.jsonl"
+    path.write_text(changed(2, **wrong))
+    what = refused(replay(path))
+    assert "line 4 is a step with" in what and what.isprintable()
+
+
+def test_a_path_that_jumps(tmp_path):
+    events = [event.to_json() for event in tree_events()]
+    events[2]["path"] = [1, 4]
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"event": "run", "format": 1}\n' + "".join(json.dumps(line) + "\n" for line in events))
+    assert "line 4 is a step with a draft that is no tree" in refused(replay(path))
+
+
+# --- Ctrl-C -------------------------------------------------------------------------------------------------------
+
+
+def test_interrupted_in_the_middle_of_trees(tmp_path):
+    trace = tmp_path / "trace.jsonl"
+    process = start("run", "def f(x):", "-k", 8, "--tree", 4, "-c", 8192, "-n", 8000, "--trace", trace)
+    first = b""
+    while len(first) < 200:
+        first += os.read(process.stdout.fileno(), 200 - len(first))
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate(timeout=20)
+    assert process.returncode == 130 and b"Traceback" not in errors
+    _, events = read_trace(trace)
+    assert events[-1].reason == "interrupted" and forks(trace)
+    text = "".join(token.text for event in events if isinstance(event, Step) for token in event.tokens)
+    assert (first + rest).decode().rstrip("\n") == (text + events[-1].tail).rstrip("\n")
