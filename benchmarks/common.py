@@ -8,7 +8,8 @@ import statistics
 from collections.abc import Iterable
 from pathlib import Path
 
-from specdec_cli.cli.session import Session, check_pair
+from specdec_cli.cli.pair import check_pair
+from specdec_cli.cli.session import Session
 from specdec_cli.cli.settings import Settings
 from specdec_cli.llama import library
 from specdec_cli.llama.interrupt import Interrupt
