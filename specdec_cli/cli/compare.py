@@ -105,7 +105,9 @@ def compare(
     if against and (json_ or md):
         raise UsageError("--against is a table on the screen", "Leave out --json and --md; the kept result is JSON.")
     arms = make_arms(settings, vs or (), sweep or (), draft_named=flags["draft"] is not None)
-    sources = corpus.sources_of(context, settings, [arm.settings.drafter for arm in arms])
+    used = [arm.settings.drafter for arm in arms]
+    opt.require_used(context, used)
+    sources = corpus.sources_of(settings, used)
     chosen = _prompts(prompt or [], prompts, settings, category or (), limit, per_category)
     writers: list[Callable[[dict[str, Any]], None]] = []
     if save:

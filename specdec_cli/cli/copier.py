@@ -48,6 +48,8 @@ def check_place(out: Path, target: Target, force: bool) -> None:
         raise UsageError(f"{str(out)!r} is no name for a draft", "Name a file ending in .gguf.")
     if not out.parent.is_dir():
         raise UsageError(f"there is no folder {out.parent}", "Make it first, or write elsewhere.")
+    if out.is_symlink() and not out.exists():
+        raise UsageError(f"{out} is a link to nothing", "Name another file with -o, or remove the link.")
     if out.exists():
         if any(part.exists() and out.samefile(part) for part in _parts(target.path)):
             raise UsageError(f"{out} is the target itself", "Name another file with -o.")

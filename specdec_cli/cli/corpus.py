@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
-
-import typer
 
 from specdec_cli.cli.working import working
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
@@ -18,6 +16,7 @@ if TYPE_CHECKING:
     from specdec_cli.models.corpora import Index, Source
 
 _TOLD_EVERY_S = 0.1
+_PIECE = 1 << 18  # characters
 
 
 def reads_corpus(drafter: str) -> bool:
@@ -25,19 +24,11 @@ def reads_corpus(drafter: str) -> bool:
     return "ngram" in drafter.split("+")
 
 
-def sources_of(context: typer.Context, settings: Settings, drafters: Iterable[str]) -> list[Source]:
-    """The files of the corpus; none if no drafter looks into it.
-
-    Raises UsageError if there is no such drafter though the command line names a corpus, or if it is unusable.
-    """
+def sources_of(settings: Settings, drafters: Iterable[str]) -> list[Source]:
+    """The files of the corpus; none if no drafter looks into it. Raises UsageError if it is unusable."""
     from specdec_cli.models import corpora
 
-    if not settings.ngram_corpus:
-        return []
-    if not any(map(reads_corpus, drafters)):
-        where = context.get_parameter_source("ngram_corpus")
-        if where is not None and where.name == "COMMANDLINE":
-            raise UsageError("--ngram-corpus is for the drafter ngram", "Add --drafter ngram, or ngram+model.")
+    if not settings.ngram_corpus or not any(map(reads_corpus, drafters)):
         return []
     return corpora.find(settings.ngram_corpus)
 
@@ -81,14 +72,26 @@ def _index(session: Session, sources: Sequence[Source], interrupt: Interrupt, si
             if perf_counter() - told > _TOLD_EVERY_S:
                 told = perf_counter()
                 say(f"reading the corpus, file {number:,} of {len(sources):,}")
-            if text := corpora.read(source):
-                texts.append(session.target.tokenize(text, add_bos=False, special=False))
-        tokens = join(texts)
-        say(f"sorting the corpus, {len(tokens):,} tokens")
-        order = sort(tokens, heed)
+            tokens: list[int] = []
+            for piece in _pieces(corpora.read(source) or ""):
+                heed()
+                tokens += session.target.tokenize(piece, add_bos=False, special=False)
+            texts += [tokens] if tokens else []
+        joined = join(texts)
+        say(f"sorting the corpus, {len(joined):,} tokens")
+        order = sort(joined, heed)
     if not len(order):
         raise UsageError(
             f"there is no text in the corpus {', '.join(session.settings.ngram_corpus)}",
             "Name files or folders of text.",
         )
-    return tokens.data, order.data
+    return joined.data, order.data
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """A text cut at ends of lines, where it is long: one call of llama.cpp cannot be interrupted."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start + _PIECE) + 1
+        yield text[start : end or None]
+        start = end or len(text)

@@ -116,22 +116,16 @@ def quantize(
     threads = _require_threads(threads) or library.physical_cores()
     found = copier.Target.of(target)
     pruning.require_copyable(found.header)
+    quantisations.require_smaller(found.header, wanted)
     copier.check_place(out, found, force)
     copier.require_room(out, quantisations.size_in(found.header, wanted))
-    now = quantisations.bits_of(found.header)
-    notes = []
-    if wanted.bits > now:
-        notes.append(f"{wanted.name} has {wanted.bits:g} bits a weight, {found.path.name} {now:.2g}: nothing is gained")
-        if not json_:
-            print(f"specdec: {notes.pop()}", file=sys.stderr)
     count = found.header.setting("block_count")
     layers = tuple(range(count)) if type(count) is int else ()
     started = perf_counter()
     with _stoppable() as interrupt, copier.beside(out) as folder:
         copy = Copy(found.path, folder / out.name, threads, file_type=wanted.file_type)
         result = _make(found, copy, out, layers, json_, interrupt)
-    notes = [*notes, *result["notes"]]
-    _finish({**result, "agreement": None, "notes": notes, "seconds": perf_counter() - started}, target, json_)
+    _finish({**result, "agreement": None, "seconds": perf_counter() - started}, target, json_)
 
 
 @contextmanager
@@ -168,7 +162,8 @@ def _search(
             seconds = step.seconds * trials
             print(copying.plan(count, keep, chooser.n_prompts, chooser.n_tokens, trials, seconds), file=sys.stderr)
         bytes_ = pruning.size_with(found.header, step.kept)
-        line = copying.row(pruning.ranges(step.kept), len(step.kept), step.agreement, bytes_)
+        kept = pruning.ranges(step.kept) + ("  (the target itself, in other batches)" if step.dropped is None else "")
+        line = copying.row(kept, len(step.kept), step.agreement, bytes_)
         print(line, file=sys.stderr, flush=True)
 
     rounds = chooser.run(SkippableCopy(whole.out, count), count, keep, tell)
@@ -214,11 +209,12 @@ def _finish(result: dict[str, Any], name: str, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from specdec_cli.display.copying import report
+    from specdec_cli.display import copying
 
     console = Console(highlight=False)
-    for part in report(result):
+    for part in copying.report(result):
         console.print(part)
+    print(copying.use(result))
 
 
 def _require_threads(threads: int | None) -> int | None:

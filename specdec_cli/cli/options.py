@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -268,9 +269,35 @@ def given(context: typer.Context) -> tuple[str | None, dict[str, Any]]:
     names = {field.name for field in fields(Settings)}
     flags = {name: value for name, value in context.params.items() if name in names and value not in ((), [])}
     profile: str | None = context.params["profile"]
-    source = {name: context.get_parameter_source(name) for name in ("profile", "target", "draft")}
-    typed = {name for name, where in source.items() if where is not None and where.name == "COMMANDLINE"}
+    typed = {name for name in ("profile", "target", "draft") if _is_typed(context, name)}
     if "profile" in typed or "target" in typed:
         flags.update({name: None for name in ("target", "draft") if name not in typed})
         profile = profile if "profile" in typed else None
     return profile, flags
+
+
+def require_used(context: typer.Context, used: Iterable[str]) -> None:
+    """Raise UsageError if the command line has an option for another drafter than those that are used.
+
+    `none` takes all of them: it turns a command into its own baseline.
+    """
+    from specdec_cli import drafters
+    from specdec_cli.cli.corpus import reads_corpus
+    from specdec_cli.decoding.errors import UsageError
+
+    used = list(used)
+    if set(used) == {"none"}:
+        return
+    for name, heeds, whom, add in (
+        ("ngram_corpus", reads_corpus, "the drafter ngram", "ngram, or ngram+model"),
+        ("lookahead", lambda drafter: "lookahead" in drafters.split(drafter), "the drafter lookahead", "lookahead"),
+        ("draft_small", drafters.needs_small, "drafters with a second draft model", "'small>model'"),
+        ("tree", drafters.needs_model, "drafters with a draft model", "model, or ngram+model"),
+    ):
+        if _is_typed(context, name) and not any(map(heeds, used)):
+            raise UsageError(f"--{name.replace('_', '-')} is for {whom}", f"Add --drafter {add}.")
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    where = context.get_parameter_source(name)
+    return where is not None and where.name == "COMMANDLINE"

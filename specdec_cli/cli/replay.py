@@ -51,10 +51,11 @@ def replay(
     settings, events = read_trace(file)
     if svg is not None or html is not None:
         from specdec_cli.display import export
+        from specdec_cli.display.headline import headline
 
         for path, render in ((svg, export.svg), (html, export.html)):
             if path is not None:
-                _write(path, render(_describe(settings), events), file)
+                _write(path, render(headline(settings), events), file)
     hurry = speed is None and (svg is not None or html is not None)
     raise typer.Exit(_show(settings, events, math.inf if hurry else speed or 1.0, step))
 
@@ -66,6 +67,7 @@ def _show(settings: dict[str, Any], events: list[Event], speed: float, by_key: b
     from specdec_cli.decoding.report import Report
     from specdec_cli.display import tables
     from specdec_cli.display.choice import on_stdout
+    from specdec_cli.display.headline import headline
     from specdec_cli.display.live import LiveDisplay
     from specdec_cli.llama.interrupt import Interrupt
 
@@ -87,7 +89,7 @@ def _show(settings: dict[str, Any], events: list[Event], speed: float, by_key: b
         err = Console(stderr=True, highlight=False)
         if isinstance(display, LiveDisplay) and report.drafted:
             err.print(tables.legend())
-        err.print(tables.run_report(report, _describe(settings), None, None, None))
+        err.print(tables.run_report(report, headline(settings), None, None, None))
         return interrupt.exit_code
 
 
@@ -127,31 +129,6 @@ def _emitted(events: list[Event]) -> int:
     from specdec_cli.decoding.types import Step
 
     return sum(len(event.tokens) for event in events if isinstance(event, Step))
-
-
-def _describe(settings: dict[str, Any]) -> str:
-    """The settings of the run in one line, as far as they were recorded."""
-    from specdec_cli.decoding.rules import label
-
-    def name(role: str) -> str:
-        return Path(str(settings[role])).name
-
-    parts = [name("target")] if settings.get("target") else []
-    if settings.get("drafter") == "none":
-        parts.append("alone")
-    elif parts and (settings.get("draft") or settings.get("drafter")):
-        drafters = str(settings.get("drafter", "model")).split("+")
-        known = dict.fromkeys(("model", "self"), name("draft")) if settings.get("draft") else {}
-        parts = [" + ".join([parts[0], *(known.get(drafter, drafter) for drafter in drafters)])]
-        parts += [f"k={settings['draft_tokens']}"] if "draft_tokens" in settings else []
-        parts += [f"tree={settings['tree']}"] if settings.get("tree", 1) != 1 else []
-    if temp := settings.get("temp"):
-        parts.append(f"temp={temp}")
-        parts += [f"accept={label(str(settings['accept']))}"] if "accept" in settings else []
-        parts += [f"seed={settings['seed']}"] if "seed" in settings else []
-    elif temp is not None:
-        parts.append("greedy")
-    return ", ".join(parts).encode("utf-8", "replace").decode()  # a file's name need not be valid text
 
 
 def _write(path: Path, content: str, recording: Path) -> None:

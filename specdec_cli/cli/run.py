@@ -78,7 +78,8 @@ def run(
     if text is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)
-    sources = corpus.sources_of(context, settings, [settings.drafter])
+    opt.require_used(context, [settings.drafter])
+    sources = corpus.sources_of(settings, [settings.drafter])
     request = _Request(text, raw, system, tuple(stop or ()), baseline, json_, quiet, trace, sources)
     raise typer.Exit(_execute(settings, request))
 
@@ -160,8 +161,8 @@ def _open_trace(path: Path, settings: Settings) -> Trace:
         out = path.open("w", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None
-    names = ("target", "draft", "drafter", "accept", "draft_tokens", "tree", "max_tokens", "temp", "seed")
-    return Trace(out, {name: getattr(settings, name) for name in names})
+    names = ("target", "draft", "draft_small", "drafter", "accept", "draft_tokens", "draft_min_p", "tree", "lookahead")
+    return Trace(out, {name: getattr(settings, name) for name in (*names, "max_tokens", "temp", "seed")})
 
 
 def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome:

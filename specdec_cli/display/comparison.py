@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from time import monotonic
 from typing import Any, TextIO
@@ -81,9 +82,9 @@ def tables(result: dict[str, Any]) -> list[RenderableType]:
         if len(categories(result)) > 1:
             table.add_row(Text(category, style="bold"))
         for summary in of_category(result, category):
-            *cells, finding = summary_cells(summary)
+            arm, *cells, finding = summary_cells(summary)
             word, style = _FINDINGS.get(finding, ("", ""))
-            table.add_row(*cells, Text(word, style=style))
+            table.add_row(re.sub(r",(?=\S)", ", ", arm), *cells, Text(word, style=style))
     parts += [table, Text()]
     details = Table(box=None, padding=(0, 1), header_style="bold")
     for name in _DETAILS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -72,11 +73,12 @@ def report(result: dict[str, Any]) -> list[RenderableType]:
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     share = result["bytes"] / max(1, result["target_bytes"])
+    pruned = result["kept"] and len(result["layers"]) < result["of"]
     rows = {
         "draft": result["out"],
         "of": result["target"],
-        "layers": f"{result['kept']} ({len(result['layers'])} of {result['of']})" if result["kept"] else "",
-        "type": result["type"],
+        "layers": f"{result['kept']} ({len(result['layers'])} of {result['of']})" if pruned else "",
+        "type": _type(result["type"], result["unfit"]),
         "agreement": "" if result["agreement"] is None else f"{result['agreement']:.1%} of the target's own tokens",
         "size": f"{size(result['bytes'])}, {share:.0%} of the target's {size(result['target_bytes'])}",
         "took": f"{result['seconds']:,.1f} s",
@@ -85,13 +87,34 @@ def report(result: dict[str, Any]) -> list[RenderableType]:
         if value:
             table.add_row(name, Text(safe(value)))
     notes = [Text(f"note: {safe(note)}", style="yellow") for note in (*_unfit(result["unfit"]), *result["notes"])]
-    return [table, *notes, Text(f"Use it:  {safe(result['run'])}")]
+    return [table, *notes]
+
+
+def use(result: dict[str, Any]) -> str:
+    """The command that drafts with it, to be copied: whatever prints it must not wrap it."""
+    return f"Use it:  {safe(result['run'])}"
+
+
+def _type(name: str, unfit: list[dict[str, Any]]) -> str:
+    """A draft's type, and what most of its tensors are instead where their rows do not fit."""
+    if not unfit:
+        return name
+    (got, count), *_ = Counter(found["got"] for found in unfit).most_common()
+    return f"{name} by name; {count} tensors are {got}"
 
 
 def _unfit(unfit: list[dict[str, Any]]) -> list[str]:
     """What llama.cpp gave another type, since the rows did not fit the one asked for."""
-    kinds = Counter((found["columns"], found["wanted"], found["got"]) for found in unfit)
+    found: dict[str, list[dict[str, Any]]] = {}
+    for tensor in unfit:
+        found.setdefault(tensor["got"], []).append(tensor)
     return [
-        f"{count} tensor{'s' if count > 1 else ''} became {got}: rows of {columns:,} values do not fit {wanted}"
-        for (columns, wanted, got), count in kinds.items()
+        f"{len(tensors)} tensor{'s' if len(tensors) > 1 else ''} became {got}: rows of "
+        f"{_either(f'{columns:,}' for columns in sorted({tensor['columns'] for tensor in tensors}))} values do not fit "
+        f"{_either(sorted({tensor['wanted'] for tensor in tensors}))}"
+        for got, tensors in found.items()
     ]
+
+
+def _either(names: Iterable[str]) -> str:
+    return " or ".join(names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.style import Style
@@ -79,17 +80,30 @@ def _step_rows(step: Step, width: int) -> list[Text]:
     lost = _lost(step)
     rows = []
     for place, token in enumerate(step.tokens, 1):
-        tried = [each for each in lost if each[2:] == (place, "rejected")]
-        rows += [row(str(place), text, token_id, REJECTED, what) for token_id, text, _, what in tried]
+        tried = [each for each in lost if each.place == place and each.fate == "rejected"]
+        rows += [row(str(place), each.text, each.id, REJECTED, each.fate) for each in tried]
         number = str(place) if token.origin == "accepted" else ""
         line = row(number, token.text, token.id, STYLES[token.origin], token.origin)
         rows.append(line.append(chances(p=token.p, q=token.q)))
-    rest = [each for each in lost if each[3] != "rejected"]
-    return rows + [row(str(place), text, token_id, REJECTED, what) for token_id, text, place, what in rest]
+    for each in lost:
+        if each.fate != "rejected":
+            line = row(str(each.place), each.text, each.id, REJECTED, each.fate)
+            rows.append(line.append(f" after {safe(each.after).translate(symbols)}" if each.after else "", "dim"))
+    return rows
 
 
-def _lost(step: Step) -> list[tuple[int, str, int, str]]:
-    """The tokens of a draft that do not stand: id, text, place (in a tree its depth), and what became of each."""
+class _Lost(NamedTuple):
+    """A token of a draft that does not stand. place: in a tree its depth; after: there, the text that it follows."""
+
+    id: int
+    text: str
+    place: int
+    fate: str
+    after: str
+
+
+def _lost(step: Step) -> list[_Lost]:
+    """What became of each token of a draft that does not stand."""
     count = len(step.drafted)
     parents = tuple(range(-1, count - 1)) if step.parents is None else step.parents
     path = tuple(range(step.accepted)) if step.path is None else step.path
@@ -106,8 +120,15 @@ def _lost(step: Step) -> list[tuple[int, str, int, str]]:
             tried = parent != untested and not any(parents[other] == parent and other < node for other in path)
             fates[node] = "rejected" if tried else "not used"
     nodes = list(fates)[max(len(fates) - len(step.rejected_text), 0) :]
-    texts = zip(nodes, step.rejected_text, strict=False)
-    return [(step.drafted[node], text, places[node], fates[node]) for node, text in texts]
+    texts = dict(zip(nodes, step.rejected_text, strict=False))
+    found = []
+    for node, text in texts.items():
+        after, fate = "", fates[node]
+        if step.parents is not None and (parent := parents[node]) >= 0:
+            after = step.tokens[path.index(parent)].text if parent in path else texts.get(parent, "")
+            fate = "dropped" if fate == "dropped with it" else fate
+        found.append(_Lost(step.drafted[node], text, places[node], fate, after))
+    return found
 
 
 def _bar(share: float) -> str:

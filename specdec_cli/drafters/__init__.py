@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol
@@ -83,6 +84,8 @@ def split(name: str) -> list[str]:
     Each may be sped up by another, `model<ngram`; `ngram>model` is the same. Raises UsageError if one of them does not
     exist, or cannot be in such a place.
     """
+    if not all(re.split("[+<>]", name)):
+        raise UsageError(f"{name!r} names no drafter in one place", "Write one name, or several: ngram+model.")
     found = [_nested(part) for part in name.split("+")]
     if len(found) > 1 and ("none" in found or len(set(found)) < len(found)):
         raise UsageError(f"{name!r} is no chain of drafters", "Name different drafters: ngram+model.")

@@ -59,16 +59,28 @@ def sort(tokens: Tokens, pause: Callable[[], None] = lambda: None) -> Tokens:
     return order
 
 
+def _first_places(tokens: Tokens, order: Tokens) -> npt.NDArray[np.int64]:
+    """Where in the order the places after each token begin, from token 0 to the one after the highest.
+
+    All binary searches at once: they touch little of a large index, which may lie on disk.
+    """
+    wanted = np.arange(tokens[order[-1] - 1] + 2 if len(order) else 1)
+    low, high = np.zeros_like(wanted), np.full_like(wanted, len(order))
+    while (left := low < high).any():
+        middle = (low + high) // 2
+        less = tokens[order[np.where(left, middle, 0)] - 1] < wanted
+        low, high = np.where(left & less, middle + 1, low), np.where(left & ~less, middle, high)
+    return low
+
+
 class Corpus:
     """Texts and their places in order, as `join` and `sort` make them; both may lie in a mapped file."""
 
     def __init__(self, tokens: memoryview, order: memoryview) -> None:
         self._tokens, self._order = tokens, order
         self._bytes = tokens.cast("B")
-        flat = np.frombuffer(tokens, np.int32)
-        before = flat[:-1][(flat[:-1] != END) & (flat[1:] != END)]
         # The places after token t are those from _starts[t] to _starts[t + 1]: half of a search is done.
-        self._starts = np.bincount(before + 1).cumsum().data if before.size else memoryview(b"\0")
+        self._starts = _first_places(np.frombuffer(tokens, np.int32), np.frombuffer(order, np.int32)).data
 
     @classmethod
     def of(cls, texts: Iterable[Sequence[int]]) -> Corpus:

@@ -39,15 +39,19 @@ def find(target: Path) -> Path | None:
     try:
         found = json.loads(path.read_text("utf-8"))
         if found["format"] != FORMAT:
-            raise ValueError(f"its format is {found['format']}")
+            raise SpecdecError(
+                f"cannot read {path}: its format is {found['format']}, not {FORMAT}",
+                "Remove the file, and make the draft again.",
+            )
         draft = Path(found["draft"][0]["path"])
         same = found["target"] == _identity(target) and found["draft"] == _identity(draft)
         return draft if same else None
     except FileNotFoundError:  # the record, or a model
         return None
-    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        why = " ".join(str(error).split())
-        raise SpecdecError(f"cannot read {path}: {why}", "Remove the file, and make the draft again.") from None
+    except OSError as error:
+        raise SpecdecError(f"cannot read {path}: {error.strerror}", "Check its permissions.") from None
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+        raise SpecdecError(f"{path} is damaged", "Remove the file, and make the draft again.") from None
 
 
 def _identity(model: Path) -> list[dict[str, Any]]:

@@ -54,9 +54,17 @@ def size_in(header: Header, found: Quantisation) -> int:
     return int(header.data_offset + header.n_params * found.bits / 8)
 
 
-def bits_of(header: Header) -> float:
-    """Bits of a weight, over the whole model."""
-    return 8 * sum(tensor.size or 0 for tensor in header.tensors) / max(1, header.n_params)
+def require_smaller(header: Header, wanted: Quantisation) -> None:
+    """Raise UsageError if a copy in this type would be no smaller, and so no faster to draft with."""
+    now = 8 * sum(tensor.size or 0 for tensor in header.tensors) / max(1, header.n_params)
+    if wanted.bits >= now or wanted.name == header.quantisation:
+        fewer = [name for name in names() if _bits(name) < now and name != header.quantisation]
+        raise UsageError(
+            f"{wanted.name} has {wanted.bits:.3g} bits a weight, and the target {now:.3g}: no draft gains by that",
+            f"Give a type with fewer: {', '.join(fewer)}."
+            if fewer
+            else "Leave layers out instead: specdec draft prune.",
+        )
 
 
 def _bits(name: str) -> float:

@@ -35,7 +35,7 @@ class Reference:
 def parse(text: str) -> Reference | None:
     """A reference to the Hub, or the address of a page there; None for a file on this machine, a profile, all else."""
     found = _REFERENCE.fullmatch(_ADDRESS.sub("", text).replace("/resolve/main/", "/").replace("/blob/main/", "/"))
-    if found is None or (text.endswith(".gguf") and (found["file"] is None or _is_here(text))):
+    if found is None or _is_here(text) or (text.endswith(".gguf") and found["file"] is None):
         return None
     if any(part in ("", ".", "..") for part in found[0].split("/")) or ".." in found["repo"]:
         return None
@@ -44,7 +44,7 @@ def parse(text: str) -> Reference | None:
 
 def _is_here(name: str) -> bool:
     try:
-        return Path(name).exists()
+        return Path(name).is_file()
     except OSError:  # longer than a file's name can be
         return False
 

@@ -139,8 +139,10 @@ def test_a_folder_without_text(tmp_path):
 
 def test_it_is_for_ngram_alone(module, monkeypatch):
     refused = ("--ngram-corpus is for", "--drafter ngram")
-    assert_refused(run("-m", TARGET, "--drafter", "none", "--ngram-corpus", module, "x"), 2, *refused)
+    assert_refused(run("--drafter", "lookahead", "--ngram-corpus", module, "x"), 2, *refused)
     assert_refused(run("--ngram-corpus", module, "x"), 2, *refused)
+    alone = run("-m", TARGET, "--drafter", "none", "--ngram-corpus", "missing", "-n", 4, "-q", "x")
+    assert alone.exit_code == 0, "any command plus --drafter none is its own baseline"
     monkeypatch.setenv("SPECDEC_NGRAM_CORPUS", str(module.parent / "missing"))
     assert run("-n", 4, "-q", "x").exit_code == 0, "what is always set does not hurt"
     assert_refused(run(*NGRAM, "x"), 2, "there is no file or folder")

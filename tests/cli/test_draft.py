@@ -65,14 +65,16 @@ def test_quantize(out):
     done = draft("quantize", TARGET, "--type", "q3_k", "-o", out)
     assert done.exit_code == 0 and done.stderr == ""
     assert "Q3_K_M" in done.stdout and "rows of 320 values do not fit Q3_K" in done.stdout
-    assert "of the target's 9.6 MB" in done.stdout and "--drafter self" in done.stdout
+    assert "of the target's 9.6 MB" in done.stdout and "layers" not in done.stdout
+    assert done.stdout.endswith(f'-m {TARGET} --drafter self "..."\n'), "in one line, to be copied"
     assert read_header(out).quantisation == "Q3_K_M" and inside(out.parent) == ["out.gguf"]
 
 
-def test_a_type_of_more_bits_is_warned_of(out):
-    done = draft("quantize", TARGET, "--type", "F16", "-o", out)
-    assert done.exit_code == 0 and "nothing is gained" in done.stderr
-    assert "nothing is gained" in made("quantize", TARGET, "--type", "F16", "-o", out, "--force")["notes"][0]
+@pytest.mark.parametrize(("type_", "bits"), [("F16", "16 bits"), ("q8_0", "8.5 bits")])
+def test_a_type_that_gains_nothing_is_refused(out, type_, bits):
+    done = draft("quantize", TARGET, "--type", type_, "-o", out)
+    assert_refused(done, 2, bits, "the target 8.5", "Q2_K")
+    assert "F16" not in done.stderr.splitlines()[1] and inside(out.parent) == []
 
 
 def test_search(out):
@@ -145,7 +147,7 @@ def test_sampled(remembered, accept):
 
 def test_steps_name_their_source_and_the_report_the_file(remembered, tmp_path):
     done = run("-n", 24, "-k", 3, "--drafter", "self", "--trace", tmp_path / "run.jsonl", PROMPT)
-    assert "target.gguf + pruned.gguf" in done.stderr
+    assert "target.gguf + self (pruned.gguf)" in done.stderr
     events = [json.loads(line) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
     assert {event["source"] for event in events if event.get("source")} == {"self"}
     done = CliRunner().invoke(app, ["replay", str(tmp_path / "run.jsonl")])
@@ -283,6 +285,8 @@ def test_places_for_the_draft(out, tmp_path):
     assert out.read_bytes() == b"precious"
     (tmp_path / "folder.gguf").mkdir()
     refused(tmp_path / "folder.gguf", "is a folder", force=True)
+    (tmp_path / "dangling.gguf").symlink_to("nowhere")
+    refused(tmp_path / "dangling.gguf", "a link to nothing", force=True)
     target = tmp_path / "target.gguf"
     target.write_bytes(TARGET.read_bytes())
     (tmp_path / "link.gguf").symlink_to(target)
@@ -302,7 +306,7 @@ def test_too_little_room(out, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 5_000_000})())
     assert_refused(draft("prune", TARGET, *KEEP, "-o", out), 1, "6.9 MB are needed", "5.0 MB are free")
     assert_refused(draft("prune", TARGET, "--search", "1", "-o", out), 1, "9.6 MB are needed")
-    assert_refused(draft("quantize", TARGET, "--type", "Q8_0", "-o", out), 1, "9.6 MB are needed")
+    assert_refused(draft("quantize", TARGET, "--type", "Q5_0", "-o", out), 1, "6.3 MB are needed")
     assert inside(out.parent) == []
 
 

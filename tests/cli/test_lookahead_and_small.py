@@ -31,7 +31,7 @@ SENSELESS = ["0:4:7", "7:1:7", "7:4:0", "-7:4:7", "7:4", "7:4:7:2", "a:b:c", "7:
 
 
 @pytest.mark.parametrize("value", SENSELESS)
-@pytest.mark.parametrize("drafter", ["lookahead", "ngram+lookahead", "ngram"])
+@pytest.mark.parametrize("drafter", ["lookahead", "ngram+lookahead", "none"])
 def test_a_senseless_window_is_refused_before_a_file_is_touched(value, drafter):
     done = run("-m", "no-such-file.gguf", "--drafter", drafter, f"--lookahead={value}", PROMPT)
     assert_refused(done, 2, f"lookahead cannot be {value!r}", "W:N:G")
@@ -136,8 +136,25 @@ def test_a_small_model_with_another_tokenizer(tmp_path):
 
 
 def test_a_small_model_that_is_not_asked_for_is_not_looked_for():
-    done = run(*PAIR, "-mds", "nothing.gguf", "-n", 8, "-q", PROMPT)
-    assert done.exit_code == 0, done.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPECDEC_DRAFT_SMALL", "nothing.gguf")
+        assert run(*PAIR, "-n", 8, "-q", PROMPT).exit_code == 0
+    assert run(*PAIR, "-mds", "nothing.gguf", "--drafter", "none", "-n", 8, "-q", PROMPT).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "drafter", "says"),
+    [
+        ("-mds", "nothing.gguf", "model", "--draft-small is for drafters with a second draft model"),
+        ("--lookahead", "4:3:4", "ngram+model", "--lookahead is for the drafter lookahead"),
+        ("--tree", "4", "ngram", "--tree is for drafters with a draft model"),
+        ("--tree", "4", "lookahead", "--tree is for drafters with a draft model"),
+    ],
+)
+def test_an_option_of_another_drafter_is_refused(option, value, drafter, says):
+    assert_refused(run(*PAIR, "--drafter", drafter, option, value, PROMPT), 2, says, "Add --drafter")
+    compare = ["compare", *map(str, PAIR), "--drafter", drafter, option, value, PROMPT]
+    assert_refused(CliRunner().invoke(app, compare), 2, says, "Add --drafter")
 
 
 def test_a_small_model_drafts_for_the_draft_model():

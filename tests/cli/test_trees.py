@@ -73,9 +73,10 @@ def test_the_baseline_is_measured_beside_a_tree():
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "none"])
-def test_drafters_that_draft_no_trees_are_none_the_worse(drafter, tmp_path):
+def test_drafters_that_draft_no_trees_are_none_the_worse(drafter, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPECDEC_TREE", "4")
     trace = tmp_path / "run.jsonl"
-    found = answer("--tree", 4, "-k", 4, "--drafter", drafter, "--trace", trace)
+    found = answer("-k", 4, "--drafter", drafter, "--trace", trace)
     assert found["tokens"] == answer("--drafter", "none")["tokens"]
     assert "parents" not in trace.read_text()
 
@@ -232,14 +233,15 @@ def test_a_tree_step_by_step(tmp_path):
         terminal.press(b" ")
         screen = terminal.read(until="below")
         assert "5 drafted by model in a tree, 2 accepted, then corrected" in screen
-        rows = [line.split()[:3] for line in screen.split("\n") if "␣" in line]
+        rows = [line.split()[:5] for line in screen.split("\n") if "␣" in line]
+        rows = [row if "after" in row else row[:3] for row in rows]
         assert rows == [
             ["1", "elder␣", "rejected"],
             ["1", "kept␣", "accepted"],
             ["2", "deep␣", "accepted"],
             ["3", "below␣", "rejected"],
             ["own␣", "correction"],
-            ["2", "uncle␣", "dropped"],
+            ["2", "uncle␣", "dropped", "after", "elder␣"],
         ]
         terminal.press(b" ")
         assert terminal.ended() == 0 and terminal.text.startswith("first kept deep own")

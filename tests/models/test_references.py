@@ -46,6 +46,15 @@ def test_references(text, parts):
     assert str(parse(text)) == text
 
 
+def test_a_file_that_is_here_is_no_reference(tmp_path, monkeypatch):
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "demo.yaml").write_text("target: x")
+    monkeypatch.chdir(tmp_path)
+    assert parse("profiles/demo.yaml") is None and parse("profiles/other.yaml") is not None
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    assert parse("org/name") == Reference("org/name"), "a folder is no model"
+
+
 @pytest.mark.parametrize(
     "text",
     [
