@@ -30,6 +30,9 @@ class ChainedLength:
         self._names = tuple(policies)
         self._room = 0
         self._asked = 0
+        """How many policies were asked for their limit."""
+        self._looked = 0
+        """How many of them had their drafters look for a draft, or come before one that had."""
         self.why = ""
 
     def begin(self, prompt_tokens: int) -> None:
@@ -37,8 +40,13 @@ class ChainedLength:
             part.begin(prompt_tokens, read_apart=False)
 
     def limit(self, room: int) -> int:
-        """No limit: it is asked of the policies one by one, some of which may go beyond the room, for trees do."""
-        self._room, self._asked, self.why = room, 0, ""
+        """No limit: it is asked of the policies one by one, some of which may go beyond the room, for trees do.
+        Where none has anything to decide, no drafter need be asked.
+        """
+        self._room, self._asked, self._looked, self.why = room, 0, 0, ""
+        if all(part.idle for part in self.parts):
+            self._asked = len(self.parts)
+            return 0
         return _UNLIMITED
 
     def ask(self, place: int) -> int:
@@ -50,7 +58,10 @@ class ChainedLength:
                 (later.gain(self._room) for later in self.parts[place + 1 :] if isinstance(later, AutoLength)),
                 default=0,
             )
-        return part.limit(self._room)
+        limit = part.limit(self._room)
+        if limit:
+            self._looked = place + 1
+        return limit
 
     def hindsight(self, confidence: float, outcome: float) -> None:
         """Each drafter tells its own policy."""
@@ -70,7 +81,7 @@ class ChainedLength:
                 part.pass_by(step)
             elif place < self._asked:
                 if isinstance(part, KnownLength):
-                    part.observe(step, alone=self._asked == place + 1)
+                    part.observe(step, alone=self._looked == place + 1)
                 else:
                     part.observe(step)
                 self.why = part.why or self.why

@@ -167,6 +167,11 @@ class AutoLength:
         self._reviews = self._taught = False
         self._invested = 0.0
 
+    @property
+    def idle(self) -> bool:
+        """Whether the next limit is 0, with nothing to decide."""
+        return self._nap > 0
+
     def gain(self, room: int) -> float:
         """Seconds that a draft is expected to save now; 0 where none would be made, or only in hope."""
         if not self._pays or self._optimism or self._leash <= 0 or self._nap:

@@ -8,7 +8,11 @@ from exactness import PROMPT, V, exact, p_value
 from fakes import Counting, FakeDraftModel, FakeTarget, ScriptedPolicy, Table, run, tokens_of
 from timed import FLAT, auto
 
+from specdec_cli.decoding.calibration import Calibration
 from specdec_cli.decoding.chained import ChainedLength
+from specdec_cli.decoding.costs import CostModel
+from specdec_cli.decoding.known import KnownLength
+from specdec_cli.decoding.length import LONGEST
 from specdec_cli.decoding.report import Report
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Draft, Step
@@ -115,6 +119,46 @@ def test_each_policy_learns_from_its_own_drafter():
     assert set(sources_of(events)) == {"model"}, "nothing repeats itself in counting"
     assert policies["model"]._calibration.looks > 5 and policies["ngram"]._calibration.looks == 0
     assert Report.of(events).acceptance_rate > 0.9
+
+
+class Noted(KnownLength):
+    """Has the limits that it is told, and notes whose time it was that went by."""
+
+    def __init__(self, limit, idle=False):
+        super().__init__(CostModel(FLAT, LONGEST), Calibration(offset=0.0, slope=1.0))
+        self.limits, self._idle, self.alone, self.steps = limit, idle, [], 0
+
+    idle = property(lambda self: self._idle)
+
+    def limit(self, room):
+        return min(self.limits, room)
+
+    def observe(self, step, alone=True):
+        self.alone.append(alone)
+
+
+@pytest.mark.parametrize(
+    ("limits", "whose"), [((4, 0), [True, False]), ((4, 4), [False, True]), ((0, 4), [False, True])]
+)
+def test_the_time_it_took_to_find_nothing_is_that_of_the_last_who_looked(limits, whose):
+    first, last = (Noted(limit) for limit in limits)
+    drafter = ChainDrafter([Scripted("a", []), Scripted("b", [])])
+    run(FakeTarget(Counting()), (0,), drafter, policy=ChainedLength({"a": first, "b": last}), max_tokens=5)
+    assert [set(part.alone) for part in (first, last)] == [{each} for each in whose]
+
+
+def test_where_nobody_has_anything_to_decide_nobody_is_asked():
+    class Untouched(Scripted):
+        def propose(self, context, budget, policy):
+            raise AssertionError("asked")
+
+    parts = {name: Noted(4, idle=True) for name in "ab"}
+    drafter = ChainDrafter([Untouched(name, []) for name in "ab"])
+    events = run(FakeTarget(Counting()), (0,), drafter, policy=ChainedLength(parts), max_tokens=6)
+    assert tokens_of(events) == [1, 2, 3, 4, 5, 6] and events[-1].notes == ()
+    assert all(len(part.alone) == 4 for part in parts.values()), (
+        "each hears of every step between the first and the last"
+    )
 
 
 def test_with_a_fixed_length_both_have_it():
