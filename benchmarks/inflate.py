@@ -318,9 +318,8 @@ class Inflation:
         return found * np.float32(scale)
 
 
-def write(path: Path, out: Path, shape: Shape, chosen: str) -> tuple[int, int]:
-    """Write the model in `path` in another shape and type, some rows at a time. Returns its weights and its bytes."""
-    source = Source(path)
+def write(source: Source, out: Path, shape: Shape, chosen: str) -> tuple[int, int]:
+    """Write a source in another shape and type, a few rows at a time. Returns how many weights, how many bytes."""
     inflation = Inflation(source, shape, chosen)
     writer = gguf.GGUFWriter(out, "llama")
     tokens, types = source.field("tokenizer.ggml.tokens"), source.field("tokenizer.ggml.token_type")
@@ -426,11 +425,12 @@ def main() -> None:
     options.add_argument("--verify", type=int, default=64, metavar="N", help="tokens to compare per prompt; 0: none")
     options.add_argument("--threads", type=int, default=library.physical_cores(), help="to compare with")
     chosen = options.parse_args()
-    shape = LIKE[chosen.like] if chosen.like else Source(chosen.source).shape
+    source = Source(chosen.source)
+    shape = LIKE[chosen.like] if chosen.like else source.shape
     given = {field.name: getattr(chosen, field.name) for field in fields(Shape)}
     shape = replace(shape, **{name: value for name, value in given.items() if value is not None})
     started = perf_counter()
-    weights, size = write(chosen.source, chosen.out, shape, chosen.type)
+    weights, size = write(source, chosen.out, shape, chosen.type)
     print(f"{shape}\n{weights / 1e9:.3f} billion weights, {size / 1e9:.2f} GB in {perf_counter() - started:.1f} s")
     if chosen.verify:
         found = compare(chosen.source, chosen.out, chosen.verify, chosen.threads)
