@@ -12,6 +12,7 @@ from specdec_cli.decoding.report import Report
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import agreement
 import common
 import inflate
 
@@ -40,7 +41,7 @@ def inflated(folder, path, chosen="Q8_0", **changes):
 
 
 def compared(source, result, tokens=16):
-    return inflate.compare(source, result, tokens, threads=1, prompts=PROMPTS)
+    return agreement.compare(source, result, tokens, threads=1, prompts=PROMPTS)
 
 
 @pytest.fixture(scope="module")
@@ -77,14 +78,14 @@ def test_with_four_bits_most_tokens_are_the_same(tmp_path):
 
 
 def test_without_the_norms_scale_it_is_noticed(tmp_path, monkeypatch):
-    kept = inflate.Inflation._norm
+    kept = inflate.Inflation.norms
     scale = np.float32((128 / 512) ** 0.5)
-    monkeypatch.setattr(inflate.Inflation, "_norm", lambda *which: kept(*which) / scale)
+    monkeypatch.setattr(inflate.Inflation, "norms", lambda self: ((name, norm / scale) for name, norm in kept(self)))
     assert not compared(DRAFT, inflated(tmp_path, DRAFT)).same
 
 
 def test_without_the_queries_scale_it_is_noticed(tmp_path, monkeypatch):
-    monkeypatch.setattr(inflate.Inflation, "_weights", lambda self, i, name: self.source.tensor(f"blk.{i}.{name}"))
+    monkeypatch.setattr(inflate.Inflation, "_weights", lambda self, name: self.source.tensor(name))
     assert not compared(DRAFT, inflated(tmp_path, DRAFT)).same
 
 
