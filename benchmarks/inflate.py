@@ -361,6 +361,8 @@ def main() -> None:
     options.add_argument("--verify", type=int, default=64, metavar="N", help="tokens to compare per prompt; 0: none")
     options.add_argument("--threads", type=int, default=library.physical_cores(), help="to compare with")
     chosen = options.parse_args()
+    if chosen.out.exists() and chosen.out.samefile(chosen.source):
+        options.error("OUT is SRC")
     source = Source(chosen.source)
     shape = LIKE[chosen.like] if chosen.like else source.shape
     given = {field.name: getattr(chosen, field.name) for field in fields(Shape)}

@@ -62,7 +62,7 @@ def test_the_same_tokens_as_numbers_of_16_bits(tmp_path):
     own = tmp_path / "own.gguf"
     inflate.write(opened(DRAFT), own, opened(DRAFT).shape, "F16")
     found = compared(own, inflated(tmp_path, DRAFT, "F16"))
-    assert found.same and not found.missed and found.apart < 0.1, str(found)
+    assert found.same and found.apart < 0.1, str(found)
     assert compared(DRAFT, own).same
 
 
