@@ -1,0 +1,381 @@
+"""A model that computes what a small one computes, at the cost of a large one: real behaviour at real size.
+
+    python benchmarks/inflate.py --like 8b --type Q8_0 profiles/demo/target.gguf target-8b.gguf
+    python benchmarks/inflate.py --like 0.5b --type Q8_0 profiles/demo/draft.gguf draft-0.5b.gguf
+
+Benchmarks need a draft whose tokens are really accepted and a target that really takes its time. The source is a GGUF
+file of the plain llama architecture; the result has more layers, a wider residual stream, more and larger heads,
+shared keys and values, more feed-forward units and more tokens. Small letters mean the source's, large the result's:
+
+- Stream: its d dimensions come first, the others are zero. The mean of squares over D is d/D of that over d, so
+  norms get weights times sqrt(d/D), and epsilon d/D.
+- Heads: key/value head a stays a, with query heads a * G and on (G to a key/value head). Pair i of a head turns with
+  frequency base^(-2i/h), so it becomes pair i * H/h; queries are multiplied by sqrt(H/h), since scores are divided by
+  sqrt(H). Values fill a head's first h dimensions.
+- Layers: the first are the source's, the others add zero.
+- Tokens: more of them, which no text reaches (unused, to the tokenizer) and no sampler takes. The embedding's last
+  dimension is a constant c, which stays in the stream; c^2 = eps * d/2 is taken off epsilon, so norms are the same.
+  Only the output's norm lets it through, and in the output each added token has -1 there: its logit is -PENALTY
+  divided by the root mean square of the source's stream, give or take a few, and its chance is 0 in float32.
+
+All else is random, N(0, 1/inputs), so that memory and multipliers see what they see in a real model: a weight that
+meets a zero may have any value. These have to be zero, 3 % of an 8B model's weights:
+
+- where the source's stream comes in: rows of attn_v and ffn_up that are not the source's (their values and units are
+  zero then, and what these meet may be random); in the source's layers, such rows of attn_q too;
+- in the source's layers, where its values and units come in: rows of attn_output and ffn_down for added dimensions,
+  and, of attn_output, all rows where other query heads share these values.
+
+Most activations are zero, though; a real model's are not.
+
+Random rows are made once for each kind of matrix (four million numbers) and written again and again, each time from
+another row on. Caches go by address and do not notice; new numbers would take minutes.
+
+F16 and Q8_0 keep the function up to rounding: llama.cpp's kernels round activations (to 8 bits, for Q8_0), and a
+difference in the last bit becomes one in the logits' first decimal. A near-tie may flip, a few in a thousand tokens.
+Q4_K_M rounds the source's weights too. The result is compared with the source (agreement.py) once it is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any, BinaryIO
+
+import gguf
+import llama_cpp.llama_cpp as lib
+import numpy as np
+from agreement import compare
+from gguf import GGMLQuantizationType as Type
+from gguf import GGUFValueType, LlamaFileType
+
+from specdec_cli.llama import library
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a llama model's cost depends on. head_size: of queries, keys and values alike."""
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    feed_forward: int
+    vocab: int
+
+    @property
+    def group(self) -> int:
+        """Query heads to a key/value head."""
+        return self.heads // self.kv_heads
+
+
+LIKE = {
+    # Llama 3.1 8B
+    "8b": Shape(32, 4096, 32, 8, 128, 14336, 128256),
+    # Qwen 2.5 0.5B with the vocabulary above. Its 14 heads have 2 key/value heads, the bundled draft needs 4: 12 and 4
+    # are as many weights.
+    "0.5b": Shape(24, 896, 12, 4, 64, 4864, 128256),
+}
+FILE_TYPES = {"F16": LlamaFileType.MOSTLY_F16, "Q8_0": LlamaFileType.MOSTLY_Q8_0, "Q4_K_M": LlamaFileType.MOSTLY_Q4_K_M}
+BLOCK = 256
+"""The most columns that any of these types, or a kernel's rounding of activations, puts under one scale."""
+PENALTY = 2_000.0
+"""Puts added tokens 100 and more below the others, and stays far from what 16 bits hold (65,504)."""
+NORMS = ("attn_norm", "ffn_norm")
+MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+NOWHERE = np.array([], np.intp)
+
+_quantise = lib._lib.ggml_quantize_chunk
+_quantise.restype = ctypes.c_size_t
+_quantise.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p]
+
+
+def row_bytes(kind: Type, columns: int) -> int:
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    return columns // block * size
+
+
+def quantise(rows: np.ndarray, kind: Type) -> np.ndarray:
+    """float32 (rows, columns) as llama.cpp quantises it: uint8 (rows, bytes of a row)."""
+    count, columns = rows.shape
+    out = np.empty((count, row_bytes(kind, columns)), np.uint8)
+    _quantise(kind, rows.ctypes.data, out.ctypes.data, 0, count, columns, None)
+    return out
+
+
+def type_of(name: str, columns: int, layers: int, chosen: str) -> Type:
+    """What llama.cpp makes of a matrix in a file of the chosen type; for Q4_K_M see its llama-quant.cpp."""
+    if chosen != "Q4_K_M":
+        return Type[chosen]
+    large = name == "output"
+    if name.endswith(("attn_v", "ffn_down")):
+        layer, eighth = int(name.split(".")[1]), layers // 8
+        large = layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
+    if columns % BLOCK:
+        return Type.Q8_0 if large else Type.Q5_0
+    return Type.Q6_K if large else Type.Q4_K
+
+
+class Source:
+    """A GGUF file of the plain llama architecture. Raises SystemExit for any other."""
+
+    def __init__(self, path: Path) -> None:
+        reader = gguf.GGUFReader(path)
+        self.fields = reader.fields
+        self._tensors = {tensor.name.removesuffix(".weight"): tensor for tensor in reader.tensors}
+        if self.field("general.architecture") != "llama":
+            raise SystemExit(f"{path.name} is not of the llama architecture")
+        heads, width = self.field("llama.attention.head_count"), self.field("llama.embedding_length")
+        self.shape = Shape(
+            layers=self.field("llama.block_count"),
+            width=width,
+            heads=heads,
+            kv_heads=self.field("llama.attention.head_count_kv", heads),
+            head_size=self.field("llama.attention.key_length", width // heads),
+            feed_forward=self.field("llama.feed_forward_length"),
+            vocab=len(self.field("tokenizer.ggml.tokens")),
+        )
+        self.epsilon = self.field("llama.attention.layer_norm_rms_epsilon")
+        known = {f"blk.{i}.{part}" for i in range(self.shape.layers) for part in NORMS + MATRICES}
+        if others := self._tensors.keys() - known - {"token_embd", "output_norm", "output"}:
+            raise SystemExit(f"{path.name}: nothing is known of {', '.join(sorted(others))}")
+
+    def field(self, name: str, default: object = None) -> Any:
+        return self.fields[name].contents() if name in self.fields else default
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def tensor(self, name: str) -> np.ndarray:
+        """float32 (outputs, inputs), or (width,) of a norm"""
+        found = self._tensors["token_embd" if name == "output" and name not in self else name]
+        return gguf.quants.dequantize(found.data, found.tensor_type)
+
+
+class Noise:
+    """Random weights: as numbers, and as quantised rows that are made once and used again."""
+
+    SIZE = 1 << 22
+
+    def __init__(self, seed: int = 0) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._normal = self._rng.standard_normal(self.SIZE, np.float32)
+        self._pools: dict[object, np.ndarray] = {}
+
+    def rows(self, count: int, columns: int, zero: np.ndarray) -> np.ndarray:
+        """float32 (count, columns), with zeros in some columns"""
+        start = self._rng.integers(self.SIZE // 2)
+        rows = np.resize(self._normal[start:], (count, columns)) / np.float32(math.sqrt(columns))
+        rows[:, zero] = 0
+        return rows
+
+    def write(self, file: BinaryIO, count: int, matrix: Matrix) -> None:
+        """Rows of a matrix that the source knows nothing of."""
+        key = (matrix.type, matrix.columns, matrix.zero.tobytes(), matrix.last)
+        if key not in self._pools:
+            rows = self.rows(max(2, self.SIZE // matrix.columns), matrix.columns, matrix.zero)
+            if matrix.last is not None:
+                rows[:, -1] = matrix.last
+            self._pools[key] = quantise(rows, matrix.type)
+        pool = self._pools[key]
+        while count:
+            start = int(self._rng.integers(len(pool) // 2))
+            piece = pool[start : start + count]
+            file.write(piece.data)
+            count -= len(piece)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Matrix:
+    """A weight matrix of the result; to GGUFWriter, an array.
+
+    values: makes the source's, float32 (len(rows_at), len(columns_at)), which go to these rows (ascending) and columns.
+    zero: columns where the random weights are zero, in all rows. last: what random rows have in the last column.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    type: Type
+    noise: Noise
+    values: Callable[[], np.ndarray]
+    rows_at: np.ndarray
+    columns_at: np.ndarray
+    zero: np.ndarray
+    last: float | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * row_bytes(self.type, self.columns)
+
+    def tofile(self, file: BinaryIO) -> None:
+        written = 0
+        if self.rows_at.size:
+            rows = self.noise.rows(len(self.rows_at), self.columns, self.zero)
+            rows[:, self.columns_at] = self.values()
+            breaks = np.flatnonzero(np.diff(self.rows_at) != 1) + 1
+            runs = zip(np.split(self.rows_at, breaks), np.split(quantise(rows, self.type), breaks), strict=True)
+            for places, run in runs:
+                self.noise.write(file, int(places[0]) - written, self)
+                file.write(run.data)
+                written = int(places[-1]) + 1
+        self.noise.write(file, self.rows - written, self)
+
+
+class Inflation:
+    """The tensors of a source in another shape, one after another. Raises SystemExit if it does not fit into that."""
+
+    def __init__(self, source: Source, shape: Shape, chosen: str) -> None:
+        small = source.shape
+        fits = all(getattr(shape, field.name) >= getattr(small, field.name) for field in fields(Shape))
+        fits = fits and shape.group >= small.group and not shape.head_size % small.head_size
+        if not fits or shape.heads % shape.kv_heads:
+            raise SystemExit(f"{small} does not fit into {shape}")
+        self.padded = shape.vocab > small.vocab
+        if self.padded and shape.width < small.width + BLOCK:
+            raise SystemExit(f"added tokens need a width of at least {small.width + BLOCK}")
+        self.source, self.shape, self._chosen, self._noise = source, shape, chosen, Noise()
+        self._rescaled = math.sqrt(small.width / shape.width)
+        self._constant = math.sqrt(source.epsilon * small.width / 2)
+        self.epsilon = source.epsilon * small.width / shape.width * (0.5 if self.padded else 1)
+
+    def norms(self) -> Iterator[tuple[str, np.ndarray]]:
+        """Names, and float32 (width,)"""
+        for name in ("output_norm", *(f"blk.{i}.{part}" for i in range(self.shape.layers) for part in NORMS)):
+            weights = np.ones(self.shape.width, np.float32)
+            if name in self.source:
+                weights[: self.source.shape.width] = self.source.tensor(name) * self._rescaled
+            if self.padded:
+                weights[-1] = PENALTY * self._rescaled / self._constant if name == "output_norm" else 0
+            yield name, weights
+
+    def matrices(self) -> Iterator[Matrix]:
+        vocab, width = self.shape.vocab, self.shape.width
+        tokens, stream = np.arange(self.source.shape.vocab), np.arange(self.source.shape.width)
+        edge = np.array([width - 1]) if self.padded else NOWHERE
+        used, spare = np.append(stream, edge), np.arange(len(stream), width)
+        yield self._matrix("token_embd", vocab, width, self._embedding, tokens, used, spare)
+        last = -1.0 if self.padded else None
+        yield self._matrix("output", vocab, width, partial(self._weights, "output"), tokens, stream, edge, last)
+        for layer in range(self.shape.layers):
+            yield from self._layer(layer)
+
+    def _matrix(self, name: str, rows: int, columns: int, *more: Any) -> Matrix:
+        return Matrix(name, rows, columns, type_of(name, columns, self.shape.layers, self._chosen), self._noise, *more)
+
+    def _embedding(self) -> np.ndarray:
+        found = self.source.tensor("token_embd")
+        return np.pad(found, ((0, 0), (0, int(self.padded))), constant_values=self._constant)
+
+    def _layer(self, layer: int) -> Iterator[Matrix]:
+        small, large = self.source.shape, self.shape
+        width, units = large.width, large.feed_forward
+        wide, kv_wide = large.heads * large.head_size, large.kv_heads * large.head_size
+        stream, used = np.arange(small.width), np.arange(small.feed_forward)
+        kv_heads = np.arange(kv_wide).reshape(large.kv_heads, large.head_size)[: small.kv_heads]
+        heads = np.arange(wide).reshape(large.kv_heads, large.group, large.head_size)[: small.kv_heads]
+        ours = heads[:, : small.group]
+        kept = slice(small.head_size)
+        pairs = np.arange(0, large.head_size, 2 * (large.head_size // small.head_size))
+        turned = np.stack((pairs, pairs + 1), 1).ravel()
+        # Rows and columns, where the source's are, and columns that must be zero in the other rows.
+        plan = {
+            "attn_q": (wide, width, ours[..., turned], stream, stream),
+            "attn_k": (kv_wide, width, kv_heads[:, turned], stream, NOWHERE),
+            "attn_v": (kv_wide, width, kv_heads[:, kept], stream, stream),
+            "attn_output": (width, wide, stream, ours[..., kept], heads[..., kept]),
+            "ffn_gate": (units, width, used, stream, NOWHERE),
+            "ffn_up": (units, width, used, stream, stream),
+            "ffn_down": (width, units, stream, used, used),
+        }
+        for part, (rows, columns, *places) in plan.items():
+            name = f"blk.{layer}.{part}"
+            rows_at, columns_at, zero = (place.ravel() for place in places)
+            if name not in self.source:
+                rows_at, zero = NOWHERE, zero if part in ("attn_v", "ffn_up") else NOWHERE
+            yield self._matrix(name, rows, columns, partial(self._weights, name), rows_at, columns_at, zero)
+
+    def _weights(self, name: str) -> np.ndarray:
+        scale = math.sqrt(self.shape.head_size / self.source.shape.head_size) if name.endswith("attn_q") else 1
+        return self.source.tensor(name) * np.float32(scale)
+
+
+def write(source: Source, out: Path, shape: Shape, chosen: str) -> tuple[int, int]:
+    """Write a source in another shape and type, a few rows at a time. Returns how many weights, how many bytes."""
+    inflation = Inflation(source, shape, chosen)
+    writer = gguf.GGUFWriter(out, "llama")
+    tokens, types = source.field("tokenizer.ggml.tokens"), source.field("tokenizer.ggml.token_type")
+    added = [f"[PAD{i}]" for i in range(len(tokens), shape.vocab)]
+    values = {name: field.contents() for name, field in source.fields.items() if not name.startswith("GGUF.")} | {
+        "general.name": out.stem,
+        "general.file_type": int(FILE_TYPES[chosen]),
+        "general.quantization_version": gguf.GGML_QUANT_VERSION,
+        "llama.block_count": shape.layers,
+        "llama.embedding_length": shape.width,
+        "llama.feed_forward_length": shape.feed_forward,
+        "llama.attention.head_count": shape.heads,
+        "llama.attention.head_count_kv": shape.kv_heads,
+        "llama.attention.key_length": shape.head_size,
+        "llama.attention.value_length": shape.head_size,
+        "llama.attention.layer_norm_rms_epsilon": inflation.epsilon,
+        "llama.rope.dimension_count": shape.head_size,
+        "llama.vocab_size": shape.vocab,
+        "tokenizer.ggml.tokens": tokens + added,
+        "tokenizer.ggml.token_type": types + [int(gguf.TokenType.UNUSED)] * len(added),
+    }
+    del values["general.architecture"]  # the writer's own
+    for name, value in values.items():
+        kinds = source.fields[name].types if name in source.fields else [GGUFValueType.UINT32]
+        writer.add_key_value(name, value, kinds[0], kinds[-1] if len(kinds) > 1 else None)
+    norms, matrices = dict(inflation.norms()), list(inflation.matrices())
+    for name, norm in norms.items():
+        writer.add_tensor_info(f"{name}.weight", norm.shape, norm.dtype, norm.nbytes)
+    for matrix in matrices:
+        size = (matrix.rows, matrix.columns)
+        writer.add_tensor_info(f"{matrix.name}.weight", size, np.dtype(np.float32), matrix.nbytes, matrix.type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for tensor in (*norms.values(), *matrices):
+        writer.write_tensor_data(tensor)
+    writer.close()
+    return sum(matrix.rows * matrix.columns for matrix in matrices), out.stat().st_size
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("source", type=Path, metavar="SRC")
+    options.add_argument("out", type=Path, metavar="OUT")
+    options.add_argument("--like", choices=LIKE, help="the shape of a real model; else the source's own")
+    options.add_argument("--type", choices=FILE_TYPES, default="Q8_0")
+    for field in fields(Shape):
+        options.add_argument(f"--{field.name.replace('_', '-')}", type=int, metavar="N")
+    options.add_argument("--verify", type=int, default=64, metavar="N", help="tokens to compare per prompt; 0: none")
+    options.add_argument("--threads", type=int, default=library.physical_cores(), help="to compare with")
+    chosen = options.parse_args()
+    if chosen.out.exists() and chosen.out.samefile(chosen.source):
+        options.error("OUT is SRC")
+    source = Source(chosen.source)
+    shape = LIKE[chosen.like] if chosen.like else source.shape
+    given = {field.name: getattr(chosen, field.name) for field in fields(Shape)}
+    shape = replace(shape, **{name: value for name, value in given.items() if value is not None})
+    started = perf_counter()
+    weights, size = write(source, chosen.out, shape, chosen.type)
+    print(f"{shape}\n{weights / 1e9:.3f} billion weights, {size / 1e9:.2f} GB in {perf_counter() - started:.1f} s")
+    if chosen.verify:
+        found = compare(chosen.source, chosen.out, chosen.verify, chosen.threads)
+        print(found)
+        if chosen.type != "Q4_K_M" and not found.same:
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""benchmarks/inflate.py: the inflated pair writes what the bundled one does, and the comparison would notice if not."""
+
+import functools
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specdec_cli.decoding.report import Report
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import agreement
+import common
+import inflate
+
+TARGET, DRAFT = common.DEMO / "target.gguf", common.DEMO / "draft.gguf"
+SHAPES = {
+    TARGET: inflate.Shape(7, 640, 12, 6, 128, 1024, 4400),
+    DRAFT: inflate.Shape(3, 512, 8, 4, 64, 512, 4400),
+}
+PROMPTS = common.PROMPTS[:3]
+
+opened = functools.cache(inflate.Source)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def less_noise():
+    """Random numbers enough for so small models."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inflate.Noise, "SIZE", 1 << 18)
+        yield
+
+
+def inflated(folder, path, chosen="Q8_0", **changes):
+    out = folder / f"{path.stem}-{chosen}.gguf"
+    inflate.write(opened(path), out, replace(SHAPES[path], **changes), chosen)
+    return out
+
+
+def compared(source, result, tokens=16):
+    return agreement.compare(source, result, tokens, threads=1, prompts=PROMPTS)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("inflated")
+    return inflated(folder, TARGET), inflated(folder, DRAFT)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_the_same_tokens_but_for_near_ties(pair, at):
+    found = compared((TARGET, DRAFT)[at], pair[at])
+    assert found.same, str(found)
+    assert len(found.missed) <= 1 < found.tokens
+    assert found.below > 100
+
+
+def test_the_same_tokens_as_numbers_of_16_bits(tmp_path):
+    own = tmp_path / "own.gguf"
+    inflate.write(opened(DRAFT), own, opened(DRAFT).shape, "F16")
+    found = compared(own, inflated(tmp_path, DRAFT, "F16"))
+    assert found.same and found.apart < 0.1, str(found)
+    assert compared(DRAFT, own).same
+
+
+def test_in_its_own_shape_a_copy_is_the_source(tmp_path):
+    inflate.write(opened(DRAFT), tmp_path / "copy.gguf", opened(DRAFT).shape, "Q8_0")
+    assert compared(DRAFT, tmp_path / "copy.gguf", 4).apart == 0
+
+
+def test_with_four_bits_most_tokens_are_the_same(tmp_path):
+    found = compared(DRAFT, inflated(tmp_path, DRAFT, "Q4_K_M"))
+    assert len(found.missed) < found.tokens / 3
+    assert found.apart > 0.5 and found.below > 100
+
+
+def test_without_the_norms_scale_it_is_noticed(tmp_path, monkeypatch):
+    kept = inflate.Inflation.norms
+    scale = np.float32((128 / 512) ** 0.5)
+    monkeypatch.setattr(inflate.Inflation, "norms", lambda self: ((name, norm / scale) for name, norm in kept(self)))
+    assert not compared(DRAFT, inflated(tmp_path, DRAFT)).same
+
+
+def test_without_the_queries_scale_it_is_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(inflate.Inflation, "_weights", lambda self, name: self.source.tensor(name))
+    assert not compared(DRAFT, inflated(tmp_path, DRAFT)).same
+
+
+def test_where_zeros_are_missing_it_is_noticed(tmp_path, monkeypatch):
+    kept = inflate.Noise.rows
+    monkeypatch.setattr(inflate.Noise, "rows", lambda self, n, columns, zero: kept(self, n, columns, zero[:0]))
+    assert not compared(DRAFT, inflated(tmp_path, DRAFT)).same
+
+
+def test_added_tokens_in_the_running_are_noticed(tmp_path, monkeypatch):
+    monkeypatch.setattr(inflate, "PENALTY", 0.0)
+    assert not compared(DRAFT, inflated(tmp_path, DRAFT)).same
+
+
+def test_what_is_not_used_is_random(pair):
+    """An added layer: few zeros, numbers of a sane size, hardly a row twice."""
+    result = opened(pair[0])
+    for part in inflate.MATRICES:
+        weights = result.tensor(f"blk.6.{part}")
+        if part in ("attn_v", "ffn_up"):
+            assert not weights[:, :320].any()
+            weights = weights[:, 320:]
+        fan_in = 640 if part in ("attn_v", "ffn_up") else weights.shape[1]
+        assert weights.std() == pytest.approx(fan_in**-0.5, rel=0.02)
+        assert (weights == 0).mean() < 0.01
+        assert len({row.tobytes() for row in weights[:64]}) > 32
+
+
+def test_no_text_reaches_the_added_tokens(pair):
+    tokens = opened(pair[0]).field("tokenizer.ggml.tokens")
+    assert len(set(tokens)) == len(tokens) == 4400
+    with common.open_demo(target=str(pair[0]), drafter="none", threads=1) as session:
+        assert max(session.target.tokenize(f"{tokens[-1]} def f(x): return '{tokens[4096]}'")) < 4096
+
+
+def test_the_draft_is_accepted_as_often(pair):
+    rates = []
+    for target, draft in ((TARGET, DRAFT), pair):
+        settings = {"target": str(target), "draft": str(draft), "draft_tokens": 4, "max_tokens": 32, "threads": 1}
+        with common.open_demo(**settings) as session:
+            prompts = map(session.target.tokenize, PROMPTS)
+            reports = [Report.of(session.events(prompt, seed=0)) for prompt in prompts]
+        rates.append(sum(report.accepted for report in reports) / sum(report.drafted for report in reports))
+    assert rates[0] == pytest.approx(rates[1], abs=0.05)
+
+
+@pytest.mark.parametrize("change", [{"layers": 3}, {"kv_heads": 4}, {"head_size": 96}, {"heads": 13}, {"width": 512}])
+def test_what_does_not_fit_is_refused(tmp_path, change):
+    with pytest.raises(SystemExit, match=r"fit into|need a width"):
+        inflated(tmp_path, TARGET, **change)
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    command = ["inflate.py", DRAFT, tmp_path / "out.gguf", "--layers", 3, "--verify", 2, "--threads", 1]
+    monkeypatch.setattr(sys, "argv", [*map(str, command)])
+    inflate.main()
+    said = capsys.readouterr().out
+    assert "billion weights" in said and "18 of 18 tokens equal" in said
