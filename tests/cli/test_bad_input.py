@@ -221,7 +221,14 @@ def test_what_cannot_be_parsed_is_a_usage_error(flags):
 
 @pytest.mark.parametrize(
     "flags",
-    [["-k", "511"], ["-t", "600"], ["-td", "600"], ["-ngl", "-5"], ["-s", str(2**63 - 1)], ["--top-k", "9999"]],
+    [
+        ["-k", "511"],
+        ["-t", "600", "-k", "1"],
+        ["-td", "600", "-k", "1"],
+        ["-ngl", "-5"],
+        ["-s", str(2**63 - 1)],
+        ["--top-k", "9999"],
+    ],
 )
 def test_extreme_settings_run(flags):
     done = specdec("run", PROMPT, "-n", 2, "-q", *flags)
