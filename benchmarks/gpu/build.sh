@@ -47,9 +47,9 @@ print(next((h for p in sys.path for h in glob.glob(p + "/nvidia/*/include/cublas
       flags+=("-DCUDA_${name}_LIBRARY=$(find "$lib" -name "lib$name.so*" | sort | head -n 1)")
     done
   fi
-  if ! compgen -G "$top/lib*/stubs/libcuda.so" >/dev/null; then
-    driver=$({ ldconfig -p | sed -n 's/.*libcuda\.so.* => //p'; compgen -G '/usr/local/nvidia/lib64/libcuda.so*'; } |
-      sort | head -n 1)
+  if [ -z "$(find -L "$top" -path '*/stubs/libcuda.so' -print -quit)" ]; then
+    driver=$(ldconfig -p | sed -n 's/.*libcuda\.so.* => //p' | sort | head -n 1)
+    [ -n "$driver" ] || ! [ -d /usr/local/nvidia ] || driver=$(find /usr/local/nvidia -name 'libcuda.so*' -print -quit)
     # Without it memory comes from one pool less; a little slower in rare cases.
     if [ -n "$driver" ]; then flags+=("-DCUDA_cuda_driver_LIBRARY=$driver"); else flags+=(-DGGML_CUDA_NO_VMM=ON); fi
   fi

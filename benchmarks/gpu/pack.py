@@ -69,16 +69,16 @@ def without_missing(text: str, folder: str, kept: Iterable[str]) -> str:
 def slim(sdist: Path, archive: Path) -> None:
     """Write what is needed of a source package to a .tar.xz, without its top folder."""
     with tarfile.open(sdist) as source, tarfile.open(archive, "w:xz", preset=9) as slimmed:
-        members = {m.name.partition("/")[2]: m for m in source.getmembers() if m.isfile() or m.issym()}
+        members = {member.name.partition("/")[2]: member for member in source.getmembers() if member.isfile()}
         kept = sorted(path for path in members if is_kept(path))
         for path in kept:
-            member = members[path]
-            content = source.extractfile(member) if member.isfile() else None
+            content = source.extractfile(members[path])
             data = content.read() if content else b""
             if path.endswith("/CMakeLists.txt"):
                 data = without_missing(data.decode(), path.rpartition("/")[0], kept).encode()
-            member.name, member.size = path, len(data)
-            slimmed.addfile(member, io.BytesIO(data))
+            entry = tarfile.TarInfo(path)  # not the old one: its headers keep a long name of their own
+            entry.size, entry.mode, entry.mtime = len(data), members[path].mode, members[path].mtime
+            slimmed.addfile(entry, io.BytesIO(data))
 
 
 def normal(name: str) -> str:
