@@ -16,10 +16,11 @@ from typing import Any
 
 from best_static import FINALISTS, SWEPT, Result, match
 from peers import SpeculativeSimple, Static, Task, by_prompt, progress
-from server import LlamaServer, Servers
+from server import WARM_UP_TOKENS, LlamaServer, Servers
 from static_sweep import Speeds, finals
 
 from specdec_cli.cli.session import Session
+from specdec_cli.cli.settings import Settings
 
 N_MAX = (1, 2, 3, 4, 6, 8, 12, 16)
 P_MIN = (0.0, 0.5, 0.75, 0.9)
@@ -90,6 +91,7 @@ def matches(plan: Plan, servers: Servers, session: Session, simple: str, flags: 
                 continue
             if not plan.has_time():
                 return False
+            warm_up(session, tasks[0], settings)
             server = LlamaServer(servers, settings)
             final = finals(server, tasks, finalists(found["sweep"], name), plan.rounds)
             best = final.ranked()[0]
@@ -100,8 +102,15 @@ def matches(plan: Plan, servers: Servers, session: Session, simple: str, flags: 
                 results["llama-speculative-simple"] = Result(category, Speeds(peer), final, trials)
             found["cells"][name] = {"temp": temp, "category": category, "best": str(best), "against": told(results)}
             plan.keep(found)
-            progress(f"{name}: " + json.dumps(found["cells"][name]["against"]))
+            progress(f"{name}: " + ", ".join(f"{peer} {its['ratio']:.2f}" for peer, its in told(results).items()))
     return True
+
+
+def warm_up(session: Session, task: Task, settings: Settings) -> None:
+    """A short answer of each kind, thrown away: a GPU loads what it computes with when it is first used."""
+    for way in (settings, settings.alone()):
+        for _ in session.events(task.tokens, 1, settings=replace(way, max_tokens=WARM_UP_TOKENS)):
+            pass
 
 
 def told(results: Mapping[str, Result]) -> dict[str, dict[str, Any]]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -106,6 +107,7 @@ def measure_peers(options: argparse.Namespace) -> None:
     server, simple = (shutil.which(name) or "" for name in ("llama-server", "llama-speculative-simple"))
     if not server:
         raise SystemExit("llama-server is not on the path: source env.sh of the folder that build.sh made")
+    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # else a tool that is a process an answer loads as it goes
     began = monotonic()
     models = {"target": options.target, "draft": options.draft}
     with open_demo(threads=options.threads, max_tokens=options.tokens, **models) as session:

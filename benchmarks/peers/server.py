@@ -23,6 +23,8 @@ from specdec_cli.cli.settings import Settings
 START_S = 120.0
 """Longer than any model takes to load from memory."""
 ANSWER_S = 300.0
+WARM_UP_TOKENS = 16
+"""Of a server's first answer, which is thrown away."""
 
 
 class Servers:
@@ -67,6 +69,7 @@ class _Server:
             free.bind(("127.0.0.1", 0))
             self._port = free.getsockname()[1]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
+        self._is_warm = False
         command = [*command, "--host", "127.0.0.1", "--port", str(self._port)]
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
         deadline = monotonic() + START_S
@@ -93,6 +96,9 @@ class _Server:
 
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to a completion request."""
+        if not self._is_warm:
+            self._is_warm = True
+            self.complete({**body, "n_predict": WARM_UP_TOKENS})
         status, content = self._request("POST", "/completion", body)
         if status != 200:
             raise SystemExit(f"llama-server answers {status}: {content.decode(errors='replace')}\n{self.log()}")
