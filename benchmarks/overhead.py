@@ -50,8 +50,9 @@ PARTS = ("draft", "verify", "sample", "rest")
 
 def one_run(session: Session, prompt: list[int], settings: Settings) -> dict[str, float] | None:
     """Microseconds per step of one answer, by part, and their share; None if it was too short to tell."""
+    events = session.events(prompt, seed=1, settings=settings)  # the first for `auto` times passes
     before = session.forward_s
-    report = Report.of(session.events(prompt, seed=1, settings=settings))
+    report = Report.of(events)
     target_s, draft_s = (now - then for now, then in zip(session.forward_s, before, strict=True))
     if report.steps < 10:
         return None

@@ -16,6 +16,8 @@ folder=$(cd "${1:-$repo/build/gpu}" && pwd)
 carry=${CARRY:-$here/carry}
 accel=${ACCEL:-cuda}
 python=$(command -v "${PYTHON:-python3}") || { echo "no ${PYTHON:-python3} here" >&2; exit 1; }
+PATH=$(dirname "$python"):$PATH # cmake and ninja may be Python's packages
+command -v cmake >/dev/null || { echo "no cmake here" >&2; exit 1; }
 jobs=${JOBS:-$(nproc)}
 read -ra peers <<<"${PEERS-llama-speculative-simple llama-server}"
 archive=$carry/llama.tar.xz
@@ -36,7 +38,7 @@ cuda_flags() {
   [ -x "$nvcc" ] || { echo "no nvcc here: install CUDA's toolkit, set CUDACXX, or build with ACCEL=cpu" >&2; exit 1; }
   top=$(cd "$("$nvcc" --dryrun none.cu 2>&1 | sed -n 's/^#\$ TOP=//p')" && pwd -P)
   flags+=(-DGGML_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCH:-90}" -DGGML_CUDA_NCCL=OFF
-    "-DCMAKE_CUDA_COMPILER=$top/bin/nvcc" "-DCUDAToolkit_ROOT=$top")
+    "-DCMAKE_CUDA_COMPILER=$top/bin/nvcc" "-DCUDAToolkit_ROOT=$top" "-DCMAKE_BUILD_RPATH=$top/lib64;$top/lib")
   if [ ! -e "$top/include/cublas_v2.h" ]; then
     header=$("$python" -c 'import glob, sys
 print(next((h for p in sys.path for h in glob.glob(p + "/nvidia/*/include/cublas_v2.h")), ""))')

@@ -144,7 +144,10 @@ def compare_table(data: Data) -> str:
 def _cell(one: Data) -> str:
     speed = f"{one['tokens_per_s']:,.0f}/s"
     found = one["speedup"]
-    return f"{found['mean']:.2f}x ({found['low']:.2f} to {found['high']:.2f}), {speed}" if found else speed
+    if not found:
+        return speed
+    interval = "" if found["low"] is None else f" ({found['low']:.2f} to {found['high']:.2f})"  # too few prompts
+    return f"{found['mean']:.2f}x{interval}, {speed}"
 
 
 def _counted(counts: Mapping[str, int]) -> str:
