@@ -15,7 +15,7 @@ import against
 import curves
 import report
 import waits
-from common import open_demo
+from common import DEMO, open_demo
 from peers import Static
 
 from specdec_cli.decoding.types import Prefill, Step
@@ -48,6 +48,27 @@ def test_the_curves_become_a_file_for_profiles(tmp_path, monkeypatch):
     assert found.costs.draft.points == pytest.approx({1: 0.001, 2: 0.0011, 512: 0.01})
     assert "other_ms: 0.12\n" in text
     assert "other_ms" not in curves.hardware_yaml(CURVES, "a card", "a card")
+
+
+def test_every_size_is_timed_with_and_without_flash_attention_at_every_context(monkeypatch):
+    filled = []
+
+    class Context(curves.LlamaContext):
+        def rewind(self, length):
+            filled.append(length)
+            super().rewind(length)
+
+    monkeypatch.setattr(curves, "LlamaContext", Context)
+    found = list(curves.measure({"draft": str(DEMO / "draft.gguf")}, (16, 32), threads=1, seconds=0.0, longest=3))
+    assert [(one["context"], one["flash_attention"]) for one in found] == [
+        (16, True),
+        (16, False),
+        (32, True),
+        (32, False),
+    ]
+    assert all(set(one["least_ms"]) == {"1", "2", "3", "128", "512"} for one in found)
+    assert all(one["laps"] == {"1": 1, "2": 1, "3": 1, "128": 1, "512": 1} for one in found)
+    assert set(filled) == {0, 16, 32}
 
 
 def test_flash_attention_is_switched_for_contexts_made_meanwhile():
