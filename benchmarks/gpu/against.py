@@ -46,7 +46,9 @@ class Plan:
         return found
 
     def keep(self, found: Mapping[str, Any]) -> None:
-        self.out.write_text(json.dumps(found, indent=1) + "\n")
+        partial = self.out.with_suffix(".partial")
+        partial.write_text(json.dumps(found, indent=1) + "\n")
+        partial.replace(self.out)
 
 
 def cell(temp: float, category: str) -> str:
@@ -57,20 +59,21 @@ def sweep(plan: Plan, servers: Servers, session: Session, grid: Sequence[Static]
     """Ask each setting what was not asked yet; whether all are through."""
     found = plan.load()
     for static in grid:
-        if str(static) in found["sweep"]:
-            continue
-        if not plan.has_time():
+        kept = found["sweep"].setdefault(
+            str(static), {"n_max": static.n_max, "p_min": static.p_min, "tokens_per_s": {}}
+        )
+        speeds: dict[str, float] = kept["tokens_per_s"]
+        missing = [(t, name) for t in plan.temps for name in plan.tasks if cell(t, name) not in speeds]
+        if missing and not plan.has_time():
             return False
-        speeds: dict[str, float] = {}
-        for temp in plan.temps:
+        for temp, category in missing:
             peer = LlamaServer(servers, replace(session.settings, temp=temp))
-            for category, tasks in plan.tasks.items():
-                answers = [(task.id, peer.answer(task, static, 1)) for task in tasks[:SWEPT]]
-                counted = by_prompt((name, answer.tokens_per_s) for name, answer in answers if answer.counts)
-                speeds[cell(temp, category)] = sum(counted) / len(counted) if counted else 0.0
-        found["sweep"][str(static)] = {"n_max": static.n_max, "p_min": static.p_min, "tokens_per_s": speeds}
-        plan.keep(found)
-        progress(f"{static}: " + ", ".join(f"{name} {speed:,.0f}" for name, speed in speeds.items()))
+            answers = [(task.id, peer.answer(task, static, 1)) for task in plan.tasks[category][:SWEPT]]
+            counted = by_prompt((name, answer.tokens_per_s) for name, answer in answers if answer.counts)
+            speeds[cell(temp, category)] = sum(counted) / len(counted) if counted else 0.0
+        if missing:
+            plan.keep(found)
+            progress(f"{static}: " + ", ".join(f"{name} {speed:,.0f}" for name, speed in speeds.items()))
     return True
 
 

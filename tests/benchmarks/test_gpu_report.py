@@ -4,6 +4,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,8 +17,9 @@ import curves
 import report
 import waits
 from common import DEMO, open_demo
-from peers import Static
+from peers import Static, Task
 
+from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding.types import Prefill, Step
 from specdec_cli.models import hardware
 
@@ -164,3 +166,38 @@ def test_the_finals_get_the_fastest_settings_of_the_cell():
     }
     assert [static.n_max for static in against.finalists(swept, "0 a")] == [2, 8, 4]
     assert len(set(against.GRID)) == len(against.GRID)
+
+
+class Session:
+    settings = Settings(max_tokens=8)
+
+
+class Servers:
+    """Answers in the place of llama-server: a setting is as fast as its n_max says."""
+
+    def __init__(self):
+        self.asked = []
+
+    def at(self, static):
+        self.asked.append(static.n_max)
+        timings = {"predicted_n": 32, "predicted_per_second": 100.0 * static.n_max}
+        return SimpleNamespace(complete=lambda body: {"tokens_evaluated": len(body["prompt"]), "timings": timings})
+
+
+def test_a_sweep_goes_on_where_time_ran_out(tmp_path):
+    tasks = {"a": [Task("a1", "a", "x", (1, 2))], "b": [Task("b1", "b", "y", (3,))]}
+    grid = [Static(1), Static(2), Static(4)]
+    servers, time_left = Servers(), iter([True, False])
+
+    def plan(temps, has_time):
+        return against.Plan(tmp_path / "peers.json", temps, tasks, 1, has_time)
+
+    assert not against.sweep(plan([0.0], lambda: next(time_left)), servers, Session, grid)
+    assert servers.asked == [1, 1]
+    assert against.sweep(plan([0.0], lambda: True), servers, Session, grid)
+    assert servers.asked == [1, 1, 2, 2, 4, 4]
+    assert against.sweep(plan([0.0, 0.8], lambda: True), servers, Session, grid)
+    found = plan([0.0], lambda: True).load()
+    assert len(servers.asked) == 12
+    assert found["sweep"]["n_max 4, p_min 0"]["tokens_per_s"] == {"0 a": 400, "0 b": 400, "0.8 a": 400, "0.8 b": 400}
+    assert against.finalists(found["sweep"], "0.8 b") == [Static(4), Static(2), Static(1)]
