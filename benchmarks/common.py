@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import platform
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from specdec_cli.cli.pair import check_pair
@@ -30,12 +32,18 @@ PROMPTS = [
 ]
 
 
-def open_demo(**changes: object) -> Session:
-    """The bundled pair with a context of 1024 tokens."""
+def add_models(parser: argparse.ArgumentParser) -> None:
+    """The options that name another pair than the bundled one."""
+    parser.add_argument("--target", default=str(DEMO / "target.gguf"), help="instead of the bundled one")
+    parser.add_argument("--draft", default=str(DEMO / "draft.gguf"), help="instead of the bundled one")
+
+
+def open_demo(ways: Sequence[Mapping[str, object]] = (), **changes: object) -> Session:
+    """The bundled pair, or the one in `changes`, with a context of 1024 tokens and room for all ways to run it."""
     chosen = {"target": str(DEMO / "target.gguf"), "draft": str(DEMO / "draft.gguf"), "ctx": N_CTX, **changes}
     settings = Settings(**{"max_tokens": 128, **chosen})  # type: ignore[arg-type]
     session = Session(check_pair(settings), settings, Interrupt())
-    session.open_contexts(1)
+    session.open_contexts(1, [replace(settings, **way) for way in ways])  # type: ignore[arg-type]
     return session
 
 

@@ -1,19 +1,26 @@
 """Seconds per step outside llama_decode, by part; and the cost of sampling rows of a 150k-token vocabulary.
 
     python benchmarks/overhead.py [--threads N] [--repeat N]
+    python benchmarks/overhead.py --target T.gguf --draft D.gguf --steps-only --out FILE.json
 
-Settings are interleaved per prompt; figures are medians over prompts and repeats, with quartiles.
+Settings are interleaved per prompt; figures are medians over prompts and repeats, with quartiles. The share is that
+of the time from an answer's first token to its last.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
-from common import DEMO, PROMPTS, machine, median_and_spread, open_demo
+from common import DEMO, PROMPTS, add_models, machine, median_and_spread, open_demo
 
 from specdec_cli.cli.session import Session
+from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding import simulation
 from specdec_cli.decoding.accept import rejection
 from specdec_cli.decoding.calibration import Calibration
@@ -24,7 +31,7 @@ from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Draft
 from specdec_cli.models import hardware, recordings
 
-ARMS = [
+ARMS: list[tuple[str, dict[str, Any]]] = [
     ("target alone, greedy", {"drafter": "none"}),
     ("k=1, greedy", {"draft_tokens": 1}),
     ("k=3, greedy", {"draft_tokens": 3}),
@@ -33,14 +40,19 @@ ARMS = [
     ("target alone, temp 0.8", {"drafter": "none", "temp": 0.8}),
     ("k=1, temp 0.8", {"draft_tokens": 1, "temp": 0.8}),
     ("k=3, temp 0.8", {"draft_tokens": 3, "temp": 0.8}),
+    ("k=auto, temp 0.8", {"draft_tokens": "auto", "temp": 0.8}),
     ("k=3, temp 0.8, match", {"draft_tokens": 3, "temp": 0.8, "accept": "match"}),
 ]
 
 
-def one_run(session: Session, prompt: list[int]) -> dict[str, float] | None:
-    """Microseconds per step of one answer, by part; None if it was too short to tell."""
+PARTS = ("draft", "verify", "sample", "rest")
+
+
+def one_run(session: Session, prompt: list[int], settings: Settings) -> dict[str, float] | None:
+    """Microseconds per step of one answer, by part, and their share; None if it was too short to tell."""
+    events = session.events(prompt, seed=1, settings=settings)  # the first for `auto` times passes
     before = session.forward_s
-    report = Report.of(session.events(prompt, seed=1))
+    report = Report.of(events)
     target_s, draft_s = (now - then for now, then in zip(session.forward_s, before, strict=True))
     if report.steps < 10:
         return None
@@ -52,30 +64,38 @@ def one_run(session: Session, prompt: list[int]) -> dict[str, float] | None:
         "rest": report.overhead_s,
     }
     parts["total"] = sum(parts.values())
-    return {name: seconds / report.steps * 1e6 for name, seconds in parts.items()}
+    found = {name: seconds / report.steps * 1e6 for name, seconds in parts.items()}
+    return {**found, "share": parts["total"] / report.decode_s}
 
 
-def steps_table(threads: int, repeat: int) -> None:
-    """The table of microseconds per step."""
-    sessions = [open_demo(threads=threads, **settings) for _, settings in ARMS]
+def steps_table(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Print the table of microseconds per step; returns it too."""
     results: list[list[dict[str, float]]] = [[] for _ in ARMS]
-    for i in range(repeat):
-        for text in PROMPTS:
-            order = list(enumerate(sessions))
-            for at, session in order if i % 2 == 0 else reversed(order):
-                found = one_run(session, session.target.tokenize(text))
-                if found:
-                    results[at].append(found)
-    print("| setting | draft | verify | sample | rest | total us a step (quartiles) |")
-    print("|---|---|---|---|---|---|")
-    for (name, _), runs in zip(ARMS, results, strict=True):
-        cells = [
-            f"{median_and_spread(run[part] for run in runs)[0]:.1f}" for part in ("draft", "verify", "sample", "rest")
-        ]
+    models = {"target": options.target, "draft": options.draft}
+    deadline = perf_counter() + options.seconds
+    with open_demo([way for _, way in ARMS], threads=options.threads, **models) as session:
+        for i in range(options.repeat):
+            for text in PROMPTS:
+                if perf_counter() > deadline and any(results):
+                    break
+                order = list(enumerate(ARMS))
+                for at, (_, way) in order if i % 2 == 0 else reversed(order):
+                    settings = replace(session.settings, **way)
+                    found = one_run(session, session.target.tokenize(text), settings)
+                    if found:
+                        results[at].append(found)
+    print("| setting | draft | verify | sample | rest | total us a step (quartiles) | share |")
+    print("|---|---|---|---|---|---|---|")
+    rows = []
+    for (name, way), runs in zip(ARMS, results, strict=True):
+        if not runs:
+            continue
         middle, low, high = median_and_spread(run["total"] for run in runs)
-        print(f"| {name} | {' | '.join(cells)} | {middle:.1f} ({low:.1f} to {high:.1f}) |")
-    for session in sessions:
-        session.close()
+        medians = {part: median_and_spread(run[part] for run in runs)[0] for part in (*PARTS, "share")}
+        cells = " | ".join(f"{medians[part]:.1f}" for part in PARTS)
+        print(f"| {name} | {cells} | {middle:.1f} ({low:.1f} to {high:.1f}) | {medians['share']:.1%} |")
+        rows.append({"setting": name, "sampled": "temp" in way, **medians, "total": [middle, low, high]})
+    return rows
 
 
 def big_vocabulary(n_vocab: int = 151_936, rows: int = 300) -> None:
@@ -151,8 +171,15 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further prompt after that")
+    add_models(parser)
+    parser.add_argument("--steps-only", action="store_true", help="not the tables that need no models")
+    parser.add_argument("--out", type=Path, metavar="FILE.json", help="also write the first table to this file")
     options = parser.parse_args()
     print(machine(), f"{options.threads} threads\n")
-    steps_table(options.threads, options.repeat)
-    big_vocabulary()
-    policy_table()
+    rows = steps_table(options)
+    if options.out:
+        options.out.write_text(json.dumps({"machine": machine(), "threads": options.threads, "steps": rows}, indent=1))
+    if not options.steps_only:
+        big_vocabulary()
+        policy_table()

@@ -158,7 +158,13 @@ def main() -> None:
     options = made.parse_args()
     print(heading(options))
     measured = []
-    with open_demo(draft_tokens=options.draft_tokens, threads=options.threads, max_tokens=options.tokens) as session:
+    with open_demo(
+        target=options.target,
+        draft=options.draft,
+        draft_tokens=options.draft_tokens,
+        threads=options.threads,
+        max_tokens=options.tokens,
+    ) as session:
         tasks = tasks_of(options, session)
         for temp in options.temp:
             peer = SpeculativeSimple(options.binary, replace(session.settings, temp=temp), tuple(options.peer_flags))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from common import machine, median_and_spread
+from common import add_models, machine, median_and_spread
 
 from specdec_cli.cli.session import Session
 from specdec_cli.cli.settings import Settings
@@ -126,6 +126,7 @@ def specdec(session: Session, task: Task, settings: Settings | None = None, seed
 def parser(description: str | None, repeat: int = 2) -> argparse.ArgumentParser:
     """The options that every comparison over a suite has."""
     made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_models(made)
     made.add_argument("--threads", type=int, default=2)
     made.add_argument("--tokens", type=int, default=128, help="of an answer, at most")
     made.add_argument("--repeat", type=int, default=repeat, help="rounds over the prompts")

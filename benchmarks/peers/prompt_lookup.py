@@ -121,7 +121,13 @@ def main() -> None:
     rounds: list[Round] = []
     with ExitStack() as stack:
         session = stack.enter_context(
-            open_demo(draft_tokens=options.draft_tokens, threads=options.threads, max_tokens=options.tokens)
+            open_demo(
+                target=options.target,
+                draft=options.draft,
+                draft_tokens=options.draft_tokens,
+                threads=options.threads,
+                max_tokens=options.tokens,
+            )
         )
         settings = session.settings
         arms: dict[str, Callable[[Task], Answer]] = {

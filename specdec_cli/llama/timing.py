@@ -18,21 +18,41 @@ def pass_seconds(
     budget_s: float,
     needed_rounds: int = 1,
 ) -> dict[int, float]:
-    """Seconds of a pass over n tokens for each n of `sizes`, the most wanted first; 1 is among them.
-
-    The first `needed` sizes are timed `needed_rounds` times whatever it takes, the others as long as the budget lasts;
-    then again from the first, some rounds. Every row of logits is read, if the context has room for so
-    many. text: what to read, repeated as need be; real text, for the sake of the experts that it wakes. Some of it is
-    in the cache before each pass, where the cache can be rewound; at the end it is empty.
-
-    llama.cpp plans a pass anew when its size changes: single tokens are timed one after the other, as they come where
-    nothing is drafted, and others after a pass of another size, as they come where drafts are long and short.
+    """Seconds of a pass over n tokens for each n of `sizes`, as `pass_laps` times them.
 
     The shortest lap of each size counts, for other processes only ever add to it; and no pass is said to take longer
     than a larger one, for it could be filled up to that.
     """
+    laps = pass_laps(context, text, sizes, needed, budget_s, needed_rounds, min(len(text), _FILL))
+    found: dict[int, float] = {}
+    least = float("inf")
+    for size in sorted(laps, reverse=True):
+        least = min(least, *laps[size])
+        found[size] = least
+    return dict(sorted(found.items()))
+
+
+def pass_laps(
+    context: LlamaContext,
+    text: Sequence[int],
+    sizes: Sequence[int],
+    needed: int,
+    budget_s: float,
+    needed_rounds: int = 1,
+    fill: int = _FILL,
+) -> dict[int, list[float]]:
+    """Seconds of each of several passes over n tokens, for each n of `sizes`, the most wanted first; 1 is among them.
+
+    The first `needed` sizes are timed `needed_rounds` times whatever it takes, the others as long as the budget lasts;
+    then again from the first, some rounds. Every row of logits is read, if the context has room for so many.
+    text: what to read, repeated as need be; real text, for the sake of the experts that it wakes. `fill` tokens of it
+    are in the cache before each pass, where the cache can be rewound; at the end it is empty.
+
+    llama.cpp plans a pass anew when its size changes: single tokens are timed one after the other, as they come where
+    nothing is drafted, and others after a pass of another size, as they come where drafts are long and short.
+    """
     sizes = [size for size in sizes if size <= context.n_ctx]
-    fill = min(len(text), _FILL, context.n_ctx - max(sizes)) if context.rewinds else 0
+    fill = min(fill, context.n_ctx - max(sizes)) if context.rewinds else 0
     tokens = [text[i % len(text)] for i in range(fill + max(sizes))]
     laps: dict[int, list[float]] = {size: [] for size in sizes}
     context.rewind(0)
@@ -48,9 +68,4 @@ def pass_seconds(
                     lap = perf_counter() - before
                 laps[size].append(lap)
     context.rewind(0)
-    found: dict[int, float] = {}
-    least = float("inf")
-    for size in sorted((size for size in sizes if laps[size]), reverse=True):
-        least = min(least, *laps[size])
-        found[size] = least
-    return dict(sorted(found.items()))
+    return {size: found for size, found in laps.items() if found}

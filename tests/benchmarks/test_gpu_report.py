@@ -1,0 +1,203 @@
+"""benchmarks/gpu: curves as a file for profiles/hardware, parts of a step, the report against its bars."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "peers"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "gpu"))
+
+import against
+import curves
+import report
+import waits
+from common import DEMO, open_demo
+from peers import Static, Task
+
+from specdec_cli.cli.settings import Settings
+from specdec_cli.decoding.types import Prefill, Step
+from specdec_cli.models import hardware
+
+
+def a_curve(model, context, on, ms):
+    return {"model": model, "context": context, "flash_attention": on, **curves.summary(ms)}
+
+
+CURVES = [
+    a_curve("target", 16384, True, {1: [0.009], 2: [0.009]}),
+    a_curve("target", 256, False, {1: [0.001], 2: [0.001]}),
+    a_curve("target", 256, True, {1: [0.006, 0.005], 2: [0.0055], 8: [0.0081], 9: [0.0079, 0.02], 11: [0.009]}),
+    a_curve("draft", 256, True, {1: [0.001, 0.0012], 2: [0.0011], 512: [0.01]}),
+]
+
+
+def test_the_curves_become_a_file_for_profiles(tmp_path, monkeypatch):
+    """The shortest laps at the shortest context, with flash attention; none longer than a larger pass's."""
+    text = curves.hardware_yaml(CURVES, "a card; big with small as draft", "a card; a CPU, 16 cores", 0.123)
+    folder = tmp_path / "hardware"
+    folder.mkdir()
+    (folder / "card.yaml").write_text(text)
+    monkeypatch.setattr(hardware, "config_dir", lambda: tmp_path)
+    found = hardware.load("card")
+    assert (found.basis, found.description) == ("measured", "a card; big with small as draft")
+    assert "256 tokens in the cache" in found.source and "1 to 2 laps" in found.source
+    assert found.costs.verify.points == pytest.approx({1: 0.005, 2: 0.0055, 8: 0.0079, 9: 0.0079})
+    assert found.costs.draft.points == pytest.approx({1: 0.001, 2: 0.0011, 512: 0.01})
+    assert "other_ms: 0.12\n" in text
+    assert "other_ms" not in curves.hardware_yaml(CURVES, "a card", "a card")
+
+
+def test_every_size_is_timed_with_and_without_flash_attention_at_every_context(monkeypatch):
+    filled = []
+
+    class Context(curves.LlamaContext):
+        def rewind(self, length):
+            filled.append(length)
+            super().rewind(length)
+
+    monkeypatch.setattr(curves, "LlamaContext", Context)
+    found = list(curves.measure({"draft": str(DEMO / "draft.gguf")}, (16, 32), threads=1, seconds=0.0, longest=3))
+    assert [(one["context"], one["flash_attention"]) for one in found] == [
+        (16, True),
+        (16, False),
+        (32, True),
+        (32, False),
+    ]
+    assert all(set(one["least_ms"]) == {"1", "2", "3", "128", "512"} for one in found)
+    assert all(one["laps"] == {"1": 1, "2": 1, "3": 1, "128": 1, "512": 1} for one in found)
+    assert set(filled) == {0, 16, 32}
+
+
+def test_flash_attention_is_switched_for_contexts_made_meanwhile():
+    default = curves.lib.llama_context_default_params().flash_attn_type
+    for on, kind in ((True, 1), (False, 0)):
+        with curves.flash_attention(on):
+            assert curves.lib.llama_context_default_params().flash_attn_type == kind
+    assert curves.lib.llama_context_default_params().flash_attn_type == default
+
+
+def test_the_parts_of_a_step_add_up_to_its_time(monkeypatch):
+    """From the first token to the end, without the draft model's reading of the prompt."""
+    ways = [waits.WAYS["k=4"], waits.WAYS["k=8, tree=4"]]
+    with open_demo(ways, threads=1, max_tokens=40) as session:
+        prompt, events = session.target.tokenize("def median(values):\n"), session.events
+        for way in ways:
+            seen = []
+            monkeypatch.setattr(
+                session, "events", lambda *a, seen=seen, **k: (seen.append(e) or e for e in events(*a, **k))
+            )
+            parts = waits.one_answer(session, prompt, replace(session.settings, **way))
+            steps = [event for event in seen if isinstance(event, Step)]
+            reading = sum(event.seconds for event in seen if isinstance(event, Prefill) and event.model == "draft")
+            assert parts is not None and tuple(parts) == waits.PARTS
+            assert all(seconds >= 0 for seconds in parts.values()), parts
+            assert sum(parts.values()) * (len(steps) - 1) == pytest.approx(seen[-1].at - steps[0].at - reading)
+            for role in ("target", "draft"):
+                assert all(parts[f"{role}: {part}"] > 0 for part in waits.PASS_PARTS if part != "drop")
+
+
+def summary(arm, category, mean):
+    speedup = {"mean": mean, "low": mean - 0.1, "high": mean + 0.1} if mean else None
+    return {"arm": arm, "category": category, "tokens_per_s": 200.0, "speedup": speedup}
+
+
+def comparison(suite, temp, **speedups):
+    found = [summary("target alone", name, None) for name in speedups]
+    found += [summary("k=auto", name, mean) for name, mean in speedups.items()]
+    exactness = {"k=auto": {"identical": 5, "rounding tie": 1, "wrong": 0}}
+    return {"suite": suite, "temp": temp, "result": {"summaries": found, "partial": False, "exactness": exactness}}
+
+
+def cell(temp, category, server, simple):
+    def one(ratio):
+        return {"prompts": 4, "peer": 300.0, "specdec": 300.0 * ratio, "alone": 200.0, "ratio": ratio, "gain": 1.5}
+
+    return {
+        "temp": temp,
+        "category": category,
+        "best": "n_max 4, p_min 0.5",
+        "against": {"llama-server": one(server), "llama-speculative-simple": one(simple)},
+    }
+
+
+def test_bars_are_met_or_missed_as_the_figures_say():
+    step = {"setting": "k=8", "draft": 1.0, "verify": 1.0, "sample": 1.0, "rest": 1.0, "total": [4.0, 3.0, 5.0]}
+    outside = {"steps": [{**step, "sampled": False, "share": 0.06}, {**step, "sampled": True, "share": 0.06}]}
+    assert [bar.met for bar in report.outside_bars(outside)] == [False, True]
+    peers = {"sweep": {}, "cells": {"0 a": cell(0.0, "a", 1.02, 1.3), "0.8 a": cell(0.8, "a", 1.3, 1.2)}}
+    assert [(bar.value, bar.limit, bar.met) for bar in report.peers_bars(peers)] == [
+        (1.02, 1.0, True),
+        (1.2, 1.25, False),
+    ]
+    bars = report.compare_bars(comparison("code", 0.0, all=2.4, edits=0.97, files=2.6))
+    assert [(bar.limit, bar.met) for bar in bars] == [(0.98, False), (0.98, True), (2.5, False)]
+    assert [bar.limit for bar in report.compare_bars(comparison("code", 0.8, all=2.0))] == [0.98]
+
+
+def test_the_report_holds_what_the_folder_holds(tmp_path):
+    assert report.everything(tmp_path) == "there is nothing in this folder yet"
+    models = {"target": "x/big.gguf", "draft": "x/small.gguf"}
+    files = {
+        "curves.json": {"machine": "a card; a CPU", "models": models, "curves": CURVES},
+        "compare-python-0.json": comparison("python", 0.0, all=1.5, classes=1.6),
+        "peers.json": {"sweep": {"n_max 4, p_min 0.5": {}}, "cells": {"0 classes": cell(0.0, "classes", 1.1, 1.2)}},
+    }
+    files["compare-python-0.json"]["result"]["summaries"][-1]["speedup"].update(low=None, high=None)
+    for name, data in files.items():
+        (tmp_path / name).write_text(json.dumps(data))
+    text = report.everything(tmp_path)
+    assert "| target | 256 | on | 5.00 | 5.50 |" in text
+    assert "| k=auto | 1.50x (1.40 to 1.60), 200/s | 1.60x, 200/s |" in text
+    assert "k=auto: 5 answers identical, 1 rounding tie." in text
+    assert "| 0 classes | n_max 4, p_min 0.5 | llama-server | 4 | 300 | 330 | 200 | 1.10 | 1.50 |" in text
+    assert 'description: "a card; big with small as draft"' in text
+    assert "Outside" not in text and "2 of 2 met." in text
+
+
+def test_the_finals_get_the_fastest_settings_of_the_cell():
+    swept = {
+        str(Static(n, 0.0)): {"n_max": n, "p_min": 0.0, "tokens_per_s": {"0 a": speed}}
+        for n, speed in ((1, 50.0), (2, 90.0), (4, 70.0), (8, 80.0))
+    }
+    assert [static.n_max for static in against.finalists(swept, "0 a")] == [2, 8, 4]
+    assert len(set(against.GRID)) == len(against.GRID)
+
+
+class Session:
+    settings = Settings(max_tokens=8)
+
+
+class Servers:
+    """Answers in the place of llama-server: a setting is as fast as its n_max says."""
+
+    def __init__(self):
+        self.asked = []
+
+    def at(self, static):
+        self.asked.append(static.n_max)
+        timings = {"predicted_n": 32, "predicted_per_second": 100.0 * static.n_max}
+        return SimpleNamespace(complete=lambda body: {"tokens_evaluated": len(body["prompt"]), "timings": timings})
+
+
+def test_a_sweep_goes_on_where_time_ran_out(tmp_path):
+    tasks = {"a": [Task("a1", "a", "x", (1, 2))], "b": [Task("b1", "b", "y", (3,))]}
+    grid = [Static(1), Static(2), Static(4)]
+    servers, time_left = Servers(), iter([True, False])
+
+    def plan(temps, has_time):
+        return against.Plan(tmp_path / "peers.json", temps, tasks, 1, has_time)
+
+    assert not against.sweep(plan([0.0], lambda: next(time_left)), servers, Session, grid)
+    assert servers.asked == [1, 1]
+    assert against.sweep(plan([0.0], lambda: True), servers, Session, grid)
+    assert servers.asked == [1, 1, 2, 2, 4, 4]
+    assert against.sweep(plan([0.0, 0.8], lambda: True), servers, Session, grid)
+    found = plan([0.0], lambda: True).load()
+    assert len(servers.asked) == 12
+    assert found["sweep"]["n_max 4, p_min 0"]["tokens_per_s"] == {"0 a": 400, "0 b": 400, "0.8 a": 400, "0.8 b": 400}
+    assert against.finalists(found["sweep"], "0.8 b") == [Static(4), Static(2), Static(1)]
