@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from specdec_cli.cli.headline import headline
 from specdec_cli.cli.session import Session
-from specdec_cli.display.headline import headline
 from specdec_cli.display.tables import Memory
 from specdec_cli.models import memory
 

@@ -75,7 +75,9 @@ def _bundled_pair() -> dict[str, Any]:
     from specdec_cli.models import profiles
 
     folder = profiles.bundled_dir() / profiles.DEMO
-    settings = Settings(str(folder / "target.gguf"), str(folder / "draft.gguf"), draft_tokens=3, max_tokens=16)
+    settings = Settings(
+        str(folder / "target.gguf"), str(folder / "draft.gguf"), draft_tokens=3, max_tokens=16, threads=1
+    )
     try:
         pair = check_pair(settings)
         with Interrupt() as interrupt, Session(pair, settings, interrupt) as session:

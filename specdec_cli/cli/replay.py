@@ -50,8 +50,8 @@ def replay(
         raise UsageError("--step needs a terminal for its keys and its display", "Leave --step out in a pipe.")
     settings, events = read_trace(file)
     if svg is not None or html is not None:
+        from specdec_cli.cli.headline import headline
         from specdec_cli.display import export
-        from specdec_cli.display.headline import headline
 
         for path, render in ((svg, export.svg), (html, export.html)):
             if path is not None:
@@ -64,10 +64,10 @@ def _show(settings: dict[str, Any], events: list[Event], speed: float, by_key: b
     """Replay on stdout, the report on stderr. Returns the exit code."""
     from rich.console import Console
 
+    from specdec_cli.cli.headline import headline
     from specdec_cli.decoding.report import Report
     from specdec_cli.display import tables
     from specdec_cli.display.choice import on_stdout
-    from specdec_cli.display.headline import headline
     from specdec_cli.display.live import LiveDisplay
     from specdec_cli.llama.interrupt import Interrupt
 

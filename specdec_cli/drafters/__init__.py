@@ -85,7 +85,7 @@ def split(name: str) -> list[str]:
     exist, or cannot be in such a place.
     """
     if not all(re.split("[+<>]", name)):
-        raise UsageError(f"{name!r} names no drafter in one place", "Write one name, or several: ngram+model.")
+        raise UsageError(f"{name!r} names no drafter in one place", f"Drafters: {', '.join(names())}.")
     found = [_nested(part) for part in name.split("+")]
     if len(found) > 1 and ("none" in found or len(set(found)) < len(found)):
         raise UsageError(f"{name!r} is no chain of drafters", "Name different drafters: ngram+model.")

@@ -121,9 +121,9 @@ class DropsAfterDrawing(ModelDrafter):
         return Draft(draft.tokens[:keep], draft.q[:keep], draft.source)
 
 
-@pytest.mark.parametrize("drafter_class", [WrongQ, DropsAfterDrawing])
-def test_a_dishonest_drafter_is_seen(drafter_class):
-    assert check("rejection", 2, PLAIN, seed=11, n=12_000, drafter_class=drafter_class) < 1e-4
+@pytest.mark.parametrize(("drafter_class", "n"), [(WrongQ, 8000), (DropsAfterDrawing, 2000)])
+def test_a_dishonest_drafter_is_seen(drafter_class, n):
+    assert check("rejection", 2, PLAIN, seed=11, n=n, drafter_class=drafter_class) < 1e-4
 
 
 def no_residual(draft, logits, sampler, rng):

@@ -48,7 +48,7 @@ class Trusting(Timed):
 
 
 def test_a_length_that_depends_on_what_was_drawn_is_seen_to_be_wrong():
-    options = {"seed": 5, "n": 8000}
+    options = {"seed": 5, "n": 3000}
     assert check("rejection", 3, COMBINATIONS[0], **options, policy=Trusting(greedy=False)) > 1e-4
     assert (
         check("rejection", 3, COMBINATIONS[0], **options, policy=Trusting(greedy=False), drafter_class=Peeking) < 1e-6

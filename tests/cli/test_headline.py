@@ -2,14 +2,15 @@
 
 import pytest
 
-from specdec_cli.display.headline import headline
+from specdec_cli.cli.headline import headline
 
 
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
         ({}, ""),
-        ({"target": "a/big.gguf"}, "big.gguf + model"),
+        ({"target": "a/big.gguf"}, "big.gguf"),
+        ({"target": "a/big.gguf", "drafter": "ngram+model"}, "big.gguf + ngram + model"),
         ({"target": "big.gguf", "draft": "b/small.gguf", "draft_tokens": 4}, "big.gguf + small.gguf, k=4"),
         ({"target": "big.gguf", "drafter": "none", "temp": 0.0, "accept": "match"}, "big.gguf, alone, greedy"),
         (
@@ -17,7 +18,7 @@ from specdec_cli.display.headline import headline
             "big.gguf + ngram + self (q2.gguf)",
         ),
         (
-            {"target": "t.gguf", "draft": "d.gguf", "draft_small": "s.gguf", "drafter": "model<small", "tree": 3},
+            {"target": "t.gguf", "draft": "d.gguf", "draft_small": "s.gguf", "drafter": "small>model", "tree": 3},
             "t.gguf + d.gguf<s.gguf, tree=3",
         ),
         (

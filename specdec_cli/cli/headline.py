@@ -11,12 +11,12 @@ from specdec_cli.decoding.rules import label
 
 def headline(settings: Mapping[str, Any], more: Sequence[str] = ()) -> str:
     """Models, drafter and its options, sampling; then `more`. Keys are those of `cli.settings.Settings`."""
-    drafter = str(settings.get("drafter", "model"))
+    drafter = str(settings.get("drafter") or ("model" if settings.get("draft") else ""))
     alone = drafter == "none"
     parts = [_models(settings, drafter)] if settings.get("target") else []
     if alone:
         parts.append("alone")
-    elif settings.get("draft") or settings.get("drafter"):
+    elif drafter:
         parts += [f"k={settings['draft_tokens']}"] if "draft_tokens" in settings else []
         parts += [f"draft-min-p={settings['draft_min_p']:g}"] if settings.get("draft_min_p") else []
         parts += [f"tree={settings['tree']}"] if settings.get("tree", 1) != 1 else []
@@ -35,8 +35,8 @@ def _models(settings: Mapping[str, Any], drafter: str) -> str:
     draft, small = (_name(settings.get(key)) for key in ("draft", "draft_small"))
     known = {"model": draft or "model", "self": f"self ({draft})" if draft else "self", "small": small or "small"}
     names = [_name(settings["target"])]
-    for part in [] if drafter == "none" else drafter.split("+"):
-        outer, slower, inner = part.partition("<")
+    for part in [] if drafter in ("", "none") else drafter.split("+"):
+        outer, slower, inner = "<".join(reversed(part.split(">"))).partition("<")
         names.append(known.get(outer, outer) + slower + known.get(inner, inner))
     return " + ".join(names)
 
