@@ -22,7 +22,7 @@ from training import corpus, data, distill, export, sizes, tokenizer, train
 from training.model import Llama
 
 ROOT = Path(__file__).parent.parent
-FOREVER = 1e9
+
 EXIT_PAUSED = 3
 
 
@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training", description=__doc__.splitlines()[0])
     parser.add_argument("--size", choices=sizes.SIZES, required=True)
     parser.add_argument("--work", type=Path, help="folder for everything made (build/training/SIZE)")
-    parser.add_argument("--minutes", type=float, default=FOREVER, help="end this call, saved, after so long")
+    parser.add_argument("--minutes", type=float, default=train.FOREVER, help="end this call, saved, after so long")
     parser.add_argument("--budget", type=float, help="minutes that the training of both models may take in all")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", action="store_true", help="torch.compile: a minute to begin with, then faster")
@@ -71,7 +71,7 @@ def make(size: sizes.Size, work: Path, chosen: argparse.Namespace) -> None:
     stage("tokens", work / data.HELD_OUT, lambda: data.prepare(documents, work / "tokenizer.json", work))
 
     texts, held_out = (data.Stream.of([work / name], device) for name in (data.TRAIN, data.HELD_OUT))
-    seconds = 60 * (chosen.budget or FOREVER)
+    seconds = 60 * chosen.budget if chosen.budget else train.FOREVER
     target, draft = (Llama(shape).to(device) for shape in (size.target, size.draft))
     target.start(size.seed)
     draft.start(size.seed + 1)

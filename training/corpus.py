@@ -252,8 +252,7 @@ def build(
 
     def all_documents() -> Iterator[Document]:
         if more:
-            before = more.with_name(LICENSES)
-            carried.update(_carried(before) if before.exists() else {})
+            carried.update(_carried(more.with_name(LICENSES)))
             yield from load(more)
         have = {p.name for p in carried.values()}
         most = min(PROJECT_BYTES, int(megabytes * 1e6 / 12))
@@ -265,6 +264,8 @@ def build(
         size += len(document.text)
         if size >= megabytes * 1e6:
             break
+    if not any(document.part == HELD_OUT for document in kept):
+        raise SystemExit("corpus: nothing is held out of so little text; give --packages with more, or --megabytes")
     by_name = {**{p.name: p for p in projects}, **carried}
     for document in kept:
         project = by_name[document.project]
@@ -273,8 +274,6 @@ def build(
     out.mkdir(parents=True, exist_ok=True)
     write(kept, out / DOCUMENTS)
     (out / LICENSES).write_text(listing(list(by_name.values()), left_out), "utf-8")
-    if not any(document.part == HELD_OUT for document in kept):
-        raise SystemExit("corpus: nothing is held out of so little text; give --packages with more, or --megabytes")
     held = sum(document.part == HELD_OUT for document in kept)
     print(f"corpus: {len(kept):,} documents, {size / 1e6:.1f} M characters, {held} of them held out; {dict(left_out)}")
 
@@ -288,7 +287,9 @@ def _carried(path: Path) -> dict[str, Project]:
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--packages", type=Path, nargs="*", help="folders such as site-packages; default: our own")
     parser.add_argument("--no-stdlib", action="store_true", help="without Python's standard library")
-    parser.add_argument("--with", dest="more", type=Path, help="a documents.jsonl.xz that was gathered elsewhere")
+    parser.add_argument(
+        "--with", dest="more", type=Path, help="a documents.jsonl.xz gathered elsewhere, LICENSES.md beside it"
+    )
     parser.add_argument("--megabytes", type=float, default=400, help="of text, at most (400)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes that read files")
 

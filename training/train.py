@@ -23,6 +23,8 @@ WEIGHT_DECAY = 0.1
 LOG_S, CHECK_S = 5.0, 30.0
 """Seconds between log lines, and between looks at the held-out loss."""
 CHECKPOINT_S = 240.0
+FOREVER = 1e9
+"""Seconds of a budget that is none."""
 
 Loss = Callable[[int, int], tuple[Tensor, dict[str, Tensor]]]
 """Of step and micro-batch: the loss, and further figures to log."""
