@@ -197,9 +197,12 @@ def distinct(documents: Iterable[Document], left_out: Counter[str]) -> Iterator[
 
 
 def write(documents: Iterable[Document], path: Path) -> None:
-    with lzma.open(path, "wt", encoding="utf-8", preset=4) as file:
+    """A line of JSON for each. The file is there once it is whole."""
+    unfinished = path.with_suffix(".new")
+    with lzma.open(unfinished, "wt", encoding="utf-8", preset=6) as file:
         for document in documents:
             file.write(json.dumps(asdict(document), ensure_ascii=False) + "\n")
+    unfinished.replace(path)
 
 
 def load(path: Path) -> Iterator[Document]:
@@ -209,7 +212,7 @@ def load(path: Path) -> Iterator[Document]:
             yield Document(**json.loads(line))
 
 
-def listing(projects: Sequence[Project], left_out: Counter[str], more: str = "") -> str:
+def listing(projects: Sequence[Project], left_out: Counter[str]) -> str:
     """LICENSES.md: every project read, its version and licence, and what was left out."""
     used = sorted((p for p in projects if p.kept), key=lambda p: p.name)
     total = sum(p.kept_bytes for p in used)
@@ -219,7 +222,6 @@ def listing(projects: Sequence[Project], left_out: Counter[str], more: str = "")
         "",
         f"{len(used)} projects, {sum(p.kept for p in used):,} documents, {total / 1e6:,.1f} MB of text, under the",
         "licences that the projects' own metadata state. Legal notices were cut off before training.",
-        *([more] if more else []),
         "",
         "| project | version | licence | documents | kB |",
         "|---|---|---|---:|---:|",
@@ -272,8 +274,8 @@ def build(
         project.kept += 1
         project.kept_bytes += len(document.text.encode("utf-8"))
     out.mkdir(parents=True, exist_ok=True)
-    write(kept, out / DOCUMENTS)
     (out / LICENSES).write_text(listing(list(by_name.values()), left_out), "utf-8")
+    write(kept, out / DOCUMENTS)
     held = sum(document.part == HELD_OUT for document in kept)
     print(f"corpus: {len(kept):,} documents, {size / 1e6:.1f} M characters, {held} of them held out; {dict(left_out)}")
 

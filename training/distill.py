@@ -85,7 +85,6 @@ def train_draft(
     device = next(draft.parameters()).device
     length = draft.shape.context
     plan = Plan(size.draft_tokens, seconds, size.batch, size.micro_batch, size.draft_lr, size.seed)
-    steps = size.draft_tokens / (size.batch * length)
     # As many windows of a micro-batch as are the samples' share; what is left over falls to them by chance.
     own_exactly = size.on_samples * plan.micro_batch
     student, teacher = compiled(draft, fast), compiled(target, fast)
@@ -95,7 +94,7 @@ def train_draft(
 
     head = compiled(head, fast)
 
-    def loss_of(step: int, micro: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss_of(step: int, micro: int, progress: float) -> tuple[Tensor, dict[str, Tensor]]:
         dice = generator(size.seed, 2, step, micro)
         own = int(own_exactly + torch.rand((), generator=dice).item())
         ids = torch.cat(
@@ -104,7 +103,7 @@ def train_draft(
                 samples.random(dice, own, length)[0],
             )
         )
-        variation = torch.tensor(size.variation * min(1.0, step / steps), device=device)
+        variation = torch.tensor(size.variation * progress, device=device)
         with autocast(device):
             with torch.no_grad():
                 hidden_p = teacher(ids)[-1]

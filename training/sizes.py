@@ -84,7 +84,7 @@ FULL = Size(
     target_tokens=600_000_000,
     draft_tokens=250_000_000,
     samples=20_000_000,
-    sample_batch=1024,
+    sample_batch=2048,
 )
 
 SMALL = Size(

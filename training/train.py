@@ -18,7 +18,8 @@ from training.model import Llama, layer_dropout
 from training.sizes import Size
 
 WARM_UP, COOL_DOWN = 0.02, 0.3
-"""Shares of the budget: the rate rises, stays, and falls to nothing in a straight line (arXiv 2405.18392)."""
+"""The learning rate rises over a share of the tokens, stays, and falls to nothing in a straight line over a share of
+whichever budget ends first (arXiv 2405.18392). Time does not count for the rise: compiling takes some at once."""
 WEIGHT_DECAY = 0.1
 LOG_S, CHECK_S = 5.0, 30.0
 """Seconds between log lines, and between looks at the held-out loss."""
@@ -26,8 +27,8 @@ CHECKPOINT_S = 240.0
 FOREVER = 1e9
 """Seconds of a budget that is none."""
 
-Loss = Callable[[int, int], tuple[Tensor, dict[str, Tensor]]]
-"""Of step and micro-batch: the loss, and further figures to log."""
+Loss = Callable[[int, int, float], tuple[Tensor, dict[str, Tensor]]]
+"""Of step, micro-batch and the share of the budget that is used up: the loss, and further figures to log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,10 @@ class Plan:
         return min(1.0, max(tokens / self.tokens, seconds / self.seconds))
 
 
-def rate(progress: float) -> float:
-    """The learning rate at a share of the budget, as a share of the highest."""
-    return min(1.0, (progress + 1e-4) / WARM_UP, max(0.0, (1.0 - progress) / COOL_DOWN))
+def rate(plan: Plan, tokens: int, seconds: float) -> float:
+    """The learning rate after so much, as a share of the highest."""
+    risen = (tokens + plan.batch) / (WARM_UP * plan.tokens)
+    return min(1.0, risen, (1.0 - plan.progress(tokens, seconds)) / COOL_DOWN)
 
 
 class Paused(Exception):
@@ -116,11 +118,11 @@ def run(
     now = checked = kept = time.monotonic()
     before, micros = now - done["spent"], plan.batch // plan.micro_batch
     figures: dict[str, float] = {}
-    while plan.progress(done["tokens"], done["spent"]) < 1:
+    while (progress := plan.progress(done["tokens"], done["spent"])) < 1:
         for group in optimizer.param_groups:
-            group["lr"] = plan.lr * rate(plan.progress(done["tokens"], done["spent"]))
+            group["lr"] = plan.lr * rate(plan, done["tokens"], done["spent"])
         for micro in range(micros):
-            loss, more = loss_of(done["step"], micro)
+            loss, more = loss_of(done["step"], micro, progress)
             (loss / micros).backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -147,7 +149,8 @@ def run(
             raise Paused(f"{name} after {done['tokens'] / 1e6:.1f} M tokens")
     journal.write(done["tokens"], spent=done["spent"], **check())
     weights = {key: value.detach().float().cpu() for key, value in model.state_dict().items()}
-    torch.save({"weights": weights, **done}, folder / f"{name}.pt")
+    torch.save({"weights": weights, **done}, saved.with_suffix(".new"))
+    saved.with_suffix(".new").replace(folder / f"{name}.pt")
     saved.unlink(missing_ok=True)
 
 
@@ -202,7 +205,7 @@ def train_target(
 
     head = compiled(head, fast)
 
-    def loss_of(step: int, micro: int) -> tuple[Tensor, dict[str, Tensor]]:
+    def loss_of(step: int, micro: int, _: float) -> tuple[Tensor, dict[str, Tensor]]:
         dice = generator(size.seed, step, micro)
         ids, wanted = data.random(dice, plan.micro_batch, shape.context)
         keep = layer_dropout(shape, size.skip, plan.micro_batch, dice).to(device) if exits else None
