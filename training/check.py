@@ -48,7 +48,7 @@ def own_texts() -> list[str]:
 
 
 def check_tokenizer(encoder: tokenizer.Tokenizer, path: Path) -> None:
-    reader = Reader(path, SHAPE.context)
+    reader = Reader(path)
     texts = [*ODD, *own_texts()]
     wrong = [
         text
@@ -92,7 +92,7 @@ def check_logits(model: Llama, ids: list[int], folder: Path, words: tokenizer.Vo
 
 
 def rows_of(path: Path, ids: list[int]) -> np.ndarray:
-    reader = Reader(path, SHAPE.context)
+    reader = Reader(path)
     found = reader.rows(ids)
     reader.close()
     return found

@@ -25,9 +25,8 @@ import numpy as np
 from training import corpus
 from training.llama_rows import Reader
 
-PIECE = 1500
-"""Bytes of each held-out document that are read: within the context of the older pair, 1024 tokens."""
 TEMPERATURES = (0.0, 0.8)
+_OF_DRAFTS = ("draft_nats_per_byte", "agreement", "expected_acceptance")
 
 
 def log_softmax(rows: np.ndarray) -> np.ndarray:
@@ -36,18 +35,18 @@ def log_softmax(rows: np.ndarray) -> np.ndarray:
     return rows - np.log(np.exp(rows).sum(-1, keepdims=True))
 
 
-def on_texts(target: Path, draft: Path, texts: Sequence[str], n_ctx: int = 1024) -> dict[str, float]:
+def on_texts(target: Path, draft: Path, texts: Sequence[str]) -> dict[str, float]:
     """Loss of the target, agreement and expected acceptance of the draft, over all tokens of all texts.
 
-    A text that takes more than n_ctx tokens is left out.
+    Raises ValueError if a text takes more tokens than the target was trained for.
     """
-    big, small = Reader(target, n_ctx), Reader(draft, n_ctx)
+    big, small = Reader(target), Reader(draft)
     nats = small_nats = agreed = accepted = 0.0
     tokens = size = 0
     for text in texts:
         ids = big.model.tokenize(text, special=False)
-        if len(ids) > n_ctx:
-            continue
+        if len(ids) > big.model.n_ctx_train:
+            raise ValueError(f"a text takes {len(ids)} tokens, more than the context of {target}: give fewer --bytes")
         p, q = log_softmax(big.rows(ids)), log_softmax(small.rows(ids))
         places = np.arange(len(ids) - 1)
         nats -= p[places, ids[1:]].sum()
@@ -110,7 +109,8 @@ def evaluate(target: Path, draft: Path, texts: Sequence[str], chosen: argparse.N
     found: dict[str, Any] = {"held_out": on_texts(target, draft, texts)}
     with tempfile.TemporaryDirectory() as folder:
         for layers in chosen.first_layers:
-            found[f"first_{layers}_layers"] = on_texts(target, cut(target, layers, Path(folder)), texts)
+            early = on_texts(target, cut(target, layers, Path(folder)), texts)
+            found[f"first_{layers}_layers"] = {key: early[key] for key in _OF_DRAFTS}
     if chosen.tokens:
         for temperature in TEMPERATURES:
             rows = on_prompts(target, draft, temperature, chosen.draft_tokens, chosen.tokens, chosen.per_category)
@@ -137,6 +137,7 @@ def main() -> None:
     parser.add_argument("--pair", type=Path, nargs=2, action="append", required=True, metavar=("TARGET", "DRAFT"))
     parser.add_argument("--documents", type=Path, required=True, help="documents.jsonl.xz with held-out documents")
     parser.add_argument("--pieces", type=int, default=100, help="held-out documents to read at most")
+    parser.add_argument("--bytes", type=int, default=1500, help="of each, from its beginning")
     parser.add_argument("--first-layers", type=int, nargs="*", default=[], help="cut the last pair's target so, too")
     parser.add_argument("-k", "--draft-tokens", type=int, default=4)
     parser.add_argument("-n", "--tokens", type=int, default=64, help="of each answer; 0: no prompts")
@@ -144,7 +145,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write everything there")
     chosen = parser.parse_args()
     held_out = [d.text for d in corpus.load(chosen.documents) if d.part == corpus.HELD_OUT]
-    texts = [text.encode("utf-8")[:PIECE].decode("utf-8", "ignore") for text in held_out[: chosen.pieces]]
+    texts = [text.encode("utf-8")[: chosen.bytes].decode("utf-8", "ignore") for text in held_out[: chosen.pieces]]
     found, layers = [], chosen.first_layers
     for target, draft in chosen.pair:
         chosen.first_layers = layers if (target, draft) == tuple(chosen.pair[-1]) else []

@@ -13,12 +13,12 @@ from specdec_cli.llama.model import Model
 
 
 class Reader:
-    """A model in llama.cpp that reads whole texts. One thread, on the CPU unless `gpu_layers` says otherwise."""
+    """A model in llama.cpp that reads whole texts. One thread of the CPU, and the context that it was trained for."""
 
-    def __init__(self, path: Path, n_ctx: int, gpu_layers: int = 0) -> None:
+    def __init__(self, path: Path) -> None:
         interrupt = Interrupt()
-        self.model = Model(path, gpu_layers, interrupt)
-        self._context = LlamaContext(self.model, n_ctx, N_BATCH, 1, interrupt)
+        self.model = Model(path, 0, interrupt)
+        self._context = LlamaContext(self.model, self.model.n_ctx_train, N_BATCH, 1, interrupt)
 
     def rows(self, ids: Sequence[int]) -> np.ndarray:
         """Logits after each token of a text that begins with them, float32 (len(ids), n_vocab)."""

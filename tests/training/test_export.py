@@ -67,7 +67,7 @@ def files(encoder, tmp_path_factory):
 
 def test_llama_cpp_cuts_text_exactly_so(encoder, files):
     texts = [*ODD, *(path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py"))[:40])]
-    reader = Reader(files["target"], SHAPE.context)
+    reader = Reader(files["target"])
     theirs = [reader.model.tokenize(text, special=False) for text in texts]
     reader.close()
     ours = list(tokenizer.encode(encoder, texts, at_once=7))
@@ -93,7 +93,7 @@ def test_both_files_load_have_one_tokenizer_and_say_what_they_are(files):
     assert headers["target"].setting("block_count") == SHAPE.layers
     assert headers["target"].metadata["general.license"] == "mit"
     for name, shape in (("target", SHAPE), ("draft", SMALLER)):
-        reader = Reader(files[name], shape.context)
+        reader = Reader(files[name])
         rows = reader.rows([0, 5, 6, 7])
         reader.close()
         assert rows.shape == (4, shape.vocabulary)
@@ -110,7 +110,7 @@ def test_a_layer_of_zeros_and_a_norm_are_as_llama_cpp_sees_them(encoder, tmp_pat
             weights[name] = np.zeros_like(weights[name])
     weights["output_norm.weight"] = np.linspace(0.5, 1.5, SHAPE.width)
     words = tokenizer.vocabulary(encoder)
-    reader = Reader(export.write(tmp_path / "m.gguf", weights, SHAPE, words, "m", kind="F32"), SHAPE.context)
+    reader = Reader(export.write(tmp_path / "m.gguf", weights, SHAPE, words, "m", kind="F32"))
     rows = reader.rows([0, 17, 255])
     reader.close()
     table = weights["token_embd.weight"].astype(np.float32)
