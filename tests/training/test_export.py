@@ -16,12 +16,15 @@ SHAPE = Shape(layers=2, width=64, heads=2, feed_forward=96, vocabulary=400, cont
 SMALLER = Shape(layers=1, width=32, heads=1, feed_forward=64, vocabulary=400, context=128)
 PACKAGE = Path(tokenizer.__file__).parent.parent / "specdec_cli"
 
+QUOTED = " b'Test' f'Result' u'Member' rb'Direction'"
+"""What an apostrophe is parted from, or not: with the case of the letter after it ignored, it is."""
+
 ODD = [
     "def f(x):\n    return x + 1\n\n\n\nclass A(B):\n\tdef __init__(self, *args, **kwargs):\r\n\t\tpass\n",
     "   leading, trailing   \n\n   \t  \n ",
     "naïve café — “quotes” … ½ Ünïcödé 日本語 🙂👩‍👩‍👧 \u200b\u00a0x\u0301 ٣٤٥ Ⅷ",
     "1234567890 3.14159e-10 0x1F 1_000_000 v1.2.3",
-    "don't I'LL they'Ve 'tis <|endoftext|> a<|endoftext|>b",
+    "don't I'LL they'Ve 'tis <|endoftext|> a<|endoftext|>b" + QUOTED,
     "self.assertEqual(a['b'][0].c(d), {**e, 'f': [g for g in h if g]})  # type: ignore[x]",
     "if x:\n        y()\n    else:\n  z = {\n}\n)]}:::---===\n\n",
     "",
@@ -52,7 +55,7 @@ def random_weights(shape):
 @pytest.fixture(scope="module")
 def encoder():
     texts = [path.read_text("utf-8") for path in sorted((PACKAGE / "decoding").glob("*.py"))]
-    return tokenizer.train(texts, SHAPE.vocabulary)
+    return tokenizer.train([*texts, QUOTED * 500], SHAPE.vocabulary)
 
 
 @pytest.fixture(scope="module")
