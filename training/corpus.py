@@ -199,7 +199,7 @@ def distinct(documents: Iterable[Document], left_out: Counter[str]) -> Iterator[
 def write(documents: Iterable[Document], path: Path) -> None:
     """A line of JSON for each. The file is there once it is whole."""
     unfinished = path.with_suffix(".new")
-    with lzma.open(unfinished, "wt", encoding="utf-8", preset=6) as file:
+    with lzma.open(unfinished, "wt", encoding="utf-8", preset=4) as file:
         for document in documents:
             file.write(json.dumps(asdict(document), ensure_ascii=False) + "\n")
     unfinished.replace(path)

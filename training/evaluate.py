@@ -77,7 +77,11 @@ def on_prompts(
     more = ["-n", str(tokens), "--vs", arm, "--json", *(["--per-category", str(limit)] if limit else [])]
     command = [sys.executable, "-m", "specdec_cli", "compare", *given, *more]
     found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    name = next(row["name"] for row in found["arms"] if str(row["settings"]["draft_tokens"]) == str(length))
+    name = next(
+        row["name"]
+        for row in found["arms"]
+        if row["name"] != row["baseline"] and row["settings"]["draft_tokens"] == length
+    )
     return {
         row["category"]: {"acceptance": row["acceptance_rate"], "tokens_per_step": row["tokens_per_step"]}
         for row in found["summaries"]

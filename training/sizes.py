@@ -64,7 +64,7 @@ class Size:
     exit_weight: float = 0.2
     skip: float = 0.1
     on_samples: float = 0.5
-    variation: float = 0.5
+    variation: float = 0.0
     target_share: float = 0.7
     megabytes: float = 400.0
     seed: int = 1
