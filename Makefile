@@ -60,7 +60,7 @@ lint: setup ## Check style and types
 
 # What `make train` makes: full takes a GPU, small half an hour of a CPU, tiny a minute or two.
 SIZE ?= small
-TORCH := $(VENV)/.ready-torch
+TORCH := $(VENV)/.torch
 
 train: $(TORCH) ## Train a pair of models; see training/README.md
 	$(VENV)/bin/python -m training --size $(SIZE) $(TRAIN_FLAGS)
