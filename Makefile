@@ -35,7 +35,7 @@ READY := $(VENV)/.ready-$(CHOSEN)
 
 export PROMPT
 
-.PHONY: run test fuzz lint setup clean
+.PHONY: run test fuzz lint setup clean train check-training
 
 run: setup ## Run the bundled pair on PROMPT
 	@$(VENV)/bin/specdec run --baseline -- "$$PROMPT"
@@ -57,6 +57,21 @@ lint: setup ## Check style and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+# What `make train` makes: full takes a GPU, small half an hour of a CPU, tiny a minute or two.
+SIZE ?= small
+TORCH := $(VENV)/.torch
+
+train: $(TORCH) ## Train a pair of models; see training/README.md
+	$(VENV)/bin/python -m training --size $(SIZE) $(TRAIN_FLAGS)
+
+check-training: $(TORCH) ## Compare PyTorch's models with llama.cpp's
+	$(VENV)/bin/python -m training.check
+
+$(TORCH): $(READY)
+	@echo "Installing PyTorch, which takes some gigabytes of disk."
+	@$(PIP) install -q --group training
+	@touch $@
 
 setup: $(READY) ## Make .venv and build llama.cpp for this machine
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent.parent))  # for training/, which is not part of the package
 
 DEMO = Path(__file__).parent.parent / "profiles" / "demo"
 

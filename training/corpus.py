@@ -1,0 +1,315 @@
+"""The corpus: Python source and documentation of installed packages under permissive licences.
+
+    python -m training.corpus --out FOLDER [--packages FOLDER ...] [--with documents.jsonl.xz] [--megabytes N]
+
+Without --packages, the running interpreter's own packages and its standard library are read. `--with` adds documents
+that were gathered elsewhere. Written are documents.jsonl.xz, one document a line, and LICENSES.md, which lists what
+was read, and what was left out and why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import json
+import lzma
+import os
+import re
+import sys
+import sysconfig
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+
+from training.cleaning import PROSE, PYTHON, clean
+from training.licences import Licence, decide
+
+DOCUMENTS, LICENSES = "documents.jsonl.xz", "LICENSES.md"
+TRAIN, HELD_OUT = "train", "held-out"
+
+_KINDS = {".py": PYTHON, ".rst": PROSE, ".md": PROSE, ".txt": PROSE}
+_FOREIGN = re.compile(
+    r"_*(vendor(ed|ized)?(_packages)?|third[_-]?party|3rdparty|extern(al|als)?|bundled)", re.IGNORECASE
+)
+_DATA = re.compile(
+    r"(test_?data|fixtures?|snapshots|__snapshots__|locales?|__pycache__|node_modules|static)", re.IGNORECASE
+)
+_NOT_PROSE = re.compile(
+    r"(licen[cs]es?|copying|notice|authors?|contributors?|changes|change_?log|history|news|thanks|credits|version"
+    r"|requirements.*|cmakelists|sources|top_level|entry_points|robots|vendor|manifest)\b",
+    re.IGNORECASE,
+)
+_TEST = re.compile(r"(^|/)(tests?|testing)/|(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
+_STDLIB_WITHOUT = {"site-packages", "dist-packages", "idlelib", "lib2to3", "turtledemo", "pydoc_data", "ensurepip"}
+_LEAST_PROSE = 1000
+
+_SHINGLE = 3
+_LINE = 12
+"""A run of 3 lines of at least 12 characters is what two documents are compared by."""
+_MOST_SEEN = 0.4
+HELD_OUT_SHARE = 0.02
+PROJECT_BYTES, TEST_SHARE = 12_000_000, 0.25
+"""No project may bring more than 12 MB, nor more than a quarter of that as tests, so that none sets the tone. Of a
+corpus of less than 144 MB, no project is more than a twelfth."""
+_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One file. path: inside its project. kind: python or prose. part: train or held-out."""
+
+    text: str
+    project: str
+    path: str
+    kind: str
+    part: str
+
+
+@dataclass
+class Project:
+    """Where documents come from, and what became of its files."""
+
+    name: str
+    version: str
+    licence: Licence
+    files: list[tuple[str, Path]] = field(default_factory=list, repr=False)
+    kept: int = 0
+    kept_bytes: int = 0
+
+
+def kind_of(path: str) -> str | None:
+    """PYTHON or PROSE, or None for what does not belong in a corpus: vendored copies, whose licence nobody states
+    here, data of tests, legal texts, lists of changes.
+    """
+    place = PurePosixPath(path)
+    folders = place.parts[:-1]
+    kind = _KINDS.get(place.suffix.lower())
+    if kind is None or any(_FOREIGN.fullmatch(part) or _DATA.fullmatch(part) for part in folders):
+        return None
+    if any(part.endswith((".dist-info", ".egg-info")) or part == ".." for part in folders):
+        return None
+    return None if kind == PROSE and _NOT_PROSE.match(place.stem) else kind
+
+
+def installed(folders: Sequence[Path]) -> Iterator[Project]:
+    """The distributions in folders such as site-packages, each name once, with the files that they list."""
+    seen = set()
+    for folder in folders:
+        for found in sorted(importlib.metadata.distributions(path=[str(folder)]), key=_name):
+            name = _name(found)
+            if name in seen:
+                continue
+            seen.add(name)
+            listed = {str(PurePosixPath(file)): Path(str(file.locate())) for file in found.files or ()}
+            yield Project(name, found.version, decide(found.metadata), sorted(listed.items()))
+
+
+def _name(found: importlib.metadata.Distribution) -> str:
+    return re.sub(r"[-_.]+", "-", found.metadata["Name"] or "unnamed").lower()
+
+
+def standard_library(folder: Path) -> Project:
+    """Python's own library, without what is installed into it."""
+    files = [
+        (path.relative_to(folder).as_posix(), path)
+        for path in sorted(folder.rglob("*.py"))
+        if not _STDLIB_WITHOUT & set(path.relative_to(folder).parts)
+    ]
+    version = ".".join(map(str, sys.version_info[:2]))
+    return Project("python-standard-library", version, Licence("PSF-2.0", True), files)
+
+
+def read(path: Path, kind: str) -> tuple[str, str]:
+    """A file's cleaned text, or why there is none."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return "", "not text"
+    if kind == PROSE and len(text) < _LEAST_PROSE:
+        return "", "too short or too long"
+    return clean(text, kind)
+
+
+def gather(
+    projects: Iterable[Project], workers: int, left_out: Counter[str], most: int = PROJECT_BYTES
+) -> Iterator[Document]:
+    """The cleaned documents of the permissive projects, no project with more than `most` bytes."""
+    with ProcessPoolExecutor(workers) as pool:
+        for project in projects:
+            if not project.licence.permissive:
+                continue
+            chosen = [(name, path, kind) for name, path in project.files if (kind := kind_of(name))]
+            # Tests come last and never fill the share; otherwise the order is the hash's, so that any part is typical.
+            chosen.sort(key=lambda entry: (bool(_TEST.search(entry[0])), _hash(project.name, entry[0])))
+            total = tests = 0
+            for at in range(0, len(chosen), _AT_ONCE):
+                part = chosen[at : at + _AT_ONCE]
+                texts = pool.map(read, [c[1] for c in part], [c[2] for c in part], chunksize=8)
+                for (name, _, kind), (text, reason) in zip(part, texts, strict=True):
+                    size = len(text.encode("utf-8"))
+                    is_test = bool(_TEST.search(name))
+                    if reason:
+                        left_out[reason] += 1
+                    elif total + size > most or (is_test and tests + size > TEST_SHARE * most):
+                        left_out["its project has brought enough"] += 1
+                    else:
+                        total += size
+                        tests += size * is_test
+                        yield Document(text, project.name, name, kind, part_of(project.name, name))
+                if total > 0.97 * most:
+                    left_out["its project has brought enough"] += max(0, len(chosen) - at - _AT_ONCE)
+                    break
+
+
+def _hash(*parts: str) -> int:
+    return int.from_bytes(hashlib.blake2b("\n".join(parts).encode("utf-8"), digest_size=8).digest(), "big")
+
+
+def part_of(project: str, path: str) -> str:
+    """Whether a file is for training or held out: the same wherever and whenever it is gathered."""
+    return HELD_OUT if _hash("part", project, path) < HELD_OUT_SHARE * 2**64 else TRAIN
+
+
+def distinct(documents: Iterable[Document], left_out: Counter[str]) -> Iterator[Document]:
+    """The documents without copies and near copies of earlier ones.
+
+    A document is a near copy if more than two fifths of its runs of three lines have been seen before. Short lines
+    do not count, nor does a line's indentation.
+    """
+    whole: set[int] = set()
+    runs: set[int] = set()
+    for document in documents:
+        key = _hash(" ".join(document.text.split()))
+        if key in whole:
+            left_out["a copy"] += 1
+            continue
+        whole.add(key)
+        lines = [stripped for line in document.text.split("\n") if len(stripped := line.strip()) >= _LINE]
+        own = {hash(tuple(lines[at : at + _SHINGLE])) for at in range(max(1, len(lines) - _SHINGLE + 1))}
+        if len(own & runs) > _MOST_SEEN * len(own):
+            left_out["a near copy"] += 1
+            continue
+        runs |= own
+        yield document
+
+
+def write(documents: Iterable[Document], path: Path) -> None:
+    """A line of JSON for each. The file is there once it is whole."""
+    unfinished = path.with_suffix(".new")
+    with lzma.open(unfinished, "wt", encoding="utf-8", preset=4) as file:
+        for document in documents:
+            file.write(json.dumps(asdict(document), ensure_ascii=False) + "\n")
+    unfinished.replace(path)
+
+
+def load(path: Path) -> Iterator[Document]:
+    """Documents as `write` has written them."""
+    with lzma.open(path, "rt", encoding="utf-8") as file:
+        for line in file:
+            yield Document(**json.loads(line))
+
+
+def listing(projects: Sequence[Project], left_out: Counter[str]) -> str:
+    """LICENSES.md: every project read, its version and licence, and what was left out."""
+    used = sorted((p for p in projects if p.kept), key=lambda p: p.name)
+    total = sum(p.kept_bytes for p in used)
+    refused = sorted((p for p in projects if not p.licence.permissive), key=lambda p: p.name)
+    lines = [
+        "# What the models were trained on",
+        "",
+        f"{len(used)} projects, {sum(p.kept for p in used):,} documents, {total / 1e6:,.1f} MB of text, under the",
+        "licences that the projects' own metadata state. Legal notices were cut off before training.",
+        "",
+        "| project | version | licence | documents | kB |",
+        "|---|---|---|---:|---:|",
+        *(f"| {p.name} | {p.version} | {p.licence.name} | {p.kept:,} | {p.kept_bytes / 1e3:,.0f} |" for p in used),
+        "",
+        "## Left out",
+        "",
+        f"Projects for their licence: {'; '.join(map(_refusal, refused)) or 'none'}.",
+        "",
+        "Files: " + "; ".join(f"{count:,} {reason}" for reason, count in left_out.most_common()) + ".",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _refusal(project: Project) -> str:
+    stated = " ".join(project.licence.name.split())[:40]
+    return f"{project.name} ({stated}{': ' if stated else ''}{project.licence.why})"
+
+
+def build(
+    out: Path, folders: Sequence[Path], stdlib: Path | None, megabytes: float, workers: int, more: Path | None = None
+) -> None:
+    """Gather, deduplicate, write. megabytes: of text, at most; projects are read in the order of their hashes."""
+    left_out: Counter[str] = Counter()
+    projects = [*([standard_library(stdlib)] if stdlib else []), *installed(folders)]
+    projects.sort(key=lambda p: (p.name != "python-standard-library", _hash("order", p.name)))
+    carried: dict[str, Project] = {}
+    kept: list[Document] = []
+
+    def all_documents() -> Iterator[Document]:
+        if more:
+            carried.update(_carried(more.with_name(LICENSES)))
+            yield from load(more)
+        have = {p.name for p in carried.values()}
+        most = min(PROJECT_BYTES, int(megabytes * 1e6 / 12))
+        yield from gather([p for p in projects if p.name not in have], workers, left_out, most)
+
+    size = 0
+    for document in distinct(all_documents(), left_out):
+        kept.append(document)
+        size += len(document.text)
+        if size >= megabytes * 1e6:
+            break
+    if not any(document.part == HELD_OUT for document in kept):
+        raise SystemExit("corpus: nothing is held out of so little text; give --packages with more, or --megabytes")
+    by_name = {**{p.name: p for p in projects}, **carried}
+    for document in kept:
+        project = by_name[document.project]
+        project.kept += 1
+        project.kept_bytes += len(document.text.encode("utf-8"))
+    out.mkdir(parents=True, exist_ok=True)
+    (out / LICENSES).write_text(listing(list(by_name.values()), left_out), "utf-8")
+    write(kept, out / DOCUMENTS)
+    held = sum(document.part == HELD_OUT for document in kept)
+    print(f"corpus: {len(kept):,} documents, {size / 1e6:.1f} M characters, {held} of them held out; {dict(left_out)}")
+
+
+def _carried(path: Path) -> dict[str, Project]:
+    """The projects of another corpus, from its LICENSES.md."""
+    rows = re.findall(r"^\| (\S+) \| (.*?) \| (.*?) \| [\d,]+ \| [\d,]+ \|$", path.read_text("utf-8"), re.MULTILINE)
+    return {name: Project(name, version, Licence(licence, True)) for name, version, licence in rows}
+
+
+def options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--packages", type=Path, nargs="*", help="folders such as site-packages; default: our own")
+    parser.add_argument("--no-stdlib", action="store_true", help="without Python's standard library")
+    parser.add_argument(
+        "--with", dest="more", type=Path, help="a documents.jsonl.xz gathered elsewhere, LICENSES.md beside it"
+    )
+    parser.add_argument("--megabytes", type=float, default=400, help="of text, at most (400)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes that read files")
+
+
+def from_options(chosen: argparse.Namespace, out: Path) -> None:
+    paths = sysconfig.get_paths()
+    folders = chosen.packages if chosen.packages is not None else [Path(paths["purelib"])]
+    stdlib = None if chosen.no_stdlib else Path(paths["stdlib"])
+    build(out, folders, stdlib, chosen.megabytes, chosen.workers, chosen.more)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder to write to")
+    options(parser)
+    chosen = parser.parse_args()
+    from_options(chosen, chosen.out)
+
+
+if __name__ == "__main__":
+    main()
