@@ -219,7 +219,7 @@ def test_large_vocabularies_are_compared_without_quadratic_work(tmp_path, change
         took = process_time() - started
         if took < 0.3:
             break
-    assert took < 0.3
+    assert took < 1.5  # on a quiet machine 0.1, on a busy one several times that; quadratic work would take minutes
     verdicts = {"none": "identical", "padding": "compatible"}
     assert result.verdict == verdicts.get(change, "incompatible")
 
