@@ -18,7 +18,7 @@ def headline(settings: Mapping[str, Any], more: Sequence[str] = ()) -> str:
         parts.append("alone")
     elif drafter:
         parts += [f"k={settings['draft_tokens']}"] if "draft_tokens" in settings else []
-        parts += [f"draft-min-p={settings['draft_min_p']:g}"] if settings.get("draft_min_p") else []
+        parts += [f"draft-min-p={settings['draft_min_p']}"] if settings.get("draft_min_p") else []
         parts += [f"tree={settings['tree']}"] if settings.get("tree", 1) != 1 else []
         parts += [f"lookahead={settings['lookahead']}"] if "lookahead" in drafter and "lookahead" in settings else []
     if temp := settings.get("temp"):
