@@ -84,19 +84,25 @@ def tables(result: dict[str, Any]) -> list[RenderableType]:
         for summary in of_category(result, category):
             arm, *cells, finding = summary_cells(summary)
             word, style = _FINDINGS.get(finding, ("", ""))
-            table.add_row(re.sub(r",(?=\S)", ", ", arm), *cells, Text(word, style=style))
+            table.add_row(_breakable(arm), *cells, Text(word, style=style))
     parts += [table, Text()]
     details = Table(box=None, padding=(0, 1), header_style="bold")
     for name in _DETAILS:
-        details.add_column(name)
+        details.add_column(name, overflow="fold", min_width=20 if name == "arm" else 0)
     for summary in of_category(result, "all"):
         if summary["per_position"]:
-            details.add_row(*detail_cells(result, summary))
+            arm, *cells = detail_cells(result, summary)
+            details.add_row(_breakable(arm), *cells)
     if details.row_count:
         parts += [details, Text()]
     for finding, *sentences in result["verdicts"].values():
         parts += [Text(finding, style="bold"), *(Text(f"  - {sentence}") for sentence in sentences)]
     return parts
+
+
+def _breakable(arm: str) -> str:
+    """An arm's name with places at which a narrow column can break it."""
+    return re.sub(r",(?=\S)", ", ", arm)
 
 
 def markdown(result: dict[str, Any]) -> str:
