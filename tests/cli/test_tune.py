@@ -111,15 +111,22 @@ def opened():
 
 @pytest.fixture(scope="module")
 def bundled(tmp_path_factory):
-    """The bundled pair, tuned for two seconds: the folder of its settings, and what was printed."""
+    """The bundled pair, tuned for two seconds, or longer on a machine so slow that a category was left out.
+
+    Returns the folder of its settings, what was printed, and for how long it was to be tuned and was.
+    """
     folder = tmp_path_factory.mktemp("tuned")
     names = [name for name in os.environ if name.startswith("SPECDEC_")]
     kept = {name: value for name, value in os.environ.items() if name not in names}
     environment = {**kept, "XDG_CONFIG_HOME": str(folder), "SPECDEC_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    started = time.monotonic()
-    done = specdec("tune", "--seconds", 2, "--json", env=environment)
-    assert (done.returncode, done.stderr) == (0, b"")
-    return folder, done.stdout, time.monotonic() - started
+    for seconds in (2, 8, 32):
+        started = time.monotonic()
+        done = specdec("tune", "--seconds", seconds, "--json", env=environment)
+        took = time.monotonic() - started
+        assert (done.returncode, done.stderr) == (0, b"")
+        if len(json.loads(done.stdout)["predictions"]) > len(CATEGORIES):
+            break
+    return folder, done.stdout, (seconds, took)
 
 
 KEYS = {
@@ -147,7 +154,8 @@ def test_json_is_one_object(bundled):
 
 
 def test_it_takes_about_as_long_as_it_was_given(bundled):
-    assert 1 < bundled[2] < 10
+    seconds, took = bundled[2]
+    assert seconds / 2 < took < seconds + 8
 
 
 def test_what_was_tuned_is_kept_under_the_users_settings(bundled, monkeypatch):
