@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 import sys
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -67,6 +66,8 @@ def run(
     gpu_layers_draft: opt.GpuLayersDraft = None,
 ) -> None:
     """Answer one prompt: the draft model proposes, the target model decides."""
+    import secrets
+
     from specdec_cli.cli import corpus
     from specdec_cli.cli import prompt as prompts
     from specdec_cli.cli.settings import resolve
