@@ -45,7 +45,8 @@ class ChainedLength:
         """
         self._room, self._asked, self._looked, self.why = room, 0, 0, ""
         if all(part.idle for part in self.parts):
-            self._asked = len(self.parts)
+            for place in range(len(self.parts)):
+                self.ask(place)  # each forgets the draft before this step
             return 0
         return _UNLIMITED
 

@@ -14,6 +14,7 @@ from exactness import PROMPT, V, exact, p_value
 from fakes import FakeDraftModel, FakeTarget, Table, piece, run, tokens_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_exact import COMBINATIONS
 from timed import FLAT, STEEP, auto
 
 from specdec_cli.decoding import accept, guard, rules
@@ -29,17 +30,7 @@ from specdec_cli.drafters.model import ModelDrafter
 
 COUNTED = 3
 """Tokens: one that the prompt's own pass gives, and two that drafts have to do with."""
-PLAIN = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-COMBINATIONS = [
-    PLAIN,
-    SamplingSettings(temperature=0.7, top_k=3, top_p=1.0, min_p=0.0),
-    SamplingSettings(temperature=1.5, top_k=0, top_p=0.8, min_p=0.0),
-    SamplingSettings(temperature=0.9, top_k=0, top_p=1.0, min_p=0.15),
-    SamplingSettings(temperature=1.2, top_k=4, top_p=0.9, min_p=0.05),
-    SamplingSettings(
-        temperature=1.0, repeat_penalty=1.4, presence_penalty=0.3, frequency_penalty=0.2, top_k=0, min_p=0
-    ),
-]
+PLAIN = COMBINATIONS[0]
 SHAPES = [(2, 3), (3, 5), (4, 6)]
 """Branches and tokens."""
 

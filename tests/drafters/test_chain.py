@@ -15,7 +15,7 @@ from specdec_cli.decoding.known import KnownLength
 from specdec_cli.decoding.length import LONGEST
 from specdec_cli.decoding.report import Report
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
-from specdec_cli.decoding.types import Draft, Step
+from specdec_cli.decoding.types import Draft, Step, Token
 from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
@@ -159,6 +159,20 @@ def test_where_nobody_has_anything_to_decide_nobody_is_asked():
     assert all(len(part.alone) == 4 for part in parts.values()), (
         "each hears of every step between the first and the last"
     )
+
+
+def test_a_rest_teaches_nothing_of_the_draft_before_it(monkeypatch):
+    policy = KnownLength(CostModel(FLAT, LONGEST), Calibration(offset=0.0, slope=1.0))
+    chained = ChainedLength({"a": policy})
+    chained.limit(9)
+    chained.ask(0)
+    assert policy.choose([0.9] * 4) == 4
+    policy._resting, heard = 5, []
+    monkeypatch.setattr(Calibration, "learn", lambda self, at, outcome: heard.append(outcome))
+    for _ in range(3):
+        assert chained.limit(9) == 0
+        chained.observe(Step(1, (Token(1, "a", "plain"),), (), 0, (), "", 0.0, 0.01, 0.0, 0.01))
+    assert heard == [] and policy.why == ""
 
 
 def test_with_a_fixed_length_both_have_it():
