@@ -1,14 +1,19 @@
 """Make the helpers beside this file importable from every folder of tests, and keep the user's settings out."""
 
+import functools
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer.testing
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.append(str(Path(__file__).parent.parent))  # for training/, which is not part of the package
+
+# Typer builds all commands anew for each command line that is run in this process; once is enough.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 DEMO = Path(__file__).parent.parent / "profiles" / "demo"
 
@@ -18,8 +23,9 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No settings but those of a test, for this process and for those it starts."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for name in [name for name in os.environ if name.startswith("SPECDEC_")]:
-        monkeypatch.delenv(name)
+    for name in [name for name in os.environ if name.startswith(("SPECDEC_", "PYTHON"))]:
+        if name != "PYTHONPATH":
+            monkeypatch.delenv(name)
     for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     # One thread: the bundled pair gains little from two, and spinning threads suffer where cores are shared.

@@ -27,10 +27,14 @@ class Table:
 
     def row(self, context: Sequence[int]) -> np.ndarray:
         key = tuple(context[-self.order :])
-        if key not in self._rows:
-            rng = np.random.default_rng([self.seed, zlib.crc32(repr(key).encode())])
-            self._rows[key] = (rng.standard_normal(self.n_vocab) * self.scale).astype(np.float32)
-        return self._rows[key]
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = self._made(key)
+        return row
+
+    def _made(self, key: tuple[int, ...]) -> np.ndarray:
+        rng = np.random.default_rng([self.seed, zlib.crc32(repr(key).encode())])
+        return (rng.standard_normal(self.n_vocab) * self.scale).astype(np.float32)
 
     def mixed(self, other: Table, share: float) -> Mixed:
         return Mixed(self, other, share)
@@ -40,11 +44,11 @@ class Mixed(Table):
     """A draft that resembles its target: logits between two tables."""
 
     def __init__(self, target: Table, noise: Table, share: float) -> None:
-        super().__init__(target.n_vocab, 0, target.order)
+        super().__init__(target.n_vocab, 0, max(target.order, noise.order))
         self._target, self._noise, self._share = target, noise, share
 
-    def row(self, context: Sequence[int]) -> np.ndarray:
-        return self._target.row(context) * (1 - self._share) + self._noise.row(context) * self._share
+    def _made(self, key: tuple[int, ...]) -> np.ndarray:
+        return self._target.row(key) * (1 - self._share) + self._noise.row(key) * self._share
 
 
 class Counting:
@@ -214,21 +218,29 @@ def run(
     policy: LengthPolicy | None = None,
     pieces: Callable[[int], bytes] = piece,
     interrupted: Callable[[], bool] = lambda: False,
+    enough: int | None = None,
 ) -> list[Event]:
-    """All events of one run of the loop over fakes."""
-    return list(
-        generate(
-            prompt,
-            target,
-            drafter or NoDrafter(),
-            policy or FixedLength(k),
-            RULES[rule],
-            sampler or StandardSampler(settings),
-            np.random.default_rng(seed),
-            TextStream(pieces, stop),
-            Ending(max_tokens, lambda token: token == end, interrupted),
-        )
+    """All events of one run of the loop over fakes; with `enough`, those until so many tokens are there."""
+    events = generate(
+        prompt,
+        target,
+        drafter or NoDrafter(),
+        policy or FixedLength(k),
+        RULES[rule],
+        sampler or StandardSampler(settings),
+        np.random.default_rng(seed),
+        TextStream(pieces, stop),
+        Ending(max_tokens, lambda token: token == end, interrupted),
     )
+    if enough is None:
+        return list(events)
+    heard: list[Event] = []
+    for event in events:
+        heard.append(event)
+        enough -= len(event.tokens) if isinstance(event, Step) else 0
+        if enough <= 0:
+            break
+    return heard
 
 
 def tokens_of(events: Iterable[Event]) -> list[int]:

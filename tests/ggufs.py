@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -58,9 +59,19 @@ def padded(head: bytes, data: bytes = b"", alignment: int = 32) -> bytes:
     return head + b"\0" * (-len(head) % alignment) + data
 
 
+def parsed(source: Path) -> gguf.GGUFReader:
+    """A model as the gguf package reads it, which takes it a while."""
+    return _parsed(source, source.stat().st_mtime_ns)
+
+
+@functools.lru_cache(4)
+def _parsed(source: Path, changed: int) -> gguf.GGUFReader:
+    return gguf.GGUFReader(source)
+
+
 def with_keys(source: Path, destination: Path, *keys: bytes) -> Path:
     """A copy of a model with more metadata."""
-    raw, reader = source.read_bytes(), gguf.GGUFReader(source)
+    raw, reader = source.read_bytes(), parsed(source)
     first, last = reader.tensors[0].field, reader.tensors[-1].field
     end = last.offset + sum(part.nbytes for part in last.parts)
     count = struct.unpack_from("<Q", raw, 16)[0] + len(keys)
@@ -71,7 +82,7 @@ def with_keys(source: Path, destination: Path, *keys: bytes) -> Path:
 
 def with_token(source: Path, destination: Path, token: int, new: bytes) -> Path:
     """A copy of a model in which one token has another text of the same length."""
-    raw, field = bytearray(source.read_bytes()), gguf.GGUFReader(source).fields["tokenizer.ggml.tokens"]
+    raw, field = bytearray(source.read_bytes()), parsed(source).fields["tokenizer.ggml.tokens"]
     place = field.data[token]
     at = field.offset + sum(part.nbytes for part in field.parts[:place])
     assert field.parts[place].nbytes == len(new)
@@ -82,7 +93,7 @@ def with_token(source: Path, destination: Path, token: int, new: bytes) -> Path:
 
 def with_value(source: Path, destination: Path, name: str, value: bytes) -> Path:
     """A copy of a model in which one scalar of its metadata is another of the same type."""
-    raw, field = bytearray(source.read_bytes()), gguf.GGUFReader(source).fields[name]
+    raw, field = bytearray(source.read_bytes()), parsed(source).fields[name]
     at = field.offset + sum(part.nbytes for part in field.parts[:-1])
     assert field.parts[-1].nbytes == len(value)
     raw[at : at + len(value)] = value

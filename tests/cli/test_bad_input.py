@@ -231,8 +231,8 @@ def test_what_cannot_be_parsed_is_a_usage_error(flags):
     ],
 )
 def test_extreme_settings_run(flags):
-    done = specdec("run", PROMPT, "-n", 2, "-q", *flags)
-    assert (done.returncode, bool(done.stdout)) == (0, True), done.stderr
+    result = run(PROMPT, "-n", 2, "-q", *flags)
+    assert (result.exit_code, bool(result.stdout)) == (0, True), result.stderr
 
 
 @pytest.mark.parametrize(("name", "says"), [("demmo", "'demo'"), ("nonsense", "specdec ls"), ("x" * 300, "specdec ls")])

@@ -36,6 +36,7 @@ def sample(target, draft, sampling, rule, k, length, n, drafter_class=ModelDraft
             seed=next(rng_seed),
             sampler=sampler,
             policy=policy,
+            enough=length + 1,
         )
         # The first token comes from the prompt's own pass; the draft is at work from the second on.
         counts[tuple(tokens_of(events)[: length + 1])] += 1

@@ -138,7 +138,7 @@ def test_sampled_output_has_the_targets_distribution(rule):
         prompt = (2, 3, 0, 1, 4, 2, 3, 0, 1, 2, 2, 3, 0, 1, 0, 2, 3, *PROMPT)
         events = run(
             FakeTarget(target), prompt, NgramDrafter(), policy=policy, max_tokens=6,
-            settings=sampling, rule=rule, seed=i,
+            settings=sampling, rule=rule, seed=i, enough=3,
         )  # fmt: skip
         drafted += sum(len(event.drafted) for event in events if isinstance(event, Step))
         counts[tuple(tokens_of(events)[:3])] += 1

@@ -46,7 +46,7 @@ def test_greedy_is_match():
 
 
 @pytest.mark.parametrize("drawn", [True, False])
-@pytest.mark.parametrize("seed", [3, 4, 5])
+@pytest.mark.parametrize("seed", [3, 4])
 def test_the_measured_distance_is_that_of_many_samples(drawn, seed):
     sampler, rng = StandardSampler(WIDE), np.random.default_rng(seed)
     p_row, q_row = Table(6, seed).row([1]), Table(6, seed + 50).row([1])

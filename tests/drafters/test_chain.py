@@ -103,7 +103,7 @@ def test_sampled_output_has_the_targets_distribution(rule, seed):
         events = run(
             FakeTarget(target), (2, 3, 0, 1, 4, 2, 3, 0, 1, 2, 2, 3, 0, 1, 0, 2, 3, *PROMPT),
             ChainDrafter([NgramDrafter(), model]), 2,
-            max_tokens=6, settings=SAMPLED, rule=rule, seed=i,
+            max_tokens=6, settings=SAMPLED, rule=rule, seed=i, enough=3,
         )  # fmt: skip
         used.update(sources_of(events))
         counts[tuple(tokens_of(events)[:3])] += 1

@@ -297,7 +297,7 @@ def chance(rule, sampling, n=2000, kind=LookaheadDrafter, seed=31):
     prompt = PROMPT if sampling.penalises else REPEATING  # penalties look at all of it, `exact` at its end
     for i in range(n):
         drafter = kind(3, 3, 3, np.random.default_rng([i, 1]))
-        events = run(FakeTarget(target), prompt, drafter, 1, 4, sampling, rule, i, policy=ANY)
+        events = run(FakeTarget(target), prompt, drafter, 1, 4, sampling, rule, i, policy=ANY, enough=3)
         counts[tuple(tokens_of(events)[:3])] += 1
         accepted += sum(event.accepted for event in events if isinstance(event, Step))
     assert accepted > n / 10, "the test means nothing unless drafts stand"

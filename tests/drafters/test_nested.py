@@ -45,7 +45,7 @@ def chance(name, rule, sampling, n=1200):
     for _ in range(n):
         sampler = StandardSampler(sampling)
         drafter, _ = nested(name, medium, medium.mixed(small, 0.4), sampler, rule == "rejection", rng)
-        events = run(FakeTarget(target), PROMPT, drafter, 4, 7, sampling, rule, next(seeds), sampler=sampler)
+        events = run(FakeTarget(target), PROMPT, drafter, 4, 7, sampling, rule, next(seeds), sampler=sampler, enough=3)
         counts[tuple(tokens_of(events)[:3])] += 1
     return p_value(counts, exact(target, sampling, 3), n)
 

@@ -108,7 +108,9 @@ def sampled(seed: int, rule: str, n: int = 2500) -> float:
     counts = Counter()
     for i in range(n):
         prompt = (0, 1, 0, 1, 2, *PROMPT)  # so that there is something to repeat from the first step on
-        events = run(FakeTarget(target), prompt, NgramDrafter(), 2, max_tokens=6, settings=settings, rule=rule, seed=i)
+        events = run(
+            FakeTarget(target), prompt, NgramDrafter(), 2, max_tokens=6, settings=settings, rule=rule, seed=i, enough=3
+        )
         counts[tuple(tokens_of(events)[:3])] += 1
     return p_value(counts, exact(target, settings, 3), n)
 

@@ -1,19 +1,19 @@
 """`-k auto` on the bundled pair: the same text, lengths that follow the costs, the acceptance that theory gives."""
 
-import json
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from driver import specdec
 from prompts import PROMPTS
 from test_pair import open_session
 from timed import FLAT, STEEP
 
+from specdec_cli.cli.outcome import Outcome, probed_baseline
 from specdec_cli.cli.terms import sampling_of
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.report import Report
 from specdec_cli.decoding.sampling import StandardSampler
+from specdec_cli.decoding.types import Done, Step, Token
 
 
 def scaled(costs, one):
@@ -127,13 +127,28 @@ def test_acceptance_at_a_temperature_is_the_overlap(monkeypatch):
         assert abs(accepted / tried - np.mean(overlaps)) < 3 * spread
 
 
+def outcome_of(*took):
+    """Of an answer whose steps drafted so many tokens, and took so many seconds to draft and to verify."""
+    outcome = Outcome(seed=0, prompt=[1], stop=(), notes=())
+    at = 0.0
+    for index, (drafted, draft_s, verify_s) in enumerate([(0, 0.0, 0.0), *took]):
+        at += draft_s + verify_s
+        token = (Token(1, "", "plain"),)
+        outcome.add(Step(index, token, (2,) * drafted, 0, ("",) * drafted, "model", draft_s, verify_s, 0.0, at))
+    outcome.add(Done("length", "", (), at))
+    probed_baseline(outcome)
+    return outcome
+
+
 def test_the_baseline_comes_from_the_runs_own_probes():
-    done = specdec("run", "--json", "-n", "100", "--raw", "def median(values):\n")
-    found = json.loads(done.stdout)
-    lengths = found["stats"]["lengths"]
-    assert sum(lengths) == found["stats"]["steps"]
-    if found["stats"]["drafted"] and lengths[0] >= 4:
-        assert found["baseline"]["method"] == "probes" and found["baseline"]["identical"] is None
-        assert found["speedup"] == pytest.approx(found["timing"]["tokens_per_s"] / found["baseline"]["tokens_per_s"])
-    else:
-        assert found["baseline"] is None and found["speedup"] is None
+    """From steps without a draft that follow another such, unless the drafter was asked at length."""
+    plain, draft, asked = (0, 0.0, 0.2), (2, 0.1, 0.3), (0, 0.1, 0.2)
+    with open_session() as session:
+        found = outcome_of((0, 0.0, 9.0), plain, draft, (0, 0.0, 9.0), plain, asked, (0, 0.0, 9.0)).to_json(session)
+        assert found["baseline"] == {
+            "method": "probes", "tokens_per_s": pytest.approx(5.0), "identical": None, "first_divergence": None,
+        }  # fmt: skip
+        assert found["speedup"] == pytest.approx(found["timing"]["tokens_per_s"] / 5.0)
+        for too_few in (plain, draft, plain, plain), (plain,) * 7:
+            found = outcome_of(*too_few).to_json(session)
+            assert found["baseline"] is None and found["speedup"] is None
