@@ -79,8 +79,9 @@ def measure_waits(options: argparse.Namespace) -> None:
     every = [waits.WAYS[name] for name in ways]
     with open_demo(every, threads=options.threads, max_tokens=options.tokens, **models) as session:
         steps = waits.measure(session, options.repeat, ways)
-        write(options, "waits.json", models=models, steps=steps, rows=waits.rows(session, 9, seconds=5.0))
-    print(report.waits_table({"steps": steps}))
+        found = {"steps": steps, "rows": waits.rows(session, 9, seconds=5.0), "planning": waits.planning(session)}
+        write(options, "waits.json", models=models, **found)
+    print(report.waits_table(found))
 
 
 def measure_compare(options: argparse.Namespace) -> None:

@@ -123,7 +123,17 @@ def waits_table(data: Data) -> str:
             f"{one['us'][part]:,.1f} ({one['us'][part] / total:.1%})" for one, total in zip(steps, totals, strict=True)
         ]
         lines.append(row(part, *cells))
-    return "\n".join([*lines, row("together", *(f"{total:,.1f}" for total in totals))])
+    lines.append(row("together", *(f"{total:,.1f}" for total in totals)))
+    rows = data["rows"]
+    lines.append(
+        f"\nA pass of {rows['tokens']} tokens: {rows['every_row_ms']:.3f} ms with a row of logits for each, "
+        f"{rows['last_row_ms']:.3f} ms with that of the last alone.\n"
+    )
+    lines.append(head("sizes of passes in turn", "model", "ms each"))
+    for one in data["planning"]:
+        sizes = ", ".join(map(str, one["order"]))
+        lines.append(row(sizes, one["model"], ", ".join(f"{ms:.3f}" for ms in one["ms"])))
+    return "\n".join(lines)
 
 
 def compare_table(data: Data) -> str:

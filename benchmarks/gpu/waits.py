@@ -156,3 +156,35 @@ def rows(session: Session, tokens: int, seconds: float) -> dict[str, float]:
             laps = pass_laps(own, text, (tokens, 1), 2, seconds, needed_rounds=8)
         found[name] = statistics.median(laps[tokens]) * 1000
     return {"tokens": tokens, **found}
+
+
+ORDERS = ((1,), (2, 1), (2, 1, 1, 1), (5,), (4, 5), (5, 1), (9,), (8, 9))
+"""Sizes of passes, over and over: of one size, and of sizes that change as they do where drafts are long and short."""
+
+
+def planning(session: Session, rounds: int = 100) -> list[dict[str, Any]]:
+    """What it costs that llama.cpp plans a pass anew when its size is not that of the one before.
+
+    Median milliseconds of each pass of an order, for both models; orders take turns.
+    """
+    text = session.target.tokenize("".join(PROMPTS))
+    found = []
+    for role, _, _, context in session.opened():
+        orders = [order for order in ORDERS if max(order) <= context.max_rows]
+        laps: dict[tuple[int, ...], list[list[float]]] = {order: [[] for _ in order] for order in orders}
+        context.rewind(0)
+        context.decode(text[:64])
+        for _ in range(rounds):
+            for order in orders:
+                context.decode(text[: order[-1]])  # what comes before the first of them
+                context.rewind(64)
+                for size, its in zip(order, laps[order], strict=True):
+                    before = perf_counter()
+                    context.decode(text[:size], all_rows=True)
+                    its.append(perf_counter() - before)
+                    context.rewind(64)
+        context.rewind(0)
+        for order in orders:
+            ms = [statistics.median(its) * 1000 for its in laps[order]]
+            found.append({"model": role, "order": order, "ms": ms})
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from specdec_cli.cli.session import Session
@@ -51,11 +52,16 @@ class Outcome:
             "prompt_tokens": report.prompt_tokens,
             "completion_tokens": report.emitted,
             "target": str(session.pair.target_path),
-            "draft": str(session.pair.draft_path) if session.pair.draft_path else None,
+            "draft": _path(session.pair.draft_path),
+            "draft_small": _path(session.pair.small_path),
             "drafter": settings.drafter,
             "accept": settings.accept,
             "lossless": settings.temp == 0 or settings.drafter == "none" or settings.accept not in LOSSY,
             "draft_tokens": settings.draft_tokens,
+            "draft_min_p": settings.draft_min_p,
+            "tree": settings.tree,
+            "lookahead": settings.lookahead if "lookahead" in settings.drafter else None,
+            "temp": settings.temp,
             "seed": self.seed,
             "stats": report.stats_json(),
             "timing": report.timing_json(session.load_s),
@@ -63,6 +69,10 @@ class Outcome:
             "speedup": speedup_of(report, baseline),
             "notes": [*self.notes, *report.notes],
         }
+
+
+def _path(path: Path | None) -> str | None:
+    return str(path) if path else None
 
 
 def probed_baseline(outcome: Outcome) -> None:

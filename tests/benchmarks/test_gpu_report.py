@@ -101,6 +101,21 @@ def test_the_parts_of_a_step_add_up_to_its_time(monkeypatch):
                 assert all(parts[f"{role}: {part}"] > 0 for part in waits.PASS_PARTS if part != "drop")
 
 
+def test_passes_of_one_size_and_of_changing_sizes_are_timed():
+    """For both models, as far as their contexts have rows for it; and the report has them all."""
+    with open_demo([waits.WAYS["k=4"]], threads=1, max_tokens=8) as session:
+        found = waits.planning(session, rounds=2)
+        most = {role: context.max_rows for role, _, _, context in session.opened()}
+        assert [context.length for _, _, _, context in session.opened()] == [0, 0]
+    for role in ("target", "draft"):
+        orders = [one["order"] for one in found if one["model"] == role]
+        assert orders == [order for order in waits.ORDERS if max(order) <= most[role]] and (2, 1) in orders
+    assert all(len(one["ms"]) == len(one["order"]) and min(one["ms"]) > 0 for one in found)
+    rows = {"tokens": 9, "every_row_ms": 2.5, "last_row_ms": 2.25}
+    table = report.waits_table({"steps": [], "rows": rows, "planning": found})
+    assert "2.500 ms with a row" in table and "| 4, 5 | target |" in table
+
+
 def summary(arm, category, mean):
     speedup = {"mean": mean, "low": mean - 0.1, "high": mean + 0.1} if mean else None
     return {"arm": arm, "category": category, "tokens_per_s": 200.0, "speedup": speedup}

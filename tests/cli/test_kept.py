@@ -171,7 +171,7 @@ def test_json_of_a_scripted_run(snapshot):
     for event in run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 4, 99), (99,), (7, 8), ()]), max_tokens=9):
         outcome.add(event)
     session = SimpleNamespace(
-        pair=SimpleNamespace(target_path="big.gguf", draft_path="small.gguf"),
+        pair=SimpleNamespace(target_path="big.gguf", draft_path="small.gguf", small_path=None),
         settings=Settings(draft_tokens=3),
         load_s=0.5,
     )

@@ -63,7 +63,8 @@ def test_the_window_must_fit_into_a_fixed_length():
     done = run(*window, "-k", 20, "-n", 40, "--json", PROMPT)
     assert json.loads(done.stdout)["stats"]["drafted"] > 0
     done = run(*ALONE, "--drafter", "lookahead", "--lookahead", "2:3:2", "-k", 5, "-n", 40, "--json", PROMPT)
-    assert json.loads(done.stdout)["stats"]["drafted"] > 0
+    found = json.loads(done.stdout)
+    assert found["stats"]["drafted"] > 0 and found["lookahead"] == "2:3:2"
     assert run(*ALONE, "--drafter", "ngram", "-k", 5, "-n", 4, PROMPT).exit_code == 0, "ngram does not care"
 
 

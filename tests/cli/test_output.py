@@ -45,8 +45,8 @@ def test_quiet_prints_the_answer_alone():
 
 
 JSON_KEYS = {
-    "": "text tokens finish_reason prompt_tokens completion_tokens target draft drafter accept lossless draft_tokens "
-    "seed stats timing baseline speedup",
+    "": "text tokens finish_reason prompt_tokens completion_tokens target draft draft_small drafter accept lossless "
+    "draft_tokens draft_min_p tree lookahead temp seed stats timing baseline speedup",
     "stats": "steps drafted accepted emitted acceptance_rate tokens_per_step per_position histogram lengths "
     "distance_per_token sources",
     "timing": "load_s prefill_s ttft_s decode_s tokens_per_s tpot_ms draft_s verify_s sample_s overhead_s",
@@ -65,6 +65,13 @@ def test_json_is_one_object_with_the_keys_of_the_contract(flags, draft_tokens):
         assert set(found[part]) == set(JSON_KEYS[part].split())
     assert (found["seed"], found["drafter"], found["accept"]) == (5, "model", "rejection")
     assert found["draft_tokens"] == draft_tokens
+    assert [found[name] for name in ("draft_small", "draft_min_p", "tree", "lookahead", "temp")] == [
+        None,
+        0,
+        1,
+        None,
+        0,
+    ]
     assert (found["finish_reason"], found["completion_tokens"], len(found["tokens"])) == ("length", 12, 12)
     assert (found["target"], found["draft"]) == (str(TARGET), str(DRAFT))
     assert found["baseline"]["method"] == "measured" and isinstance(found["baseline"]["identical"], bool)

@@ -31,6 +31,7 @@ def answer(*args):
 def test_a_tree_gives_the_answer_of_the_target_alone(k):
     alone, found = answer("--drafter", "none"), answer("--tree", 3, "-k", k)
     assert found["tokens"] == alone["tokens"]
+    assert (found["tree"], alone["tree"]) == (3, 1)
     assert found["draft_tokens"] == k and found["stats"]["emitted"] == 32
 
 
