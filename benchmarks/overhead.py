@@ -1,4 +1,4 @@
-"""Seconds per step outside llama_decode, by part; and the cost of sampling rows of a 150k-token vocabulary.
+"""Seconds per step outside llama_decode, by part; and the cost of rows of a 150k-token vocabulary.
 
     python benchmarks/overhead.py [--threads N] [--repeat N]
     python benchmarks/overhead.py --target T.gguf --draft D.gguf --steps-only --out FILE.json
@@ -27,7 +27,7 @@ from specdec_cli.decoding.calibration import Calibration
 from specdec_cli.decoding.costs import CostModel, Costs
 from specdec_cli.decoding.length import LONGEST, AutoLength
 from specdec_cli.decoding.report import Report
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler, confidence
 from specdec_cli.decoding.types import Draft
 from specdec_cli.models import hardware, recordings
 
@@ -125,6 +125,22 @@ def big_vocabulary(n_vocab: int = 151_936, rows: int = 300) -> None:
         print(f"| {name} | {middle:.0f} ({low:.0f} to {high:.0f}) |")
 
 
+def confidence_table(n_vocab: int = 151_936, rows: int = 200) -> None:
+    """Time to know how sure a draft model is, by how many tokens are within e^18 of the most likely."""
+    print(f"\n| tokens within e^18 of the best, of {n_vocab:,} | us to know its probability (quartiles) |\n|---|---|")
+    row = (np.random.default_rng(0).standard_normal(n_vocab) * 2.5).astype(np.float32)
+    for share in (0.001, 0.01, 0.03, 0.1, 0.3, 0.9):
+        row[7] = 0
+        row[7] = np.quantile(row, 1 - share) + 18
+        times = []
+        for _ in range(rows):
+            start = perf_counter()
+            confidence(row)
+            times.append((perf_counter() - start) * 1e6)
+        middle, low, high = median_and_spread(times)
+        print(f"| {share:.1%} | {middle:.0f} ({low:.0f} to {high:.0f}) |")
+
+
 def policy_table(repeat: int = 9) -> None:
     """What `-k auto` itself costs: its own calls in replays of recorded answers, made again without the simulator."""
     print("\n| auto, replayed on the costs of | tokens/step | us a step (quartiles) |\n|---|---|---|")
@@ -182,4 +198,5 @@ if __name__ == "__main__":
         options.out.write_text(json.dumps({"machine": machine(), "threads": options.threads, "steps": rows}, indent=1))
     if not options.steps_only:
         big_vocabulary()
+        confidence_table()
         policy_table()

@@ -114,6 +114,18 @@ def test_confidence():
     assert confidence(row) == pytest.approx(0.6)
 
 
+@pytest.mark.parametrize("share", [0.0001, 0.01, 0.03, 0.04, 0.3, 0.9])
+def test_confidence_in_a_large_vocabulary(share):
+    """By how many of its tokens are anywhere near the best; 0.3 % is what may be left out."""
+    row = (np.random.default_rng(5).standard_normal(130_000) * 2.5).astype(np.float32)
+    row[77] = np.quantile(row, 1 - share) + 18
+    exact = 1 / np.exp(row.astype(np.float64) - row.max()).sum()
+    assert exact <= confidence(row) * 1.00001 and confidence(row) == pytest.approx(exact, rel=0.003)
+    row[np.arange(130_000) != 77] = row[77] - 18.01  # as much as can be left out
+    exact = 1 / np.exp(row.astype(np.float64) - row.max()).sum()
+    assert confidence(row) == pytest.approx(exact, rel=0.003)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
