@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How to append nodes. sequences and depths: of each node. copies: (from, to, depth), to be made before: the cells
-    of one sequence, as far as that depth (exclusive, the first node's is 0), belong to another one too.
+    """How to append nodes. sequences and depths: of each node. copies: (from, to, depth), to be made before: the text,
+    and the cells of one sequence as far as that depth (exclusive, the first node's is 0), belong to another one too.
     """
 
     sequences: list[list[int]]
@@ -71,6 +71,6 @@ class Branches:
         return self._sequence[node + 1]
 
     @property
-    def fork(self) -> bool:
-        """Whether there is more than one branch."""
-        return self._used > 1
+    def used(self) -> int:
+        """How many sequences there are."""
+        return self._used

@@ -86,6 +86,8 @@ class LlamaContext:
         self._saved: tuple[int, ctypes.Array[ctypes.c_uint8]] | None = None
         self._since_saved: list[int] = []
         self._branches = Branches(branches)
+        self._shared = [0] * branches
+        """How much of the text belongs to each sequence; sequence 0 has all of it, whatever stands here."""
         self._batch = lib.llama_batch_init(N_BATCH, 0, branches)
         self._token = np.ctypeslib.as_array(self._batch.token, (N_BATCH,))
         self._pos = np.ctypeslib.as_array(self._batch.pos, (N_BATCH,))
@@ -143,7 +145,7 @@ class LlamaContext:
             raise SpecdecError(f"the context of {self.n_ctx} tokens is full", "Give a larger one (-c).")
         layout = self._branches.grow(parents)
         for source, goal, depth in layout.copies:
-            lib.llama_memory_seq_cp(self._memory, source, goal, -1, self.length + depth)
+            self._share(source, goal, depth)
         batch = self._batch
         batch.n_tokens = count
         self._token[:count] = tokens
@@ -165,17 +167,34 @@ class LlamaContext:
 
     def keep(self, path: Sequence[int]) -> None:
         """End the tree: its nodes on this path, from the text down, are text from now on; the others are dropped."""
-        memory, branches = self._memory, self._branches
-        if branches.fork:
-            sequence = branches.sequence(path[-1]) if path else 0
-            lib.llama_memory_seq_keep(memory, sequence)
-            if sequence:
-                lib.llama_memory_seq_cp(memory, sequence, 0, -1, -1)
-                lib.llama_memory_seq_keep(memory, 0)
+        memory, branches, first = self._memory, self._branches, self.length
+        if kept := branches.sequence(path[-1]) if path else 0:
+            lib.llama_memory_seq_rm(memory, 0, first, -1)
+            lib.llama_memory_seq_cp(memory, kept, 0, first, first + len(path))
+        for sequence in range(1, branches.used):
+            lib.llama_memory_seq_rm(memory, sequence, first, -1)
         dropped = len(branches) > len(path)
         self.length += len(path)
         branches.clear()
-        if dropped and not lib.llama_memory_seq_rm(memory, 0, self.length, -1):
+        if dropped:
+            self._drop(self.length)
+
+    def _share(self, source: int, goal: int, depth: int) -> None:
+        """Let sequence `goal` begin as `source` does: with the text, and the first `depth` nodes of its branch.
+
+        Each cell that is given to a sequence costs llama.cpp a third of a microsecond, so the text stays with those
+        that it was once given to, and they are given what it has grown by since. None may be given twice.
+        """
+        if source:
+            lib.llama_memory_seq_cp(self._memory, 0, goal, self._shared[goal], self.length)
+        first = self.length if source else self._shared[goal]
+        lib.llama_memory_seq_cp(self._memory, source, goal, first, self.length + depth)
+        self._shared[goal] = self.length
+
+    def _drop(self, length: int) -> None:
+        """Take all cells from position `length` on from every sequence."""
+        self._shared = [min(shared, length) for shared in self._shared]
+        if not lib.llama_memory_seq_rm(self._memory, -1 if len(self._shared) > 1 else 0, length, -1):
             raise SpecdecError("llama.cpp refused to drop rejected tokens from its cache", "Run with --drafter none.")
 
     def _pass(self) -> None:
@@ -236,14 +255,12 @@ class LlamaContext:
             return
         if length == 0:
             lib.llama_memory_clear(self._memory, False)
+            self._shared = [0] * len(self._shared)
             self._saved = None
             self._since_saved.clear()
         elif self.rewinds or self._has_snapshot(length):
             self._last_pass = 0
-            if not lib.llama_memory_seq_rm(self._memory, 0, length, -1):
-                raise SpecdecError(
-                    "llama.cpp refused to drop rejected tokens from its cache", "Run with --drafter none."
-                )
+            self._drop(length)
         else:
             self._restore(length)
             return

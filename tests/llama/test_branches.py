@@ -41,7 +41,7 @@ def test_a_fork_off_a_branch():
     branches = Branches(8)
     branches.grow((-1, -1))
     branches.grow((1, 1))
-    assert branches.fork and len(branches) == 4
+    assert branches.used == 3 and len(branches) == 4
     assert [branches.sequence(node) for node in (-1, 0, 1, 2, 3)] == [0, 0, 1, 1, 2]
 
 
@@ -58,7 +58,7 @@ def test_cleared_it_is_as_new():
     branches = Branches(2)
     branches.grow((-1, -1, 1))
     branches.clear()
-    assert len(branches) == 0 and not branches.fork
+    assert len(branches) == 0 and branches.used == 1
     assert branches.grow((-1, -1)) == layout_of((-1, -1))
 
 

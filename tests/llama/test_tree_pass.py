@@ -3,6 +3,7 @@
 from collections import Counter
 from itertools import pairwise
 
+import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 import tiny
@@ -122,6 +123,32 @@ def grown(context, parents, tokens, passes):
 
 def prompt_of(length):
     return [(7 * i * i + 3 * i) % 290 + 1 for i in range(length)]
+
+
+def test_a_branch_is_given_only_what_the_text_has_grown_by(opened, monkeypatch):
+    """Each cell that is given to a sequence takes time, and one that is given twice is counted twice."""
+    given = []
+    copy = lib.llama_memory_seq_cp
+
+    def noted(memory, source, goal, first, end):
+        given.append((source, goal, first, end))
+        copy(memory, source, goal, first, end)
+
+    monkeypatch.setattr(lib, "llama_memory_seq_cp", noted)
+    context = opened("llama")
+    context.decode(prompt_of(300))
+    shared = 0
+    for step in range(30):
+        given.clear()
+        length = context.length
+        context.grow((5, 6), (-1, -1))
+        context.grow((7, 8), (1, 1))
+        assert given == [(0, 1, shared, length), (0, 2, shared, length), (1, 2, length, length + 1)]
+        shared = length
+        context.keep((1, 3) if step % 2 else (0,))
+        if step % 7 == 6:
+            context.rewind(shared := length - 5)
+            context.decode((9, 9, 9))
 
 
 @pytest.mark.parametrize("kind", KINDS)
