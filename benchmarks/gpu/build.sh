@@ -31,13 +31,19 @@ stage() { # NAME COMMAND...: run it and say how long it took
   printf '%-10s %4d s\n' "$name" $((SECONDS - from))
 }
 
+architecture() { # of the first GPU, as nvcc names it: 90 for an H200, 89 for an RTX 4090
+  local found
+  found=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1 | tr -d .) || true
+  echo "${found:-90}"
+}
+
 # cuBLAS and the driver's library, where they do not lie in the toolkit: in Python's packages, and beside the driver.
 cuda_flags() {
   local nvcc top header lib driver
   nvcc=${CUDACXX:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
   [ -x "$nvcc" ] || { echo "no nvcc here: install CUDA's toolkit, set CUDACXX, or build with ACCEL=cpu" >&2; exit 1; }
   top=$(cd "$("$nvcc" --dryrun none.cu 2>&1 | sed -n 's/^#\$ TOP=//p')" && pwd -P)
-  flags+=(-DGGML_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCH:-90}" -DGGML_CUDA_NCCL=OFF
+  flags+=(-DGGML_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=${CUDA_ARCH:-$(architecture)}" -DGGML_CUDA_NCCL=OFF
     "-DCMAKE_CUDA_COMPILER=$top/bin/nvcc" "-DCUDAToolkit_ROOT=$top" "-DCMAKE_BUILD_RPATH=$top/lib64;$top/lib")
   if [ ! -e "$top/include/cublas_v2.h" ]; then
     header=$("$python" -c 'import glob, sys

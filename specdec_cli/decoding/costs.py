@@ -72,13 +72,18 @@ class Costs:
         return {"verify": self.verify.to_json(), "draft": self.draft.to_json(), "other": self.other}
 
 
+SETTLED = 3
+"""Passes of one size until they cost what they do where nothing is drafted: llama.cpp plans the first of another size
+anew, and on a GPU it records a CUDA graph in the second and replays that from the third on."""
+
+
 class CostModel:
     """Costs that follow the run: the context grows, the machine's clock and neighbours change.
 
     Every observed pass moves its own point of the curve, at first, and the whole curve a little (what slows one pass
     slows all).
-    The first plain step after another size is not taken for one: llama.cpp plans a pass anew when its size changes, and
-    the target alone never does. longest: the longest draft that will be asked about. The state does not grow.
+    Plain steps count once they are SETTLED. longest: the longest draft that will be asked about. The state does not
+    grow.
     """
 
     def __init__(self, costs: Costs, longest: int) -> None:
@@ -93,7 +98,8 @@ class CostModel:
         self._seen = [0] * (longest + 2)
         self._drafting = self._reading = 0.0
         self._at: float | None = None
-        self._last_rows = 1
+        self._plain = SETTLED
+        """Steps without a draft until now, one after the other."""
 
     def verify(self) -> list[float]:
         """Seconds to verify n tokens, for n = 0 (meaningless) to longest + 1."""
@@ -117,7 +123,7 @@ class CostModel:
     def skip(self) -> None:
         """The next step does not follow the last one that was observed."""
         self._at = None
-        self._last_rows = 0
+        self._plain = 0
 
     def observe(self, step: Step, read: int, passes: int) -> None:
         """Learn from a step. In its draft_s the draft model read so many tokens in one pass, the first of `passes`;
@@ -126,12 +132,12 @@ class CostModel:
         rows = len(step.drafted) + 1
         seconds = step.verify_s + step.sample_s
         own = self._own
-        if seconds > 0 and (rows > 1 or self._last_rows == 1):
+        self._plain = 0 if rows > 1 else self._plain + 1
+        if seconds > 0 and (rows > 1 or self._plain >= SETTLED):
             surprise = _clipped(seconds, self._verify[rows], self._common + own[rows])
             self._common += _COMMON_RATE * surprise
             own[rows] += max(_FIRST_RATE / (1 + self._seen[rows]), _LEAST_RATE) * surprise
             self._seen[rows] += 1
-        self._last_rows = rows
         if passes and step.draft_s > 0:
             expected = self.draft(read) + (passes - 1) * self.draft()
             surprise = _DRAFT_RATE * _clipped(step.draft_s, expected, 0.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from specdec_cli.decoding.calibration import Calibration, bin_of
-from specdec_cli.decoding.costs import CostModel
+from specdec_cli.decoding.costs import SETTLED, CostModel
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.planning import Plan, solve
 from specdec_cli.decoding.ranks import Ranks
@@ -95,7 +95,7 @@ _OPTIMISM = 1.0
 _NAP = 7
 """Once it is clear that a step is not worth a draft, so many more go by unasked."""
 _FIRST_PROBE, _LAST_PROBE = 8, 128
-"""Steps between two pairs that draft nothing, only to know what such a step costs: at first, doubling, and at most."""
+"""Steps until some draft nothing, only to know what such a step costs: at first, doubling, and at most."""
 _FIRST_PAUSE, _LONGEST_PAUSE, _LONGEST_IDLE = 8, 64, 256
 """Steps between two plans: a plan costs some 0.15 ms. The pause doubles, up to these, for less and less is news."""
 _CHEAP = 0.007
@@ -155,7 +155,7 @@ class AutoLength:
         """Tokens since a draft model was last asked anything."""
         self._review_after = _LEAST_REVIEW
         self._allowed = _FIRST_LENGTH if calibration.looks < _KNOWN else costs.longest
-        self._steps = self._since_probe = self._nap = 0
+        self._steps = self._since_probe = self._probes_left = self._nap = 0
         self._probe_after = _FIRST_PROBE
         self._pause = self._next_plan = _FIRST_PAUSE
         self._pays = True
@@ -191,7 +191,7 @@ class AutoLength:
         self._behind = prompt_tokens + 1
         self._apart = max(prompt_tokens - 1, 0) if read_apart else 0
         self._emitted = 1
-        self._nap = 0
+        self._nap = self._probes_left = 0
         if self._calibration.looks < _KNOWN:
             self._allowed = _FIRST_LENGTH
 
@@ -205,6 +205,8 @@ class AutoLength:
             return 0
         if self._leash > 0 and self._steps >= self._next_plan:
             self._replan()
+        if self._probes_left:
+            return self._probed()
         drafting = self._pays and self._leash > 0
         if drafting and self._behind <= 2:
             return self._unless_it_is_time_for_a_probe(room)
@@ -225,9 +227,14 @@ class AutoLength:
         self._since_probe += 1
         if self._since_probe < self._probe_after:
             return min(self._allowed, room)
-        if self._since_probe > self._probe_after:  # the second of two: the first one followed another size
-            self._since_probe = 0
-            self._probe_after = min(2 * self._probe_after, _LAST_PROBE)
+        self._probe_after = min(2 * self._probe_after, _LAST_PROBE)
+        self._probes_left = SETTLED
+        return self._probed()
+
+    def _probed(self) -> int:
+        """One of several steps without a draft, of which the last tells the cost."""
+        self._probes_left -= 1
+        self._since_probe = 0
         self.why = _PROBE
         return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from specdec_cli.decoding.costs import SETTLED
 from specdec_cli.decoding.types import Done, Event, FinishReason, Prefill, Step
 
 LEAST_PROBES = 2
@@ -36,7 +37,7 @@ class Report:
     sources: dict[str, list[int]] = field(default_factory=dict)
     """By drafter: tokens drafted, tokens accepted."""
     probes: int = 0
-    """Steps that drafted nothing and came after another such: what the target alone is like in this very context."""
+    """Steps that drafted nothing, as did those before (SETTLED): what the target alone is like in this very context."""
     plain_s: float = 0.0
     """Verification and sampling in these."""
     prefill_s: float = 0.0
@@ -50,7 +51,7 @@ class Report:
     distance: float | None = None
     """Of a lossy rule: the total variation between its tokens' distributions and the target's, summed; None: exact."""
     reason: FinishReason = "interrupted"
-    _plain_before: bool = False
+    _plain: int = 0
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -104,10 +105,10 @@ class Report:
         _count(self.histogram, step.accepted)
         _count(self.lengths, drafted)
         plain = not drafted and step.draft_s < 0.05 * step.verify_s  # an unsure draft was asked, too
-        if plain and self._plain_before:
+        self._plain = self._plain + 1 if plain else 0
+        if self._plain >= SETTLED:
             self.probes += 1
             self.plain_s += step.verify_s + step.sample_s
-        self._plain_before = plain
 
     @property
     def distance_per_token(self) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import perf_counter
 
+from specdec_cli.decoding.costs import SETTLED
 from specdec_cli.llama.context import LlamaContext
 
 _FILL, _MOST_ROUNDS = 128, 64
@@ -48,7 +49,7 @@ def pass_laps(
     text: what to read, repeated as need be; real text, for the sake of the experts that it wakes. `fill` tokens of it
     are in the cache before each pass, where the cache can be rewound; at the end it is empty.
 
-    llama.cpp plans a pass anew when its size changes: single tokens are timed one after the other, as they come where
+    A pass costs more after one of another size: of single tokens the last of SETTLED is timed, as they come where
     nothing is drafted, and others after a pass of another size, as they come where drafts are long and short.
     """
     sizes = [size for size in sizes if size <= context.n_ctx]
@@ -61,7 +62,7 @@ def pass_laps(
     for turn in range(_MOST_ROUNDS):
         for place, size in enumerate(sizes):
             if perf_counter() < deadline or (turn < needed_rounds and place < needed):
-                for _ in range(2 if size == 1 else 1):
+                for _ in range(SETTLED if size == 1 else 1):
                     context.rewind(fill)
                     before = perf_counter()
                     context.decode(tokens[fill : fill + size], all_rows=size <= context.max_rows)

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from itertools import groupby
 from time import perf_counter
 
 import numpy as np
@@ -10,7 +11,7 @@ from fakes import FakeDraftModel, FakeTarget, Table, run
 from timed import FLAT, STEEP, Timed, auto
 
 from specdec_cli.decoding.calibration import BINS, Calibration, bin_of
-from specdec_cli.decoding.costs import CostModel, Costs, Curve
+from specdec_cli.decoding.costs import SETTLED, CostModel, Costs, Curve
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.length import LONGEST, FixedLength
 from specdec_cli.decoding.planning import solve
@@ -151,8 +152,11 @@ def test_reading_a_long_prompt_must_be_worth_it():
 
 
 def test_probes_are_rare_and_say_so():
-    probes = [step for _, step in steps_of(auto(), FLAT, answer([(0.98, True)] * 6000)) if not step.drafted]
-    assert 6 <= len(probes) <= 14
+    steps = [step for _, step in steps_of(auto(), FLAT, answer([(0.98, True)] * 6000))]
+    runs = [[*run] for drafted, run in groupby(steps, lambda step: bool(step.drafted)) if not drafted]
+    probes = [step for run in runs for step in run]
+    assert {len(run) for run in runs[:-1]} == {SETTLED}
+    assert 9 <= len(probes) <= 21
     assert {step.why for step in probes[:-1]} == {"timing the target alone"}
 
 
@@ -184,6 +188,17 @@ def test_one_hiccup_of_the_machine_changes_little():
     before = model.verify()
     model.observe(Step(1, (), (0, 0), 2, (), "", 0.001, 5.0, 0.0, 1.0), 1, 2)
     assert max(now / then for now, then in zip(model.verify()[1:], before[1:], strict=True)) < 1.12
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+def test_the_first_plain_steps_after_a_draft_say_nothing(drafted):
+    """Where a draft came between, two of them cost more than what the target alone does."""
+    model = CostModel(FLAT, LONGEST)
+    for i in range(30):
+        if drafted and i % 3 == 0:
+            model.observe(Step(2 * i, (), (0,), 0, (), "", 0.001, FLAT.verify(2), 0.0, 0.0), 1, 1)
+        model.observe(Step(2 * i + 1, (), (), 0, (), "", 0.0, 0.010 if i % 3 == 2 else 0.014, 0.0, 0.0), 0, 0)
+    assert (model.verify()[1] == pytest.approx(0.010, rel=0.01)) is drafted
 
 
 def test_a_growing_context_raises_the_whole_curve():

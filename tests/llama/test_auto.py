@@ -141,14 +141,14 @@ def outcome_of(*took):
 
 
 def test_the_baseline_comes_from_the_runs_own_probes():
-    """From steps without a draft that follow another such, unless the drafter was asked at length."""
-    plain, draft, asked = (0, 0.0, 0.2), (2, 0.1, 0.3), (0, 0.1, 0.2)
+    """From steps without a draft that follow two such, unless the drafter was asked at length."""
+    plain, draft, asked, first = (0, 0.0, 0.2), (2, 0.1, 0.3), (0, 0.1, 0.2), ((0, 0.0, 9.0), (0, 0.0, 7.0))
     with open_session() as session:
-        found = outcome_of((0, 0.0, 9.0), plain, draft, (0, 0.0, 9.0), plain, asked, (0, 0.0, 9.0)).to_json(session)
+        found = outcome_of(*first, plain, draft, *first, plain, asked, *first).to_json(session)
         assert found["baseline"] == {
             "method": "probes", "tokens_per_s": pytest.approx(5.0), "identical": None, "first_divergence": None,
         }  # fmt: skip
         assert found["speedup"] == pytest.approx(found["timing"]["tokens_per_s"] / 5.0)
-        for too_few in (plain, draft, plain, plain), (plain,) * 7:
+        for too_few in (*first, plain, draft, *first), (plain,) * 7:
             found = outcome_of(*too_few).to_json(session)
             assert found["baseline"] is None and found["speedup"] is None
