@@ -93,8 +93,8 @@ def compare(
     from specdec_cli.models import results
 
     if list_:
-        for name, when in results.kept():
-            typer.echo(f"{name}  {when:%Y-%m-%d %H:%M}")
+        found = [{"name": name, "when": f"{when:%Y-%m-%d %H:%M}"} for name, when in results.kept()]
+        typer.echo(json.dumps(found) if json_ else "\n".join(f"{one['name']}  {one['when']}" for one in found))
         raise typer.Exit
     named, flags = opt.given(context)
     settings = resolve(named, flags)
@@ -174,10 +174,11 @@ def _compare(
 
 
 def _remember(pair: Pair, result: dict[str, Any]) -> None:
-    """Keep the best arm's speedup for `specdec ls`, with the bounds that say how sure it is."""
+    """Keep the best arm's speedup for `specdec ls`, with its bounds; of too few prompts for bounds, nothing."""
     from specdec_cli.models import speeds
 
-    found = [arm for arm in result["summaries"] if arm["category"] == "all" and arm["speedup"]]
+    overall = [arm for arm in result["summaries"] if arm["category"] == "all" and arm["speedup"]]
+    found = [arm for arm in overall if arm["speedup"]["low"] is not None]
     if pair.draft_path is None or not found or result["partial"]:
         return
     best = max(found, key=lambda summary: summary["speedup"]["mean"])

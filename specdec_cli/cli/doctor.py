@@ -22,7 +22,7 @@ def doctor(json_: Annotated[bool, typer.Option("--json", help="Print one JSON ob
         typer.echo(json.dumps(findings, indent=2))
     else:
         _show(findings)
-    raise typer.Exit(0 if findings["bundled_pair"]["ok"] else 1)
+    raise typer.Exit(0 if findings["bundled_pair"]["ok"] and not findings["config_problem"] else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,24 @@ def _findings() -> dict[str, Any]:
         "weights_cache": str(cache.cache_dir()),
         "corpora": {"folder": str(corpora.folder()), "bytes": corpora.kept_bytes()},
         "config": str(profiles.config_dir()),
+        "config_problem": _config_problem(),
         "profiles": profiles.names(),
         "bundled_pair": _bundled_pair(),
     }
+
+
+def _config_problem() -> str:
+    """What is wrong with the user's own settings, for every command would fail on it."""
+    from specdec_cli.cli.settings import resolve
+    from specdec_cli.decoding.errors import DownloadError, SpecdecError
+
+    try:
+        resolve(None, {})
+    except DownloadError:  # a pair that is to be pulled is no mistake
+        pass
+    except SpecdecError as error:
+        return f"{error} {error.hint}"
+    return ""
 
 
 def _bundled_pair() -> dict[str, Any]:
@@ -140,6 +155,8 @@ def _show(findings: dict[str, Any]) -> None:
     if kept := findings["corpora"]["bytes"]:
         grid.add_row("corpora", f"{findings['corpora']['folder']}, {kept / 1e6:,.1f} MB of indexes")
     grid.add_row("settings", findings["config"])
+    if problem := findings["config_problem"]:
+        grid.add_row("", f"with a mistake: {problem}")
     grid.add_row("profiles", f"{len(findings['profiles'])}; specdec ls lists them")
     pair = findings["bundled_pair"]
     grid.add_row("bundled pair", "works: tokenizers fit, both models decode" if pair["ok"] else pair["problem"])

@@ -163,7 +163,9 @@ def _open_trace(path: Path, settings: Settings) -> Trace:
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None
     names = ("target", "draft", "draft_small", "drafter", "accept", "draft_tokens", "draft_min_p", "tree", "lookahead")
-    return Trace(out, {name: getattr(settings, name) for name in (*names, "max_tokens", "temp", "seed")})
+    sampling = ("temp", "top_k", "top_p", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty")
+    all_names = (*names, *sampling, "repeat_last_n", "seed", "max_tokens", "ctx")
+    return Trace(out, {name: getattr(settings, name) for name in all_names})
 
 
 def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome:

@@ -89,10 +89,8 @@ def tables(result: dict[str, Any]) -> list[RenderableType]:
     details = Table(box=None, padding=(0, 1), header_style="bold")
     for name in _DETAILS:
         details.add_column(name, overflow="fold", min_width=20 if name == "arm" else 0)
-    for summary in of_category(result, "all"):
-        if summary["per_position"]:
-            arm, *cells = detail_cells(result, summary)
-            details.add_row(_breakable(arm), *cells)
+    for arm, *cells in details_of(result):
+        details.add_row(_breakable(arm), *cells)
     if details.row_count:
         parts += [details, Text()]
     for finding, *sentences in result["verdicts"].values():
@@ -112,14 +110,13 @@ def markdown(result: dict[str, Any]) -> str:
     for category in categories(result):
         lines += ["", f"**{category}**", "", _row(list(COLUMNS)), _row([":---", *["---:"] * 7, ":---"])]
         lines += [_row(summary_cells(summary)) for summary in of_category(result, category)]
-    detailed = [summary for summary in of_category(result, "all") if summary["per_position"]]
-    if detailed:
+    if detailed := details_of(result):
         lines += [
             "",
             _row(list(_DETAILS)),
             _row([":---"] * 4),
         ]
-        lines += [_row(detail_cells(result, summary)) for summary in detailed]
+        lines += [_row(cells) for cells in detailed]
     for finding, *sentences in result["verdicts"].values():
         lines += ["", finding, "", *(f"- {sentence}" for sentence in sentences)]
     return "\n".join(lines)
@@ -228,7 +225,13 @@ def summary_cells(summary: dict[str, Any]) -> list[str]:
     ]
 
 
-def detail_cells(result: dict[str, Any], summary: dict[str, Any]) -> list[str]:
+def details_of(result: dict[str, Any]) -> list[list[str]]:
+    """Cells of each arm that drafted, or whose answers were compared with the target's own."""
+    arms = of_category(result, "all")
+    return [_details(result, arm) for arm in arms if arm["per_position"] or arm["arm"] in result["exactness"]]
+
+
+def _details(result: dict[str, Any], summary: dict[str, Any]) -> list[str]:
     positions = " ".join(f"{rate:.0%}" for rate in summary["per_position"][:8])
     more = " \u2026" if len(summary["per_position"]) > 8 else ""
     shares = ", ".join(f"{name} {share:.0%}" for name, share in summary["shares"].items() if share >= 0.005)

@@ -8,7 +8,7 @@ from typing import Any
 
 from specdec_cli.decoding.comparison import first_difference
 from specdec_cli.display import charts
-from specdec_cli.display.comparison import COLUMNS, categories, detail_cells, of_category, preamble, summary_cells
+from specdec_cli.display.comparison import COLUMNS, categories, details_of, of_category, preamble, summary_cells
 from specdec_cli.display.theme import safe
 
 _TAGS = {"accepted": "i", "correction": "b", "bonus": "u"}
@@ -179,7 +179,7 @@ def _tables(result: dict[str, Any]) -> Iterator[str]:
             yield _row(cells, [*sides[:-1], f' class="{_finding(cells[-1])}"'])
         yield "</tbody>"
     yield "</table>\n</div>"
-    rows = [detail_cells(result, summary) for summary in of_category(result, "all") if summary["per_position"]]
+    rows = details_of(result)
     if rows:
         yield '<div class="wide-table" tabindex="0" role="region" aria-label="Positions, time and exactness">'
         yield '<table class="wrap">'

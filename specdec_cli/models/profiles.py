@@ -92,9 +92,10 @@ def load(name: str) -> Profile:
         if name in _names_in(folder):
             return _parse(name, folder / f"{name}.yaml")
     close = difflib.get_close_matches(name, names(), 1)
-    raise SpecdecError(
-        f"there is no profile {name!r}", f"Did you mean {close[0]!r}?" if close else "specdec ls lists the profiles."
-    )
+    hint = f"Did you mean {close[0]!r}?" if close else "specdec ls lists the profiles."
+    if any(character.isspace() for character in name):
+        hint = "Is it the prompt? It goes without -p, which names a pair (specdec ls)."
+    raise SpecdecError(f"there is no profile {name!r}", hint)
 
 
 def _names_in(folder: Path) -> set[str]:

@@ -235,7 +235,10 @@ def test_extreme_settings_run(flags):
     assert (result.exit_code, bool(result.stdout)) == (0, True), result.stderr
 
 
-@pytest.mark.parametrize(("name", "says"), [("demmo", "'demo'"), ("nonsense", "specdec ls"), ("x" * 300, "specdec ls")])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("demmo", "'demo'"), ("def f(x):", "without -p"), ("nonsense", "specdec ls"), ("x" * 300, "specdec ls")],
+)
 def test_an_unknown_profile(name, says):
     assert_refused(run(PROMPT, "-p", name), 1, "no profile", name, says)
 

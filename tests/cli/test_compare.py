@@ -220,6 +220,18 @@ def test_results_are_kept_and_compared_with():
     assert "of other models" in other.stdout and "now / then" not in other.stdout
     assert "the draft is larger than the target" in " ".join(other.stdout.split())
     assert "first  20" in compare("--list").stdout
+    (kept,) = json.loads(compare("--list", "--json").stdout)
+    assert kept["name"] == "first" and kept["when"].startswith("20")
+
+
+def test_answers_are_said_to_be_the_targets_own_also_where_nothing_was_drafted():
+    done = CliRunner().invoke(app, ["compare", "-n", "2", "--drafter", "ngram", "--md", "A quite new text"])
+    assert done.exit_code == 0 and "| ngram, k=auto |  | " in done.stdout and "| 2 identical |" in done.stdout
+
+
+def test_what_is_too_little_to_claim_anything_is_not_kept_for_the_list():
+    assert compare("-n", 8, "--limit", 1, *PROMPTS).exit_code == 0
+    assert "speedup" not in json.dumps(json.loads(CliRunner().invoke(app, ["ls", "--json", "--here"]).stdout))
 
 
 def test_a_prompt_is_matched_by_its_text_not_its_number():

@@ -100,6 +100,7 @@ def test_a_trace_is_json_lines(tmp_path):
     result = run(PROMPT, "-n", 12, "--trace", path)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["event"] for line in lines[:3]] == ["run", "prefill", "step"] and lines[-1]["event"] == "done"
+    assert {"temp", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "ctx"} <= set(lines[0])
     text = "".join(token["text"] for line in lines if line["event"] == "step" for token in line["tokens"])
     assert (text + lines[-1]["tail"]).rstrip("\n") == result.stdout.rstrip("\n")
 
@@ -239,6 +240,19 @@ def test_doctor():
     assert result.exit_code == 0 and result.stderr == ""
     for part in ("llama-cpp-python", "build", "CPU", "weights", "profiles", "bundled pair", "works"):
         assert part in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("draft_tokns: 4\n", "draft_tokns"), ("profile: nobody\n", "nobody"), ("draft_tokens: 3\n", "")]
+)
+def test_doctor_finds_a_mistake_in_the_settings(tmp_path, text, says):
+    """Every command fails on it, so this one says it."""
+    folder = tmp_path / "config" / "specdec"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(text)
+    result = CliRunner().invoke(app, ["doctor"])
+    assert (result.exit_code, "mistake" in result.stdout) == ((1, True) if says else (0, False))
+    assert says in result.stdout and "works" in result.stdout
 
 
 def test_doctor_json():

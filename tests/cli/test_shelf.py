@@ -123,12 +123,15 @@ def test_a_profile_of_the_users_overrides():
 
 
 def test_a_comparison_leaves_its_speedup():
-    done = command("compare", "-k", "3", "-n", "8", "--repeat", "2", "--json", "def f(", "class A:")
+    done = command(
+        "compare", "-k", "3", "-n", "8", "--repeat", "2", "--json", "def f(", "class A:", "import os", "x = ["
+    )
     assert done.exit_code == 0, done.stderr
     (summary,) = (
         found for found in json.loads(done.stdout)["summaries"] if found["category"] == "all" and found["speedup"]
     )
     speed = row("demo")["speed"]
+    assert speed["low"] is not None
     assert speed["speedup"] == summary["speedup"]["mean"] and speed["settings"] == "k=3"
     assert (speed["low"], speed["high"]) == (summary["speedup"]["low"], summary["speedup"]["high"])
     (line,) = (line for line in shown("ls").splitlines() if line.startswith("demo "))
