@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.working import working
 
@@ -38,7 +39,8 @@ def compare(
     prompts: Annotated[
         str | None,
         typer.Option(
-            help="A suite (chat, code, creative, python, reasoning, structured, summarisation, translation) or a file of prompts (text, JSONL, YAML)."
+            help="A suite (chat, code, creative, python, reasoning, structured, summarisation, translation) or a file of prompts (text, JSONL, YAML).",
+            autocompletion=completion.prompts,
         ),
     ] = None,
     category: Annotated[list[str] | None, typer.Option(help="Only this category; may be repeated.")] = None,
@@ -59,7 +61,12 @@ def compare(
     ] = None,
     save: Annotated[str | None, typer.Option(help="Keep the result under this name.", rich_help_panel=_OUTPUT)] = None,
     against: Annotated[
-        str | None, typer.Option(help="Compare with a kept result: its name, or a JSON file.", rich_help_panel=_OUTPUT)
+        str | None,
+        typer.Option(
+            help="Compare with a kept result: its name, or a JSON file.",
+            autocompletion=completion.results,
+            rich_help_panel=_OUTPUT,
+        ),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the kept results.", rich_help_panel=_OUTPUT)] = False,
     draft_tokens: opt.DraftTokens = None,

@@ -1,6 +1,8 @@
-"""What the shell offers when names of pairs and models are typed."""
+"""What the shell offers when names of pairs, models and other things that are listed somewhere are typed."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
 
 
 def pairs(incomplete: str) -> list[tuple[str, str]]:
@@ -34,31 +36,78 @@ def _what(name: str) -> str:
 
 def pulled_pairs(incomplete: str) -> list[str]:
     """Pairs on this machine that begin so."""
-    try:
-        from specdec_cli.models import pairs as pulled
+    from specdec_cli.models import pairs as pulled
 
-        return [name for name in pulled.names() if name.startswith(incomplete)]
-    except Exception:
-        return []
+    return _of(pulled.names, incomplete)
 
 
 def models(incomplete: str) -> list[str]:
     """Profiles, models in the Hub's cache, and GGUF files that begin so."""
-    try:
-        from pathlib import Path
 
+    def known() -> list[str]:
         from specdec_cli.models import profiles
         from specdec_cli.models.hub import cache
 
-        path = Path(incomplete)
-        folder = path if incomplete.endswith("/") else path.parent
-        typed = incomplete[: incomplete.rfind("/") + 1]
-        files = [
-            f"{typed}{entry.name}/" if entry.is_dir() else f"{typed}{entry.name}"
-            for entry in folder.glob("*")
-            if entry.is_dir() or entry.suffix == ".gguf"
-        ]
-        known = [*profiles.names(), *cache.references()]
-        return [name for name in (*known, *sorted(files)) if name.startswith(incomplete)]
+        return [*profiles.names(), *cache.references(), *_files(incomplete, (".gguf",))]
+
+    return _of(known, incomplete)
+
+
+def prompts(incomplete: str) -> list[str]:
+    """Suites, and files that may hold prompts."""
+
+    def known() -> list[str]:
+        from specdec_cli.models import suites
+
+        return [*suites.builtin(), *_files(incomplete, (".txt", ".jsonl", ".json", ".yaml", ".yml"))]
+
+    return _of(known, incomplete)
+
+
+def rules(incomplete: str) -> list[str]:
+    """Acceptance rules."""
+    from specdec_cli.decoding.rules import RULES
+
+    return _of(lambda: RULES, incomplete)
+
+
+def drafters(incomplete: str) -> list[str]:
+    """Drafters, none of them combined."""
+    from specdec_cli.drafters import names
+
+    return _of(names, incomplete)
+
+
+def machines(incomplete: str) -> list[str]:
+    """Machines whose costs are known."""
+    from specdec_cli.models import hardware
+
+    return _of(hardware.names, incomplete)
+
+
+def results(incomplete: str) -> list[str]:
+    """Kept results of compare."""
+    from specdec_cli.models import results
+
+    return _of(lambda: [name for name, _ in results.kept()], incomplete)
+
+
+def _of(names: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
+    try:
+        return [name for name in names() if name.startswith(incomplete)]
     except Exception:
         return []
+
+
+def _files(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
+    """Folders and files of some kinds, as they would be typed on."""
+    from pathlib import Path
+
+    path = Path(incomplete)
+    folder = path if incomplete.endswith("/") else path.parent
+    typed = incomplete[: incomplete.rfind("/") + 1]
+    return sorted(
+        f"{typed}{entry.name}/" if entry.is_dir() else f"{typed}{entry.name}"
+        for entry in folder.glob("*")
+        if entry.is_dir() or entry.suffix in suffixes
+    )

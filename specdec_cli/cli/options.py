@@ -102,6 +102,7 @@ Drafter = Annotated[
     str | None,
     typer.Option(
         help="What drafts: model, ngram or lookahead (need none), self (a copy of the target made by specdec draft), none; ngram+model and model<ngram combine two (specdec drafters). \\[default: model]",
+        autocompletion=completion.drafters,
         rich_help_panel=_SPEC,
         envvar="SPECDEC_DRAFTER",
     ),
@@ -119,6 +120,7 @@ Accept = Annotated[
     str | None,
     typer.Option(
         help="How drafts are accepted: rejection (accepts most) or match (with a seed, the very text of the target alone); typical is LOSSY: faster, another distribution. \\[default: rejection]",
+        autocompletion=completion.rules,
         rich_help_panel=_SPEC,
         envvar="SPECDEC_ACCEPT",
     ),

@@ -13,6 +13,9 @@ from specdec_cli.decoding.rules import LOSSY
 from specdec_cli.decoding.types import Done, Event, Step
 from specdec_cli.display.tables import BaselineResult, speedup_of
 
+_UNEVEN = 4.0
+"""How uneven passes must be to be told: a growing context makes them so, too, but less."""
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -82,6 +85,19 @@ def probed_baseline(outcome: Outcome) -> None:
         outcome.baseline = BaselineResult(speed, None, probes=report.probes)
     elif not report.drafted and report.steps >= 8 and not report.notes:
         outcome.unmeasured = "none: the target ran alone, since drafting does not pay here"
+
+
+def crowded(outcome: Outcome, session: Session) -> tuple[str, ...]:
+    """A note where passes took many times as long as they can: threads that wait for each other on a busy processor."""
+    from specdec_cli.llama import library
+
+    uneven, threads = outcome.report.unevenness, session.threads[0]
+    if uneven < _UNEVEN or threads == 1 or (library.supports_gpu() and session.settings.gpu_layers != 0):
+        return ()
+    return (
+        f"passes took {uneven:.0f} times as long as the shortest on average: other programs keep the processor busy, "
+        f"and {threads} threads wait for each other; -t {max(threads // 2, 1)} may be faster",
+    )
 
 
 def measure_baseline(session: Session, outcome: Outcome) -> None:

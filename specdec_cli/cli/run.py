@@ -171,7 +171,7 @@ def _open_trace(path: Path, settings: Settings) -> Trace:
 def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome:
     """Run the prompt and show it. A reader that goes away ends the answer; a target that fails is told at the end."""
     from specdec_cli.cli import prompt as prompts
-    from specdec_cli.cli.outcome import Outcome
+    from specdec_cli.cli.outcome import Outcome, crowded
     from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.display.choice import on_stdout
     from specdec_cli.display.live import LiveDisplay
@@ -192,7 +192,7 @@ def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome
                     part.show(event)
         except SpecdecError as error:
             outcome.error = error
-        outcome.notes += session.notes[len(known) :]
+        outcome.notes += session.notes[len(known) :] + crowded(outcome, session)
         if display is not None:
             display.close()
     except BrokenPipeError:

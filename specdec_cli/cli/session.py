@@ -123,10 +123,13 @@ class Session:
                 f"the prompt has {prompt_tokens:,} tokens, the context holds {n_ctx:,}{longer}",
                 "Shorten the prompt." if not longer else "Shorten the prompt or give a larger -c.",
             )
-        free = None if library.supports_gpu() else library.available_memory()
+        gpu = library.supports_gpu()  # caches lie where the layers do
+        free = None if gpu and settings.gpu_layers != 0 else library.available_memory()
         memory.require(self.pair.target, n_ctx, free)
         self._target_context = LlamaContext(self.target, n_ctx, rows, self._threads, interrupt, min(branches, rows))
         left = None if free is None else free - memory.cache_bytes(self.pair.target, n_ctx)
+        if gpu and settings.gpu_layers_draft != 0:
+            left = None
         beyond = n_ctx > trained  # as the user wishes
         self._draft_context = self._open_draft(self._draft, self.pair.draft, n_ctx, beyond, left, drafted)
         if left is not None and self._draft_context is not None and self.pair.draft is not None:

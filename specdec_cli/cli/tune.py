@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.working import working
 
@@ -32,7 +33,12 @@ def tune(
     ] = None,
     seconds: Annotated[float, typer.Option(help="About how long to measure.")] = 60.0,
     what_if: Annotated[
-        str | None, typer.Option(metavar="HARDWARE", help="Measure nothing: predict for another machine.")
+        str | None,
+        typer.Option(
+            metavar="HARDWARE",
+            help="Measure nothing: predict for another machine.",
+            autocompletion=completion.machines,
+        ),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     raw: opt.Raw = False,

@@ -10,6 +10,8 @@ from specdec_cli.decoding.types import Done, Event, FinishReason, Prefill, Step
 
 LEAST_PROBES = 2
 """Steps without a draft that it takes to say what the target alone would do."""
+_ENOUGH = 8
+"""Passes of a size that it takes to say how even they are."""
 
 
 @dataclass(slots=True)
@@ -52,6 +54,8 @@ class Report:
     """Of a lossy rule: the total variation between its tokens' distributions and the target's, summed; None: exact."""
     reason: FinishReason = "interrupted"
     _plain: int = 0
+    _passes: dict[int, tuple[int, float, float]] = field(default_factory=dict)
+    """Verifications by how many tokens they checked: how many, seconds in all, the shortest."""
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -89,6 +93,8 @@ class Report:
         self.draft_s += step.draft_s
         self.verify_s += step.verify_s
         drafted = len(step.drafted)
+        count, seconds, shortest = self._passes.get(drafted, (0, 0.0, step.verify_s))
+        self._passes[drafted] = count + 1, seconds + step.verify_s, min(shortest, step.verify_s)
         self.drafted += drafted
         self.accepted += step.accepted
         if drafted:
@@ -153,6 +159,12 @@ class Report:
     def overhead_s(self) -> float:
         """What was neither drafting, verifying nor sampling: bookkeeping and the display."""
         return max(self.decode_s - self.draft_s - self.verify_s - self.sample_s, 0.0)
+
+    @property
+    def unevenness(self) -> float:
+        """How many times as long as the shortest a verification took on average; 1 where they are too few to tell."""
+        told = [(seconds / count, least) for count, seconds, least in self._passes.values() if count >= _ENOUGH]
+        return max((mean / least for mean, least in told if least > 0), default=1.0)
 
     @property
     def probed_tokens_per_s(self) -> float | None:

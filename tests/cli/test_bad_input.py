@@ -21,6 +21,7 @@ from driver import (
     specdec,
 )
 
+from specdec_cli.llama import library
 from specdec_cli.models.gguf import read_header
 
 # --- models ------------------------------------------------------------------------------------------------------
@@ -245,6 +246,13 @@ def test_an_unknown_profile(name, says):
 
 def test_a_context_that_cannot_fit_in_memory():
     assert_refused(run(PROMPT, "-c", 10**9), 1, "1,000,000,000 tokens", "GB", "-c")
+
+
+def test_main_memory_counts_where_no_layer_is_on_the_gpu(monkeypatch):
+    monkeypatch.setattr(library, "supports_gpu", lambda: True)
+    monkeypatch.setattr(library, "available_memory", lambda: 10**6)
+    assert_refused(run(PROMPT, "-n", 2, "-ngl", 0), 1, "256 tokens", "0.0 GB", "-c")
+    assert run(PROMPT, "-n", 2, "-ngl", 1, "-ngld", 0).exit_code == 0
 
 
 def limited(bytes_: int):

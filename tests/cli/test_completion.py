@@ -139,6 +139,11 @@ def complete(shell: str, line: str) -> list[str]:
         ("specdec run --target big", ["big.gguf"]),
         ("specdec run -md sub/", ["sub/small.gguf"]),
         ("specdec pull --target org/m-GGUF/", ["org/m-GGUF/plain.gguf"]),
+        ("specdec run --accept ma", ["match"]),
+        ("specdec run --drafter look", ["lookahead"]),
+        ("specdec compare --prompts c", ["chat", "code", "creative"]),
+        ("specdec compare --prompts not", ["notes.txt"]),
+        ("specdec tune --what-if h", ["h200"]),
         ("specdec pull --target x --draft org/m-GGUF/", ["org/m-GGUF/plain.gguf"]),
     ],
 )

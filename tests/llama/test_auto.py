@@ -1,6 +1,7 @@
 """`-k auto` on the bundled pair: the same text, lengths that follow the costs, the acceptance that theory gives."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,12 +9,14 @@ from prompts import PROMPTS
 from test_pair import open_session
 from timed import FLAT, STEEP
 
-from specdec_cli.cli.outcome import Outcome, probed_baseline
+from specdec_cli.cli.outcome import Outcome, crowded, probed_baseline
+from specdec_cli.cli.settings import Settings
 from specdec_cli.cli.terms import sampling_of
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.report import Report
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Done, Step, Token
+from specdec_cli.llama import library
 
 
 def scaled(costs, one):
@@ -152,3 +155,17 @@ def test_the_baseline_comes_from_the_runs_own_probes():
         for too_few in (*first, plain, draft, *first), (plain,) * 7:
             found = outcome_of(*too_few).to_json(session)
             assert found["baseline"] is None and found["speedup"] is None
+
+
+def test_threads_that_wait_for_each_other_are_told(monkeypatch):
+    """Passes of one size are compared with each other; on a GPU, and with one thread, there is nothing to advise."""
+    alike, uneven = [(4, 0.1, 0.2)] * 9 + [(0, 0.1, 0.9)] * 9, [(4, 0.1, 0.2)] + [(4, 0.1, 3.0)] * 8
+    monkeypatch.setattr(library, "supports_gpu", lambda: False)
+    busy = SimpleNamespace(threads=(6, 6), settings=Settings())
+    assert crowded(outcome_of(*alike), busy) == crowded(outcome_of(*uneven[:7]), busy) == ()
+    (note,) = crowded(outcome_of(*uneven), busy)
+    assert "13 times" in note and "6 threads" in note and "-t 3" in note
+    assert crowded(outcome_of(*uneven), SimpleNamespace(threads=(1, 1), settings=Settings())) == ()
+    monkeypatch.setattr(library, "supports_gpu", lambda: True)
+    assert crowded(outcome_of(*uneven), busy) == ()
+    assert crowded(outcome_of(*uneven), SimpleNamespace(threads=(6, 6), settings=Settings(gpu_layers=0)))
