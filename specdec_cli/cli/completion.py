@@ -36,9 +36,13 @@ def _what(name: str) -> str:
 
 def pulled_pairs(incomplete: str) -> list[str]:
     """Pairs on this machine that begin so."""
-    from specdec_cli.models import pairs as pulled
 
-    return _of(pulled.names, incomplete)
+    def known() -> list[str]:
+        from specdec_cli.models import pairs as pulled
+
+        return pulled.names()
+
+    return _of(known, incomplete)
 
 
 def models(incomplete: str) -> list[str]:
@@ -66,33 +70,50 @@ def prompts(incomplete: str) -> list[str]:
 
 def rules(incomplete: str) -> list[str]:
     """Acceptance rules."""
-    from specdec_cli.decoding.rules import RULES
 
-    return _of(lambda: RULES, incomplete)
+    def known() -> Iterable[str]:
+        from specdec_cli.decoding.rules import RULES
+
+        return RULES
+
+    return _of(known, incomplete)
 
 
 def drafters(incomplete: str) -> list[str]:
     """Drafters, none of them combined."""
-    from specdec_cli.drafters import names
 
-    return _of(names, incomplete)
+    def known() -> list[str]:
+        from specdec_cli.drafters import names
+
+        return names()
+
+    return _of(known, incomplete)
 
 
 def machines(incomplete: str) -> list[str]:
     """Machines whose costs are known."""
-    from specdec_cli.models import hardware
 
-    return _of(hardware.names, incomplete)
+    def known() -> list[str]:
+        from specdec_cli.models import hardware
+
+        return hardware.names()
+
+    return _of(known, incomplete)
 
 
 def results(incomplete: str) -> list[str]:
     """Kept results of compare."""
-    from specdec_cli.models import results
 
-    return _of(lambda: [name for name, _ in results.kept()], incomplete)
+    def known() -> list[str]:
+        from specdec_cli.models import results
+
+        return [name for name, _ in results.kept()]
+
+    return _of(known, incomplete)
 
 
 def _of(names: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
+    """Those that begin so; none if it cannot be found out, be it for an import that fails."""
     try:
         return [name for name in names() if name.startswith(incomplete)]
     except Exception:

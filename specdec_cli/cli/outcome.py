@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_cli.cli.session import Session
+from specdec_cli.cli.settings import SHAPING
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.report import Report
 from specdec_cli.decoding.rules import LOSSY
@@ -57,15 +58,10 @@ class Outcome:
             "target": str(session.pair.target_path),
             "draft": _path(session.pair.draft_path),
             "draft_small": _path(session.pair.small_path),
-            "drafter": settings.drafter,
-            "accept": settings.accept,
-            "lossless": settings.temp == 0 or settings.drafter == "none" or settings.accept not in LOSSY,
-            "draft_tokens": settings.draft_tokens,
-            "draft_min_p": settings.draft_min_p,
-            "tree": settings.tree,
-            "lookahead": settings.lookahead if "lookahead" in settings.drafter else None,
-            "temp": settings.temp,
+            **{name: getattr(settings, name) for name in SHAPING},
             "seed": self.seed,
+            "lookahead": settings.lookahead if "lookahead" in settings.drafter else None,
+            "lossless": settings.temp == 0 or settings.drafter == "none" or settings.accept not in LOSSY,
             "stats": report.stats_json(),
             "timing": report.timing_json(session.load_s),
             "baseline": baseline.to_json() if baseline else None,

@@ -155,6 +155,7 @@ def _execute(settings: Settings, request: _Request) -> int:
 
 def _open_trace(path: Path, settings: Settings) -> Trace:
     """Begin the record of a run; raises UsageError if the file cannot be made."""
+    from specdec_cli.cli.settings import SHAPING
     from specdec_cli.decoding.errors import UsageError
     from specdec_cli.display.jsonl import Trace
 
@@ -162,10 +163,7 @@ def _open_trace(path: Path, settings: Settings) -> Trace:
         out = path.open("w", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None
-    names = ("target", "draft", "draft_small", "drafter", "accept", "draft_tokens", "draft_min_p", "tree", "lookahead")
-    sampling = ("temp", "top_k", "top_p", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty")
-    all_names = (*names, *sampling, "repeat_last_n", "seed", "max_tokens", "ctx")
-    return Trace(out, {name: getattr(settings, name) for name in all_names})
+    return Trace(out, {name: getattr(settings, name) for name in ("target", "draft", "draft_small", *SHAPING)})
 
 
 def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome:

@@ -19,6 +19,14 @@ MOST_BRANCHES = 64
 """Of a token tree. llama.cpp has room for 256 sequences; a tree that wide would verify little but first guesses."""
 
 
+SHAPING = (
+    *("drafter", "accept", "draft_tokens", "draft_min_p", "tree", "lookahead", "ngram_corpus"),
+    *("temp", "top_k", "top_p", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty", "repeat_last_n"),
+    *("seed", "max_tokens", "ctx"),
+)
+"""Settings that shape an answer or how it comes about, beside its models: what a record of a run repeats."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a run needs to know, whatever layer it came from. Names are those of the options and of config.yaml."""

@@ -81,6 +81,17 @@ def test_models_are_profiles_cached_ones_and_files(here):
     assert completion.models("absent/") == []
 
 
+@pytest.mark.parametrize(
+    "offer", ["models", "pairs", "pulled_pairs", "prompts", "rules", "drafters", "machines", "results"]
+)
+def test_an_import_that_fails_offers_nothing(monkeypatch, offer):
+    for name in [name for name in sys.modules if name.startswith(("specdec_cli.models", "specdec_cli.d"))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    for package, name in (("specdec_cli", "models"), ("specdec_cli", "drafters"), ("specdec_cli.decoding", "rules")):
+        monkeypatch.setitem(sys.modules, f"{package}.{name}", None)
+    assert getattr(completion, offer)("") == []
+
+
 @pytest.mark.parametrize("typed", ["./b", "../at hand/b"])
 def test_files_by_whatever_path_they_are_typed(here, typed):
     assert completion.models(typed) == [f"{typed}ig.gguf"]
