@@ -9,7 +9,7 @@ import numpy as np
 
 from specdec_cli.decoding.length import FixedLength
 from specdec_cli.decoding.loop import Ending, generate
-from specdec_cli.decoding.rules import RULES
+from specdec_cli.decoding.rules import RULES, sampler_of
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import NO_DRAFT, Categorical, Draft, Event, LengthPolicy, Logits, Step, Verdict
@@ -227,7 +227,7 @@ def run(
         drafter or NoDrafter(),
         policy or FixedLength(k),
         RULES[rule],
-        sampler or StandardSampler(settings),
+        sampler or sampler_of(rule, settings, seed),
         np.random.default_rng(seed),
         TextStream(pieces, stop),
         Ending(max_tokens, lambda token: token == end, interrupted),

@@ -9,8 +9,9 @@ import numpy as np
 from specdec_cli.cli.session import Session
 from specdec_cli.cli.settings import Settings
 from specdec_cli.cli.terms import sampling_of
+from specdec_cli.decoding import rules
 from specdec_cli.decoding.accept import residual
-from specdec_cli.decoding.sampling import StandardSampler, confidence
+from specdec_cli.decoding.sampling import confidence
 from specdec_cli.decoding.simulation import AHEAD, Answer
 from specdec_cli.decoding.types import NO_DRAFT, Verdict
 from specdec_cli.llama.target import LlamaTarget
@@ -23,7 +24,8 @@ def record(
 
     An answer that falls into a loop, as small models' greedy ones do, is recorded up to there. At a temperature with
     `rejection`, the draft's token x is drawn from q so that it agrees with the target's y as often as speculative
-    sampling accepts: x = y with probability min(1, q(y) / p(y)), else x comes from max(0, q - p).
+    sampling accepts: x = y with probability min(1, q(y) / p(y)), else x comes from max(0, q - p). With `coupled` both
+    are drawn with the same noise.
     """
     return _Recorder(session, settings, seed).record(list(prompt), category)
 
@@ -35,8 +37,8 @@ class _Recorder:
         self._is_end = session.target.is_end
         self._n_shared = session.pair.n_shared
         self._max_tokens = settings.max_tokens
-        self._sampler = StandardSampler(sampling_of(settings))
-        self._draws = settings.accept == "rejection" and not self._sampler.greedy
+        self._sampler = rules.sampler_of(settings.accept, sampling_of(settings), seed)
+        self._draws = settings.accept in ("rejection", "coupled") and not self._sampler.greedy
         self._target_rng = np.random.default_rng(seed)
         self._draft_rng = np.random.default_rng((seed, 1))
 
@@ -47,7 +49,7 @@ class _Recorder:
         row = self._target.prefill(context)[0]
         self._draft.rewind(0)
         self._draft.decode(context)
-        token = sampler.argmax(row) if sampler.greedy else sampler.categorical(row).draw(self._target_rng)
+        token = sampler.argmax(row) if sampler.greedy else sampler.draw(sampler.categorical(row), 0, self._target_rng)
         sure: list[float] = []
         stands: list[bool] = []
         astray: list[tuple[float, ...]] = []
@@ -58,13 +60,17 @@ class _Recorder:
             self._target.commit(Verdict((), token, "plain"))
             guess = self._draft.decode((token,))[0, : self._n_shared]
             p = None if sampler.greedy else sampler.categorical(logits[0])
-            token = sampler.argmax(logits[0]) if p is None else p.draw(self._target_rng)
+            token = sampler.argmax(logits[0]) if p is None else sampler.draw(p, 0, self._target_rng)
             wrong: int | None
             if p is not None and self._draws:
                 q = sampler.categorical(guess)
                 sure.append(float(q.probs.max()))
-                stands.append(bool(self._draft_rng.random() * p.prob(token) < q.prob(token)))
-                wrong = None if stands[-1] else residual(q, p).draw(self._draft_rng)
+                if sampler.coupled:
+                    wrong = sampler.draw(q, 0, self._draft_rng)
+                    stands.append(wrong == token)
+                else:
+                    stands.append(bool(self._draft_rng.random() * p.prob(token) < q.prob(token)))
+                    wrong = None if stands[-1] else residual(q, p).draw(self._draft_rng)
             else:
                 sure.append(confidence(guess))
                 wrong = sampler.argmax(guess)
@@ -86,7 +92,7 @@ class _Recorder:
             if self._draws:
                 q = sampler.categorical(row, ahead)
                 sure.append(float(q.probs.max()))
-                ahead.append(q.draw(self._draft_rng))
+                ahead.append(sampler.draw(q, len(ahead), self._draft_rng))
             else:
                 sure.append(confidence(row))
                 ahead.append(sampler.argmax(row, ahead))

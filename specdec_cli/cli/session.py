@@ -223,7 +223,7 @@ class Session:
     ) -> Iterator[Event]:
         """Decode an answer with the session's settings, or with others that need no other models or contexts."""
         settings = settings or self.settings
-        sampler = StandardSampler(sampling_of(settings))
+        sampler = rules.sampler_of(settings.accept, sampling_of(settings), seed)
         policy = self._length_policy(settings, prompt)
         return generate(
             prompt,

@@ -22,24 +22,38 @@ def match(draft: Draft, logits: Rows, sampler: Sampler, rng: np.random.Generator
     """
     path: tuple[int, ...] = ()
     ahead: tuple[int, ...] = ()
-    probs: tuple[float, ...] = ()
+    p_of: tuple[float, ...] = ()
+    q_of: tuple[float, ...] = ()
     at = -1
     while True:
         if sampler.greedy:
             token = sampler.argmax(logits[at + 1], ahead)
         else:
             p = sampler.categorical(logits[at + 1], ahead)
-            token = p.draw(rng)
-            probs += (p.prob(token),)
+            token = sampler.draw(p, len(ahead), rng)
+            p_of += (p.prob(token),)
         children = draft.children(at)
         for child in children:
             if draft.tokens[child] == token:
                 at = child
                 path += (child,)
                 ahead += (token,)
+                q_of += (1.0 if draft.q is None else draft.q[child].prob(token),)
                 break
         else:
-            return Verdict(path, token, kind_after(path, children), probs)
+            return Verdict(path, token, kind_after(path, children), p_of, q_of if p_of else ())
+
+
+def coupled(draft: Draft, logits: Rows, sampler: Sampler, rng: np.random.Generator) -> Verdict:
+    """Gumbel coupling (Daliri et al., arXiv 2408.07978): target and draft draw with the same noise.
+
+    In each place the target's token is argmax(log p + g) and the draft's argmax(log q + g), siblings being the next
+    largest; g is a function of seed, position and token id (`SharedNoise`). A draft token stands if it is the
+    target's. So the text depends on the seed and on the target only: not on the drafter, the draft length, the tree
+    or the clock. Acceptance is at least (1 - d) / (1 + d), where d is the total variation between p and q;
+    `rejection` accepts 1 - d.
+    """
+    return match(draft, logits, sampler, rng)
 
 
 def rejection(draft: Draft, logits: Rows, sampler: Sampler, rng: np.random.Generator) -> Verdict:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from specdec_cli.decoding.accept import match, rejection
+from specdec_cli.decoding.accept import coupled, match, rejection
+from specdec_cli.decoding.noise import SharedNoise
+from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import AcceptRule
 from specdec_cli.decoding.typical import typical
 
-RULES: dict[str, AcceptRule] = {"match": match, "rejection": rejection, "typical": typical}
+RULES: dict[str, AcceptRule] = {"coupled": coupled, "match": match, "rejection": rejection, "typical": typical}
 
 LOSSY = frozenset({"typical"})
 """Those that change the output's distribution; to be called lossy wherever they are named."""
+
+
+REPRODUCIBLE = frozenset({"coupled", "match"})
+"""Those that, with a seed, give the very text that the target alone samples with it."""
+
+
+def sampler_of(rule: str, sampling: SamplingSettings, seed: int) -> StandardSampler:
+    """The sampler that a rule's draws go through; `seed` matters to `coupled` alone."""
+    return StandardSampler(sampling, SharedNoise(seed) if rule == "coupled" and sampling.temperature > 0 else None)
 
 
 def label(name: str) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.decoding.errors import UsageError
+from specdec_cli.decoding.noise import SharedNoise
 from specdec_cli.decoding.types import Categorical
 
 Row = NDArray[np.float32]
@@ -61,11 +62,16 @@ class SamplingSettings:
 
 
 class StandardSampler:
-    """The sampler behind `--temp`, `--top-k`, `--top-p`, `--min-p` and the penalties."""
+    """The sampler behind `--temp`, `--top-k`, `--top-p`, `--min-p` and the penalties.
 
-    def __init__(self, settings: SamplingSettings) -> None:
+    noise: what every draw uses in place of its random generator, for the rule `coupled`.
+    """
+
+    def __init__(self, settings: SamplingSettings, noise: SharedNoise | None = None) -> None:
         self.settings = settings
         self.greedy = settings.temperature == 0
+        self.coupled = noise is not None
+        self._noise = noise
         self._context: Sequence[int] = ()
         self.penalises = settings.penalises
         self._log_min_p = np.float32(math.log(settings.min_p) if settings.min_p > 0 else -math.inf)
@@ -108,6 +114,11 @@ class StandardSampler:
         weights = np.exp((row - best) / np.float32(s.temperature))
         weights /= weights.sum()
         return Categorical(None, weights)
+
+    def draw(self, p: Categorical, ahead: int, rng: np.random.Generator) -> int:
+        if self._noise is None:
+            return p.draw(rng)
+        return self._noise.draw(p, len(self._context) + ahead)
 
     def _cut_by_rank(self, row: Row, best: np.float32, ids: NDArray[np.int64] | None, values: Row) -> Categorical:
         """Apply top-k and top-p. ids and values: what min-p left, or None and the whole row."""

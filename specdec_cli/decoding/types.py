@@ -307,6 +307,11 @@ class Sampler(Protocol):
         """Whether the history matters."""
         ...
 
+    @property
+    def coupled(self) -> bool:
+        """Whether target and draft draw with the same noise."""
+        ...
+
     def watch(self, context: Sequence[int]) -> None:
         """Use this (growing) sequence as the history that penalties look at."""
         ...
@@ -323,6 +328,10 @@ class Sampler(Protocol):
 
     def categorical(self, row: NDArray[np.float32], ahead: Sequence[int] = ()) -> Categorical:
         """The distribution that a token is drawn from."""
+        ...
+
+    def draw(self, p: Categorical, ahead: int, rng: np.random.Generator) -> int:
+        """A token of p, for the place so many tokens after the end of the history (before it, if negative)."""
         ...
 
 

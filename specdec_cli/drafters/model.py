@@ -95,7 +95,7 @@ class ModelDrafter:
             model.checkpoint()
             news = list(ahead)
         row = model.decode(news)[0, : self._n_vocab]
-        self._tree = Tree(self._sampler, self._rng, self._draws, 1, FixedLength(budget))
+        self._tree = Tree(self._sampler, self._rng, self._draws, 1, FixedLength(budget), len(ahead))
         self._tree.grow(row, budget, self._read)
         return self._tree.draft(self.name)
 
@@ -138,16 +138,22 @@ class ModelDrafter:
         rows = model.decode(news, all_rows=True)[:, :n_vocab]
         known = list(self._p)[-(len(news) - 1) :]
         skipped = len(news) - 1 - len(known)  # the prompt's last token, and the first of the answer
-        for row, token, p in zip(rows[skipped:], news[skipped + 1 :], known, strict=False):
-            policy.hindsight(*self._in_hindsight(row, token, p))
+        places = zip(rows[skipped:], news[skipped + 1 :], known, strict=False)
+        for back, (row, token, p) in enumerate(places, -len(known)):
+            policy.hindsight(*self._in_hindsight(row, token, p, back))
         last: Row = rows[-1]
         return last
 
-    def _in_hindsight(self, row: Row, token: int, p: float | None) -> tuple[float, float]:
-        """How sure the draft would have been of the place that `token` took, and how likely to be accepted there."""
+    def _in_hindsight(self, row: Row, token: int, p: float | None, back: int) -> tuple[float, float]:
+        """How sure the draft would have been of the place that `token` took, and how likely to be accepted there.
+
+        back: where that place is, counted from the end of the text: -1 is the last token.
+        """
         if not self._draws or p is None:
             return confidence(row), float(self._sampler.argmax(row) == token)
         q = self._sampler.categorical(row)
+        if self._sampler.coupled:
+            return float(q.probs.max()), float(self._sampler.draw(q, back, self._rng) == token)
         return float(q.probs.max()), min(1.0, q.prob(token) / p) if p > 0 else 1.0
 
     def _check(self, tokens: Sequence[int], length: int) -> None:

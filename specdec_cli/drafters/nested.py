@@ -112,10 +112,10 @@ class NestedDrafter(ModelDrafter):
         self, p: Categorical | None, row: Row, guess: Draft, place: int, tokens: Sequence[int]
     ) -> tuple[bool, int]:
         """The draft model's token, and whether it is the guess."""
-        if p is not None:
+        if p is not None and not self._sampler.coupled:
             child, token = judge(p, guess, guess.children(place - 1), self._rng)
             return child is not None, token
-        token = self._sampler.argmax(row, tokens)
+        token = self._sampler.draw(p, len(tokens), self._rng) if p is not None else self._sampler.argmax(row, tokens)
         return place < len(guess.tokens) and guess.tokens[place] == token, token
 
     def _adapt(self, guessed: int, standing: int) -> None:

@@ -36,16 +36,26 @@ class _Place:
 
 
 class Tree:
-    """draws: draw tokens from the draft's distribution; else take the most likely. width: the most branches."""
+    """draws: draw tokens from the draft's distribution; else take the most likely. width: the most branches.
+
+    start: how many tokens stand between the end of the sampler's history and the tree.
+    """
 
     def __init__(
-        self, sampler: Sampler, rng: np.random.Generator, draws: bool, width: int, policy: LengthPolicy
+        self,
+        sampler: Sampler,
+        rng: np.random.Generator,
+        draws: bool,
+        width: int,
+        policy: LengthPolicy,
+        start: int = 0,
     ) -> None:
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.numbers: list[int] = []
         """Of each token, as what it was read by the draft model; -1: not at all."""
         self._sampler, self._rng, self._draws, self._width, self._policy = sampler, rng, draws, width, policy
+        self._start = start
         self._uses_confidence = width > 1 or policy.uses_confidence
         self._q: list[Categorical] = []
         self._reach: list[float] = []
@@ -128,7 +138,7 @@ class Tree:
         if not self._policy.go_on(len(self.tokens), place.sure, place.rank, before):
             return False
         if place.q is not None:
-            token = place.q.draw(self._rng)
+            token = self._sampler.draw(place.q, self._start + self._depth(place.node), self._rng)
             self._q.append(place.q)
         else:
             token = place.ranked[0][place.rank]
@@ -157,6 +167,9 @@ class Tree:
             left = 1.0 - sum(chances[:rank])
             sure = min(chances[rank] / left, 1.0) if left > 0 else 0.0
             self._offer(_Place(place.node, rank, before, sure, 0.0, None, place.ranked))
+
+    def _depth(self, node: int) -> int:
+        return len(self.tokens) if self._width == 1 else len(self._path(node))
 
     def _path(self, node: int) -> list[int]:
         path: list[int] = []

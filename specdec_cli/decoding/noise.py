@@ -1,0 +1,62 @@
+"""Gumbel noise that target and draft share, so that both draw the same token wherever their distributions agree."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec_cli.decoding.types import Categorical
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+_MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+class SharedNoise:
+    """One exponential variable for each token id at each position, a function of seed, position and id alone.
+
+    Daliri et al., "Coupling without Communication and Drafter-Invariant Speculative Decoding", arXiv 2408.07978. The
+    random bits are SplitMix64 (Steele et al. 2014, https://doi.org/10.1145/2660193.2660195) used as a hash.
+    seed: a whole number from 0 to 2^64 - 1.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = _mixed(seed + _GOLDEN)
+
+    def draw(self, p: Categorical, position: int) -> int:
+        """A token distributed as p: argmax of log p + g, where g is Gumbel noise.
+
+        With E = -log(uniform), which is exponential, g is -log(E), so this is the argmin of E / p.
+        position: of the token in the text. Takes microseconds for the few candidates that the cuts leave.
+        """
+        if p.ids is not None and p.ids.size == 1:
+            return int(p.ids[0])
+        ids = np.arange(p.probs.size) if p.ids is None else p.ids
+        waiting = self._exponential(ids, position)
+        with np.errstate(divide="ignore"):
+            waiting /= p.probs
+        return int(ids[waiting.argmin()])
+
+    def _exponential(self, ids: NDArray[np.int64], position: int) -> NDArray[np.float64]:
+        """(n,) exponential variables, one for each id."""
+        key = _mixed(self._seed + position * _GOLDEN)
+        bits = ids.astype(np.uint64)
+        bits *= np.uint64(_GOLDEN)
+        bits += np.uint64(key)
+        for shift, multiplier in zip((30, 27), _MULTIPLIERS, strict=True):
+            bits ^= bits >> np.uint64(shift)
+            bits *= np.uint64(multiplier)
+        bits ^= bits >> np.uint64(31)
+        uniform = (bits >> np.uint64(11)).astype(np.float64)
+        uniform += 0.5
+        uniform *= 2.0**-53
+        exponential: NDArray[np.float64] = -np.log(uniform)
+        return exponential
+
+
+def _mixed(number: int) -> int:
+    """One output of SplitMix64 for one state."""
+    number &= _MASK
+    for shift, multiplier in zip((30, 27), _MULTIPLIERS, strict=True):
+        number = ((number ^ (number >> shift)) * multiplier) & _MASK
+    return number ^ (number >> 31)

@@ -1,0 +1,233 @@
+"""`coupled`: the text depends on the seed and on the target alone, and is distributed as the target's."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from exactness import PROMPT, V, exact, p_value
+from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chi2
+from test_exact import COMBINATIONS
+from timed import FLAT, auto
+
+from specdec_cli import drafters
+from specdec_cli.decoding import noise, rules
+from specdec_cli.decoding.length import FixedLength
+from specdec_cli.decoding.noise import SharedNoise
+from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.types import Categorical, Draft, Step, Verdict
+from specdec_cli.drafters.chain import ChainDrafter
+from specdec_cli.drafters.parts import Parts
+
+PLAIN = COMBINATIONS[0]
+NAMES = ["model", "model<small", "model<ngram", "ngram", "ngram+model"]
+
+
+def made(name, draft, small, sampler, width=1):
+    """A drafter by name, over scripted models, drawing with what the sampler draws with."""
+    parts = Parts(FakeDraftModel(draft), V, sampler, True, np.random.default_rng(1), width, FakeDraftModel(small))
+    found = [drafters.create(part, parts) for part in drafters.split(name)]
+    return found[0] if len(found) == 1 else ChainDrafter(found)
+
+
+def answer(target, draft, sampling, seed, name="model", k=3, length=12, width=1, policy=None, enough=None):
+    sampler = rules.sampler_of("coupled", sampling, seed)
+    drafter = made(name, draft, draft.mixed(Table(V, 77), 0.3), sampler, width)
+    return run(
+        FakeTarget(target), PROMPT, drafter, k, length, sampling, "coupled", seed, sampler=sampler, policy=policy,
+        enough=enough,
+    )  # fmt: skip
+
+
+def alone(target, sampling, seed, length=12):
+    return tokens_of(run(FakeTarget(target), PROMPT, None, 1, length, sampling, "coupled", seed))
+
+
+# The text is the target's own with that seed
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    name=st.sampled_from(NAMES),
+    k=st.integers(1, 6),
+    width=st.integers(1, 4),
+    share=st.floats(0, 1),
+    sampling=st.sampled_from(COMBINATIONS),
+    seed=st.integers(0, 2**63 - 1),
+    adaptive=st.booleans(),
+)
+def test_drafter_length_tree_and_clock_change_nothing(name, k, width, share, sampling, seed, adaptive):
+    target = Table(V, 11)
+    policy = auto(FLAT) if adaptive and name == "model" else None
+    events = answer(
+        target, target.mixed(Table(V, 12), share), sampling, seed, name, k, 30, width if name == "model" else 1, policy
+    )
+    assert events[-1].notes == ()
+    assert tokens_of(events) == alone(target, sampling, seed, 30)
+
+
+def test_another_seed_gives_another_text():
+    texts = {tuple(alone(Table(V, 11), PLAIN, seed, 24)) for seed in range(50)}
+    assert len(texts) == 50
+
+
+def test_greedy_is_the_argmax():
+    greedy = SamplingSettings()
+    assert alone(Table(V, 3), greedy, 5) == tokens_of(
+        run(FakeTarget(Table(V, 3)), PROMPT, None, 1, 12, greedy, "match")
+    )
+
+
+# It has the target's distribution
+
+
+def chance(name="model", sampling=PLAIN, n=1500, width=1, k=3, rule=None):
+    target = Table(V, 11)
+    draft = target.mixed(Table(V, 12), 0.4)
+    counts = Counter()
+    for seed in range(n):
+        events = answer(target, draft, sampling, seed, name, k, 3 + k, width, enough=3)
+        counts[tuple(tokens_of(events)[:3])] += 1
+    return p_value(counts, exact(target, sampling, 3), n)
+
+
+@pytest.mark.parametrize("sampling", COMBINATIONS)
+def test_distribution(sampling):
+    assert chance(sampling=sampling) > 1e-4
+
+
+@pytest.mark.parametrize(("name", "width"), [("model", 3), ("model<small", 1), ("ngram", 1)])
+def test_distribution_of_other_drafters(name, width):
+    assert chance(name, width=width) > 1e-4
+
+
+def test_a_draft_that_is_believed_is_seen(monkeypatch):
+    """A negative control: the draft's token stands wherever its own draw was likely, as if the noise decided alone."""
+
+    def credulous(draft, logits, sampler, rng):
+        if not draft.tokens:
+            return rules.RULES["match"](draft, logits, sampler, rng)
+        return Verdict((), draft.tokens[0], "correction")
+
+    monkeypatch.setitem(rules.RULES, "coupled", credulous)
+    assert chance() < 1e-6
+
+
+def test_noise_that_forgets_the_position_is_seen(monkeypatch):
+    """Another: the same noise in every place makes what follows depend on what went before."""
+    honest = SharedNoise.draw
+    monkeypatch.setattr(SharedNoise, "draw", lambda self, p, position: honest(self, p, 0))
+    assert chance() < 1e-6
+
+
+def test_noise_of_the_wrong_shape_is_seen(monkeypatch):
+    """Another: uniform numbers where exponential ones belong."""
+    honest = SharedNoise._exponential
+    monkeypatch.setattr(SharedNoise, "_exponential", lambda *at: 1 - np.exp(-honest(*at)))
+    assert chance() < 1e-6
+
+
+# The noise
+
+
+def test_it_is_exponential_and_independent_of_its_neighbours():
+    """Over ids, positions and seeds that differ by one, as those of neighbouring tokens and runs do."""
+    ids = np.arange(2000)
+    rows = np.array([SharedNoise(seed)._exponential(ids, at) for seed in (0, 1, 2, 3) for at in (5, 6, 7, 8)])
+    uniform = np.exp(-rows)
+    counts = np.histogram(uniform, bins=64, range=(0, 1))[0]
+    expected = uniform.size / 64
+    assert chi2.sf(((counts - expected) ** 2 / expected).sum(), 63) > 1e-4
+    assert rows.min() > 0
+    for one, other in itertools.combinations(uniform, 2):
+        assert abs(np.corrcoef(one, other)[0, 1]) < 0.12
+    for row in uniform:
+        assert abs(np.corrcoef(row[:-1], row[1:])[0, 1]) < 0.12
+
+
+def test_a_token_is_drawn_as_often_as_it_is_probable():
+    p = Categorical(np.array([3, 7, 50_000]), np.array([0.2, 0.3, 0.5]))
+    counts = Counter(SharedNoise(seed).draw(p, 4) for seed in range(4000))
+    assert [abs(counts[token] / 4000 - share) < 0.03 for token, share in zip(p.ids, p.probs, strict=True)] == [True] * 3
+
+
+def test_dense_and_sparse_distributions_draw_the_same():
+    probs = np.random.default_rng(0).random(300)
+    probs /= probs.sum()
+    dense, sparse = Categorical(None, probs), Categorical(np.arange(300), probs)
+    for at in range(200):
+        assert SharedNoise(9).draw(dense, at) == SharedNoise(9).draw(sparse, at)
+
+
+def test_what_is_cut_is_never_drawn_and_one_token_needs_no_noise(monkeypatch):
+    probs = np.array([0.0, 1.0, 0.0])
+    assert {SharedNoise(seed).draw(Categorical(None, probs), 0) for seed in range(100)} == {1}
+    monkeypatch.setattr(SharedNoise, "_exponential", None)
+    assert SharedNoise(0).draw(Categorical(np.array([8]), np.ones(1)), 0) == 8
+
+
+def test_splitmix_is_the_published_one():
+    """The first outputs for the seed 1234567, from the reference implementation."""
+    states = [1234567 + (i + 1) * noise._GOLDEN for i in range(3)]
+    assert [noise._mixed(state) for state in states] == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+# Acceptance
+
+
+def acceptance(rule, share, n=300, width=1, k=4):
+    """The share of drafts' first tokens that stand in a place where both models hesitate."""
+    target, steps = Table(V, 11), []
+    draft = target.mixed(Table(V, 12), share)
+    for seed in range(n):
+        sampler = rules.sampler_of(rule, PLAIN, seed)
+        drafter = made("model", draft, draft, sampler, width)
+        events = run(FakeTarget(target), PROMPT, drafter, k, 12, PLAIN, rule, seed, sampler=sampler)
+        steps += [event for event in events if isinstance(event, Step) and event.drafted]
+    return sum(step.accepted for step in steps) / len(steps)
+
+
+def test_acceptance_is_near_that_of_rejection():
+    assert acceptance("coupled", 0.4) > 0.85 * acceptance("rejection", 0.4)
+    assert acceptance("coupled", 0.0) == pytest.approx(acceptance("rejection", 0.0), abs=0.2), "all of it stands"
+
+
+def test_siblings_are_the_next_largest_of_the_same_noise():
+    """A tree's second choices stand where the noise moved the target's draw by one place."""
+    assert acceptance("coupled", 0.5, width=3, k=6) > acceptance("coupled", 0.5, k=3) + 0.05
+
+
+def test_a_model_that_reads_on_learns_whether_its_draw_would_have_stood():
+    """In hindsight, too, the draft draws with the noise of the place it looks back at."""
+    target = Table(V, 11)
+    told = []
+
+    class Watching(FixedLength):
+        def limit(self, room):
+            return 0 if len(told) == 0 and room > 12 else super().limit(room)
+
+        def hindsight(self, confidence, outcome):
+            told.append(outcome)
+
+    events = answer(target, target, PLAIN, 3, length=24, policy=Watching(2))
+    assert told and set(told) == {1.0}, "a draft that is the target would always have been right"
+    assert any(event.drafted for event in events if isinstance(event, Step))
+
+
+def test_the_verdict_tells_both_probabilities():
+    sampler = rules.sampler_of("coupled", PLAIN, 0)
+    sampler.watch([1])
+    rows = np.stack([np.array([0, 0, 50.0], np.float32)] * 2)
+    q = Categorical(None, np.array([0.1, 0.1, 0.8]))
+    verdict = rules.RULES["coupled"](Draft((2,), (q,)), rows, sampler, np.random.default_rng(0))
+    assert verdict.path == (0,) and verdict.q == (0.8,) and verdict.p == pytest.approx((1.0, 1.0))
+
+
+def test_only_coupled_at_a_temperature_shares_noise():
+    assert not rules.sampler_of("match", PLAIN, 1).coupled
+    assert not rules.sampler_of("coupled", SamplingSettings(), 1).coupled
+    assert rules.sampler_of("coupled", PLAIN, 1).coupled
+    assert not StandardSampler(PLAIN).coupled
