@@ -72,6 +72,10 @@ class FakeTarget:
         self._cache: list[int] = []
         self.passes: list[int] = []
 
+    @property
+    def length(self) -> int:
+        return len(self._cache)
+
     def prefill(self, prompt: Sequence[int]) -> Logits:
         self._cache = list(prompt)
         return self._table.row(self._cache)[None]

@@ -240,13 +240,12 @@ def _finish(measurement: Measurement, result: dict[str, Any], problems: list[Spe
     """Exit as the finding asks for: 1 if an answer was wrong or something failed, 128 + signal if interrupted."""
     from specdec_cli.decoding.errors import SpecdecError
 
-    wrong = [found for found in result["divergences"] if found["sameness"] == "wrong"]
+    wrong = [found for found in result["divergences"] if found["kind"] == "wrong"]
     if wrong:
         first = wrong[0]
-        margin = "" if first["margin"] is None else f", by {first['margin']:.3g} ({first['unit']})"
         raise SpecdecError(
             f"{len(wrong)} of the answers are not the target's own: {first['arm']} differs on prompt "
-            f"{first['prompt']} at token {first['position']}{margin}",
+            f"{first['prompt']} at token {first['position']}; {first['bug']}",
             "This is a bug in specdec: please report it with the output of --json.",
         )
     if problems:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import platform
 import sys
 from collections import Counter
@@ -17,8 +16,10 @@ from specdec_cli.cli.corpus import reads_corpus
 from specdec_cli.cli.session import Session
 from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding import advice
-from specdec_cli.decoding.comparison import Divergence, Summary, Trial, noise, summarise, trial_of
+from specdec_cli.decoding.comparison import Summary, Trial, noise, summarise, trial_of
+from specdec_cli.decoding.divergence import Divergence
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.decoding.rules import REPRODUCIBLE
 from specdec_cli.drafters import needs_model, needs_small
 from specdec_cli.llama import library
 from specdec_cli.llama.interrupt import Interrupt
@@ -48,7 +49,7 @@ class Measurement:
         self._base = base
         self._rounds = rounds
         self._skipped: list[str] = []
-        self._divergences: list[Divergence] = []
+        self._divergences: list[tuple[Trial, Divergence]] = []
         self._about: dict[str, Any] = {}
         self._seed = base.seed if base.seed is not None else 0
 
@@ -129,20 +130,21 @@ class Measurement:
         return chosen
 
     def _compare_answers(self, session: Session, prompts: dict[str, list[int]]) -> None:
-        """By what margin each answer that should be the baseline's and is not leaves it."""
+        """Prove of each answer that should be the baseline's and is not that rounding made it so, or find a bug."""
         settings = {arm.name: arm.settings for arm in self.arms}
         for trial, own in self._differing():
-            found = session.divergence(prompts[trial.prompt], own, trial.tokens, self._seed, settings[trial.arm])
+            prompt, way = prompts[trial.prompt], settings[trial.arm]
+            found = session.divergence(prompt, own.transcript, trial.transcript, self._seed, way)
             if found:
-                self._divergences.append(Divergence(trial.arm, trial.prompt, *found))
+                self._divergences.append((trial, found))
 
-    def _differing(self) -> Iterator[tuple[Trial, tuple[int, ...]]]:
-        """Trials whose tokens should be their baseline's and are not, with the baseline's tokens."""
+    def _differing(self) -> Iterator[tuple[Trial, Trial]]:
+        """Trials whose tokens should be their baseline's and are not, with the baseline's."""
         arms = {arm.name: arm for arm in self.arms}
-        expected = {(trial.arm, trial.prompt): trial.tokens for trial in reversed(self.trials)}
+        expected = {(trial.arm, trial.prompt): trial for trial in reversed(self.trials)}
         for trial in self.trials:
             own = expected.get((arms[trial.arm].baseline, trial.prompt))
-            if own is not None and _comparable(arms[trial.arm].settings) and trial.tokens != own:
+            if own is not None and _comparable(arms[trial.arm].settings) and trial.tokens != own.tokens:
                 yield trial, own
 
     def to_json(self) -> dict[str, Any]:
@@ -173,7 +175,9 @@ class Measurement:
             "costs": costs.to_json() if costs else None,
             "summaries": [_summary_json(summary) for _, summary in summaries],
             "exactness": self._exactness(),
-            "divergences": [_divergence_json(found) for found in self._divergences],
+            "divergences": [
+                {"arm": trial.arm, "prompt": trial.prompt, **found.to_json()} for trial, found in self._divergences
+            ],
             "notes": self._notes(),
             "verdicts": {
                 arm.name: [
@@ -193,19 +197,19 @@ class Measurement:
         }
 
     def _exactness(self) -> dict[str, dict[str, int]]:
-        """Per arm: answers identical to the baseline's, rounding ties, wrong ones, and ones not classified for lack
-        of time; nothing for arms that are not comparable.
+        """Per arm: answers identical to the baseline's, ones that rounding made differ, wrong ones, and ones not
+        looked into for lack of time; nothing for arms that are not comparable.
         """
         found: dict[str, dict[str, int]] = {}
         differing = [trial.arm for trial, _ in self._differing()]
         for arm in self.arms:
             if arm.name == arm.baseline or not _comparable(arm.settings):
                 continue
-            mine = [d.sameness for d in self._divergences if d.arm == arm.name]
+            mine = [found.kind for trial, found in self._divergences if trial.arm == arm.name]
             different = differing.count(arm.name)
             found[arm.name] = {
                 "identical": sum(trial.arm == arm.name for trial in self.trials) - different,
-                "rounding tie": mine.count("rounding tie"),
+                "rounding": mine.count("rounding"),
                 "wrong": mine.count("wrong"),
                 "not classified": different - len(mine),
             }
@@ -242,18 +246,13 @@ def _lossy(summary: Summary) -> list[str]:
 
 def _comparable(settings: Settings) -> bool:
     """Whether these settings must give the baseline's very tokens."""
-    return settings.temp == 0 or settings.accept == "match" or settings.drafter == "none"
+    return settings.temp == 0 or settings.accept in REPRODUCIBLE or settings.drafter == "none"
 
 
 def _settings_json(settings: Settings) -> dict[str, Any]:
     """As they come back from a file; a corpus only where it is looked into, for there alone it changes anything."""
     corpus = list(settings.ngram_corpus) if reads_corpus(settings.drafter) else []
     return {**asdict(settings), "ngram_corpus": corpus or None}
-
-
-def _divergence_json(found: Divergence) -> dict[str, Any]:
-    margin = found.margin if found.margin is not None and math.isfinite(found.margin) else None
-    return {**asdict(found), "margin": margin, "sameness": found.sameness}
 
 
 def _summary_json(summary: Any) -> dict[str, Any]:

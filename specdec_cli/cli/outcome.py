@@ -8,9 +8,10 @@ from typing import Any
 
 from specdec_cli.cli.session import Session
 from specdec_cli.cli.settings import SHAPING
+from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.report import Report
-from specdec_cli.decoding.rules import LOSSY
+from specdec_cli.decoding.rules import LOSSY, REPRODUCIBLE
 from specdec_cli.decoding.types import Done, Event, Step
 from specdec_cli.display.tables import BaselineResult, speedup_of
 
@@ -114,7 +115,8 @@ def _measured(session: Session, outcome: Outcome) -> BaselineResult | None:
     report = Report.of(session.events(outcome.prompt, outcome.seed, outcome.stop, settings.alone()))
     if report.reason == "interrupted":
         return None
-    if settings.temp > 0 and settings.accept != "match":
+    if settings.temp > 0 and settings.accept not in REPRODUCIBLE:
         return BaselineResult(report.tokens_per_s, None)
-    found = session.divergence(outcome.prompt, report.tokens, outcome.report.tokens, outcome.seed, settings)
+    own, mine = Transcript.of(report.history), Transcript.of(outcome.report.history)
+    found = session.divergence(outcome.prompt, own, mine, outcome.seed, settings)
     return BaselineResult(report.tokens_per_s, found is None, found)

@@ -145,6 +145,11 @@ def _execute(settings: Settings, request: _Request) -> int:
             _print_report(session, outcome)
         if outcome.error:
             raise outcome.error
+        if outcome.baseline and outcome.baseline.divergence and outcome.baseline.divergence.bug:
+            raise SpecdecError(
+                f"the answer is not the target's own: {outcome.baseline.divergence.bug}",
+                "This is a bug in specdec: please report it with the output of --json and the model's name.",
+            )
         if trace:
             trace.close()
             if trace.problem:

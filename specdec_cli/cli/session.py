@@ -18,8 +18,8 @@ from specdec_cli.cli.terms import fixed_length, sampling_of
 from specdec_cli.decoding import rules
 from specdec_cli.decoding.calibration import Calibration
 from specdec_cli.decoding.chained import ChainedLength
-from specdec_cli.decoding.comparison import Unit, draw_margin, first_difference, logit_margin
 from specdec_cli.decoding.costs import CostModel, Costs, Curve
+from specdec_cli.decoding.divergence import Choice, Divergence, Transcript, explain, first_difference
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.known import KnownLength
 from specdec_cli.decoding.length import LONGEST, AutoLength, FixedLength
@@ -239,25 +239,19 @@ class Session:
         )
 
     def divergence(
-        self, prompt: Sequence[int], own: Sequence[int], mine: Sequence[int], seed: int, settings: Settings
-    ) -> tuple[int, float, Unit] | None:
-        """Where an answer leaves the target's own, by how much, and in what unit; None if it does not.
-
-        Greedy: the distance of the two tokens' logits. For `match`, whose draws come one a token from one seeded
-        stream: the probability by which the draw missed the other token.
+        self, prompt: Sequence[int], own: Transcript, mine: Transcript, seed: int, settings: Settings
+    ) -> Divergence | None:
+        """Where an answer leaves the target's own, and the proof that this is rounding, or that it is not; None if it
+        does not. For reproducible rules, and greedily for all. It takes the passes of both answers up to that place.
         """
-        position = first_difference(mine, own)
+        position = first_difference(mine.tokens, own.tokens)
         if position is None:
             return None
-        context = [*prompt, *own[:position]]
-        sampler = StandardSampler(sampling_of(settings))
+        context = [*prompt, *own.tokens[:position]]
+        sampler = rules.sampler_of(settings.accept, sampling_of(settings), seed)
         sampler.watch(context)
-        row = LlamaTarget(self._opened).prefill(context)[0]
-        tokens = (own[position] if position < len(own) else None, mine[position] if position < len(mine) else None)
-        if sampler.greedy:
-            return position, logit_margin(sampler.penalised(row), *tokens), "logits"
-        uniform = float(np.random.default_rng(seed).random(position + 1)[position])
-        return position, draw_margin(sampler.categorical(row), uniform, tokens[1]), "probability"
+        choice = Choice(sampler, position, len(context), seed)
+        return explain(prompt, own, mine, position, choice, lambda _: LlamaTarget(self._opened))
 
     @property
     def threads(self) -> tuple[int, int]:

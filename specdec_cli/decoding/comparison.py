@@ -9,24 +9,19 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from specdec_cli.decoding.divergence import NO_TRANSCRIPT, Transcript
 from specdec_cli.decoding.report import Report
-from specdec_cli.decoding.types import Categorical, Event, Step
-
-Unit = Literal["logits", "probability"]
-TIE: dict[Unit, float] = {"logits": 0.05, "probability": 0.005}
-"""A divergence by less than this is rounding: of two logits, or of the boundary that a draw fell beside."""
+from specdec_cli.decoding.types import Event, Step
 
 LEAST_PROMPTS = 3
 """Fewer say nothing about a spread."""
 
 Difference = Literal["faster", "slower", "no measurable difference", "too few prompts"]
-Sameness = Literal["rounding tie", "wrong", "not classified"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +57,8 @@ class Trial:
     notes: tuple[str, ...] = ()
     distance: float | None = None
     """Of a lossy rule: see Report."""
+    transcript: Transcript = NO_TRANSCRIPT
+    """How the answer came about, to compute a place in it again; not part of the JSON."""
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -69,7 +66,10 @@ class Trial:
         return (len(self.tokens) - 1) / self.decode_s if len(self.tokens) > 1 and self.decode_s > 0 else None
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "tokens_per_s": self.tokens_per_s}
+        plain = replace(self, transcript=NO_TRANSCRIPT)
+        fields = {**asdict(plain), "tokens_per_s": self.tokens_per_s}
+        del fields["transcript"]
+        return fields
 
 
 def trial_of(arm: str, prompt: str, category: str, number: int, events: Iterable[Event]) -> Trial:
@@ -108,6 +108,7 @@ def trial_of(arm: str, prompt: str, category: str, number: int, events: Iterable
         pieces=tuple(pieces),
         distance=report.distance,
         notes=report.notes,
+        transcript=Transcript.of(report.history),
     )
 
 
@@ -192,48 +193,6 @@ def noise(trials: Sequence[Trial], baseline: str) -> float | None:
             by_prompt.setdefault(trial.prompt, []).append(trial.tokens_per_s)
     spreads = [max(found) / min(found) - 1 for found in by_prompt.values() if len(found) > 1]
     return statistics.median(spreads) if spreads else None
-
-
-@dataclass(frozen=True, slots=True)
-class Divergence:
-    """Where an arm's answer leaves the baseline's, and by how much; margin is None where nobody measured it."""
-
-    arm: str
-    prompt: str
-    position: int
-    margin: float | None
-    unit: Unit
-
-    @property
-    def sameness(self) -> Sameness:
-        if self.margin is None:
-            return "not classified"
-        return "rounding tie" if self.margin < TIE[self.unit] else "wrong"
-
-
-def logit_margin(row: NDArray[np.float32], own: int | None, mine: int | None) -> float:
-    """How far apart two tokens' logits are (n_vocab,); infinite if either answer has no token there."""
-    return math.inf if own is None or mine is None else abs(float(row[own]) - float(row[mine]))
-
-
-def draw_margin(p: Categorical, uniform: float, mine: int | None) -> float:
-    """How far a uniform number is from the ones that draw `mine` from p; infinite if none does."""
-    ids = np.arange(p.probs.size) if p.ids is None else p.ids
-    place = (ids == mine).nonzero()[0]
-    if mine is None or not place.size:
-        return math.inf
-    cumulative = p.probs.cumsum(dtype=np.float64)
-    high = float(cumulative[place[0]])
-    low = high - float(p.probs[place[0]])
-    return max(low - uniform, uniform - high, 0.0)
-
-
-def first_difference(mine: Sequence[int], other: Sequence[int]) -> int | None:
-    """The first position at which two answers differ, a missing token included; None if they are equal."""
-    for i, (a, b) in enumerate(zip(mine, other, strict=False)):
-        if a != b:
-            return i
-    return None if len(mine) == len(other) else min(len(mine), len(other))
 
 
 @dataclass(frozen=True, slots=True)

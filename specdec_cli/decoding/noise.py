@@ -31,11 +31,15 @@ class SharedNoise:
         """
         if p.ids is not None and p.ids.size == 1:
             return int(p.ids[0])
-        ids = np.arange(p.probs.size) if p.ids is None else p.ids
-        waiting = self._exponential(ids, position)
+        first = self.waiting(p, position).argmin()
+        return int(first if p.ids is None else p.ids[first])
+
+    def waiting(self, p: Categorical, position: int) -> NDArray[np.float64]:
+        """E / p of each token, in p's order: the least is drawn. Infinite where p is 0."""
+        waiting = self._exponential(np.arange(p.probs.size) if p.ids is None else p.ids, position)
         with np.errstate(divide="ignore"):
             waiting /= p.probs
-        return int(ids[waiting.argmin()])
+        return waiting
 
     def _exponential(self, ids: NDArray[np.int64], position: int) -> NDArray[np.float64]:
         """(n,) exponential variables, one for each id."""

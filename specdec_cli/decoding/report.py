@@ -25,6 +25,8 @@ class Report:
 
     prompt_tokens: int = 0
     tokens: list[int] = field(default_factory=list)
+    history: list[Step] = field(default_factory=list)
+    """All steps, to compute a place of the answer again."""
     steps: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -83,6 +85,7 @@ class Report:
 
     def _add_step(self, step: Step) -> None:
         self.tokens += [token.id for token in step.tokens]
+        self.history.append(step)
         self.sample_s += step.sample_s
         if step.index == 0:
             self.ttft_s = step.at

@@ -51,10 +51,13 @@ class Categorical:
         return float(self.probs[place]) if place < self.ids.size and self.ids[place] == token else 0.0
 
     def draw(self, rng: np.random.Generator) -> int:
-        """One token, by inversion of the cumulative distribution: exactly one uniform number is used."""
+        """One token: exactly one uniform number is used."""
+        return self.at(rng.random())
+
+    def at(self, uniform: float) -> int:
+        """The token that a number from [0, 1) draws, by inversion of the cumulative distribution."""
         if self.ids is None:
-            return _draw_dense(self.probs, rng.random())
-        uniform = rng.random()
+            return _draw_dense(self.probs, uniform)
         if self.ids.size == 1:
             return int(self.ids[0])
         cumulative = self.probs.cumsum()
@@ -283,6 +286,11 @@ class Target(Protocol):
     max_branches: int
     """The most branches that a tree of them may have; 0: `Draft.parents` must be None."""
 
+    @property
+    def length(self) -> int:
+        """Tokens of the text that it has read, as its cache has them."""
+        ...
+
     def prefill(self, prompt: Sequence[int]) -> Logits:
         """Forget everything and read the prompt. Returns one row: what follows it."""
         ...
@@ -314,6 +322,10 @@ class Sampler(Protocol):
 
     def watch(self, context: Sequence[int]) -> None:
         """Use this (growing) sequence as the history that penalties look at."""
+        ...
+
+    def penalised(self, row: NDArray[np.float32], ahead: Sequence[int] = ()) -> NDArray[np.float32]:
+        """The row with the tokens of the recent history made less likely; itself if none is."""
         ...
 
     def argmax(self, row: NDArray[np.float32], ahead: Sequence[int] = ()) -> int:

@@ -240,7 +240,7 @@ def _details(result: dict[str, Any], summary: dict[str, Any]) -> list[str]:
     if (distance := summary.get("distance_per_token")) is not None:
         same = f"LOSSY: each token's distribution is off by {distance:.3f} (total variation)"
     if exact is not None:
-        shown = {"identical": "identical", "rounding tie": "rounding ties", "wrong": "WRONG"}
+        shown = {"identical": "identical", "rounding": "differ by rounding (proved)", "wrong": "WRONG"}
         shown["not classified"] = "different, not classified"
         parts = [f"{exact[name]} {word}" for name, word in shown.items() if exact.get(name) or name == "identical"]
         same = ", ".join(parts)

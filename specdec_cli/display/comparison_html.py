@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
-from specdec_cli.decoding.comparison import first_difference
+from specdec_cli.decoding.divergence import first_difference
 from specdec_cli.display import charts
 from specdec_cli.display.comparison import COLUMNS, categories, details_of, of_category, preamble, summary_cells
 from specdec_cli.display.theme import safe
@@ -124,7 +124,7 @@ def _top(result: dict[str, Any], models: str) -> Iterator[str]:
     if result["partial"]:
         yield '<p class="banner" role="alert"><strong>PARTIAL:</strong> interrupted before all runs were done.'
         yield "The figures cover what was measured; differences between answers were not classified.</p>"
-    wrong = sum(found["sameness"] == "wrong" for found in result["divergences"])
+    wrong = sum(found["kind"] == "wrong" for found in result["divergences"])
     if wrong:
         what = "1 answer is" if wrong == 1 else f"{wrong} answers are"
         yield f'<p class="banner" role="alert"><strong>WRONG:</strong> {what} not the target\'s own.'
@@ -249,10 +249,10 @@ def _prompt(result: dict[str, Any], prompt: str, trials: list[dict[str, Any]], i
         yield f"<section>\n<h4>{_text(arm)}</h4>"
         drafted = f", {trial['accepted']} of {trial['drafted']} drafted accepted" if trial["drafted"] else ""
         yield f"<small>{len(trial['tokens'])} tokens{drafted}; ended: {_text(trial['reason'])}</small>"
-        for position, margin, sameness in sorted({(d["position"], d["margin"], d["sameness"]) for d in found}):
+        for position, margin, kind in sorted({(d["position"], d["margin"], d["kind"]) for d in found}):
             where = f"token {position}" if position == here else f"token {position} of another round"
             margin_text = "unknown" if margin is None else f"{margin:.3g}"
-            yield f"<p><strong>{_text(sameness)}</strong> from {where}, margin {margin_text}</p>"
+            yield f"<p><strong>{_text(kind)}</strong> from {where}, margin {margin_text}</p>"
         # A newline right after <pre> is dropped by the reader, and many an answer begins with one.
         yield f"<pre>\n{_answer(trial['pieces'], here if found else None)}</pre>\n</section>"
     yield "</div>\n</details>"

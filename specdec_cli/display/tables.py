@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from specdec_cli.decoding.comparison import Unit
+from specdec_cli.decoding.divergence import Divergence
 from specdec_cli.decoding.report import Report
 from specdec_cli.display.theme import LEGEND, STYLES, safe
 
@@ -26,27 +25,23 @@ _REASONS = {
 class BaselineResult:
     """The target alone on the same prompt with the same seed, and how its output compares.
 
-    divergence: (position, margin, its unit), None when identical; `identical` is None where the two are not
+    divergence: None when identical; `identical` is None where the two are not
     meant to agree (sampling by rejection keeps the distribution, not the text). probes: 0 for a baseline that was run;
     else the number of steps without a draft, interleaved in the run itself, that it was measured in.
     """
 
     tokens_per_s: float | None
     identical: bool | None
-    divergence: tuple[int, float, Unit] | None = None
+    divergence: Divergence | None = None
     probes: int = 0
 
     def to_json(self) -> dict[str, object]:
         """The `baseline` object of `run --json`."""
-        where = None
-        if self.divergence:
-            position, margin, unit = self.divergence
-            where = {"position": position, "margin": margin if math.isfinite(margin) else None, "unit": unit}
         return {
             "method": "probes" if self.probes else "measured",
             "tokens_per_s": self.tokens_per_s,
             "identical": self.identical,
-            "first_divergence": where,
+            "first_divergence": self.divergence.to_json() if self.divergence else None,
         }
 
 
@@ -171,12 +166,9 @@ def _speedup(report: Report, baseline: BaselineResult) -> str:
         return speed + "the same distribution, not the same text (--accept match gives the same text)"
     if baseline.divergence is None:
         return speed + "the text is identical"
-    position, margin, unit = baseline.divergence
-    if unit == "probability":
-        why = f"where the draw missed the other token by a probability of {margin:.2g}"
-    else:
-        why = f"where the two tokens' logits are {margin:.3g} apart"
-    return speed + f"the text differs from token {position} on, {why}"
+    found = baseline.divergence
+    what = "WRONG: this is a bug in specdec" if found.bug else "the text differs"
+    return speed + f"{what} from token {found.position} on: {found}"
 
 
 def _seconds(seconds: float) -> str:

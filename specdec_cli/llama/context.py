@@ -224,6 +224,10 @@ class LlamaContext:
             f"llama.cpp failed to decode: {reason}", "Try a smaller context (-c) or fewer GPU layers (-ngl)."
         )
 
+    def held(self) -> int:
+        """Tokens in the cache by llama.cpp's own account."""
+        return int(lib.llama_memory_seq_pos_max(self._memory, 0)) + 1
+
     def set_threads(self, threads: int) -> None:
         """Compute with so many CPU threads from now on."""
         lib.llama_set_n_threads(self._handle, threads, threads)

@@ -29,6 +29,10 @@ class LlamaTarget:
         self.max_draft = context.max_rows - 1
         self.max_branches = context.max_branches
 
+    @property
+    def length(self) -> int:
+        return self._context.held() + len(self._again)
+
     def prefill(self, prompt: Sequence[int]) -> Logits:
         self._context.rewind(0)
         self._tree, self._again = None, ()

@@ -9,19 +9,14 @@ from scipy import stats
 
 from specdec_cli.decoding.advice import best_length, costs_of, expected_speedup, expected_tokens, verdict
 from specdec_cli.decoding.comparison import (
-    Divergence,
     Interval,
     Trial,
-    draw_margin,
-    first_difference,
     geometric_interval,
-    logit_margin,
     noise,
     paired_ratios,
     summarise,
 )
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.types import Categorical
 
 
 def trial(arm="a", prompt="p", speed=100.0, number=0, tokens=101, category="c", **fields):
@@ -136,33 +131,6 @@ def test_a_summary_adds_up():
     assert summarise(trials, "a", "base", "d").speedup.mean == pytest.approx(0.5)
     assert summarise(trials, "base", "base").speedup is None
     assert summarise(trials, "nobody", "base") is None
-
-
-def test_first_difference():
-    assert first_difference([1, 2, 3], [1, 2, 3]) is None
-    assert first_difference([1, 2, 3], [1, 9, 3]) == 1
-    assert first_difference([1, 2], [1, 2, 3]) == 2
-    assert first_difference([], []) is None
-
-
-def test_a_small_margin_is_a_tie_and_a_large_one_a_bug():
-    assert Divergence("a", "p", 3, 0.049, "logits").sameness == "rounding tie"
-    assert Divergence("a", "p", 3, 0.051, "logits").sameness == "wrong"
-    assert Divergence("a", "p", 3, 0.004, "probability").sameness == "rounding tie"
-    assert Divergence("a", "p", 3, 0.049, "probability").sameness == "wrong"
-    assert Divergence("a", "p", 3, None, "logits").sameness == "not classified"
-
-
-def test_margins_are_between_the_two_tokens_that_were_chosen():
-    row = np.array([1.0, 3.0, 2.99, 0.0], np.float32)
-    assert logit_margin(row, 1, 2) == pytest.approx(0.01, abs=1e-6)
-    assert logit_margin(row, 1, 0) == pytest.approx(2.0)  # garbage beside a near-tie is no tie
-    assert logit_margin(row, 1, None) == math.inf
-    p = Categorical(np.array([3, 5, 9]), np.array([0.2, 0.5, 0.3]))
-    assert draw_margin(p, 0.21, 3) == pytest.approx(0.01)
-    assert draw_margin(p, 0.21, 9) == pytest.approx(0.49)
-    assert draw_margin(p, 0.21, 5) == 0
-    assert draw_margin(p, 0.21, 4) == draw_margin(p, 0.21, None) == math.inf
 
 
 FLAT = Costs(Curve({1: 0.010, 2: 0.010, 5: 0.011, 9: 0.012}), draft=Curve({1: 0.001}), other=0.0001)

@@ -61,7 +61,7 @@ def result_of(trials, arms=tuple(SPEEDS), **changes):
             for i, arm in enumerate(arms)
         ],
         "skipped": [], "noise": {"target alone": 0.02}, "costs": None, "summaries": summaries,
-        "exactness": {arm: {"identical": 4, "rounding tie": 0, "wrong": 0} for arm in arms[1:]},
+        "exactness": {arm: {"identical": 4, "rounding": 0, "wrong": 0} for arm in arms[1:]},
         "notes": [], "divergences": [], "verdicts": {arm: [f"{arm}: a verdict.", "A cause."] for arm in arms[1:]},
         "trials": [trial.to_json() for trial in trials],
         **changes,
@@ -148,21 +148,21 @@ def test_divergences_are_marked_counted_and_open():
     found = next(t for t in result["trials"] if t["arm"] == "k=8" and t["prompt"] == "p3")
     found["tokens"] = [0, 1, 99, 3]
     result["divergences"] = [
-        {"arm": "k=8", "prompt": "p3", "position": 2, "margin": 1.5, "sameness": "wrong"},
-        {"arm": "k=2", "prompt": "p4", "position": 1, "margin": 0.01, "sameness": "rounding tie"},
+        {"arm": "k=8", "prompt": "p3", "position": 2, "margin": 1.5, "kind": "wrong"},
+        {"arm": "k=2", "prompt": "p4", "position": 1, "margin": 0.01, "kind": "rounding"},
     ]
     html = page(result)
     assert "<i>one </i><b>two </b><mark><u>three </u></mark>four " in html
     text = words_of(html)
     assert "WRONG: 1 answer is not the target's own" in text and "wrong from token 2, margin 1.5" in text
-    assert "rounding tie from token 1 of another round, margin 0.01" in text
+    assert "rounding from token 1 of another round, margin 0.01" in text
     opened = re.findall(r"<details( open)?>\s*<summary>(?:<strong>(\w+))?", html)
     assert opened[:3] == [(" open", "p3"), (" open", "p4"), ("", "p0")]
 
 
 def test_an_answer_that_ends_early_is_marked_at_its_end():
     trials = [trial("target alone", "p", "c"), trial("k=2", "p", "c", words=("one ", "two "))]
-    found = [{"arm": "k=2", "prompt": "p", "position": 2, "margin": 3.0, "sameness": "wrong"}]
+    found = [{"arm": "k=2", "prompt": "p", "position": 2, "margin": 3.0, "kind": "wrong"}]
     assert "<b>two </b><mark> ends here</mark></pre>" in page(result_of(trials, divergences=found))
 
 

@@ -10,6 +10,7 @@ from fakes import Counting, FakeTarget, ScriptedDrafter, run
 from rich.console import Console
 
 from specdec_cli.cli.outcome import Outcome
+from specdec_cli.decoding.divergence import Divergence
 from specdec_cli.decoding.report import Report
 from specdec_cli.decoding.types import Done, Step, Token
 from specdec_cli.display.jsonl import Trace
@@ -85,7 +86,7 @@ def shown(report, baseline=None):
     [
         ("none", None),
         ("identical", BaselineResult(4.0, True)),
-        ("tie", BaselineResult(16.0, False, (5, 0.012, "logits"))),
+        ("tie", BaselineResult(16.0, False, Divergence(5, 4, 0.012, 0.03, "logits"))),
         ("sampled", BaselineResult(8.0, None)),
     ],
 )

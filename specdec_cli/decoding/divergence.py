@@ -1,0 +1,215 @@
+"""Where an answer leaves the target's own, and the proof that this is rounding: both places are computed again.
+
+Kernels for different numbers of tokens add in different orders, so a row of logits depends, in its last bits or in
+more, on the pass that it came from. No margin tells that from a bug. Computing the place again does: in the passes of
+the target alone, and in the passes of the answer that left it. If each prefers the token that its answer has, the
+kernels round differently; if not, something is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec_cli.decoding.noise import SharedNoise
+from specdec_cli.decoding.types import Categorical, Draft, Event, Rows, Sampler, Step, Target, Verdict
+
+Row = NDArray[np.float32]
+Unit = Literal["logits", "probability"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One forward pass of the target: the draft that it verified, which of it stood, and the tokens that followed.
+
+    The first pass of an answer reads the prompt.
+    """
+
+    draft: Draft
+    path: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+    @classmethod
+    def of(cls, step: Step) -> Pass:
+        path = tuple(range(step.accepted)) if step.path is None else step.path
+        return cls(Draft(step.drafted, parents=step.parents), path, tuple(token.id for token in step.tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """How an answer came about. threads: (tokens in the cache, CPU threads from there on), where the target has any."""
+
+    passes: tuple[Pass, ...]
+    threads: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> Transcript:
+        return cls(tuple(Pass.of(event) for event in events if isinstance(event, Step)))
+
+    @property
+    def tokens(self) -> list[int]:
+        return [token for each in self.passes for token in each.tokens]
+
+
+NO_TRANSCRIPT = Transcript(())
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first token at which an answer differs from the target's own.
+
+    width: tokens in the pass that decided. own_margin: by how much the target's own passes prefer its token to the
+    other; margin: by how much the answer's passes prefer theirs; None where that cannot be said. unit: of logits, to
+    which `coupled` adds its noise, or of the probability by which a draw of `match` missed the other token. bug: what
+    is wrong; empty where it is rounding, proved.
+    """
+
+    position: int
+    width: int
+    own_margin: float | None
+    margin: float | None
+    unit: Unit
+    bug: str = ""
+
+    @property
+    def kind(self) -> Literal["rounding", "wrong"]:
+        return "wrong" if self.bug else "rounding"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "kind": self.kind}
+
+    def __str__(self) -> str:
+        return self.bug or (
+            f"rounding, proved: computed again, a pass of one token prefers the target's {_by(self.own_margin)} and "
+            f"the pass of {self.width} the other {_by(self.margin)} ({self.unit})"
+        )
+
+
+def _by(margin: float | None) -> str:
+    return "outright" if margin is None else f"by {margin:.3g}"
+
+
+class Choice:
+    """What a reproducible rule takes from the target's row in one place, and by how much.
+
+    sampler: it must watch the text before that place, of `position` tokens of the answer. seed: of the run.
+    """
+
+    def __init__(self, sampler: Sampler, position: int, length: int, seed: int) -> None:
+        self.unit: Unit = "logits" if sampler.greedy or sampler.coupled else "probability"
+        self._sampler, self._length = sampler, length
+        self._noise = SharedNoise(seed) if sampler.coupled else None
+        self._uniform = float(np.random.default_rng(seed).random(position + 1)[position])
+        """The number that `match` draws the token with: it uses one for each."""
+
+    def token(self, row: Row) -> int:
+        """The token that the rule takes."""
+        if self._sampler.greedy:
+            return self._sampler.argmax(row)
+        p = self._sampler.categorical(row)
+        if self._noise:
+            return self._noise.draw(p, self._length)
+        return p.at(self._uniform)
+
+    def margin(self, row: Row, other: int) -> float | None:
+        """By how much `token(row)` is preferred to another; None where the other has been cut."""
+        best = self.token(row)
+        if self._sampler.greedy:
+            penalised = self._sampler.penalised(row)
+            return float(penalised[best]) - float(penalised[other])
+        p = self._sampler.categorical(row)
+        if p.prob(other) <= 0:
+            return None
+        if self._noise is None:
+            return draw_margin(p, self._uniform, other)
+        ids = np.arange(p.probs.size) if p.ids is None else p.ids
+        waiting = self._noise.waiting(p, self._length)
+        return math.log(waiting[ids == other][0] / waiting[ids == best][0])
+
+
+def draw_margin(p: Categorical, uniform: float, token: int) -> float:
+    """How far a uniform number is from the ones that draw `token` from p; infinite if none does."""
+    ids = np.arange(p.probs.size) if p.ids is None else p.ids
+    place = (ids == token).nonzero()[0]
+    if not place.size:
+        return math.inf
+    cumulative = p.probs.cumsum(dtype=np.float64)
+    high = float(cumulative[place[0]])
+    low = high - float(p.probs[place[0]])
+    return max(low - uniform, uniform - high, 0.0)
+
+
+def first_difference(mine: Sequence[int], other: Sequence[int]) -> int | None:
+    """The first position at which two answers differ, a missing token included; None if they are equal."""
+    for i, (a, b) in enumerate(zip(mine, other, strict=False)):
+        if a != b:
+            return i
+    return None if len(mine) == len(other) else min(len(mine), len(other))
+
+
+def explain(
+    prompt: Sequence[int],
+    own: Transcript,
+    mine: Transcript,
+    position: int,
+    choice: Choice,
+    target_of: Callable[[Transcript], Target],
+) -> Divergence:
+    """Compute the place where `mine` leaves `own` again, in the passes of both, and say what that shows.
+
+    target_of: a target that computes as an answer's did, with an empty cache.
+    """
+    width = _decisive(mine, position)[0].draft.tokens
+    tokens = [transcript.tokens[position : position + 1] for transcript in (own, mine)]
+    if not all(tokens):
+        ended = "the target's own answer" if not tokens[0] else "the answer"
+        return Divergence(position, len(width) + 1, None, None, choice.unit, f"{ended} ended before the other")
+    (theirs,), (ours,) = tokens
+    margins: list[float | None] = []
+    for transcript, token, other, what in (
+        (own, theirs, ours, "the target alone"),
+        (mine, ours, theirs, f"the pass of {len(width) + 1} tokens"),
+    ):
+        row = recomputed(target_of(transcript), prompt, transcript, position)
+        if isinstance(row, str):
+            return Divergence(position, len(width) + 1, None, None, choice.unit, row)
+        if (found := choice.token(row)) != token:
+            bug = f"computed again, {what} prefers token {found}, not {token}, which was written"
+            return Divergence(position, len(width) + 1, None, None, choice.unit, bug)
+        margins.append(choice.margin(row, other))
+    return Divergence(position, len(width) + 1, margins[0], margins[1], choice.unit)
+
+
+def recomputed(target: Target, prompt: Sequence[int], transcript: Transcript, position: int) -> Row | str:
+    """The row (n_vocab,) that token `position` of an answer was taken from, computed again in the answer's passes; or
+    what is wrong with them.
+    """
+    decisive, first = _decisive(transcript, position)
+    rows: Rows = target.prefill(prompt)
+    length = len(prompt)
+    for each, following in pairwise(transcript.passes):
+        if each is decisive:
+            break
+        target.commit(Verdict(each.path, each.tokens[-1], "plain"))
+        length += len(each.tokens)
+        if target.length != length - 1:  # all but the pending token
+            return f"the cache holds {target.length} tokens where the text has {length - 1}"
+        rows = target.verify(each.tokens[-1], following.draft)
+    place = position - first
+    return np.array(rows[decisive.path[place - 1] + 1 if place else 0], np.float32)
+
+
+def _decisive(transcript: Transcript, position: int) -> tuple[Pass, int]:
+    """The pass that a token came from, and the position of its first token."""
+    first = 0
+    for each in transcript.passes:
+        if position < first + len(each.tokens):
+            return each, first
+        first += len(each.tokens)
+    return transcript.passes[-1], first - len(transcript.passes[-1].tokens)

@@ -1,0 +1,219 @@
+"""A divergence is proved: kernels that round differently are told from mistakes, however small or large the margin."""
+
+import math
+
+import numpy as np
+import pytest
+from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
+
+from specdec_cli.decoding import rules
+from specdec_cli.decoding.divergence import (
+    Choice,
+    Divergence,
+    Transcript,
+    draw_margin,
+    explain,
+    first_difference,
+    recomputed,
+)
+from specdec_cli.decoding.sampling import SamplingSettings
+from specdec_cli.decoding.types import NO_DRAFT, Categorical, Step, Verdict
+from specdec_cli.drafters.model import ModelDrafter
+
+V = 30
+PROMPT = (1, 2, 3)
+SAMPLED = SamplingSettings(temperature=0.9, top_k=8)
+GREEDY = SamplingSettings()
+
+
+class Rounding(FakeTarget):
+    """A target whose wider passes compute other logits, by as much as `size`: far more than any fixed margin."""
+
+    size = 1.5
+
+    def verify(self, pending, draft):
+        rows = super().verify(pending, draft)
+        if len(rows) < 2:
+            return rows
+        noise = np.random.default_rng([len(self._cache), len(rows)])
+        return rows + noise.uniform(-self.size, self.size, rows.shape).astype(np.float32)
+
+
+class KeepsARejectedToken(Rounding):
+    """Its cache keeps the first rejected token of a draft in the place of the one that the target chose."""
+
+    size = 0.0
+    _kept = None
+    _drafted = NO_DRAFT
+
+    def verify(self, pending, draft):
+        kept, self._kept, self._drafted = self._kept, None, draft
+        return super().verify(pending if kept is None else kept, draft)
+
+    def commit(self, verdict):
+        super().commit(verdict)
+        rejected = [token for i, token in enumerate(self._drafted.tokens) if i not in verdict.path]
+        self._kept = rejected[0] if rejected else None
+
+
+class KeepsATokenTooMany(Rounding):
+    """Its cache keeps the first rejected token beside the one that the target chose."""
+
+    size = 0.0
+    _drafted = NO_DRAFT
+
+    def verify(self, pending, draft):
+        self._drafted = draft
+        return super().verify(pending, draft)
+
+    def commit(self, verdict):
+        super().commit(verdict)
+        self._cache += [token for i, token in enumerate(self._drafted.tokens) if i not in verdict.path][:1]
+
+
+def answers(target_class, settings, rule, width=1, k=4, seed=5, tokens=60):
+    """The target's own answer, and one with drafts, as transcripts."""
+    table = Table(V, 1)
+    sampler = rules.sampler_of(rule, settings, seed)
+    draft = FakeDraftModel(table.mixed(Table(V, 2), 0.3))
+    drafter = ModelDrafter(draft, V, sampler, rule == "coupled", np.random.default_rng(0), width)
+    own = run(target_class(table), PROMPT, None, 1, tokens, settings, rule, seed)
+    mine = run(target_class(table), PROMPT, drafter, k, tokens, settings, rule, seed, sampler=sampler)
+    return Transcript.of(own), Transcript.of(mine)
+
+
+def explained(own, mine, settings, rule, seed=5, target_class=Rounding):
+    position = first_difference(mine.tokens, own.tokens)
+    assert position is not None, "nothing to explain"
+    sampler = rules.sampler_of(rule, settings, seed)
+    context = [*PROMPT, *own.tokens[:position]]
+    sampler.watch(context)
+    choice = Choice(sampler, position, len(context), seed)
+    return explain(PROMPT, own, mine, position, choice, lambda _: target_class(Table(V, 1)))
+
+
+WAYS = [
+    (GREEDY, "rejection"),
+    (SamplingSettings(repeat_penalty=1.3), "match"),
+    (SAMPLED, "match"),
+    (SAMPLED, "coupled"),
+    (SamplingSettings(temperature=1.0, top_k=0, top_p=1, min_p=0), "coupled"),
+]
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize(("settings", "rule"), WAYS)
+def test_rounding_is_proved_whatever_the_margin(settings, rule, width):
+    own, mine = answers(Rounding, settings, rule, width)
+    found = explained(own, mine, settings, rule)
+    assert found.kind == "rounding" and not found.bug
+    assert found.width == len(_decisive(mine, found.position).draft.tokens) + 1 > 1
+    for margin in (found.own_margin, found.margin):
+        assert margin is None or margin > 0
+    assert "rounding, proved" in str(found)
+
+
+def _decisive(transcript, position):
+    for each in transcript.passes:
+        position -= len(each.tokens)
+        if position < 0:
+            return each
+    raise AssertionError
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize(("settings", "rule"), WAYS)
+def test_the_row_computed_again_is_the_row_that_decided(settings, rule, width):
+    _, mine = answers(Rounding, settings, rule, width)
+    sampler = rules.sampler_of(rule, settings, 5)
+    for position, token in enumerate(mine.tokens):
+        context = [*PROMPT, *mine.tokens[:position]]
+        sampler.watch(context)
+        row = recomputed(Rounding(Table(V, 1)), PROMPT, mine, position)
+        assert Choice(sampler, position, len(context), 5).token(row) == token
+
+
+@pytest.mark.parametrize(("settings", "rule"), WAYS)
+def test_a_cache_that_kept_a_rejected_token_is_a_bug(settings, rule):
+    own, mine = answers(KeepsARejectedToken, settings, rule)
+    assert "computed again, the pass of" in explained(own, mine, settings, rule, target_class=FakeTarget).bug
+
+
+@pytest.mark.parametrize(("settings", "rule"), WAYS)
+def test_it_is_one_also_where_computing_again_repeats_it(settings, rule):
+    own, mine = answers(KeepsATokenTooMany, settings, rule)
+    found = explained(own, mine, settings, rule, target_class=KeepsATokenTooMany)
+    assert "the cache holds" in found.bug and found.kind == "wrong"
+
+
+@pytest.mark.parametrize(("settings", "rule"), WAYS)
+def test_a_wrong_acceptance_rule_is_a_bug(settings, rule, monkeypatch):
+    honest = rules.RULES[rule]
+
+    def second_best(draft, logits, sampler, rng):
+        verdict = honest(draft, logits, sampler, rng)
+        if not draft.tokens:
+            return verdict
+        return Verdict(verdict.path, int(logits[verdict.accepted].argsort()[-2]), verdict.kind)
+
+    monkeypatch.setitem(rules.RULES, rule, second_best)
+    own, mine = answers(FakeTarget, settings, rule)
+    assert "computed again" in explained(own, mine, settings, rule, target_class=FakeTarget).bug
+
+
+def test_an_answer_that_ends_where_the_other_goes_on_is_a_bug():
+    own = Transcript.of(run(FakeTarget(Table(V, 1)), PROMPT, None, 1, 20))
+    short = Transcript(own.passes[:10])
+    assert "the answer ended" in explained(own, short, GREEDY, "match").bug
+    assert "the target's own answer ended" in explained(short, own, GREEDY, "match").bug
+
+
+def test_first_difference():
+    assert first_difference([1, 2, 3], [1, 2, 3]) is None
+    assert first_difference([1, 2, 3], [1, 9, 3]) == 1
+    assert first_difference([1, 2], [1, 2, 3]) == 2
+    assert first_difference([], []) is None
+
+
+def choice(settings, rule, seed=0):
+    sampler = rules.sampler_of(rule, settings, seed)
+    sampler.watch([0])
+    return Choice(sampler, 0, 1, seed)
+
+
+def test_margins_are_between_the_two_tokens():
+    row = np.array([1.0, 3.0, 2.99, 0.0], np.float32)
+    greedy = choice(GREEDY, "match")
+    assert greedy.token(row) == 1 and greedy.unit == "logits"
+    assert greedy.margin(row, 2) == pytest.approx(0.01, abs=1e-6)
+    assert greedy.margin(row, 0) == pytest.approx(2.0)
+    matched = choice(SamplingSettings(temperature=1, top_k=2), "match")
+    assert matched.unit == "probability" and matched.margin(row, 0) is None, "the other token has been cut"
+    coupled = choice(SamplingSettings(temperature=1, top_k=0, top_p=1, min_p=0), "coupled")
+    best = coupled.token(row)
+    margins = [coupled.margin(row, token) for token in range(4)]
+    assert margins[best] == 0 and min(margins) == 0
+
+
+def test_a_draw_misses_by_the_distance_to_the_other_tokens_share():
+    p = Categorical(np.array([3, 5, 9]), np.array([0.2, 0.5, 0.3]))
+    assert draw_margin(p, 0.21, 3) == pytest.approx(0.01)
+    assert draw_margin(p, 0.21, 9) == pytest.approx(0.49)
+    assert draw_margin(p, 0.21, 5) == 0
+    assert draw_margin(p, 0.21, 4) == math.inf
+
+
+def test_it_says_what_was_shown():
+    found = Divergence(31, 4, 0.0657, 0.2, "logits")
+    assert str(found) == (
+        "rounding, proved: computed again, a pass of one token prefers the target's by 0.0657 and the pass of 4 the "
+        "other by 0.2 (logits)"
+    )
+    assert found.to_json()["kind"] == "rounding"
+    assert Divergence(1, 2, None, None, "logits", "the answer ended").to_json()["kind"] == "wrong"
+
+
+def test_a_transcript_holds_the_answer():
+    events = run(FakeTarget(Table(V, 1)), PROMPT, None, 1, 20)
+    assert Transcript.of(events).tokens == tokens_of(events)
+    assert len(Transcript.of(events).passes) == sum(isinstance(event, Step) for event in events)
