@@ -76,6 +76,7 @@ def compare(
     drafter: opt.Drafter = None,
     ngram_corpus: opt.NgramCorpus = None,
     accept: opt.Accept = None,
+    bitwise: opt.Bitwise = None,
     temp: opt.Temp = None,
     top_k: opt.TopK = None,
     top_p: opt.TopP = None,

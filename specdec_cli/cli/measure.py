@@ -108,7 +108,9 @@ class Measurement:
                 for arm in order:
                     # Every run begins with a cleared cache: reading the prompt forgets what was there.
                     events = session.events(tokens, self._seed, settings=arm.settings)
-                    yield trial_of(arm.name, prompt.id, prompt.category, number, events)
+                    trial = trial_of(arm.name, prompt.id, prompt.category, number, events)
+                    transcript = replace(trial.transcript, threads=session.thread_log)
+                    yield replace(trial, transcript=transcript)
 
     def _fitting(
         self, session: Session, prompts: list[Prompt], system: str | None, raw: bool

@@ -116,10 +116,19 @@ NgramCorpus = Annotated[
         envvar="SPECDEC_NGRAM_CORPUS",
     ),
 ]
+Bitwise = Annotated[
+    bool | None,
+    typer.Option(
+        "--bitwise",
+        help="Draft only within passes that round alike here, so that the text is the target's own to the bit.",
+        rich_help_panel=_SPEC,
+        envvar="SPECDEC_BITWISE",
+    ),
+]
 Accept = Annotated[
     str | None,
     typer.Option(
-        help="How drafts are accepted: rejection (accepts most) or match (with a seed, the very text of the target alone); typical is LOSSY: faster, another distribution. \\[default: rejection]",
+        help="How drafts are accepted: rejection (accepts most), or coupled and match (with a seed, the very text of the target alone); typical is LOSSY: faster, another distribution. \\[default: coupled with --seed, else rejection]",
         autocompletion=completion.rules,
         rich_help_panel=_SPEC,
         envvar="SPECDEC_ACCEPT",

@@ -32,6 +32,8 @@ class Outcome:
     notes: tuple[str, ...]
     live: bool = False
     report: Report = field(default_factory=Report)
+    threads: tuple[tuple[int, int], ...] = ()
+    """As in a transcript."""
     text: str = ""
     complete: bool = False
     baseline: BaselineResult | None = None
@@ -117,6 +119,7 @@ def _measured(session: Session, outcome: Outcome) -> BaselineResult | None:
         return None
     if settings.temp > 0 and settings.accept not in REPRODUCIBLE:
         return BaselineResult(report.tokens_per_s, None)
-    own, mine = Transcript.of(report.history), Transcript.of(outcome.report.history)
+    own = Transcript.of(report.history, session.thread_log)
+    mine = Transcript.of(outcome.report.history, outcome.threads)
     found = session.divergence(outcome.prompt, own, mine, outcome.seed, settings)
     return BaselineResult(report.tokens_per_s, found is None, found)

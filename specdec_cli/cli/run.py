@@ -50,6 +50,7 @@ def run(
     drafter: opt.Drafter = None,
     ngram_corpus: opt.NgramCorpus = None,
     accept: opt.Accept = None,
+    bitwise: opt.Bitwise = None,
     temp: opt.Temp = None,
     top_k: opt.TopK = None,
     top_p: opt.TopP = None,
@@ -195,6 +196,7 @@ def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome
                     part.show(event)
         except SpecdecError as error:
             outcome.error = error
+        outcome.threads = session.thread_log
         outcome.notes += session.notes[len(known) :] + crowded(outcome, session)
         if display is not None:
             display.close()

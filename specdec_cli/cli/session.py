@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from time import perf_counter
 from types import TracebackType
 from typing import TypeVar
@@ -12,10 +14,12 @@ import numpy as np
 
 from specdec_cli import drafters
 from specdec_cli.cli import terms
+from specdec_cli.cli.costing import PassCosts
 from specdec_cli.cli.pair import Pair
 from specdec_cli.cli.settings import AUTO, Settings
 from specdec_cli.cli.terms import fixed_length, sampling_of
 from specdec_cli.decoding import rules
+from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.calibration import Calibration
 from specdec_cli.decoding.chained import ChainedLength
 from specdec_cli.decoding.costs import CostModel, Costs, Curve
@@ -38,16 +42,12 @@ from specdec_cli.llama.context import MAX_SNAPSHOTS, LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.target import LlamaTarget
-from specdec_cli.llama.timing import pass_seconds
+from specdec_cli.llama.threads import ThreadWatch
 from specdec_cli.models import memory, tuning
 from specdec_cli.models.gguf import Header
 from specdec_cli.models.tuning import Tuning
 
 _Made = TypeVar("_Made")
-
-
-_VERIFY_SIZES = (1, 2, 4, 8, 3, 9, 16, 6, 12, 5, 17)
-_DRAFT_SIZES = (1, 8, 2, 32, 128, 512)
 
 
 class Session:
@@ -68,8 +68,9 @@ class Session:
         self._draft: Model | None = None
         self._small: Model | None = None
         self._small_context: LlamaContext | None = None
-        self._costs: Costs | None = None
-        self._verify: Curve | None = None
+        self._pass_costs: dict[LlamaContext, PassCosts] = {}
+        self._learned: list[CostModel] = []
+        """What the answers so far have shown of costs."""
         self._adaptive: dict[object, AutoLength | KnownLength] = {}
         self._fixed: dict[object, FixedLength] = {}
         self.corpus: Corpus | None = None
@@ -113,8 +114,10 @@ class Session:
         ways = ways or [settings]
         branches, drafted = max(map(terms.branches, ways)), max(map(terms.drafted_branches, ways))
         rows = 1 + max(terms.draft_size(way, LONGEST if self.target.rewinds else MAX_SNAPSHOTS) for way in ways)
+        if settings.bitwise:
+            rows = max(rows, 1 + LONGEST)
         self._require_rewinding(ways)
-        needed = prompt_tokens + settings.max_tokens + (rows if branches > 1 else 0)
+        needed = prompt_tokens + settings.max_tokens + (rows if branches > 1 else 0) + settings.bitwise
         trained = self.target.n_ctx_train or needed  # 0: the file does not say
         n_ctx = settings.ctx or min(-(-needed // 256) * 256, trained)
         if prompt_tokens > n_ctx - 1:
@@ -127,6 +130,7 @@ class Session:
         free = None if gpu and settings.gpu_layers != 0 else library.available_memory()
         memory.require(self.pair.target, n_ctx, free)
         self._target_context = LlamaContext(self.target, n_ctx, rows, self._threads, interrupt, min(branches, rows))
+        self._watch(self._target_context, self.pair.target_path, settings.gpu_layers)
         left = None if free is None else free - memory.cache_bytes(self.pair.target, n_ctx)
         if gpu and settings.gpu_layers_draft != 0:
             left = None
@@ -134,8 +138,32 @@ class Session:
         self._draft_context = self._open_draft(self._draft, self.pair.draft, n_ctx, beyond, left, drafted)
         if left is not None and self._draft_context is not None and self.pair.draft is not None:
             left -= memory.cache_bytes(self.pair.draft, self._draft_context.n_ctx)
+        if self._draft_context is not None and self.pair.draft_path is not None:
+            self._watch(self._draft_context, self.pair.draft_path, self._fits[2])
         small = self._open_draft(self._small, self.pair.small, n_ctx, beyond, left, 1, "second draft model")
         self._small_context = small
+
+    def _watch(self, context: LlamaContext, path: Path, gpu_layers: int) -> None:
+        """Read what is known of a context's passes, and go to fewer threads where they wait for each other, unless the
+        user chose their number, or the text depends on it.
+        """
+        costs = self._pass_costs[context] = PassCosts(path, context, gpu_layers, self._note)
+        settings = self.settings
+        chosen = settings.threads or settings.bitwise or (library.supports_gpu() and gpu_layers != 0)
+        if chosen or (context is self._draft_context and settings.threads_draft):
+            return
+
+        def tell(threads: int, times: float) -> None:
+            counted = "1 thread" if threads == 1 else f"{threads} threads"
+            self._note(
+                f"passes of {path.name} took {times:.0f} times as long as they can, for threads that wait for each "
+                f"other on a busy processor: it goes on with {counted} (-t keeps to a number)"
+            )
+
+        ThreadWatch(context, costs.expected, tell)
+
+    def _note(self, note: str) -> None:
+        self.notes += (note,)
 
     def _open_draft(
         self,
@@ -161,6 +189,12 @@ class Session:
 
     def _require_rewinding(self, ways: Sequence[Settings]) -> None:
         """Raise UsageError if a model's memory is recurrent: it is one state, and cannot be on several branches."""
+        if self.settings.bitwise and not self.target.rewinds:
+            raise UsageError(
+                f"--bitwise cannot be used with {self.pair.target_path.name}: its memory is recurrent, and reads what "
+                "was accepted again in other passes",
+                "Leave it out; --drafter none is the target alone.",
+            )
         for model, path, branches in (
             (self.target, self.pair.target_path, terms.branches),
             (self._draft, self.pair.draft_path, terms.drafted_branches),
@@ -179,7 +213,7 @@ class Session:
         try:
             return make()
         except SpecdecError as error:
-            self.notes += (f"the {what} is not used: {error}",)
+            self._note(f"the {what} is not used: {error}")
             return None
 
     def _find_tuning(self, pair: Pair) -> Tuning | None:
@@ -197,10 +231,10 @@ class Session:
 
     def use_threads(self, target: int, draft: int) -> None:
         """Compute with so many CPU threads from now on; costs are measured anew."""
-        self._threads, self._threads_draft, self._costs, self._tuned = target, draft, None, None
-        self._verify = None
+        self._threads, self._threads_draft, self._tuned = target, draft, None
         for context, threads in zip(self.contexts, (target, draft), strict=True):
             context.set_threads(threads)
+            self._pass_costs[context].forget()
 
     @property
     def drafts(self) -> bool:
@@ -227,7 +261,7 @@ class Session:
         policy = self._length_policy(settings, prompt)
         return generate(
             prompt,
-            LlamaTarget(self._opened),
+            LlamaTarget(self._opened, self._agreement(prompt)),
             self._drafter(sampler, seed, settings),
             policy,
             rules.RULES[settings.accept],
@@ -247,16 +281,35 @@ class Session:
         position = first_difference(mine.tokens, own.tokens)
         if position is None:
             return None
-        context = [*prompt, *own.tokens[:position]]
+        text = [*prompt, *own.tokens[:position]]
         sampler = rules.sampler_of(settings.accept, sampling_of(settings), seed)
-        sampler.watch(context)
-        choice = Choice(sampler, position, len(context), seed)
-        return explain(prompt, own, mine, position, choice, lambda _: LlamaTarget(self._opened))
+        sampler.watch(text)
+        choice = Choice(sampler, position, len(text), seed)
+        context, threads, watch = self._opened, self._opened.threads, self._opened.on_pass
+        context.on_pass = None
+
+        def again(transcript: Transcript) -> LlamaTarget:
+            return LlamaTarget(context, self.agreement if settings.bitwise else None, transcript.threads)
+
+        try:
+            found = explain(prompt, own, mine, position, choice, again)
+        finally:
+            context.on_pass = watch
+            context.set_threads(threads)
+        if settings.bitwise and not found.bug:
+            found = replace(found, bug=f"passes that agreed bit for bit when measured do not here: {found}")
+        return found
+
+    @property
+    def thread_log(self) -> tuple[tuple[int, int], ...]:
+        """The CPU threads of the answer at hand: (tokens in the target's cache, threads of passes beyond these)."""
+        return tuple(self._opened.thread_log)
 
     @property
     def threads(self) -> tuple[int, int]:
         """CPU threads of the target and of the draft model."""
-        return self._threads, self._threads_draft
+        found = [context.threads if context else None for context in (self._target_context, self._draft_context)]
+        return found[0] or self._threads, found[1] or self._threads_draft
 
     @property
     def contexts(self) -> tuple[LlamaContext, LlamaContext]:
@@ -302,6 +355,7 @@ class Session:
             longest = terms.lookahead_size(settings) if name == "lookahead" else LONGEST
             costs = CostModel(measured, min(self._opened.max_rows - 1, longest))
             policy = AutoLength if kind.needs_model else WholesaleLength if name == "lookahead" else KnownLength
+            self._learned.append(costs)
             calibration = self._calibration(settings, kind.needs_model)
             self._adaptive[key] = policy(costs, calibration, settings.draft_min_p, settings.temp == 0)
         return self._adaptive[key]
@@ -314,33 +368,38 @@ class Session:
         known = self._tuned.calibrations.get(tuning.kind_of(greedy, settings.accept)) if self._tuned else None
         return copy.deepcopy(known) if known else Calibration.prior(greedy)
 
-    def costs(self, text: Sequence[int], budget_s: float = 0.35) -> Costs:
-        """What forward passes cost here, measured on some text, once; the budget is exceeded by slow models."""
+    def costs(self, text: Sequence[int], budget_s: float | None = None) -> Costs:
+        """What forward passes of both models cost here: as tuned, or else as kept, or measured on some text."""
         tuned = self._tuned
         if tuned and (tuned.threads, tuned.threads_draft, tuned.gpu_layers_draft) == self._fits:
             return tuned.costs
-        if self._costs is None:
-            _, model = self.contexts
-            verify = self._verifying(text, budget_s * 0.7)
-            started = perf_counter()
-            draft = pass_seconds(model, text, _DRAFT_SIZES, needed=2, budget_s=budget_s * 0.3, needed_rounds=3)
-            self.load_s += perf_counter() - started
-            self._costs = Costs(verify, Curve(draft))
-        return self._costs
+        target, draft = (self._pass_costs[context] for context in self.contexts)
+        if budget_s is None:
+            return Costs(target.verify(text), draft.draft(text))
+        return Costs(target.verify(text, budget_s * 0.7), draft.draft(text, budget_s * 0.3))
 
     def _costs_of(self, kind: type[drafters.Kind], text: Sequence[int]) -> Costs:
-        """What drafting with a drafter costs, and verifying what it drafts."""
+        """What drafting with a drafter costs, and verifying what it drafts, in the passes that `--bitwise` keeps to."""
         if kind.needs_model:
-            return self.costs(text)
-        return Costs(self._verifying(text, 0.25), Curve({1: kind.token_s}))
+            costs = self.costs(text)
+        else:
+            costs = Costs(self._pass_costs[self._opened].verify(text), Curve({1: kind.token_s}))
+        agreement = self._agreement(text)
+        return replace(costs, verify=agreement.cost(costs.verify, LONGEST + 1)) if agreement else costs
 
-    def _verifying(self, text: Sequence[int], budget_s: float) -> Curve:
-        """What the target's passes cost, measured once."""
-        if self._verify is None:
-            started = perf_counter()
-            self._verify = Curve(pass_seconds(self._opened, text, _VERIFY_SIZES, needed=4, budget_s=budget_s))
-            self.load_s += perf_counter() - started
-        return self._verify
+    def _agreement(self, text: Sequence[int]) -> Agreement | None:
+        """Which passes agree bit for bit, if the answer is to keep to them; measured once."""
+        return self._pass_costs[self._opened].agree(text) if self.settings.bitwise else None
+
+    @property
+    def agreement(self) -> Agreement | None:
+        """Which passes of the target agree bit for bit here, if that is known."""
+        return self._pass_costs[self._opened].agreement
+
+    @property
+    def measured_s(self) -> float:
+        """Seconds spent on measuring what passes cost."""
+        return sum(found.measured_s for found in self._pass_costs.values())
 
     def _drafter(self, sampler: StandardSampler, seed: int, settings: Settings) -> Drafter:
         draws = settings.accept != "match"
@@ -375,7 +434,12 @@ class Session:
         ]
 
     def close(self) -> None:
-        """Free contexts, then models."""
+        """Keep what was learned of costs; free contexts, then models."""
+        for context, costs in self._pass_costs.items():
+            if context is self._target_context and not self.settings.bitwise:
+                for model in self._learned:
+                    costs.learn(model.learned())
+            costs.keep()
         for part in (
             self._small_context,
             self._draft_context,

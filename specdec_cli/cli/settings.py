@@ -20,7 +20,7 @@ MOST_BRANCHES = 64
 
 
 SHAPING = (
-    *("drafter", "accept", "draft_tokens", "draft_min_p", "tree", "lookahead", "ngram_corpus"),
+    *("drafter", "accept", "bitwise", "draft_tokens", "draft_min_p", "tree", "lookahead", "ngram_corpus"),
     *("temp", "top_k", "top_p", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty", "repeat_last_n"),
     *("seed", "max_tokens", "ctx"),
 )
@@ -36,6 +36,7 @@ class Settings:
     draft_small: str | None = None
     drafter: str = "model"
     accept: str = "rejection"
+    bitwise: bool = False
     draft_tokens: int | str = AUTO
     draft_min_p: float = 0.0
     tree: int = 1
@@ -120,9 +121,7 @@ def resolve(profile: str | None, flags: dict[str, Any]) -> Settings:
             layer["draft"] = _of_profile(layer["draft"], config_file).get("draft")
     if named is not None:
         layers.append(_of_profile(str(named), config_file))
-    merged: dict[str, Any] = {}
-    for layer in reversed(layers):
-        merged.update(layer)
+    merged = _merged(layers)
     if named is not None and merged.get("draft") is None:  # a profile without a draft means the target alone
         merged.setdefault("drafter", "none")
     merged["draft"] = merged.get("draft") if _draft_stands(layers) else None
@@ -134,6 +133,16 @@ def resolve(profile: str | None, flags: dict[str, Any]) -> Settings:
             return self_drafted(replace(settings, target=str(target), draft=str(draft) if draft else None))
         return _located(settings, f"specdec pull {named}")
     return _located(settings, _pull_command(settings))
+
+
+def _merged(layers: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the layers say together, the first counting most."""
+    merged: dict[str, Any] = {}
+    for layer in reversed(layers):
+        merged.update(layer)
+    if merged.get("seed") is not None or merged.get("bitwise"):  # who fixes the seed wants one text
+        merged.setdefault("accept", "coupled")
+    return merged
 
 
 def _draft_stands(layers: list[dict[str, Any]]) -> bool:
@@ -210,6 +219,10 @@ def _checked(name: str, value: Any) -> Any:
         return _draft_tokens(value)
     if name == "ngram_corpus":
         return _paths(value)
+    if name == "bitwise":
+        if not isinstance(value, bool):
+            raise UsageError(f"bitwise is {value!r}, not true or false", "Fix it in config.yaml or in the profile.")
+        return value
     kind = _NUMBERS.get(name)
     right = isinstance(value, str) if kind is None else isinstance(value, (int, kind)) and not isinstance(value, bool)
     if not right:

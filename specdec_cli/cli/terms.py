@@ -6,6 +6,7 @@ from specdec_cli import drafters
 from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.length import FixedLength
+from specdec_cli.decoding.rules import REPRODUCIBLE
 from specdec_cli.decoding.sampling import SamplingSettings
 from specdec_cli.llama.context import MOST_SEQUENCES, N_BATCH
 
@@ -15,6 +16,7 @@ def validate(settings: Settings) -> None:
     sampling_of(settings)
     fixed_length(settings)
     window, size, _ = lookahead_of(settings)
+    _require_bitwise(settings)
     if isinstance(settings.draft_tokens, int) and settings.draft_tokens >= N_BATCH:
         raise UsageError(
             f"the number of draft tokens cannot be {settings.draft_tokens}",
@@ -28,6 +30,23 @@ def validate(settings: Settings) -> None:
         raise UsageError(
             f"the window {settings.lookahead} does not fit into {settings.draft_tokens} draft tokens",
             f"Give -k {window * (size - 1) - 1} or more, or auto.",
+        )
+
+
+def _require_bitwise(settings: Settings) -> None:
+    """Refuse what `--bitwise` cannot promise the target's own text for."""
+    if not settings.bitwise or settings.drafter == "none":
+        return
+    if settings.temp > 0 and settings.accept not in REPRODUCIBLE:
+        raise UsageError(
+            f"--bitwise promises the target's own text, and at a temperature --accept {settings.accept} gives another",
+            "Leave --accept out, or give --accept coupled or match.",
+        )
+    if settings.tree > 1 or "lookahead" in drafters.split(settings.drafter):
+        what = "lookahead" if "lookahead" in settings.drafter else f"--tree {settings.tree}"
+        raise UsageError(
+            f"--bitwise cannot be used with {what}: a tree is read in another order than text, and rounds differently",
+            "Chains work: the drafters model and ngram without --tree.",
         )
 
 

@@ -16,6 +16,8 @@ _FIRST_RATE, _LEAST_RATE = 0.3, 0.01
 """What it says of its own point: much at first, when the point may have been measured badly, and less each time."""
 _DRAFT_RATE, _READ_RATE = 0.08, 0.3
 """What it says of drafting, and of reading on, which is rare."""
+_ENOUGH = 8
+"""Passes of a size after which its cost is known."""
 _MOST = 0.3
 """How far, in log seconds, one pass may be off before the rest of its surprise is taken for the machine's noise."""
 
@@ -109,6 +111,10 @@ class CostModel:
     def verify_s(self, tokens: int) -> float:
         """Seconds to verify so many tokens."""
         return self._verify[tokens] * math.exp(self._common + self._own[tokens])
+
+    def learned(self) -> dict[int, float]:
+        """Seconds to verify n tokens, of the n that have been verified often enough to know."""
+        return {n: self.verify_s(n) for n, times in enumerate(self._seen) if times >= _ENOUGH}
 
     def alone(self) -> float:
         """Seconds of a step that drafts nothing."""

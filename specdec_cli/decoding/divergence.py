@@ -49,8 +49,8 @@ class Transcript:
     threads: tuple[tuple[int, int], ...] = ()
 
     @classmethod
-    def of(cls, events: Iterable[Event]) -> Transcript:
-        return cls(tuple(Pass.of(event) for event in events if isinstance(event, Step)))
+    def of(cls, events: Iterable[Event], threads: Sequence[tuple[int, int]] = ()) -> Transcript:
+        return cls(tuple(Pass.of(event) for event in events if isinstance(event, Step)), tuple(threads))
 
     @property
     def tokens(self) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import llama_cpp.llama_cpp as lib
@@ -70,6 +70,12 @@ class LlamaContext:
                 f"no room for a context of {n_ctx} tokens of {model.path.name}: {reason}",
                 "Give a smaller context (-c), or fewer GPU layers (-ngl).",
             )
+        self.threads = threads
+        """CPU threads that it computes with; `set_threads` changes them."""
+        self.thread_log = [(0, threads)]
+        """(tokens in the cache, threads that passes beyond these computed with), of the text since it was begun."""
+        self.on_pass: Callable[[int, float], None] | None = None
+        """Told of each pass how many tokens it read, and the seconds that it took."""
         self._interrupt = interrupt
         self._memory = lib.llama_get_memory(self._handle)
         self.n_ctx: int = min(n_ctx, lib.llama_n_ctx(self._handle))  # llama.cpp rounds up to a multiple of 256
@@ -88,6 +94,13 @@ class LlamaContext:
         self._branches = Branches(branches)
         self._shared = [0] * branches
         """How much of the text belongs to each sequence; sequence 0 has all of it, whatever stands here."""
+        self._positions = np.arange(self.n_ctx, dtype=np.int32)
+        self._address = 0
+        self._rows: Logits = np.empty((0, model.n_vocab), np.float32)
+        self._make_batch(branches)
+
+    def _make_batch(self, branches: int) -> None:
+        """The one batch of all passes, filled through views of its arrays."""
         self._batch = lib.llama_batch_init(N_BATCH, 0, branches)
         self._token = np.ctypeslib.as_array(self._batch.token, (N_BATCH,))
         self._pos = np.ctypeslib.as_array(self._batch.pos, (N_BATCH,))
@@ -96,10 +109,7 @@ class LlamaContext:
         self._n_seq[:] = 1
         for i in range(N_BATCH):
             self._batch.seq_id[i][0] = 0
-        self._positions = np.arange(self.n_ctx, dtype=np.int32)
         self._wanted[:] = 0
-        self._address = 0
-        self._rows: Logits = np.empty((0, model.n_vocab), np.float32)
 
     def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
         """Append `tokens`, in as many passes as it takes.
@@ -202,11 +212,14 @@ class LlamaContext:
         before = perf_counter()
         code = lib.llama_decode(self._handle, self._batch)
         address = _get_logits(self._handle)  # on a GPU this is what waits
-        self.decode_s += perf_counter() - before
+        seconds = perf_counter() - before
+        self.decode_s += seconds
         if code:
             self._failed(code)
         if address != self._address:
             self._wrap(address)
+        if self.on_pass is not None:
+            self.on_pass(self._batch.n_tokens, seconds)
 
     def _wrap(self, address: int) -> None:
         """See llama.cpp's logits as an array. Its buffer rarely moves, so this is not done for every pass.
@@ -230,6 +243,8 @@ class LlamaContext:
 
     def set_threads(self, threads: int) -> None:
         """Compute with so many CPU threads from now on."""
+        self.threads = threads
+        self.thread_log.append((self.length, threads))
         lib.llama_set_n_threads(self._handle, threads, threads)
 
     def checkpoint(self) -> None:
@@ -259,6 +274,7 @@ class LlamaContext:
             return
         if length == 0:
             lib.llama_memory_clear(self._memory, False)
+            self.thread_log = [(0, self.threads)]
             self._shared = [0] * len(self._shared)
             self._saved = None
             self._since_saved.clear()

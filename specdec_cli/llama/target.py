@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Draft, Logits, Rows, Verdict
 from specdec_cli.llama.context import N_BATCH, LlamaContext
+from specdec_cli.llama.pieces import PieceRows
 
 
 class LlamaTarget:
@@ -15,19 +17,26 @@ class LlamaTarget:
     The cache always holds the text in its order, without gaps. An accepted branch lies in it with gaps, and what came
     next would fill them: the same numbers would be added in another order, and round otherwise. So only the part of it
     that lies where the text continues is kept; the rest, mostly a token or two, is read again with the next pass.
+
+    agreement: read drafts, which must be chains, in passes that agree bit for bit. threads: to compute an answer again
+    as it was: (tokens in the cache, CPU threads that passes beyond these computed with).
     """
 
-    def __init__(self, context: LlamaContext) -> None:
+    def __init__(
+        self, context: LlamaContext, agreement: Agreement | None = None, threads: Sequence[tuple[int, int]] = ()
+    ) -> None:
         self._context = context
+        self._agreement = agreement
+        self._threads = threads
         self._verified = 0
         self._again: tuple[int, ...] = ()
         """The end of the text that the cache does not hold."""
         self._tree: tuple[Draft, list[int]] | None = None
         """What the last pass verified, if that went by `grow`, and the order in which its tokens lie in the cache."""
-        self.n_ctx = context.n_ctx
+        self.n_ctx = context.n_ctx - (agreement.padding(1) if agreement else 0)
         self.n_vocab = context.n_vocab
         self.max_draft = context.max_rows - 1
-        self.max_branches = context.max_branches
+        self.max_branches = 0 if agreement else context.max_branches
 
     @property
     def length(self) -> int:
@@ -36,6 +45,7 @@ class LlamaTarget:
     def prefill(self, prompt: Sequence[int]) -> Logits:
         self._context.rewind(0)
         self._tree, self._again = None, ()
+        self._set_threads(0)
         logits = self._context.decode(prompt)
         self._verified = len(prompt)
         # One comparison: a damaged file or a miscompiled kernel shows as NaN, and an argmax over NaN as babble.
@@ -44,13 +54,24 @@ class LlamaTarget:
         return logits
 
     def verify(self, pending: int, draft: Draft) -> Rows:
+        self._set_threads(self._context.length)
         if draft.parents is not None or self._again:
             return self._grow(pending, draft)
         self._tree = None
         if draft.tokens:
             self._context.checkpoint()
         self._verified = self._context.length + 1
-        return self._context.decode((pending, *draft.tokens), all_rows=True)
+        tokens = (pending, *draft.tokens)
+        if self._agreement is not None:
+            rows = PieceRows(self._context, tokens, self._agreement)
+            rows.read()  # the first row is always looked at
+            return rows
+        return self._context.decode(tokens, all_rows=True)
+
+    def _set_threads(self, length: int) -> None:
+        threads = [count for at, count in self._threads if at < length or at == 0][-1:]
+        if threads and threads[0] != self._context.threads:
+            self._context.set_threads(threads[0])
 
     def commit(self, verdict: Verdict) -> None:
         if self._tree is None:

@@ -9,6 +9,8 @@ from specdec_cli.decoding.costs import SETTLED
 from specdec_cli.llama.context import LlamaContext
 
 _FILL, _MOST_ROUNDS = 128, 64
+_SLOW = 1 / 12
+"""A pass over one token that takes so large a share of the budget is not repeated for precision."""
 
 
 def pass_seconds(
@@ -47,22 +49,31 @@ def pass_laps(
     The first `needed` sizes are timed `needed_rounds` times whatever it takes, the others as long as the budget lasts;
     then again from the first, some rounds. Every row of logits is read, if the context has room for so many.
     text: what to read, repeated as need be; real text, for the sake of the experts that it wakes. `fill` tokens of it
-    are in the cache before each pass, where the cache can be rewound; at the end it is empty.
+    are in the cache before each pass, fewer where they would take more than the budget, and none where the cache
+    cannot be rewound; at the end it is empty. Of a slow model each size is timed once.
 
     A pass costs more after one of another size: of single tokens the last of SETTLED is timed, as they come where
     nothing is drafted, and others after a pass of another size, as they come where drafts are long and short.
     """
     sizes = [size for size in sizes if size <= context.n_ctx]
-    fill = min(fill, context.n_ctx - max(sizes)) if context.rewinds else 0
     tokens = [text[i % len(text)] for i in range(fill + max(sizes))]
     laps: dict[int, list[float]] = {size: [] for size in sizes}
-    context.rewind(0)
-    context.decode(tokens[: fill + 1])  # the first pass also pays for pages
+    single = 0.0
+    for _ in range(2):  # the first pass also pays for pages
+        context.rewind(0)
+        before = perf_counter()
+        context.decode(tokens[:1])
+        single = perf_counter() - before
+    fill = min(fill, context.n_ctx - max(sizes), int(budget_s / max(single, 1e-9))) if context.rewinds else 0
+    slow = single > _SLOW * budget_s
+    settled, needed_rounds = (1, 1) if slow else (SETTLED, needed_rounds)
+    if fill:
+        context.decode(tokens[1 : fill + 1])
     deadline = perf_counter() + budget_s
     for turn in range(_MOST_ROUNDS):
         for place, size in enumerate(sizes):
             if perf_counter() < deadline or (turn < needed_rounds and place < needed):
-                for _ in range(SETTLED if size == 1 else 1):
+                for _ in range(settled if size == 1 else 1):
                     context.rewind(fill)
                     before = perf_counter()
                     context.decode(tokens[fill : fill + size], all_rows=size <= context.max_rows)

@@ -1,0 +1,110 @@
+"""What passes cost here, and which agree bit for bit: as tuned, as kept from an earlier start, or measured now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+
+from specdec_cli.decoding.bitwise import Agreement
+from specdec_cli.decoding.costs import Curve
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.llama import agreement, library
+from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.timing import pass_seconds
+from specdec_cli.models import kept_costs
+from specdec_cli.models.kept_costs import KeptCosts, Place
+
+_VERIFY_SIZES = (1, 2, 4, 8, 3, 9, 16, 6, 12, 5, 17)
+_DRAFT_SIZES = (1, 8, 2, 32, 128, 512)
+_VERIFY_S, _DRAFT_S = 0.25, 0.1
+"""About how long to measure each model; the most wanted sizes are timed whatever it takes."""
+
+
+class PassCosts:
+    """One model's passes. note: is told what went wrong with the file in which they are kept."""
+
+    def __init__(self, path: Path, context: LlamaContext, gpu_layers: int, note: Callable[[str], None]) -> None:
+        self.measured_s = 0.0
+        """Seconds that measuring took."""
+        self._path, self._context, self._note = path, context, note
+        versions = library.versions()
+        build = f"llama.cpp {versions['llama.cpp']}, llama-cpp-python {versions['llama-cpp-python']}"
+        flags = f"{build}; {library.build_flags().strip()}"
+        self._place = Place(library.machine(), flags, context.threads, gpu_layers)
+        self._kept = self._load()
+        self._news = False
+
+    @property
+    def agreement(self) -> Agreement | None:
+        """Which passes agree bit for bit, if that is known for this context and these threads."""
+        found = self._kept.agreement
+        if found is None or found.threads != self._context.threads:
+            return None
+        reaches = self._context.n_ctx <= agreement.CONTEXTS[1] or max(found.contexts) >= agreement.CONTEXTS[1]
+        return found if reaches else None
+
+    @property
+    def expected(self) -> dict[int, float]:
+        """Seconds of a pass over n tokens, as far as they are known."""
+        return {**self._kept.draft, **self._kept.verify}
+
+    def forget(self) -> None:
+        """Other threads: measure anew."""
+        self._kept = KeptCosts()
+        self._place = replace(self._place, threads=self._context.threads)
+
+    def verify(self, text: Sequence[int], budget_s: float = _VERIFY_S) -> Curve:
+        """Seconds of the target's passes over n tokens, every row read."""
+        if not self._kept.verify:
+            found = self._timed(text, _VERIFY_SIZES, 4, budget_s, 1)
+            self._kept, self._news = replace(self._kept, verify=found), True
+        return Curve(self._kept.verify)
+
+    def draft(self, text: Sequence[int], budget_s: float = _DRAFT_S) -> Curve:
+        """Seconds of a draft model's passes over n tokens, one row read."""
+        if not self._kept.draft:
+            found = self._timed(text, _DRAFT_SIZES, 2, budget_s, 3)
+            self._kept, self._news = replace(self._kept, draft=found), True
+        return Curve(self._kept.draft)
+
+    def agree(self, text: Sequence[int], watch: Callable[[], None] = lambda: None) -> Agreement:
+        """Which passes agree bit for bit; measuring it takes some hundred passes, once."""
+        found = self.agreement
+        if found is None:
+            started = perf_counter()
+            found = agreement.measure(self._context, text, self._context.threads, watch)
+            self.measured_s += perf_counter() - started
+            self._kept, self._news = replace(self._kept, agreement=found), True
+        return found
+
+    def learn(self, verify: dict[int, float]) -> None:
+        """Take over what a run has shown of sizes that were not timed."""
+        if self._kept.verify and (new := {n: seconds for n, seconds in verify.items() if n not in self._kept.verify}):
+            self._kept, self._news = replace(self._kept, verify={**self._kept.verify, **new}), True
+
+    def keep(self) -> None:
+        """Keep it for the next start, if there is anything new; if that fails, say so."""
+        if not self._news or self._context.threads != self._place.threads:
+            return
+        try:
+            kept_costs.save(self._path, self._place, self._kept)
+        except (SpecdecError, OSError) as error:
+            self._note(f"what passes cost is measured at every start: {error}")
+        self._news = False
+
+    def _load(self) -> KeptCosts:
+        try:
+            return kept_costs.load(self._path, self._place) or KeptCosts()
+        except SpecdecError as error:
+            self._note(f"measured again: {error}")
+            return KeptCosts()
+
+    def _timed(
+        self, text: Sequence[int], sizes: Sequence[int], needed: int, budget_s: float, rounds: int
+    ) -> dict[int, float]:
+        started = perf_counter()
+        found = pass_seconds(self._context, text, sizes, needed=needed, budget_s=budget_s, needed_rounds=rounds)
+        self.measured_s += perf_counter() - started
+        return found

@@ -1,0 +1,83 @@
+"""Which passes give the same bits: what `--bitwise` keeps to, and what a report says of a machine's rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specdec_cli.decoding.costs import Curve
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Passes of `reference` to `widest` tokens give the same logits, and leave the same keys and values, bit for bit.
+
+    reference: tokens in a pass that writes one token: 1; or 2, the second of which nobody reads, where a single one
+    rounds unlike all others. contexts: tokens in the cache where it was measured. threads: CPU threads it holds for.
+    off: tokens in a pass -> by how much the logits of that pass differ, at most, from the reference's.
+    """
+
+    reference: int
+    widest: int
+    threads: int
+    contexts: tuple[int, ...]
+    off: Mapping[int, float]
+
+    def sizes(self, tokens: int) -> list[int]:
+        """How to read so many tokens in passes that agree: as few as there can be, about equally large."""
+        count = -(-tokens // self.widest)
+        least, larger = divmod(tokens, count)
+        return [least + 1] * larger + [least] * (count - larger)
+
+    def padding(self, size: int) -> int:
+        """Tokens to add to a pass of so many, that nobody reads."""
+        return max(self.reference - size, 0)
+
+    def cost(self, single: Curve, longest: int) -> Curve:
+        """Seconds to read up to so many tokens in such passes, from those of single passes."""
+        return Curve(
+            {n: sum(single(size + self.padding(size)) for size in self.sizes(n)) for n in range(1, longest + 1)}
+        )
+
+    def __str__(self) -> str:
+        where = f"{self.threads} thread{'s' * (self.threads > 1)}, {_listed(self.contexts)} tokens of context"
+        if self.widest > self.reference:
+            said = f"passes of {self.reference} to {self.widest} tokens agree bit for bit ({where})"
+        else:
+            said = f"no pass of several tokens agrees bit for bit with a pass of one ({where})"
+        if self.off:
+            said += f"; of {_listed(sorted(self.off))} they differ by up to {max(self.off.values()):.2g} in a logit"
+        return said
+
+    def to_json(self) -> dict[str, Any]:
+        off = {str(size): by for size, by in self.off.items()}
+        return {
+            "reference": self.reference,
+            "widest": self.widest,
+            "threads": self.threads,
+            "contexts": list(self.contexts),
+            "off": off,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Agreement:
+        """Raises ValueError on anything that `to_json` does not write."""
+        try:
+            found = cls(
+                reference=int(data["reference"]),
+                widest=int(data["widest"]),
+                threads=int(data["threads"]),
+                contexts=tuple(int(tokens) for tokens in data["contexts"]),
+                off={int(size): float(by) for size, by in data["off"].items()},
+            )
+        except (KeyError, TypeError, AttributeError, ArithmeticError) as error:
+            raise ValueError(f"not an agreement: {error}") from None
+        if not (1 <= found.reference <= 2 and found.reference <= found.widest <= 512 and found.contexts):
+            raise ValueError("not an agreement: a figure is out of range")
+        return found
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    words = [f"{number:,}" for number in numbers]
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

@@ -1,0 +1,96 @@
+"""Finds out which numbers of tokens in a pass give the same bits on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from specdec_cli.decoding.bitwise import Agreement
+from specdec_cli.decoding.types import Logits
+from specdec_cli.llama.context import LlamaContext
+
+CONTEXTS = (96, 320)
+"""Tokens in the cache where passes are compared: few, and more than the 256 from which attention may be split."""
+_MISSES = 2
+"""Widths in a row that differ before wider ones are not tried any more."""
+
+
+def measure(context: LlamaContext, text: Sequence[int], threads: int, watch: Callable[[], None]) -> Agreement:
+    """Compare passes of 2 tokens and more with single-token passes, and with padded ones, bit for bit.
+
+    text: what to read, repeated as need be. Compared are all rows of a pass, and the row of the token after it, in
+    which the keys and values show that it wrote. `watch` is called after each pass. At the end the cache is empty.
+    """
+    most = min(context.max_rows, context.n_ctx - 2)
+    if most < 2 or not context.rewinds:
+        return Agreement(1, 1, threads, (0,), {})
+    contexts = tuple(fill for fill in CONTEXTS if fill + most + 2 <= context.n_ctx) or (context.n_ctx - most - 2,)
+    tokens = [text[i % len(text)] for i in range(max(contexts) + most + 2)]
+    passes = _Passes(context, tokens, watch)
+    sizes = list(range(2, most + 1))
+    agreeing, off = {1: sizes, 2: sizes}, dict[int, dict[int, float]]()
+    for reference in (1, 2):
+        for fill in contexts:
+            expected = passes.rows(fill, most + 1, 1, reference - 1)
+            if reference == 2 and (distance := _distance(passes.rows(fill, 4, 1, 0), expected[:4])):
+                off.setdefault(2, {})[1] = distance
+            agreeing[reference] = _agreeing(passes, fill, expected, agreeing[reference], reference, off)
+        if agreeing[1]:
+            break
+    reference = 1 if agreeing[1] or len(agreeing[2]) < 2 else 2
+    widest = reference
+    while widest + 1 in agreeing[reference]:
+        widest += 1
+    context.rewind(0)
+    return Agreement(reference, widest, threads, contexts, off.get(reference, {}))
+
+
+def _agreeing(
+    passes: _Passes, fill: int, expected: Logits, sizes: Sequence[int], reference: int, off: dict[int, dict[int, float]]
+) -> list[int]:
+    """Those of the sizes that agree with the expected rows; how far the others are goes into `off`."""
+    found, missed = [], 0
+    for size in sizes:
+        distance = _distance(passes.rows(fill, size + 1, size, reference - 1), expected[: size + 1])
+        if distance:
+            known = off.setdefault(reference, {})
+            known[size] = max(known.get(size, 0.0), distance)
+            missed += 1
+            if missed == _MISSES:
+                break
+        else:
+            found.append(size)
+            missed = 0
+    return found
+
+
+def _distance(rows: Logits, expected: Logits) -> float:
+    """The largest difference of two logits; 0 exactly where all bits are the same."""
+    return 0.0 if np.array_equal(rows, expected) else max(float(np.abs(rows - expected).max()), 1e-30)
+
+
+class _Passes:
+    def __init__(self, context: LlamaContext, tokens: Sequence[int], watch: Callable[[], None]) -> None:
+        self._context, self._tokens, self._watch = context, tokens, watch
+
+    def rows(self, fill: int, count: int, size: int, padding: int) -> Logits:
+        """(count, n_vocab): the rows of a pass of `size` tokens after `fill` ones, and then of single tokens, with so
+        many behind each that nobody reads.
+        """
+        context, tokens = self._context, self._tokens
+        if context.length < fill:
+            context.rewind(0)
+            context.decode(tokens[:fill])
+        context.rewind(fill)
+        rows = list[np.ndarray[tuple[int, ...], np.dtype[np.float32]]]()
+        while len(rows) < count:
+            at = fill + len(rows)
+            taken = size if not rows else 1
+            extra = padding if taken == 1 else 0
+            found = context.decode([*tokens[at : at + taken], *[tokens[at]] * extra], all_rows=True)
+            rows += [row.copy() for row in found[:taken]]
+            if extra:
+                context.rewind(at + taken)
+            self._watch()
+        return np.stack(rows)
