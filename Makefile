@@ -35,7 +35,7 @@ READY := $(VENV)/.ready-$(CHOSEN)
 
 export PROMPT
 
-.PHONY: run test fuzz lint setup clean train check-training
+.PHONY: run test test-real fuzz lint setup clean train check-training
 
 run: setup ## Run the bundled pair on PROMPT
 	@$(VENV)/bin/specdec run --baseline -- "$$PROMPT"
@@ -45,7 +45,11 @@ BROWSER := $(shell command -v chromium || command -v chromium-browser || command
 
 test: setup ## Run the tests
 	@$(if $(BROWSER),,echo "No Chromium here: the tests of HTML pages in a browser are left out.")
-	$(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal $(if $(BROWSER),,-m "not browser")
+	$(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not real$(if $(BROWSER),, and not browser)"
+
+# Serially: each test has a model or two of up to a gigabyte in memory.
+test-real: setup ## Run the tests on real models, which are fetched where that can be done
+	@tests/real/run $(VENV)/bin/python
 
 # How many damaged model files each test of them tries: other ones every time, about a minute and a half a test.
 CASES ?= 20000

@@ -179,8 +179,10 @@ def content(hub: HubServer, name: str, number: int = 2, times: int = 1) -> Calla
     return judge
 
 
-def wait_until(condition: Callable[[], object], process: subprocess.Popen[bytes] | None = None) -> None:
-    deadline = time.monotonic() + 20
+def wait_until(
+    condition: Callable[[], object], process: subprocess.Popen[bytes] | None = None, seconds: float = 20
+) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline and (process is None or process.poll() is None)
         time.sleep(0.01)

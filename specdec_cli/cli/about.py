@@ -7,6 +7,7 @@ from dataclasses import asdict
 from specdec_cli.cli.headline import headline
 from specdec_cli.cli.session import Session
 from specdec_cli.display.tables import Memory
+from specdec_cli.llama import repacking
 from specdec_cli.models import memory
 
 
@@ -21,11 +22,13 @@ def describe(session: Session) -> str:
 
 
 def memory_of(session: Session) -> list[Memory]:
-    """What the models take: weights, and the cache at the context that was opened."""
-    return [
-        Memory(role, model.size_bytes, memory.cache_bytes(header, context.n_ctx))
-        for role, model, header, context in session.opened()
-    ]
+    """What the models take with the contexts that were opened."""
+    types = repacking.repacked_types()
+    found = []
+    for role, _, header, context in session.opened():
+        needs = memory.footprint(header, context.n_ctx, types, context.max_rows)
+        found.append(Memory(role, needs.weights, needs.repacked, needs.cache, needs.buffers + needs.vocabulary))
+    return found
 
 
 def _threads(count: int) -> str:

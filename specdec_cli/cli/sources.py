@@ -81,12 +81,12 @@ def problems(source: Source) -> list[str]:
 
 def room() -> Room:
     """The memory that is free on this machine."""
-    from specdec_cli.llama import library
+    from specdec_cli.llama import library, repacking
 
     gpu = 0
     if library.supports_gpu():
         gpu = sum(device.free for device in library.devices() if "GPU" in device.kind)
-    return Room(gpu, library.available_memory())
+    return Room(gpu, library.available_memory(), repacking.repacked_types())
 
 
 def judged(target: Source, draft: Source, comparison: Comparison, n_ctx: int) -> dict[str, Any]:

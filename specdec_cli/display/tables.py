@@ -47,11 +47,13 @@ class BaselineResult:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes of one model: its weights and its cache."""
+    """Bytes of one model: its weights, copies of them, its cache, and all else that it works with."""
 
     name: str
     weights: int
+    repacked: int
     cache: int
+    buffers: int
 
 
 def run_report(
@@ -89,7 +91,7 @@ def run_report(
     load = "" if load_s is None else f"load {_seconds(load_s)}, "
     row("start", f"{load}prompt of {report.prompt_tokens} tokens {_seconds(report.prefill_s)}")
     if memory is not None:
-        row("memory", "; ".join(f"{m.name} {_bytes(m.weights)} + cache {_bytes(m.cache)}" for m in memory))
+        row("memory", _memory(memory))
     if baseline is not None or load_s is not None:  # a recording cannot be told to measure one
         row("speedup", _speedup(report, baseline) if baseline else unmeasured)
     row("ended", f"{_REASONS[report.reason]} after {report.emitted} tokens")
@@ -173,6 +175,17 @@ def _speedup(report: Report, baseline: BaselineResult) -> str:
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 0.9995 else f"{seconds * 1000:.3g} ms"
+
+
+def _memory(models: list[Memory]) -> str:
+    """What each model takes, by its parts, and all of them together."""
+    shown, total = [], 0
+    for model in models:
+        copies = f" + repacked {_bytes(model.repacked)}" if model.repacked else ""
+        parts = f"{_bytes(model.weights)}{copies} + cache {_bytes(model.cache)} + buffers {_bytes(model.buffers)}"
+        shown.append(f"{model.name} {parts}")
+        total += model.weights + model.repacked + model.cache + model.buffers
+    return f"{_bytes(total)}: {'; '.join(shown)}"
 
 
 def _bytes(count: int) -> str:

@@ -6,23 +6,27 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from specdec_cli.models.gguf import Header
-from specdec_cli.models.memory import cache_bytes
+from specdec_cli.models.memory import Footprint, footprint
 
 CONTEXT = 4096
 """Tokens of context that memory is told for, unless another number is asked for."""
 LARGEST_RATIO = 0.13
 """Above this share of the target's parameters a draft rarely pays."""
-_BUFFERS = 256 << 20  # an allowance for what llama.cpp computes in, of each model
+_GPU_BUFFERS = 256 << 20  # an allowance for each model's buffers on a GPU, where nothing finer was measured
 
 Place = Literal["gpu", "both", "main", "none", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bytes of memory free on this machine: on GPUs that llama.cpp can use (0 if none), and main memory."""
+    """Bytes of memory free on this machine: on GPUs that llama.cpp can use (0 if none), and main memory.
+
+    repacked: the tensor types of which llama.cpp makes a copy in main memory.
+    """
 
     gpu: int
     main: int | None
+    repacked: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +41,14 @@ class Side:
     n_layers: int | None
     n_ctx_train: int | None
     size: int
+    repacked: int
+    vocabulary: int
     cache: int
+    buffers: int
 
     @property
     def memory(self) -> int:
-        return self.size + self.cache + _BUFFERS
+        return Footprint(self.size, self.repacked, self.vocabulary, self.cache, self.buffers).total
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,7 @@ class Assessment:
 
 def assess(target: Header, draft: Header, n_ctx: int, room: Room) -> Assessment:
     """Judge a pair by its headers. n_ctx: tokens of context that both models are to have."""
-    sides = (side_of(target, n_ctx), side_of(draft, n_ctx))
+    sides = (side_of(target, n_ctx, room), side_of(draft, n_ctx, room))
     needs = sum(side.memory for side in sides)
     ratio = sides[1].n_active_params / max(1, sides[0].n_active_params)
     place = place_of(needs, room)
@@ -81,9 +88,10 @@ def assess(target: Header, draft: Header, n_ctx: int, room: Room) -> Assessment:
     return Assessment(*sides, n_ctx, ratio, needs, room, place, opinions)
 
 
-def side_of(header: Header, n_ctx: int) -> Side:
+def side_of(header: Header, n_ctx: int, room: Room) -> Side:
     """What a header says of a model. Its context is no longer than what it was trained on."""
     n_layers, n_ctx_train = (_whole(header.setting(key)) for key in ("block_count", "context_length"))
+    needs = footprint(header, min(n_ctx, n_ctx_train or n_ctx), room.repacked)
     return Side(
         header.name,
         header.architecture,
@@ -92,8 +100,11 @@ def side_of(header: Header, n_ctx: int) -> Side:
         header.n_active_params,
         n_layers,
         n_ctx_train,
-        header.size,
-        cache_bytes(header, min(n_ctx, n_ctx_train or n_ctx)),
+        needs.weights,
+        needs.repacked,
+        needs.vocabulary,
+        needs.cache,
+        max(needs.buffers, _GPU_BUFFERS) if room.gpu else needs.buffers,
     )
 
 
@@ -152,9 +163,9 @@ def _of_context(target: Side, draft: Side) -> list[str]:
 
 
 def _of_memory(needs: int, room: Room, place: Place) -> list[str]:
-    needed = f"{needs / 1e9:,.1f} GB"
-    free = f"{room.gpu / 1e9:,.1f} GB" if room.gpu else ""
-    main = f"{room.main / 1e9:,.1f} GB" if room.main is not None else "an unknown amount"
+    needed = _shown(needs)
+    free = _shown(room.gpu) if room.gpu else ""
+    main = _shown(room.main) if room.main is not None else "an unknown amount"
     if place == "both":
         return [
             f"both need {needed}, the GPU has {free} free: give fewer target layers to it (-ngl), and try the draft "
@@ -164,3 +175,7 @@ def _of_memory(needs: int, room: Room, place: Place) -> list[str]:
         where = f"{free} of GPU memory and {main} of main memory" if room.gpu else f"{main} of main memory"
         return [f"both need {needed}, and this machine has {where} free: choose a smaller quantisation or target"]
     return []
+
+
+def _shown(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"

@@ -168,7 +168,7 @@ def test_where_llama_cpp_judges_otherwise_it_is_said(verdict, accepts):
         (Room(8 * GB, 16 * GB), "fits the GPU (8.0 GB of GPU memory and 16.0 GB of main memory free)"),
         (Room(8 * GB, None), "fits the GPU (8.0 GB of GPU memory and unknown main memory free)"),
         (Room(10**8, 16 * GB), "fits the GPU in part only"),
-        (Room(0, 10**8), "does NOT fit this machine (100.0 MB of main memory free)"),
+        (Room(0, 10**7), "does NOT fit this machine (10.0 MB of main memory free)"),
         (Room(0, None), "does not tell how much memory is free"),
     ],
 )

@@ -75,7 +75,8 @@ def fixed_report():
 
 def shown(report, baseline=None):
     console = Console(file=StringIO(), width=110, _environ={})
-    memory = [Memory("target", 4_700_000_000, 512_000_000), Memory("draft", 400_000_000, 64_000_000)]
+    target = Memory("target", 4_700_000_000, 3_100_000_000, 512_000_000, 330_000_000)
+    memory = [target, Memory("draft", 400_000_000, 0, 64_000_000, 90_000_000)]
     unmeasured = Outcome(0, [], (), ()).unmeasured
     console.print(run_report(report, "a.gguf + b.gguf, k=3, greedy", memory, baseline, 2.5, unmeasured))
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"

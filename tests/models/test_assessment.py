@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specdec_cli.models.assessment import Room, assess, place_of, side_of
 from specdec_cli.models.gguf import Header, Tensor, read_header
-from specdec_cli.models.memory import cache_bytes
+from specdec_cli.models.memory import cache_bytes, footprint
 
 GB = 1000**3
 ROOM = Room(0, 64 * GB)
@@ -36,6 +36,11 @@ def model(params=1000, name="m.gguf", experts=0, drop=(), **settings) -> Header:
     return Header(name, 3, metadata, tuple(tensors), 0, params * 10)
 
 
+def wide() -> Header:
+    """One whose only tensor is a matrix."""
+    return replace(model(), tensors=(Tensor("blk.0.ffn_up.weight", (64, 64), "Q8_0", 0, 64 * 64),))
+
+
 def opinions(target, draft, n_ctx=4096, room=ROOM) -> str:
     return "\n".join(assess(target, draft, n_ctx, room).opinions)
 
@@ -50,7 +55,12 @@ def test_what_headers_say():
     # f16 keys and values of two layers, each as wide as the model
     assert target.cache == draft.cache == 1024 * 2 * (64 + 64) * 2
     assert found.needs == target.memory + draft.memory
-    assert target.size + target.cache < target.memory < target.size + target.cache + GB
+    assert target.memory == footprint(model(1000), 1024).total > target.size + target.cache
+    assert target.repacked == 0 == assess(model(1000), model(50), 1024, ROOM).draft.repacked
+    # What a machine copies counts too; on a GPU the buffers are an allowance.
+    room = Room(0, 64 * GB, frozenset({"Q8_0"}))
+    assert assess(wide(), model(50), 1024, room).target.repacked == 64 * 64
+    assert assess(wide(), model(50), 1024, Room(GB, GB)).target.buffers == 256 << 20
 
 
 def test_as_json():
@@ -64,9 +74,9 @@ def test_as_json():
 
 def test_no_more_context_is_counted_than_a_model_was_trained_on():
     header = model(context_length=2048)
-    caches = [side_of(header, n_ctx).cache for n_ctx in (1024, 2048, 4096, 10**9)]
+    caches = [side_of(header, n_ctx, ROOM).cache for n_ctx in (1024, 2048, 4096, 10**9)]
     assert caches == [cache_bytes(header, 1024), *[cache_bytes(header, 2048)] * 3]
-    assert side_of(model(drop=["context_length"]), 4096).cache == 2 * caches[1]
+    assert side_of(model(drop=["context_length"]), 4096, ROOM).cache == 2 * caches[1]
 
 
 # --- whether it pays ---

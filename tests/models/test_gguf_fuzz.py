@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.models.gguf import Header, StringArray, read_model, require_runnable
-from specdec_cli.models.memory import cache_bytes
+from specdec_cli.models.memory import cache_bytes, footprint
 from specdec_cli.models.vocab import compare
 
 # Read here, not in a test: tests run without specdec's own settings.
@@ -278,6 +278,7 @@ def used(header: Header) -> None:
         lambda: require_runnable(header),
         lambda: compare(header, header).require(),
         lambda: cache_bytes(header, 4096),
+        lambda: footprint(header, 4096, {"Q4_0", "Q8_0", "F32"}).total,
     ):
         try:
             use()

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models.gguf import Header, read_header
-from specdec_cli.models.memory import cache_bytes, require
+from specdec_cli.llama import repacking
+from specdec_cli.models.gguf import Header, StringArray, Tensor, read_header
+from specdec_cli.models.memory import cache_bytes, footprint, require
 
 DEMO = Path(__file__).parents[2] / "profiles" / "demo"
 BASE = {"block_count": 10, "attention.head_count": 8, "attention.head_count_kv": 2, "embedding_length": 512}
@@ -59,3 +60,78 @@ def test_the_sizes_are_named():
 
 def test_nothing_is_refused_where_nothing_is_known():
     require(model(), 10**9, None)
+
+
+# --- the whole footprint ---
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("width", "inner", "n_ctx", "mib"),
+    [  # what llama.cpp logs as its compute buffer: SmolLM2-135M, Qwen2.5 0.5B and 1.5B
+        (576, 1536, 1024, 14.5),
+        (576, 1536, 4096, 17.5),
+        (896, 4864, 1024, 36.5),
+        (1536, 8960, 4096, 68.5),
+    ],
+)
+def test_buffers_are_those_that_llama_cpp_reports(width, inner, n_ctx, mib):
+    needs = footprint(model(embedding_length=width, feed_forward_length=inner), n_ctx)
+    work = 512 * (inner * 9 // 8)  # which llama.cpp does not log
+    assert needs.buffers - work == mib * MIB
+
+
+def test_rows_of_logits_count_twice_where_they_are_wider_than_the_network():
+    words = {"tokenizer.ggml.tokens": StringArray(b"", 100_000), "tokenizer.ggml.merges": StringArray(b"", 50_000)}
+    header = Header("m.gguf", 3, {"general.architecture": "qwen3", **words}, (), 0)
+    needs = footprint(header, 0, rows=3)
+    assert (needs.vocabulary, needs.buffers) == (150_000 * 200, 2 * 3 * 100_000 * 4)
+
+
+def test_of_experts_those_in_use_are_computed():
+    experts = {"expert_used_count": 8, "expert_feed_forward_length": 768, "embedding_length": 2048}
+    needs = footprint(model(**experts), 0)
+    assert needs.buffers == 512 * 4 * (3 * 8 * 768 + 12 * 2048) + 512 * (8 * 768 * 9 // 8)
+
+
+def tensors(*names, type="Q4_K", shape=(256, 16)):
+    return tuple(Tensor(name, shape, type, 0, 1000) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("found", "repacked"),
+    [
+        (tensors("blk.0.ffn_up.weight", "output.weight", "token_embd.weight"), 2000),
+        (tensors("blk.0.ffn_up.weight", "token_embd.weight"), 2000),  # the table is the output matrix too
+        (tensors("blk.0.ffn_up.weight", type="Q6_K"), 0),
+        (tensors("blk.0.ffn_up.weight", shape=(256, 12)), 0),
+        (tensors("blk.0.ffn_up_exps.weight", shape=(256, 16, 4)), 1000),
+        (tensors("output_norm.weight", shape=(256,)), 0),
+        (tensors("blk.0.attn_q.bias", "per_layer_token_embd.weight"), 0),
+    ],
+)
+def test_which_weights_are_in_memory_twice(found, repacked):
+    header = Header("m.gguf", 3, {}, found, 0, 5000)
+    assert footprint(header, 0, {"Q4_K"}).repacked == repacked
+    assert footprint(header, 0).repacked == 0 and footprint(header, 0).weights == 5000
+
+
+@pytest.mark.parametrize(
+    ("flags", "types"),
+    [
+        ("CPU : SSE3 = 1 | AVX2 = 1 | LLAMAFILE = 1 | REPACK = 1 | ", {"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"}),
+        ("CPU : AVX2 = 1 | AVX512 = 1 | REPACK = 1 | ", {"Q4_0", "Q4_K", "IQ4_NL", "MXFP4", "Q2_K"}),
+        ("CPU : AVX2 = 1 | AVX512 = 1 | REPACK = 0 | ", set()),
+        ("CPU : AVX2 = 1 | AVX512 = 1 | ", set()),
+        ("CPU : NEON = 1 | REPACK = 1 | ", {"IQ4_NL"}),
+        ("", set()),
+    ],
+)
+def test_which_types_a_machine_repacks(flags, types):
+    assert repacking.types_for(flags) == types
+
+
+def test_a_build_with_a_gpu_repacks_nothing(monkeypatch):
+    monkeypatch.setattr(repacking.library, "supports_gpu", lambda: True)
+    assert repacking.repacked_types() == frozenset()

@@ -1,0 +1,39 @@
+"""A prompt of thousands of tokens: it is read and answered, and refused where the context is too short."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from driver import complaint, specdec
+
+LINES = [
+    f"def area_{i}(width: float, height: float) -> float:\n"
+    f'    """Area {i} of a room in square metres."""\n    return width * height * {i}\n\n'
+    for i in range(1, 76)
+]
+
+
+@pytest.fixture
+def prompt(tmp_path):
+    """Some 3,000 tokens of code, and the beginning of more of the kind."""
+    path = tmp_path / "prompt.txt"
+    path.write_text("".join(LINES) + "def area_76")
+    return path
+
+
+@pytest.mark.parametrize("name", ["smol", "qwen_small"])
+def test_a_long_prompt_is_answered(name, prompt, request):
+    args = ("-f", prompt, "--raw", "-m", request.getfixturevalue(name), "--drafter", "ngram", "-k", 6, "-n", 48)
+    done = specdec("run", *args, "-c", 4096, "--json", timeout=240)
+    assert done.returncode == 0, done.stderr.decode()
+    found = json.loads(done.stdout)
+    assert 2900 < found["prompt_tokens"] < 3300
+    assert found["finish_reason"] == "length" and found["completion_tokens"] == 48
+    assert found["text"].startswith("(width: float, height: float) -> float:\n")
+    assert found["stats"]["accepted"] > 24  # it has all been there before
+
+    done = specdec("run", *args, "-c", 2048, timeout=60)
+    what, do = complaint(done.stderr)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert f"{found['prompt_tokens']:,} tokens" in what and "2,048" in what and "-c" in do

@@ -1,0 +1,84 @@
+"""The memory that `check` and the report of a run tell of, against what a process really took at its peak."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from driver import specdec
+
+MARGIN = 0.15
+CHILD = """
+import re, sys
+from pathlib import Path
+import jinja2, numpy, typer.testing
+from specdec_cli.cli import about, app, run, session
+from specdec_cli.display import plain, tables
+from specdec_cli.llama import library
+
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+
+library.start()
+before = peak()
+done = typer.testing.CliRunner().invoke(app.app, ["run", *sys.argv[1:]])
+print(done.stderr, file=sys.stderr)
+print(peak() - before)
+sys.exit(done.exit_code)
+"""
+UNITS = {"MB": 1e6, "GB": 1e9}
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Bytes that loading and running took at the peak, and what the run's own report said."""
+
+    peak: int
+    reported: float
+
+
+def measured(folder: Path, n_tokens: int, *args: object) -> Measured:
+    """Run a prompt of about so many tokens in a process of its own."""
+    text = folder / "prompt.txt"
+    text.write_text(" one two three four five six seven eight nine ten" * (n_tokens // 10))
+    command = [sys.executable, "-c", CHILD, "--raw", "-f", text, "-n", 24, *args]
+    wide = {**os.environ, "COLUMNS": "300"}
+    done = subprocess.run([*map(str, command)], check=False, capture_output=True, text=True, timeout=240, env=wide)
+    assert done.returncode == 0, done.stderr
+    said = re.search(r"^memory +([\d.]+) (MB|GB): ", done.stderr, re.MULTILINE)
+    assert said, done.stderr
+    return Measured(int(done.stdout), float(said[1]) * UNITS[said[2]])
+
+
+def estimated(target: Path, draft: Path, n_ctx: int) -> int:
+    done = specdec("check", target, draft, "-c", n_ctx, "--json", timeout=60)
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)["memory"]["needed"]
+
+
+# Both a prompt that fills llama.cpp's batches, and one that does not.
+@pytest.mark.parametrize(("n_ctx", "n_tokens"), [(1024, 50), (4096, 700)])
+@pytest.mark.parametrize("names", [("qwen", "qwen_small"), ("smol", "smol")])
+def test_a_pairs_memory(names, n_ctx, n_tokens, request, tmp_path):
+    target, draft = (request.getfixturevalue(name) for name in names)
+    found = measured(tmp_path, n_tokens, "-m", target, "-md", draft, "-c", n_ctx, "-k", 4)
+    needed = estimated(target, draft, n_ctx)
+    print(f"{names[0]}, -c {n_ctx}: check {needed / 1e6:,.0f} MB, report {found.reported / 1e6:,.0f}, ", end="")
+    print(f"peak {found.peak / 1e6:,.0f}")
+    assert needed == pytest.approx(found.peak, rel=MARGIN)
+    assert found.reported == pytest.approx(found.peak, rel=MARGIN)
+
+
+@pytest.mark.parametrize("n_ctx", [1024, 4096])
+def test_a_models_memory_alone(n_ctx, smol, tmp_path):
+    found = measured(tmp_path, 700, "-m", smol, "--drafter", "ngram", "-c", n_ctx, "-k", 4)
+    print(f"smol alone, -c {n_ctx}: report {found.reported / 1e6:,.0f} MB, peak {found.peak / 1e6:,.0f}")
+    assert found.reported == pytest.approx(found.peak, rel=MARGIN)

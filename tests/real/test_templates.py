@@ -1,0 +1,102 @@
+"""Chat templates and end tokens of two families: what a model reads, and where its answer ends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from driver import run, specdec
+
+from specdec_cli.cli import prompt
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.model import Model
+from specdec_cli.models import chat
+from specdec_cli.models.gguf import read_header
+
+DEFAULT_SYSTEM = {
+    "smol": "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
+    "qwen_small": "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+    "qwen": "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+}
+END = {"smol": 2, "qwen_small": 151645}
+"""The token <|im_end|>."""
+QUESTION = "What is the capital of France? Answer in one short sentence."
+
+
+def chat_ml(system: str, question: str) -> str:
+    return f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.fixture(params=END)
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def path(name, request):
+    return request.getfixturevalue(name)
+
+
+@pytest.mark.parametrize("name", DEFAULT_SYSTEM)
+def test_the_rendered_prompt(name, path):
+    header = read_header(path)
+    user = {"role": "user", "content": QUESTION}
+    assert chat.render(header, [user]) == chat_ml(DEFAULT_SYSTEM[name], QUESTION)
+    mine = [{"role": "system", "content": "Be brief."}, user]
+    assert chat.render(header, mine) == chat_ml("Be brief.", QUESTION)
+
+
+def test_the_prompts_tokens(name, path):
+    """The template's marks are single tokens, none is doubled, and --raw has none of them."""
+    header, start = read_header(path), END[name] - 1
+    with Interrupt() as interrupt:
+        model = Model(path, 0, interrupt)
+        try:
+            tokens, notes = prompt.tokenize(QUESTION, "Be brief.", False, model, header)
+            assert tokens == model.tokenize(chat_ml("Be brief.", QUESTION), add_bos=False) and notes == ()
+            assert tokens[0] == start and tokens.count(start) == 3 and tokens.count(END[name]) == 2
+            assert b"".join(map(model.piece, tokens)).decode() == (f"system\nBe brief.\nuser\n{QUESTION}\nassistant\n")
+            raw, notes = prompt.tokenize(QUESTION, "Be brief.", True, model, header)
+            assert b"".join(map(model.piece, raw)).decode() == QUESTION
+            assert len(notes) == 1 and "--system is not used" in notes[0]
+            assert model.is_end(END[name]) and not model.is_end(start)
+        finally:
+            model.close()
+
+
+@pytest.mark.parametrize("system", [(), ("--system", "You answer in English, in one sentence.")])
+def test_an_answer_ends_at_the_templates_end_token(name, path, system):
+    done = run(QUESTION, *system, "-m", path, "--drafter", "ngram", "-k", 3, "-n", 60, "--json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["finish_reason"] == "stop" and found["tokens"][-1] == END[name]
+    assert found["completion_tokens"] == len(found["tokens"]) < 60
+    assert "Paris" in found["text"] and "<|" not in found["text"]
+    header = read_header(path)
+    messages = [{"role": "system", "content": system[1]}] if system else []
+    rendered = chat.render(header, [*messages, {"role": "user", "content": QUESTION}])
+    assert found["prompt_tokens"] == count(path, rendered)
+
+
+def test_a_raw_prompt_is_only_continued(name, path):
+    text = "def fibonacci(n):\n    if n < 2:\n        return"
+    done = run(text, "--raw", "-m", path, "--drafter", "ngram", "-k", 3, "-n", 6, "--json")
+    found = json.loads(done.stdout)
+    assert found["finish_reason"] == "length" and found["completion_tokens"] == 6
+    assert found["text"].startswith((" n", " 1")), found["text"]
+    assert found["prompt_tokens"] == count(path, text)
+
+
+def test_the_answer_alone_is_what_a_pipe_gets(smol):
+    done = specdec("run", QUESTION, "-m", smol, "--drafter", "none", "-n", 60, "-q", timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"The capital of France is Paris.\n", b"")
+
+
+def count(path, text: str) -> int:
+    """Tokens of a text, the template's marks included."""
+    with Interrupt() as interrupt:
+        model = Model(path, 0, interrupt)
+        try:
+            return len(model.tokenize(text, add_bos=False))
+        finally:
+            model.close()
