@@ -12,6 +12,7 @@ from specdec_cli.decoding.costs import Curve
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.llama import agreement, library
 from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.threads import ThreadWatch
 from specdec_cli.llama.timing import pass_seconds
 from specdec_cli.models import kept_costs
 from specdec_cli.models.kept_costs import KeptCosts, Place
@@ -28,6 +29,8 @@ class PassCosts:
     def __init__(self, path: Path, context: LlamaContext, gpu_layers: int, note: Callable[[str], None]) -> None:
         self.measured_s = 0.0
         """Seconds that measuring took."""
+        self.watch: ThreadWatch | None = None
+        """What may go to fewer threads, before anything is measured with too many."""
         self._path, self._context, self._note = path, context, note
         versions = library.versions()
         build = f"llama.cpp {versions['llama.cpp']}, llama-cpp-python {versions['llama-cpp-python']}"
@@ -105,6 +108,9 @@ class PassCosts:
         self, text: Sequence[int], sizes: Sequence[int], needed: int, budget_s: float, rounds: int
     ) -> dict[int, float]:
         started = perf_counter()
+        if self.watch is not None:
+            self._context.rewind(0)
+            self.watch.try_fewer(text[0])
         found = pass_seconds(self._context, text, sizes, needed=needed, budget_s=budget_s, needed_rounds=rounds)
         self.measured_s += perf_counter() - started
         return found

@@ -66,7 +66,7 @@ class Outcome:
             "lookahead": settings.lookahead if "lookahead" in settings.drafter else None,
             "lossless": settings.temp == 0 or settings.drafter == "none" or settings.accept not in LOSSY,
             "stats": report.stats_json(),
-            "timing": report.timing_json(session.load_s),
+            "timing": report.timing_json(session.load_s, session.measured_s),
             "baseline": baseline.to_json() if baseline else None,
             "speedup": speedup_of(report, baseline),
             "notes": [*self.notes, *report.notes],

@@ -179,6 +179,7 @@ def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome
     from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.display.choice import on_stdout
     from specdec_cli.display.live import LiveDisplay
+    from specdec_cli.display.reading import StderrBar
 
     tokens, notes = prompts.tokenize(request.prompt, request.system, request.raw, session.target, session.pair.target)
     session.open_contexts(len(tokens))
@@ -188,6 +189,8 @@ def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome
     outcome = Outcome(seed, tokens, request.stop, (*session.pair.notes, *notes, *session.notes), live)
     known = session.notes
     shown: list[_Display] = [part for part in (trace, display) if part is not None]
+    if not (request.json or request.quiet):
+        session.show_reading((display if isinstance(display, LiveDisplay) else StderrBar()).reading)
     try:
         try:
             for event in session.events(tokens, seed, request.stop):
@@ -218,6 +221,13 @@ def _print_report(session: Session, outcome: Outcome) -> None:
     outcome.report.notes = (*outcome.notes, *outcome.report.notes)
     err.print(
         tables.run_report(
-            outcome.report, describe(session), memory_of(session), outcome.baseline, session.load_s, outcome.unmeasured
+            outcome.report,
+            describe(session),
+            memory_of(session),
+            outcome.baseline,
+            session.load_s,
+            outcome.unmeasured,
+            session.measured_s,
+            str(session.agreement or ""),
         )
     )

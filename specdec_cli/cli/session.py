@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
@@ -154,13 +155,20 @@ class Session:
             return
 
         def tell(threads: int, times: float) -> None:
+            costs.forget()
             counted = "1 thread" if threads == 1 else f"{threads} threads"
             self._note(
                 f"passes of {path.name} took {times:.0f} times as long as they can, for threads that wait for each "
                 f"other on a busy processor: it goes on with {counted} (-t keeps to a number)"
             )
 
-        ThreadWatch(context, costs.expected, tell)
+        costs.watch = ThreadWatch(context, costs.expected, tell)
+
+    def show_reading(self, show: Callable[[str, int, int], None]) -> None:
+        """Let someone see how much of a prompt has been read: what reads it, tokens read, tokens in all."""
+        for context, what in ((self._target_context, "prompt"), (self._draft_context, "prompt (draft model)")):
+            if context is not None:
+                context.on_read = partial(show, what)
 
     def _note(self, note: str) -> None:
         self.notes += (note,)

@@ -190,10 +190,11 @@ class Report:
             "sources": {name: {"drafted": n, "accepted": kept} for name, (n, kept) in self.sources.items()},
         }
 
-    def timing_json(self, load_s: float) -> dict[str, object]:
+    def timing_json(self, load_s: float, measured_s: float = 0.0) -> dict[str, object]:
         """The `timing` object of `run --json`."""
         return {
             "load_s": load_s,
+            "measuring_s": measured_s,
             "prefill_s": self.prefill_s,
             "ttft_s": self.ttft_s,
             "decode_s": self.decode_s,

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from specdec_cli.decoding.report import Report
 from specdec_cli.decoding.types import Done, Event, Prefill, Step
+from specdec_cli.display.reading import ReadingBar
 from specdec_cli.display.theme import LABEL, REJECTED, STYLES, safe
 
 _INTERVAL_S = 1 / 12
@@ -40,6 +41,13 @@ class LiveDisplay:
         self._painted: list[int] = []
         """Widths in cells of the region's rows as they were painted; the cursor stays at the end of the last."""
         self._next = 0.0
+        self._bar = ReadingBar()
+        self._reading = ""
+        self._repaint()
+
+    def reading(self, what: str, done: int, total: int) -> None:
+        """Show how much of the prompt has been read."""
+        self._reading = self._bar.line(what, done, total)
         self._repaint()
 
     def show(self, event: Event) -> None:
@@ -137,7 +145,7 @@ class LiveDisplay:
         row = Text("time    ", LABEL, end="")
         whole = report.decode_s
         if not whole:
-            return row.append("reading the prompt" if not report.tokens else "", LABEL)
+            return row.append(self._reading or "reading the prompt" if not report.tokens else "", LABEL)
         shares = (("draft", report.draft_s), ("verify", report.verify_s), ("rest", report.sample_s + report.overhead_s))
         for (name, seconds), block in zip(shares, "\u2588\u2593\u2591", strict=True):
             share = seconds / whole

@@ -63,8 +63,13 @@ def run_report(
     baseline: BaselineResult | None,
     load_s: float | None,
     unmeasured: str = "not measured",
+    measured_s: float = 0.0,
+    rounding: str = "",
 ) -> RenderableType:
-    """Everything a run has to say about itself. A recording knows no memory and no load time: both are None."""
+    """Everything a run has to say about itself. A recording knows no memory and no load time: both are None.
+
+    measured_s: seconds spent on finding out what passes cost. rounding: which passes agree bit for bit, if known.
+    """
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -89,9 +94,13 @@ def run_report(
     if report.decode_s:
         row("time", _time(report))
     load = "" if load_s is None else f"load {_seconds(load_s)}, "
+    if measured_s:
+        load += f"measuring {_seconds(measured_s)}, "
     row("start", f"{load}prompt of {report.prompt_tokens} tokens {_seconds(report.prefill_s)}")
     if memory is not None:
         row("memory", _memory(memory))
+    if rounding:
+        row("rounding", rounding)
     if baseline is not None or load_s is not None:  # a recording cannot be told to measure one
         row("speedup", _speedup(report, baseline) if baseline else unmeasured)
     row("ended", f"{_REASONS[report.reason]} after {report.emitted} tokens")

@@ -45,6 +45,7 @@ class Model:
             raise SpecdecError(f"{path.name} does not generate text token by token", "Choose a causal language model.")
         self.path = path
         self.handle = handle
+        self.on_gpu = gpu_layers != 0 and library.supports_gpu()
         self._vocab = lib.llama_model_get_vocab(handle)
         self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(handle)

@@ -1,0 +1,48 @@
+"""How much of a prompt has been read: a bar with what is left of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from time import monotonic
+
+_PATIENCE_S = 0.5
+"""Seconds that a prompt may take without a bar."""
+_CELLS = 12
+
+
+class ReadingBar:
+    """The bar's text, from half a second on. It begins anew with each thing that is read."""
+
+    def __init__(self) -> None:
+        self._what = ""
+        self._started = 0.0
+
+    def line(self, what: str, done: int, total: int) -> str:
+        """The bar for `done` of `total` tokens, 0 being the beginning; empty as long as nobody waits."""
+        now = monotonic()
+        if done == 0 or what != self._what:
+            self._what, self._started = what, now
+        seconds = now - self._started
+        if seconds < _PATIENCE_S or not 0 < done < total:
+            return ""
+        full = round(_CELLS * done / total)
+        left = seconds * (total - done) / done
+        return f"reading {what} {'━' * full}{'─' * (_CELLS - full)} {done:,}/{total:,}, {left:.0f} s left"
+
+
+class StderrBar:
+    """The bar on stderr, where the answer goes elsewhere; nothing where stderr is no terminal."""
+
+    def __init__(self) -> None:
+        self._bar = ReadingBar()
+        self._shown = False
+        self._paints = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+    def reading(self, what: str, done: int, total: int) -> None:
+        """Show how far reading has come; nothing is left of it at the end."""
+        line = self._bar.line(what, done, total)
+        if not self._paints or not (line or self._shown):
+            return
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        self._shown = bool(line)
