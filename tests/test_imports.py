@@ -44,7 +44,7 @@ def test_no_other_folder_holds_code():
 
 
 def test_display_sees_only_what_is_free_of_llama():
-    seen = ("types", "report", "comparison", "errors")
+    seen = ("types", "report", "comparison", "divergence", "errors")
     allowed = {"specdec_cli.display", *(f"specdec_cli.decoding.{name}" for name in seen)}
     for path in (PACKAGE / "display").rglob("*.py"):
         ours = {name for name in imports(path) if name.startswith("specdec_cli")}

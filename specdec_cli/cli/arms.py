@@ -89,6 +89,8 @@ def _baseline_name(base: Settings, settings: Settings) -> str:
         for name in names
         if getattr(settings, name) != getattr(base, name)
     ]
+    if settings.temp > 0 and (settings.accept == "coupled") != (base.accept == "coupled"):  # it draws in another way
+        special.append(f"accept={settings.accept}")
     return ", ".join(["alone", *special]) if special else ALONE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,28 @@ _VERIFY_S, _DRAFT_S = 0.25, 0.1
 """About how long to measure each model; the most wanted sizes are timed whatever it takes."""
 
 
+def place_of(threads: int, gpu_layers: int = -1) -> Place:
+    """Where passes are timed now: on this machine, with this build, so many CPU threads and layers on a GPU."""
+    versions = library.versions()
+    build = f"llama.cpp {versions['llama.cpp']}, llama-cpp-python {versions['llama-cpp-python']}"
+    return Place(library.machine(), f"{build}; {library.build_flags().strip()}", threads, gpu_layers)
+
+
+def usual_threads() -> int:
+    """CPU threads of a run whose command line does not say."""
+    given = os.environ.get("SPECDEC_THREADS", "")
+    return int(given) if given.isdigit() and int(given) else library.physical_cores()
+
+
+def known_agreement(model: Path) -> Agreement | None:
+    """Which passes of a model file agree bit for bit with the usual threads, if that has been measured here."""
+    try:
+        kept = kept_costs.load(model, place_of(usual_threads()))
+    except (SpecdecError, OSError):
+        return None
+    return kept.agreement if kept else None
+
+
 class PassCosts:
     """One model's passes. note: is told what went wrong with the file in which they are kept."""
 
@@ -32,10 +55,7 @@ class PassCosts:
         self.watch: ThreadWatch | None = None
         """What may go to fewer threads, before anything is measured with too many."""
         self._path, self._context, self._note = path, context, note
-        versions = library.versions()
-        build = f"llama.cpp {versions['llama.cpp']}, llama-cpp-python {versions['llama-cpp-python']}"
-        flags = f"{build}; {library.build_flags().strip()}"
-        self._place = Place(library.machine(), flags, context.threads, gpu_layers)
+        self._place = place_of(context.threads, gpu_layers)
         self._kept = self._load()
         self._news = False
 

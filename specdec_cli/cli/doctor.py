@@ -81,6 +81,7 @@ def _config_problem() -> str:
 
 def _bundled_pair() -> dict[str, Any]:
     """Read, compare and run the demo pair for a few tokens, whatever the user's own settings say."""
+    from specdec_cli.cli.costing import usual_threads
     from specdec_cli.cli.pair import check_pair
     from specdec_cli.cli.session import Session
     from specdec_cli.cli.settings import Settings
@@ -91,7 +92,13 @@ def _bundled_pair() -> dict[str, Any]:
 
     folder = profiles.bundled_dir() / profiles.DEMO
     settings = Settings(
-        str(folder / "target.gguf"), str(folder / "draft.gguf"), draft_tokens=3, max_tokens=16, threads=1
+        str(folder / "target.gguf"),
+        str(folder / "draft.gguf"),
+        draft_tokens=3,
+        max_tokens=16,
+        bitwise=True,
+        ctx=512,
+        threads=usual_threads(),
     )
     try:
         pair = check_pair(settings)
@@ -99,11 +106,18 @@ def _bundled_pair() -> dict[str, Any]:
             prompt = session.target.tokenize("def main():")
             session.open_contexts(len(prompt))
             report = Report.of(session.events(prompt, seed=0))
+            rounding = str(session.agreement)
     except SpecdecError as error:
         return {"ok": False, "problem": f"{error} {error.hint}"}
     works = report.emitted > 1 and report.accepted > 0 and not report.notes
     problem = "" if works else f"the models load, but do not decode as they should: {', '.join(report.notes)}"
-    return {"ok": works, "target": settings.target, "draft": settings.draft, "problem": problem}
+    return {
+        "ok": works,
+        "target": settings.target,
+        "draft": settings.draft,
+        "problem": problem,
+        "rounding": rounding,
+    }
 
 
 def _unused_gpu() -> _Gpu | None:
@@ -160,6 +174,8 @@ def _show(findings: dict[str, Any]) -> None:
     grid.add_row("profiles", f"{len(findings['profiles'])}; specdec ls lists them")
     pair = findings["bundled_pair"]
     grid.add_row("bundled pair", "works: tokenizers fit, both models decode" if pair["ok"] else pair["problem"])
+    if pair["ok"]:
+        grid.add_row("rounding", f"bundled target: {pair['rounding']}")
     console.print(grid)
     if gpu := findings["unused_gpu"]:
         console.print(f"\n{gpu['name']} is there, but this build cannot use it. To enable it:", style="bold")

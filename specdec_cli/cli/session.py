@@ -155,6 +155,10 @@ class Session:
             return
 
         def tell(threads: int, times: float) -> None:
+            if context is self._target_context:
+                self._threads = threads
+            else:
+                self._threads_draft = threads
             costs.forget()
             counted = "1 thread" if threads == 1 else f"{threads} threads"
             self._note(
@@ -316,8 +320,7 @@ class Session:
     @property
     def threads(self) -> tuple[int, int]:
         """CPU threads of the target and of the draft model."""
-        found = [context.threads if context else None for context in (self._target_context, self._draft_context)]
-        return found[0] or self._threads, found[1] or self._threads_draft
+        return self._threads, self._threads_draft
 
     @property
     def contexts(self) -> tuple[LlamaContext, LlamaContext]:

@@ -94,6 +94,15 @@ def judged(target: Source, draft: Source, comparison: Comparison, n_ctx: int) ->
     about = assess(target.header, draft.header, n_ctx, room()).to_json()
     for role, source in (("target", target), ("draft", draft)):
         about[role] |= source.to_json()
+    about["rounding"] = _rounding(target)
     if comparison.verdict == "incompatible":  # nothing is to be expected of it
         about["opinions"] = []
     return {**comparison.to_json(), **about}
+
+
+def _rounding(target: Source) -> str | None:
+    """Which of the target's passes agree bit for bit here, if that has been measured."""
+    from specdec_cli.cli.costing import known_agreement
+
+    found = known_agreement(target.path) if target.path else None
+    return str(found) if found else None

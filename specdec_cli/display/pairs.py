@@ -201,6 +201,7 @@ def _add_findings(grid: Table, result: Json) -> None:
         own = "would take this pair: it does not compare that" if accepts else "would refuse this pair over that"
         grid.add_row("", f"llama.cpp itself {own}")
     grid.add_row("memory", _memory(result))
+    grid.add_row("rounding", Text(safe(result.get("rounding") or "not measured yet: specdec run --bitwise does it")))
     for i, text in enumerate(result["opinions"]):
         grid.add_row("" if i else "opinion", Text(safe(text)))
 

@@ -102,7 +102,7 @@ class LlamaContext:
         Returns float32 (1, n_vocab), the row after the last token; with `all_rows`, which at most max_rows
         tokens may ask for, (len(tokens), n_vocab). Raises Interrupted, or SpecdecError if llama.cpp fails.
         """
-        if not all_rows and len(tokens) > _FIRST_PIECE:
+        if not all_rows and len(tokens) > self._piece:
             tokens = self._read_most(tokens)
         count, first = len(tokens), self.length
         if first + count > self.n_ctx:
@@ -130,7 +130,7 @@ class LlamaContext:
         total, done = len(tokens), 0
         if self.on_read is not None:
             self.on_read(0, total)
-        while total - done > (piece := self._piece if done else min(_FIRST_PIECE, self._piece)):
+        while total - done > (piece := self._piece if done else _FIRST_PIECE):
             self.decode(tokens[done : done + piece])
             done += piece
             if self.on_read is not None:

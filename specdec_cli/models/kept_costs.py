@@ -83,8 +83,8 @@ def path_of(model: Path, place: Place) -> Path:
     """Where the costs of a model file are kept: named after the file, its size and age, the threads and layers."""
     about = model.stat()
     identity = f"{model.name}/{about.st_size}/{about.st_mtime_ns}/{place.threads}/{place.gpu_layers}"
-    digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
-    stem = model.stem.encode()[:_LONGEST_NAME].decode(errors="ignore")
+    digest = hashlib.sha256(identity.encode(errors="surrogateescape")).hexdigest()[:12]
+    stem = model.stem.encode(errors="replace")[:_LONGEST_NAME].decode(errors="ignore")
     return Path(user_cache_dir("specdec", appauthor=False)) / "costs" / f"{stem}-{digest}.json"
 
 

@@ -45,12 +45,12 @@ def test_quiet_prints_the_answer_alone():
 
 
 JSON_KEYS = {
-    "": "text tokens finish_reason prompt_tokens completion_tokens target draft draft_small drafter accept lossless "
-    "draft_tokens draft_min_p tree lookahead ngram_corpus temp top_k top_p min_p repeat_penalty frequency_penalty "
+    "": "text tokens finish_reason prompt_tokens completion_tokens target draft draft_small drafter accept bitwise "
+    "lossless draft_tokens draft_min_p tree lookahead ngram_corpus temp top_k top_p min_p repeat_penalty frequency_penalty "
     "presence_penalty repeat_last_n max_tokens ctx seed stats timing baseline speedup",
     "stats": "steps drafted accepted emitted acceptance_rate tokens_per_step per_position histogram lengths "
     "distance_per_token sources",
-    "timing": "load_s prefill_s ttft_s decode_s tokens_per_s tpot_ms draft_s verify_s sample_s overhead_s",
+    "timing": "load_s measuring_s prefill_s ttft_s decode_s tokens_per_s tpot_ms draft_s verify_s sample_s overhead_s",
     "baseline": "method tokens_per_s identical first_divergence",
 }
 
@@ -64,7 +64,7 @@ def test_json_is_one_object_with_the_keys_of_the_contract(flags, draft_tokens):
     assert set(found) - {"notes"} == set(JSON_KEYS[""].split())
     for part in ("stats", "timing", "baseline"):
         assert set(found[part]) == set(JSON_KEYS[part].split())
-    assert (found["seed"], found["drafter"], found["accept"]) == (5, "model", "rejection")
+    assert (found["seed"], found["drafter"], found["accept"]) == (5, "model", "coupled")
     assert found["draft_tokens"] == draft_tokens
     assert [found[name] for name in ("draft_small", "draft_min_p", "tree", "lookahead", "temp")] == [
         None,

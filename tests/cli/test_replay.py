@@ -151,7 +151,7 @@ def test_a_real_run_replays_to_the_same_text(tmp_path):
     again = replay(trace)
     assert (run.exit_code, again.exit_code) == (0, 0)
     assert again.stdout == run.stdout and len(run.stdout) > 40
-    assert "k=3, temp=0.9, accept=rejection, seed=5" in again.stderr
+    assert "k=3, temp=0.9, accept=coupled, seed=5" in again.stderr
     same = ("acceptance", "by position", "steps", "speed ", "time", "ended")
     for line in again.stderr.splitlines():
         assert not line.startswith(same) or line.rstrip() in run.stderr

@@ -16,8 +16,8 @@ from conftest import DEMO
 from driver import DRAFT, ESCAPE, PROMPT, TARGET, assert_refused, complaint, read_terminal, run, specdec, start
 from typer.testing import CliRunner
 
+from specdec_cli.cli import costing, tuner
 from specdec_cli.cli import session as sessions
-from specdec_cli.cli import tuner
 from specdec_cli.cli.app import app
 from specdec_cli.cli.pair import check_pair
 from specdec_cli.cli.session import Session
@@ -78,7 +78,7 @@ def timed(monkeypatch):
         asked.append(context)
         return PASSES
 
-    for module in (sessions, tuner):
+    for module in (costing, tuner):
         monkeypatch.setattr(module, "pass_seconds", pass_seconds)
     return asked
 
@@ -176,7 +176,7 @@ def test_what_was_tuned_is_kept_under_the_users_settings(bundled, monkeypatch):
 
 def test_a_later_run_measures_nothing(bundled, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(bundled[0]))
-    for module in (sessions, tuner):
+    for module in (costing, tuner):
         monkeypatch.setattr(module, "pass_seconds", None)
     done = run(PROMPT, "-n", 24, "--json")
     found = json.loads(done.stdout)
@@ -344,7 +344,7 @@ def eight_cores(monkeypatch, quick):
         single = target if 4 in sizes else draft
         return {size: (single if size == 1 else four)[threads] / 1000 for size in sizes}
 
-    for module in (sessions, tuner):
+    for module in (costing, tuner):
         monkeypatch.setattr(module, "pass_seconds", pass_seconds)
 
 

@@ -14,6 +14,7 @@ from prompts import PROMPTS
 from scipy.stats import chi2
 
 from specdec_cli import drafters
+from specdec_cli.cli.costing import PassCosts
 from specdec_cli.cli.pair import check_pair
 from specdec_cli.cli.session import Session
 from specdec_cli.cli.settings import Settings
@@ -66,7 +67,7 @@ def test_greedy_equals_the_target_alone(drafter, k, alone, monkeypatch):
     accepted = 0
     with open_session(drafter=drafter, draft_tokens=length, **WAYS[drafter]) as session:
         monkeypatch.setattr(session, "costs", lambda text: FREE)
-        monkeypatch.setattr(session, "_verifying", lambda text, budget_s: FREE.verify)
+        monkeypatch.setattr(PassCosts, "verify", lambda self, text: FREE.verify)
         for prompt, expected in zip(*alone, strict=True):
             events = list(session.events(prompt, 0))
             assert events[-1].notes == ()

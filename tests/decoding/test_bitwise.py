@@ -1,0 +1,62 @@
+"""Which passes agree, how a draft is cut into them, and what that costs."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdec_cli.decoding.bitwise import Agreement
+from specdec_cli.decoding.costs import Curve
+
+
+def agreement(reference=1, widest=3, off=None):
+    return Agreement(reference, widest, 2, (96, 320), off or {})
+
+
+@given(reference=st.integers(1, 2), more=st.integers(0, 16), tokens=st.integers(1, 40))
+def test_every_pass_agrees_and_none_could_be_spared(reference, more, tokens):
+    found = agreement(reference, reference + more)
+    sizes = found.sizes(tokens)
+    assert sum(sizes) == tokens and len(sizes) == -(-tokens // found.widest)
+    assert all(reference <= size + found.padding(size) <= found.widest for size in sizes)
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_draft_costs_what_its_pieces_do():
+    single = Curve({1: 1.0, 2: 1.5, 3: 2.0, 8: 9.0})
+    assert agreement(1, 3).cost(single, 7).points == {1: 1.0, 2: 1.5, 3: 2.0, 4: 3.0, 5: 3.5, 6: 4.0, 7: 5.0}
+    padded = agreement(2, 3).cost(single, 4)
+    assert padded.points == {1: 1.5, 2: 1.5, 3: 2.0, 4: 3.0}, "a token alone costs a pass of two"
+
+
+def test_it_says_which_agree_and_how_far_the_others_are():
+    assert str(agreement(off={4: 0.4, 5: 0.55})) == (
+        "passes of 1 to 3 tokens agree bit for bit (2 threads, 96 and 320 tokens of context); of 4 and 5 they differ "
+        "by up to 0.55 in a logit"
+    )
+    assert str(agreement(1, 1)).startswith("no pass of several tokens agrees bit for bit with a pass of one")
+    assert "passes of 2 to 3 tokens" in str(agreement(2, 3, {1: 0.7}))
+
+
+def test_it_comes_back_as_it_was():
+    found = agreement(2, 5, {1: 0.25, 6: 1.5})
+    assert Agreement.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"reference": 3},
+        {"reference": "x"},
+        {"widest": 0},
+        {"widest": 10**9},
+        {"contexts": []},
+        {"contexts": 7},
+        {"off": [1]},
+        {"off": {"a": 1}},
+        {"threads": None},
+    ],
+    ids=str,
+)
+def test_a_damaged_one_is_refused(damage):
+    with pytest.raises(ValueError, match=r"not an agreement|invalid literal"):
+        Agreement.from_json({**agreement().to_json(), **damage})

@@ -1,0 +1,186 @@
+"""`--bitwise` on the bundled pair: which passes agree is measured, and answers keep to them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from driver import DRAFT, TARGET
+from fakes import tokens_of
+from prompts import PROMPTS
+
+from specdec_cli.cli.pair import check_pair
+from specdec_cli.cli.session import Session
+from specdec_cli.cli.settings import Settings
+from specdec_cli.decoding.bitwise import Agreement
+from specdec_cli.decoding.divergence import Transcript
+from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.types import Draft, Verdict
+from specdec_cli.llama import agreement
+from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.model import Model
+from specdec_cli.llama.target import LlamaTarget
+
+LONG = "x = [1, 2, 3]\n" * 40
+"""More than the 256 tokens from which two threads, which tests of real models use, read a single token otherwise."""
+
+
+@pytest.fixture(scope="module")
+def model():
+    found = Model(TARGET, -1, Interrupt())
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def context(model):
+    found = LlamaContext(model, 640, 17, 1, Interrupt())
+    yield found
+    found.close()
+
+
+class Jagged:
+    """A context whose passes round by their width: 1 and 2 alike, 3 by a bit less than 1, 4 and more otherwise."""
+
+    n_vocab, rewinds = 4, True
+
+    def __init__(self, bias=lambda width, length: 0.0, n_ctx=512, max_rows=9):
+        self.n_ctx, self.max_rows, self.length, self._bias = n_ctx, max_rows, 0, bias
+
+    def decode(self, tokens, all_rows=False):
+        rows = np.zeros((len(tokens), self.n_vocab), np.float32)
+        rows[:, 0] = [sum(tokens[: i + 1]) for i in range(len(tokens))]
+        rows += self._bias(len(tokens), self.length)
+        self.length += len(tokens)
+        return rows if all_rows else rows[-1:]
+
+    def rewind(self, length):
+        self.length = min(self.length, length)
+
+
+class Position(Jagged):
+    """Rows that depend on the place and on the width of the pass alone."""
+
+    def decode(self, tokens, all_rows=False):
+        rows = super().decode(tokens, all_rows=True)
+        first = self.length - len(tokens)
+        rows[:, 0] = np.arange(first, first + len(tokens))
+        rows[:, 1] = self._bias(len(tokens), first)
+        return rows if all_rows else rows[-1:]
+
+
+@pytest.mark.parametrize(
+    ("bias", "reference", "widest", "off"),
+    [
+        (lambda width, length: 0.0, 1, 9, {}),
+        (lambda width, length: 0.5 * (width > 3), 1, 3, {4: 0.5, 5: 0.5}),
+        (lambda width, length: 0.25 * (width == 1), 2, 9, {1: 0.25}),
+        (lambda width, length: 0.25 * (width == 1 and length > 256), 2, 9, {1: 0.25}),
+        (lambda width, length: float(width), 1, 1, {2: 1.0, 3: 2.0}),
+        (lambda width, length: float(width == 3), 1, 2, {3: 1.0}),
+        (lambda width, length: width * float(length > 256), 1, 1, {2: 1.0, 3: 2.0}),
+    ],
+    ids=["all agree", "from 4 on", "one alone", "one alone, in long contexts", "none", "not 3", "none in long ones"],
+)
+def test_what_agrees_is_found(bias, reference, widest, off):
+    passes = []
+    found = agreement.measure(Position(bias), [5, 6, 7], 2, lambda: passes.append(1))
+    assert (found.reference, found.widest, dict(found.off)) == (reference, widest, off)
+    assert found.contexts == (96, 320) and len(passes) < 250
+
+
+@pytest.mark.parametrize(("n_ctx", "contexts"), [(200, (96,)), (40, (29,)), (3, (0,))])
+def test_a_short_context_is_measured_as_far_as_it_goes(n_ctx, contexts):
+    found = agreement.measure(Position(n_ctx=n_ctx), [5], 1, lambda: None)
+    assert found.contexts == contexts
+
+
+def test_the_bundled_target_agrees_with_itself(model, context):
+    tokens = model.tokenize(LONG)
+    found = agreement.measure(context, tokens, context.threads, lambda: None)
+    assert found.widest > found.reference and context.length == 0
+    assert agreement.measure(context, tokens, context.threads, lambda: None) == found, "and says so every time"
+
+
+def test_pieces_give_the_bits_of_the_reference_and_read_no_more_than_is_asked(model, context):
+    """Rows of a draft of eight, read three at a time, against single tokens read as the reference says."""
+    tokens = model.tokenize(LONG)
+    for fill in (100, 320):
+        pieces = Agreement(2, 3, context.threads, (96, 320), {})
+        target = LlamaTarget(context, pieces)
+        target.prefill(tokens[:fill])
+        expected = []
+        for token in tokens[fill : fill + 9]:
+            expected.append(np.array(target.verify(token, Draft())[0]))
+            target.commit(Verdict((), 0, "plain"))
+        target.prefill(tokens[:fill])
+        draft = Draft(tuple(tokens[fill + 1 : fill + 9]))
+        rows = target.verify(tokens[fill], draft)
+        assert target.length == fill + 3, "one piece has been read"
+        for number in range(9):
+            assert np.array_equal(rows[number], expected[number])
+        target.commit(Verdict(tuple(range(8)), 0, "bonus"))
+        assert target.length == fill + 9
+        target.prefill(tokens[:fill])
+        rows = target.verify(tokens[fill], draft)
+        assert np.array_equal(rows[1], expected[1])
+        target.commit(Verdict((0,), 0, "correction"))
+        assert target.length == fill + 2
+
+
+@pytest.mark.parametrize("changes", [{}, {"temp": 0.8, "accept": "coupled"}, {"temp": 0.8, "accept": "match"}], ids=str)
+def test_every_answer_is_the_targets_own(changes):
+    settings = Settings(str(TARGET), str(DRAFT), max_tokens=40, threads=1, bitwise=True, **changes)
+    ways = [
+        {"drafter": drafter, "draft_tokens": k} for drafter in ("model", "ngram", "ngram+model") for k in (2, 8, "auto")
+    ]
+    with Session(check_pair(settings), settings, Interrupt()) as session:
+        prompts = [session.target.tokenize(text) for text in (PROMPTS[0], LONG)]
+        session.open_contexts(max(map(len, prompts)), [replace(settings, **way) for way in ways])
+        for seed, prompt in enumerate(prompts):
+            own = tokens_of(session.events(prompt, seed, settings=settings.alone()))
+            for way in ways:
+                events = list(session.events(prompt, seed, settings=replace(settings, **way)))
+                assert events[-1].notes == ()
+                assert tokens_of(events) == own, way
+
+
+def test_a_broken_promise_is_a_bug_even_if_it_is_rounding(monkeypatch):
+    """If passes do not agree where they did when measured, the user was promised too much."""
+    settings = Settings(str(TARGET), str(DRAFT), draft_tokens=4, max_tokens=40, threads=1, bitwise=True)
+    with Session(check_pair(settings), settings, Interrupt()) as session:
+        prompt = session.target.tokenize(PROMPTS[0])
+        session.open_contexts(len(prompt))
+        decode = LlamaContext.decode
+
+        def rounds(self, tokens, all_rows=False):
+            rows = decode(self, tokens, all_rows)
+            if all_rows and len(tokens) > 1 and self is session._opened:
+                rows = np.array(rows)
+                rows[:, rows[0].argsort()[-2]] += 3.0
+            return rows
+
+        session.agreement or session._agreement(prompt)
+        own = Transcript.of(session.events(prompt, 0, settings=settings.alone()))
+        monkeypatch.setattr(LlamaContext, "decode", rounds)
+        mine = Transcript.of(session.events(prompt, 0))
+        assert own.tokens != mine.tokens
+        assert "agreed bit for bit when measured do not here" in session.divergence(prompt, own, mine, 0, settings).bug
+
+
+@pytest.mark.parametrize("k", [8, "auto"])
+def test_no_pass_is_wider_than_what_agrees(monkeypatch, k):
+    monkeypatch.setattr(agreement, "measure", lambda *_: Agreement(1, 3, 1, (96, 320), {4: 0.4}))
+    settings = Settings(
+        str(TARGET), str(DRAFT), drafter="ngram", draft_tokens=k, max_tokens=60, threads=1, bitwise=True, ctx=640
+    )
+    with Session(check_pair(settings), settings, Interrupt()) as session:
+        prompt = session.target.tokenize(LONG)
+        session.open_contexts(len(prompt))
+        session._length_policy(settings, prompt)  # measures, with passes of all sizes
+        sizes = []
+        session._opened.on_pass = lambda tokens, seconds: sizes.append(tokens)
+        report = Report.of(session.events(prompt, 0))
+        assert sum(sizes[:4]) == len(prompt), "the prompt comes first"
+        assert max(sizes[4:]) <= 3
+        assert k == "auto" or report.drafted > 8

@@ -1,0 +1,142 @@
+"""Answers of real models are the target's own: every difference is proved to be rounding, and mistakes are not."""
+
+from collections import Counter
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from specdec_cli.cli.pair import check_pair
+from specdec_cli.cli.session import Session
+from specdec_cli.cli.settings import Settings
+from specdec_cli.decoding import rules
+from specdec_cli.decoding.divergence import Transcript
+from specdec_cli.decoding.types import NO_DRAFT
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.target import LlamaTarget
+
+PROMPTS = (
+    'def is_prime(n: int) -> bool:\n    """Return True if n is a prime number."""\n',
+    "def word_counts(lines):\n    counts = {}\n    for line in lines:\n        for word in line.split():\n",
+)
+LENGTHS = (1, 2, 3, 4, 8)
+TOKENS = 32
+
+
+@contextmanager
+def opened(target, draft, prompts, ways, threads=1, **changes):
+    settings = Settings(str(target), str(draft) if draft else None, max_tokens=TOKENS, threads=threads, **changes)
+    if not draft:
+        settings = replace(settings, drafter="ngram")
+    with Session(check_pair(settings), settings, Interrupt()) as session:
+        texts = [session.target.tokenize(text) for text in prompts]
+        session.open_contexts(max(map(len, texts)), [replace(settings, **way) for way in ways])
+        yield session, texts
+
+
+def transcript(session, prompt, seed, settings):
+    events = list(session.events(prompt, seed, settings=settings))
+    assert events[-1].notes == ()
+    return Transcript.of(events, session.thread_log)
+
+
+def compared(session, prompts, ways):
+    """How often each way's answer was the target's own, and how often it was not, by rounding alone."""
+    found = Counter()
+    for seed, prompt in enumerate(prompts, 1):
+        base = replace(session.settings, **{name: value for name, value in ways[0].items() if name == "accept"})
+        own = transcript(session, prompt, seed, base.alone())
+        for way in ways:
+            settings = replace(session.settings, **way)
+            mine = transcript(session, prompt, seed, settings)
+            difference = session.divergence(prompt, own, mine, seed, settings)
+            assert difference is None or not difference.bug, f"{way}: {difference}"
+            found["identical" if difference is None else "rounding"] += 1
+    return found
+
+
+def every_way(drafters, lengths):
+    return [{"drafter": drafter, "draft_tokens": k} for drafter in drafters for k in lengths]
+
+
+def test_greedy_answers_of_smollm(smol, capsys):
+    """The model drafts for itself: all is accepted that rounding lets stand."""
+    ways = [*every_way(["model", "ngram"], LENGTHS), *every_way(["ngram+model", "model<ngram"], (4, "auto"))]
+    ways += [{"drafter": "lookahead", "draft_tokens": 16}, {"drafter": "model", "draft_tokens": 6, "tree": 3}]
+    with opened(smol, smol, PROMPTS, ways, 2) as (session, prompts):
+        found = compared(session, prompts, ways)
+    with capsys.disabled():
+        print(f"\n  SmolLM2, greedy: {dict(found)}", end="")
+    assert found["identical"] > found["rounding"]
+
+
+def test_greedy_answers_of_the_real_pair(qwen, qwen_small, capsys):
+    ways = [*every_way(["model"], LENGTHS), *every_way(["ngram+model"], (4, 8, "auto"))]
+    with opened(qwen, qwen_small, PROMPTS[:1], ways, 2) as (session, prompts):
+        found = compared(session, prompts, ways)
+    with capsys.disabled():
+        print(f"\n  Qwen pair, greedy: {dict(found)}", end="")
+
+
+@pytest.mark.parametrize("rule", ["coupled", "match"])
+def test_sampled_answers_with_a_seed(smol, rule, capsys):
+    ways = [{**way, "accept": rule} for way in every_way(["model", "ngram"], (2, 4, 8, "auto"))]
+    with opened(smol, smol, PROMPTS, ways, temp=0.8) as (session, prompts):
+        found = compared(session, prompts, ways)
+    with capsys.disabled():
+        print(f"\n  SmolLM2, 0.8, {rule}: {dict(found)}", end="")
+    assert found["identical"] > found["rounding"]
+
+
+def test_sampled_answers_of_the_real_pair(qwen, qwen_small):
+    ways = [{**way, "accept": "coupled"} for way in every_way(["model", "ngram+model"], (2, "auto"))]
+    with opened(qwen, qwen_small, PROMPTS[:1], ways, temp=0.8) as (session, prompts):
+        compared(session, prompts, ways)
+
+
+# Negative controls: each mistake must come out as one, on real models too, whatever they round.
+
+
+def mistaken(session, prompt, monkeypatch, undo):
+    """The target's own answer, and one that a mistake has spoilt; the proof is made without it if `undo` says so."""
+    own = transcript(session, prompt, 0, session.settings.alone())
+    with monkeypatch.context() as patched:
+        undo(patched)
+        mine = transcript(session, prompt, 0, session.settings)
+    return session.divergence(prompt, own, mine, 0, session.settings)
+
+
+def test_a_cache_that_kept_a_rejected_token_is_a_bug(smol, monkeypatch):
+    verify, commit = LlamaTarget.verify, LlamaTarget.commit
+
+    def keeps(patched):
+        state = {"kept": None, "draft": NO_DRAFT}
+
+        def verifying(self, pending, draft):
+            kept, state["kept"], state["draft"] = state["kept"], None, draft
+            return verify(self, pending if kept is None else kept, draft)
+
+        def committing(self, verdict):
+            commit(self, verdict)
+            rejected = state["draft"].tokens[len(verdict.path) :]
+            state["kept"] = rejected[0] if rejected else None
+
+        patched.setattr(LlamaTarget, "verify", verifying)
+        patched.setattr(LlamaTarget, "commit", committing)
+
+    with opened(smol, None, PROMPTS[1:], [{}], draft_tokens=4) as (session, prompts):
+        assert "computed again" in mistaken(session, prompts[0] * 2, monkeypatch, keeps).bug
+
+
+def test_a_wrong_acceptance_rule_is_a_bug(smol, monkeypatch):
+    def second_best(draft, logits, sampler, rng):
+        verdict = rules.RULES["match"](draft, logits, sampler, rng)
+        if not draft.tokens:
+            return verdict
+        return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2]))
+
+    def spoil(patched):
+        patched.setitem(rules.RULES, "rejection", second_best)
+
+    with opened(smol, None, PROMPTS[1:], [{}], draft_tokens=4) as (session, prompts):
+        assert "computed again" in mistaken(session, prompts[0] * 2, monkeypatch, spoil).bug
