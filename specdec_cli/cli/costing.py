@@ -102,6 +102,18 @@ class PassCosts:
             self._kept, self._news = replace(self._kept, agreement=found), True
         return found
 
+    def limits(self, found: Agreement) -> str:
+        """What `--bitwise` costs here, where it costs anything."""
+        if found.widest == found.reference:
+            return f"{found}; so with --bitwise drafts are read token by token, and gain nothing"
+        if found.reference == 1:
+            return ""
+        times = f", which takes {self._kept.verify[2] / self._kept.verify[1]:.2f} times as long"
+        return (
+            "with --bitwise single tokens are read in passes of two, for alone they round unlike all others here"
+            f"{times if {1, 2} <= set(self._kept.verify) else ''}; -t 1 may do without"
+        )
+
     def learn(self, verify: dict[int, float]) -> None:
         """Take over what a run has shown of sizes that were not timed."""
         if self._kept.verify and (new := {n: seconds for n, seconds in verify.items() if n not in self._kept.verify}):

@@ -400,7 +400,13 @@ class Session:
 
     def _agreement(self, text: Sequence[int]) -> Agreement | None:
         """Which passes agree bit for bit, if the answer is to keep to them; measured once."""
-        return self._pass_costs[self._opened].agree(text) if self.settings.bitwise else None
+        if not self.settings.bitwise:
+            return None
+        costs = self._pass_costs[self._opened]
+        found = costs.agree(text)
+        if (limits := costs.limits(found)) and limits not in self.notes:
+            self._note(limits)
+        return found
 
     @property
     def agreement(self) -> Agreement | None:
