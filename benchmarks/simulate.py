@@ -200,12 +200,14 @@ def rules(folders: Iterable[Path]) -> None:
         share = [sum(sum(a.stands) for a in each.answers) / sum(len(a.stands) for a in each.answers) for each in found]
         print(f"{folder}: tokens that stand: rejection {share[0]:.3f}, coupled {share[1]:.3f}\n")
         print("| machine | rejection | coupled | coupled / rejection |\n|---|---|---|---|")
-        for machine_ in (hardware.load(name) for name in hardware.names()):
-            costs = machine_.costs
+        for name in hardware.names():
+            if name == WITHOUT_A_DRAFT_MODEL:
+                continue
+            costs = hardware.load(name).costs
             speeds = [simulation.adaptive(each.answers, costs, False).tokens_per_s(costs) for each in found]
             base = [simulation.alone(each.answers).tokens_per_s(costs) for each in found]
             ratios = [speed / own for speed, own in zip(speeds, base, strict=True)]
-            print(f"| {machine_.name} | {ratios[0]:.2f} | {ratios[1]:.2f} | {ratios[1] / ratios[0]:.3f} |")
+            print(f"| {name} | {ratios[0]:.2f} | {ratios[1]:.2f} | {ratios[1] / ratios[0]:.3f} |")
         print()
 
 
