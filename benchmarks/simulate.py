@@ -1,6 +1,8 @@
 """Every draft-length policy under every machine's costs, from a recording: deterministic, without a model.
 
-    python benchmarks/simulate.py                  # tables in Markdown
+    python benchmarks/simulate.py                  # tables in Markdown, of all recordings that come with specdec
+    python benchmarks/simulate.py FOLDER --brief   # what those of a folder come to
+    python benchmarks/simulate.py --rules          # coupled against rejection
     python benchmarks/simulate.py --record         # record the bundled pair again (minutes; changes the figures)
     python benchmarks/simulate.py --measure        # this machine's cost curve as a file for profiles/hardware
 
@@ -8,24 +10,36 @@ A cell is one machine, one category of the suite and one temperature. In each, `
 knowing only the costs at first; the best fixed length (k = 0 to 16) and the best static setting (k and min-p 0, 0.5,
 0.75, 0.9) are those found best in that very cell, with hindsight; the clairvoyant drafts what will be accepted, as
 far as it pays. Recorded greedy text begins at several places of sampled answers, for from its prompts alone this
-small model soon falls into loops; what loops is left out.
+small model soon falls into loops; what loops is left out. Recordings of real models are made by benchmarks/record.py.
+Where one has the tokens of the texts, `ngram` drafts in them again: the real drafter, made anew for each answer, under
+the same curves; a look for a draft costs LOOK.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from common import DEMO, geometric_mean, machine, open_demo
 
 from specdec_cli.cli.recorder import record
 from specdec_cli.decoding import simulation
+from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.report import Report
 from specdec_cli.decoding.simulation import Answer
+from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.models import hardware, recordings, suites
+from specdec_cli.models.hardware import Hardware
+from specdec_cli.models.recordings import Recording
 
-RECORDINGS = DEMO / "recordings"
+RECORDINGS, REAL = DEMO / "recordings", DEMO.parent / "recordings"
+LOOK = Curve({1: 15e-6})
+"""Seconds that `ngram` takes to look for a draft: the median on two shared cores of an AMD EPYC, mostly in vain."""
+BAR = 0.99
+WITHOUT_A_DRAFT_MODEL = "epyc-2core-smollm2"
 SAMPLED_TOKENS, GREEDY_TOKENS = 96, 64
 CUTS = (0, 24, 48, 72)
 SEEDS = (1, 2)
@@ -52,6 +66,19 @@ def record_all() -> None:
     recordings.write(RECORDINGS / "greedy.json.gz", recordings.Recording(True, tuple(long_enough), about))
     about["sampling"] = f"temperature {TEMPERATURE}, top-k 40, top-p 0.95, min-p 0.05, rejection"
     recordings.write(RECORDINGS / "rejection.json.gz", recordings.Recording(False, tuple(sampled), about))
+    record_coupled()
+
+
+def record_coupled() -> None:
+    """The sampled part once more, with the draws of `coupled`."""
+    answers = []
+    with open_demo(temp=TEMPERATURE, max_tokens=SAMPLED_TOKENS, accept="coupled") as session:
+        for prompt in suites.load("python"):
+            start = session.target.tokenize(prompt.text)
+            answers += [record(session, start, session.settings, seed, prompt.category)[0] for seed in SEEDS]
+    about = {"target": "target.gguf", "draft": "draft.gguf", "suite": "python"}
+    about["sampling"] = f"temperature {TEMPERATURE}, top-k 40, top-p 0.95, min-p 0.05, coupled"
+    recordings.write(RECORDINGS / "coupled.json.gz", recordings.Recording(False, tuple(answers), about))
 
 
 def measure() -> None:
@@ -69,47 +96,138 @@ def measure() -> None:
     print(f"other_ms: {other * 1000:.2g}")
 
 
-def tables() -> None:
-    """One table a temperature, and what all cells come to."""
-    machines = [hardware.load(name) for name in hardware.names()]
-    all_static, all_fixed, missed = [], [], []
-    for name in ("greedy", "rejection"):
-        recording = recordings.read(RECORDINGS / f"{name}.json.gz")
-        print(f"**{name}**, speedup against the target alone\n")
+@dataclass(frozen=True)
+class Cell:
+    """One machine, one category, one recording. Speedups against the target alone; best: of the static settings."""
+
+    machine: str
+    category: str
+    fixed: float
+    fixed_k: int
+    best: float
+    setting: simulation.Static
+    auto: float
+    bound: float | None
+
+    def row(self) -> str:
+        columns = (
+            *(self.machine, self.category, f"{self.fixed:.2f} ({self.fixed_k})"),
+            *(f"{self.best:.2f} ({self.setting[0]}, {self.setting[1]:g})", f"{self.auto:.2f}"),
+            *(f"{self.auto / self.best:.3f}", f"{self.auto / self.fixed:.3f}"),
+            f"{self.auto / self.bound:.2f}" if self.bound else "",
+        )
+        return f"| {' | '.join(columns)} |"
+
+
+def cells_of(recording: Recording, machines: Iterable[Hardware]) -> Iterator[Cell]:
+    """Every cell of the pair's answers."""
+    machines = [found for found in machines if found.name != WITHOUT_A_DRAFT_MODEL]
+    for category, answers in recording.by_category().items():
+        tallies = simulation.statics(answers)
+        for found in machines:
+            auto = simulation.adaptive(answers, found.costs, recording.greedy).tokens_per_s(found.costs)
+            yield _cell(found.name, category, tallies, found.costs, auto, simulation.clairvoyant(answers, found.costs))
+
+
+def ngram_cells_of(recording: Recording, machines: Iterable[Hardware]) -> Iterator[Cell]:
+    """Every cell of the texts, with the drafter `ngram`."""
+    for category, texts in recording.texts_by_category().items():
+        tallies = simulation.known_statics(NgramDrafter, texts)
+        for found in machines:
+            costs = replace(found.costs, draft=LOOK)
+            auto = simulation.known(NgramDrafter, texts, costs).tokens_per_s(costs)
+            yield _cell(found.name, category, tallies, costs, auto, None)
+
+
+def _cell(
+    name: str,
+    category: str,
+    tallies: dict[simulation.Static, simulation.Tally],
+    costs: Costs,
+    auto: float,
+    bound: float | None,
+) -> Cell:
+    base = tallies[0, 0.0].tokens_per_s(costs)
+    (k, _), fixed = simulation.best(tallies, costs, fixed=True)
+    setting, static = simulation.best(tallies, costs)
+    return Cell(name, category, fixed / base, k, static / base, setting, auto / base, bound and bound / base)
+
+
+def show(title: str, cells: list[Cell], brief: bool) -> None:
+    """A table of cells, and what all of them come to."""
+    print(f"**{title}**, speedup against the target alone\n")
+    if not brief:
         print(
             "| machine | category | best fixed k | best static (k, min-p) | auto | auto / static | auto / fixed |",
             end="",
         )
         print(" share of the clairvoyant's |\n|---|---|---|---|---|---|---|---|")
-        for category, answers in recording.by_category().items():
-            tallies = simulation.statics(answers)
-            for found in machines:
-                base = tallies[0, 0.0].tokens_per_s(found.costs)
-                (k, _), fixed = simulation.best(tallies, found.costs, fixed=True)
-                setting, static = simulation.best(tallies, found.costs)
-                auto = simulation.adaptive(answers, found.costs, recording.greedy).tokens_per_s(found.costs)
-                bound = simulation.clairvoyant(answers, found.costs)
-                all_static.append(auto / static)
-                all_fixed.append(auto / fixed)
-                if auto < 0.99 * max(static, base):
-                    missed.append(f"{found.name} {category} {name}: {auto / static:.3f}")
-                columns = (
-                    *(found.name, category, f"{fixed / base:.2f} ({k})"),
-                    f"{static / base:.2f} ({setting[0]}, {setting[1]:g})",
-                    *(f"{auto / base:.2f}", f"{auto / static:.3f}", f"{auto / fixed:.3f}", f"{auto / bound:.2f}"),
-                )
-                print(f"| {' | '.join(columns)} |")
+        print("\n".join(cell.row() for cell in cells), end="\n\n")
+    static, alone = [cell.auto / cell.best for cell in cells], [cell.auto for cell in cells]
+    missed = [
+        f"{cell.machine} {cell.category} {cell.auto / cell.best:.3f}" for cell in cells if cell.auto < BAR * cell.best
+    ]
+    print(f"{len(cells)} cells. Against the target alone: worst {min(alone):.3f},", end=" ")
+    print(f"{sum(ratio < BAR for ratio in alone)} under {BAR}, geometric mean {geometric_mean(alone):.3f}.", end=" ")
+    print(f"Against the best static setting: worst {min(static):.3f}, {len(missed)} under {BAR},", end=" ")
+    print(f"geometric mean {geometric_mean(static):.3f}; against the best fixed length", end=" ")
+    print(f"{geometric_mean(cell.auto / cell.fixed for cell in cells):.3f}.", end=" ")
+    print("" if brief else f"Under {BAR}: {'; '.join(missed) or 'none'}.", end="\n\n")
+
+
+def tables(folders: Iterable[Path], brief: bool) -> None:
+    """A table for each recording of each folder: of the draft model, and of `ngram` where the texts are there."""
+    machines = [hardware.load(name) for name in hardware.names()]
+    for folder in folders:
+        for path in sorted(folder.glob("*.json.gz")):
+            recording = recordings.read(path)
+            title = (
+                f"{folder.parent.name if folder == RECORDINGS else folder.name}, {path.name.removesuffix('.json.gz')}"
+            )
+            if recording.answers:
+                show(f"{title}, model", list(cells_of(recording, machines)), brief)
+            if recording.texts:
+                show(f"{title}, ngram", list(ngram_cells_of(recording, machines)), brief)
+
+
+def rules(folders: Iterable[Path]) -> None:
+    """What `-k auto` is worth with `coupled` and with `rejection`, through all answers of a recording."""
+    for folder in folders:
+        paths = [folder / f"{rule}.json.gz" for rule in ("rejection", "coupled")]
+        if not all(path.exists() for path in paths):
+            continue
+        found = [recordings.read(path) for path in paths]
+        share = [sum(sum(a.stands) for a in each.answers) / sum(len(a.stands) for a in each.answers) for each in found]
+        print(f"{folder}: tokens that stand: rejection {share[0]:.3f}, coupled {share[1]:.3f}\n")
+        print("| machine | rejection | coupled | coupled / rejection |\n|---|---|---|---|")
+        for name in hardware.names():
+            if name == WITHOUT_A_DRAFT_MODEL:
+                continue
+            costs = hardware.load(name).costs
+            speeds = [simulation.adaptive(each.answers, costs, False).tokens_per_s(costs) for each in found]
+            base = [simulation.alone(each.answers).tokens_per_s(costs) for each in found]
+            ratios = [speed / own for speed, own in zip(speeds, base, strict=True)]
+            print(f"| {name} | {ratios[0]:.2f} | {ratios[1]:.2f} | {ratios[1] / ratios[0]:.3f} |")
         print()
-    print(f"{len(all_static)} cells; geometric means: auto / best static {geometric_mean(all_static):.3f},", end=" ")
-    print(f"auto / best fixed {geometric_mean(all_fixed):.3f}. Under 0.99: {'; '.join(missed) or 'none'}.")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="*", type=Path, help="with recordings; by default all that come with specdec")
+    parser.add_argument("--brief", action="store_true", help="no tables, only what they come to")
+    parser.add_argument("--rules", action="store_true", help="coupled against rejection")
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--measure", action="store_true")
     options = parser.parse_args()
-    (record_all if options.record else measure if options.measure else tables)()
+    folders = options.folders or [RECORDINGS, *sorted(REAL.iterdir())]
+    if options.record:
+        record_all()
+    elif options.measure:
+        measure()
+    elif options.rules:
+        rules(folders)
+    else:
+        tables(folders, options.brief)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def compare(
     prompts: Annotated[
         str | None,
         typer.Option(
-            help="A suite (chat, code, creative, python, reasoning, structured, summarisation, translation) or a file of prompts (text, JSONL, YAML).",
+            help="A suite (chat, code, creative, edit, python, reasoning, structured, summarisation, translation) or a file of prompts (text, JSONL, YAML).",
             autocompletion=completion.prompts,
         ),
     ] = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,9 +12,9 @@ from specdec_cli.cli.settings import Settings
 from specdec_cli.cli.terms import sampling_of
 from specdec_cli.decoding import rules
 from specdec_cli.decoding.accept import residual
-from specdec_cli.decoding.sampling import confidence
+from specdec_cli.decoding.sampling import Row, confidence
 from specdec_cli.decoding.simulation import AHEAD, Answer
-from specdec_cli.decoding.types import NO_DRAFT, Verdict
+from specdec_cli.decoding.types import NO_DRAFT, Categorical, Verdict
 from specdec_cli.llama.target import LlamaTarget
 
 
@@ -27,22 +28,40 @@ def record(
     sampling accepts: x = y with probability min(1, q(y) / p(y)), else x comes from max(0, q - p). With `coupled` both
     are drawn with the same noise.
     """
-    return _Recorder(session, settings, seed).record(list(prompt), category)
+    answers, tokens = record_rules(session, prompt, settings, seed, category, (settings.accept,))
+    return answers[settings.accept], tokens
+
+
+def record_rules(
+    session: Session, prompt: Sequence[int], settings: Settings, seed: int, category: str, accept: Sequence[str]
+) -> tuple[dict[str, Answer], list[int]]:
+    """The same for several acceptance rules on one answer, so that they can be compared place by place."""
+    return _Recorder(session, settings, seed, accept).record(list(prompt), category)
+
+
+@dataclass(slots=True)
+class _Guesses:
+    """What the draft proposed under one rule, place by place, as in `Answer`."""
+
+    sure: list[float] = field(default_factory=list)
+    stands: list[bool] = field(default_factory=list)
+    astray: list[tuple[float, ...]] = field(default_factory=list)
 
 
 class _Recorder:
-    def __init__(self, session: Session, settings: Settings, seed: int) -> None:
+    def __init__(self, session: Session, settings: Settings, seed: int, accept: Sequence[str]) -> None:
         target, self._draft = session.contexts
         self._target = LlamaTarget(target)
         self._is_end = session.target.is_end
         self._n_shared = session.pair.n_shared
         self._max_tokens = settings.max_tokens
-        self._sampler = rules.sampler_of(settings.accept, sampling_of(settings), seed)
-        self._draws = settings.accept in ("rejection", "coupled") and not self._sampler.greedy
+        self._guesses = {rule: _Guesses() for rule in accept}
+        noisy = "coupled" if "coupled" in accept else settings.accept
+        self._sampler = rules.sampler_of(noisy, sampling_of(settings), seed)
         self._target_rng = np.random.default_rng(seed)
         self._draft_rng = np.random.default_rng((seed, 1))
 
-    def record(self, context: list[int], category: str) -> tuple[Answer, list[int]]:
+    def record(self, context: list[int], category: str) -> tuple[dict[str, Answer], list[int]]:
         prompt = len(context)
         sampler = self._sampler
         sampler.watch(context)
@@ -50,37 +69,48 @@ class _Recorder:
         self._draft.rewind(0)
         self._draft.decode(context)
         token = sampler.argmax(row) if sampler.greedy else sampler.draw(sampler.categorical(row), 0, self._target_rng)
-        sure: list[float] = []
-        stands: list[bool] = []
-        astray: list[tuple[float, ...]] = []
         room = min(self._target.n_ctx, self._draft.n_ctx) - AHEAD
         while len(context) - prompt < self._max_tokens and len(context) < room and not self._is_end(token):
             context.append(token)
             logits = self._target.verify(token, NO_DRAFT)
             self._target.commit(Verdict((), token, "plain"))
-            guess = self._draft.decode((token,))[0, : self._n_shared]
+            guess = self._draft.decode((token,))[0, : self._n_shared].copy()  # going astray overwrites it
             p = None if sampler.greedy else sampler.categorical(logits[0])
             token = sampler.argmax(logits[0]) if p is None else sampler.draw(p, 0, self._target_rng)
-            wrong: int | None
-            if p is not None and self._draws:
-                q = sampler.categorical(guess)
-                sure.append(float(q.probs.max()))
-                if sampler.coupled:
-                    wrong = sampler.draw(q, 0, self._draft_rng)
-                    stands.append(wrong == token)
-                else:
-                    stands.append(bool(self._draft_rng.random() * p.prob(token) < q.prob(token)))
-                    wrong = None if stands[-1] else residual(q, p).draw(self._draft_rng)
-            else:
-                sure.append(confidence(guess))
-                wrong = sampler.argmax(guess)
-                stands.append(wrong == token)
-            astray.append(() if stands[-1] or wrong is None else self._go_astray(wrong))
-        length = min(before_a_loop([*context[prompt:], token]), len(sure))
-        answer = Answer(category, prompt, tuple(sure[:length]), tuple(stands[:length]), tuple(astray[:length]))
-        return answer, context[prompt:]
+            for rule, guesses in self._guesses.items():
+                sure, wrong = self._guess(rule, guess, p, token)
+                guesses.sure.append(sure)
+                guesses.stands.append(wrong is None)
+                guesses.astray.append(() if wrong is None else self._go_astray(rule, wrong))
+        loop = before_a_loop([*context[prompt:], token])
+        answers = {}
+        for rule, guesses in self._guesses.items():
+            length = min(loop, len(guesses.sure))
+            answers[rule] = Answer(
+                category,
+                prompt,
+                tuple(guesses.sure[:length]),
+                tuple(guesses.stands[:length]),
+                tuple(guesses.astray[:length]),
+            )
+        return answers, context[prompt:]
 
-    def _go_astray(self, token: int) -> tuple[float, ...]:
+    def _guess(self, rule: str, row: Row, p: Categorical | None, token: int) -> tuple[float, int | None]:
+        """How sure the draft is in a place, and what it proposes there; None: the target's token."""
+        sampler, rng = self._sampler, self._draft_rng
+        if p is None or not _draws(rule):
+            guess = sampler.argmax(row)
+            return confidence(row), None if guess == token else guess
+        q = sampler.categorical(row)
+        sure = float(q.probs.max())
+        if rule == "coupled":
+            guess = sampler.draw(q, 0, rng)
+            return sure, None if guess == token else guess
+        if rng.random() * p.prob(token) < q.prob(token):
+            return sure, None
+        return sure, residual(q, p).draw(rng)
+
+    def _go_astray(self, rule: str, token: int) -> tuple[float, ...]:
         """The draft's confidences as it goes on from a wrong token."""
         draft, sampler = self._draft, self._sampler
         start = draft.length
@@ -89,15 +119,21 @@ class _Recorder:
         ahead = [token]
         while len(sure) < AHEAD - 1:
             row = draft.decode((ahead[-1],))[0, : self._n_shared]
-            if self._draws:
+            if _draws(rule) and not sampler.greedy:
                 q = sampler.categorical(row, ahead)
                 sure.append(float(q.probs.max()))
-                ahead.append(sampler.draw(q, len(ahead), self._draft_rng))
+                noisy = rule == "coupled"
+                ahead.append(sampler.draw(q, len(ahead), self._draft_rng) if noisy else q.draw(self._draft_rng))
             else:
                 sure.append(confidence(row))
                 ahead.append(sampler.argmax(row, ahead))
         draft.rewind(start)
         return tuple(sure)
+
+
+def _draws(rule: str) -> bool:
+    """Whether the draft's token is drawn from q; else it is the most likely one."""
+    return rule in ("rejection", "coupled")
 
 
 def before_a_loop(tokens: Sequence[int]) -> int:

@@ -365,17 +365,18 @@ class Session:
                 return None
             longest = terms.lookahead_size(settings) if name == "lookahead" else LONGEST
             costs = CostModel(measured, min(self._opened.max_rows - 1, longest))
-            policy = AutoLength if kind.needs_model else WholesaleLength if name == "lookahead" else KnownLength
             self._learned.append(costs)
-            calibration = self._calibration(settings, kind.needs_model)
-            self._adaptive[key] = policy(costs, calibration, settings.draft_min_p, settings.temp == 0)
+            greedy, min_p = settings.temp == 0, settings.draft_min_p
+            self._adaptive[key] = (
+                AutoLength(costs, self._calibration(settings), min_p, greedy)
+                if kind.needs_model
+                else (WholesaleLength if name == "lookahead" else KnownLength)(costs, min_p)
+            )
         return self._adaptive[key]
 
-    def _calibration(self, settings: Settings, of_model: bool) -> Calibration:
-        """What a drafter's confidence is worth, as far as it is known before the first answer."""
+    def _calibration(self, settings: Settings) -> Calibration:
+        """What the draft model's confidence is worth, as far as it is known before the first answer."""
         greedy = settings.temp == 0
-        if not of_model:  # such a drafter's confidence is its own record
-            return Calibration(offset=0.0, slope=1.0)
         known = self._tuned.calibrations.get(tuning.kind_of(greedy, settings.accept)) if self._tuned else None
         return copy.deepcopy(known) if known else Calibration.prior(greedy)
 

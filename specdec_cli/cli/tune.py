@@ -110,9 +110,9 @@ def _what_if(pair: Pair, settings: Settings, name: str) -> dict[str, Any]:
             f"nothing is recorded of this pair {'at temperature 0' if greedy else f'with --accept {settings.accept}'}",
             "Run specdec tune on it once, on any machine, with the same --temp and --accept.",
         )
-    result = _result(
-        pair, recordings.read(path), machine.costs, where=f"{name}, at the costs of the models named above"
-    )
+    recording = recordings.read(path)
+    recording.require(pair.target_path, pair.draft_path)
+    result = _result(pair, recording, machine.costs, where=f"{name}, at the costs of the models named above")
     return {
         **result,
         "hardware": {name: getattr(machine, name) for name in ("name", "description", "basis", "source")},

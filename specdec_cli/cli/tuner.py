@@ -23,7 +23,7 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.timing import pass_seconds
 from specdec_cli.models import profiles, suites
-from specdec_cli.models.recordings import Recording
+from specdec_cli.models.recordings import Recording, identity
 from specdec_cli.models.suites import Prompt
 from specdec_cli.models.tuning import Tuning
 
@@ -100,8 +100,8 @@ class Tuner:
             raise SpecdecError(
                 "too little could be recorded to predict anything", "Give more --seconds, or other --prompts."
             )
-        paths = {"target": session.pair.target_path, "draft": session.pair.draft_path}
-        return Recording(settings.temp == 0, tuple(answers), {role: path.name for role, path in paths.items() if path})
+        about = identity(session.pair.target_path, session.pair.draft_path)
+        return Recording(settings.temp == 0, tuple(answers), about)
 
     def tuning(self, calibrations: dict[str, Calibration]) -> Tuning:
         """Everything that is kept."""

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 
 from specdec_cli.decoding.calibration import Calibration
 from specdec_cli.decoding.costs import CostModel, Costs, Curve
+from specdec_cli.decoding.known import KnownLength
 from specdec_cli.decoding.length import LONGEST, AutoLength, FixedLength
-from specdec_cli.decoding.types import LengthPolicy, Step
+from specdec_cli.decoding.types import NO_DRAFT, Drafter, LengthPolicy, Step, Token
 
 AHEAD = LONGEST
 """How far ahead of each place a recording must know the draft."""
@@ -45,6 +46,15 @@ class Answer:
     confidence: tuple[float, ...]
     stands: tuple[bool, ...]
     astray: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The tokens of a prompt and of the target's answer, for drafters that need no model and can be run again."""
+
+    category: str
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -143,9 +153,64 @@ def _draft(policy: LengthPolicy, answer: Answer, at: int, budget: int) -> tuple[
     return drafted, accepted, passes
 
 
-def alone(answers: Iterable[Answer]) -> Tally:
+def replay_texts(
+    make: Callable[[], Drafter],
+    policy: LengthPolicy,
+    texts: Iterable[Text],
+    costs: Costs,
+    watch: Callable[[Step], None] | None = None,
+) -> Tally:
+    """Decode texts again with a drafter that needs no model: the real one, made anew for each, as for each answer.
+
+    A draft token stands if it is the text's. That is what `match` and `coupled` do, and as a deterministic draft
+    token stands with probability p, it is as often true with `rejection`.
+    """
+    tally = Tally()
+    for text in texts:
+        _replay_text(make(), policy, text, costs, watch, tally)
+    return tally
+
+
+def _replay_text(
+    drafter: Drafter,
+    policy: LengthPolicy,
+    text: Text,
+    costs: Costs,
+    watch: Callable[[Step], None] | None,
+    tally: Tally,
+) -> None:
+    tokens = text.tokens
+    context = [*text.prompt, tokens[0]]
+    policy.begin(len(text.prompt))
+    drafter.start(text.prompt)
+    at, index, now = 1, 0, 0.0
+    while at < len(tokens):
+        left = len(tokens) - at - 1  # besides the token that a step brings in any case
+        budget = min(policy.limit(max(_MOST, len(tokens)) - at - 1), left, AHEAD)
+        draft = drafter.propose(context, budget, policy) if budget > 0 else NO_DRAFT
+        truth = zip(draft.tokens, tokens[at:], strict=False)
+        accepted = next((i for i, (guess, token) in enumerate(truth) if guess != token), len(draft.tokens))
+        new = tuple(Token(token, "", "plain") for token in tokens[at : at + accepted + 1])
+        context += [token.id for token in new]
+        at, index = at + len(new), index + 1
+        draft_s = costs.draft(1) if budget > 0 else 0.0
+        verify_s = costs.verify(len(draft.tokens) + 1)
+        now += draft_s + verify_s + costs.other
+        step = Step(index, new, draft.tokens, accepted, (), draft.source, draft_s, verify_s, 0.0, now, policy.why)
+        drafter.observe(step)
+        policy.observe(step)
+        if watch:
+            watch(step)
+        tally.read[1] += budget > 0
+        tally.drafted += len(draft.tokens)
+        tally.accepted += accepted
+        tally.verified[len(draft.tokens) + 1] += 1
+    tally.tokens += len(tokens) - 1
+
+
+def alone(answers: Iterable[Answer] | Iterable[Text]) -> Tally:
     """The target without a draft."""
-    tokens = sum(len(answer.stands) for answer in answers)
+    tokens = sum(len(found.stands) if isinstance(found, Answer) else len(found.tokens) - 1 for found in answers)
     return Tally(tokens=tokens, verified=Counter({1: tokens}))
 
 
@@ -158,13 +223,27 @@ def adaptive(
     )
 
 
+def known(
+    make: Callable[[], Drafter], texts: Iterable[Text], costs: Costs, watch: Callable[[Step], None] | None = None
+) -> Tally:
+    """The same for a drafter without a model."""
+    return replay_texts(make, KnownLength(CostModel(replace(costs, other=0.0), LONGEST)), texts, costs, watch)
+
+
 def statics(answers: Sequence[Answer], thresholds: Sequence[float] = STATIC_MIN_P) -> dict[Static, Tally]:
     """Every static setting, the target alone included; what they do does not depend on costs."""
-    found: dict[Static, Tally] = {(0, 0.0): alone(answers)}
-    for k in range(1, LONGEST + 1):
-        for min_p in thresholds:
-            found[k, min_p] = replay(FixedLength(k, min_p), answers, _FREE)
-    return found
+    settings = {(k, min_p): FixedLength(k, min_p) for k in range(1, LONGEST + 1) for min_p in thresholds}
+    return {(0, 0.0): alone(answers)} | {key: replay(policy, answers, _FREE) for key, policy in settings.items()}
+
+
+def known_statics(
+    make: Callable[[], Drafter], texts: Sequence[Text], thresholds: Sequence[float] = STATIC_MIN_P
+) -> dict[Static, Tally]:
+    """The same for a drafter without a model."""
+    settings = {(k, min_p): FixedLength(k, min_p) for k in range(1, LONGEST + 1) for min_p in thresholds}
+    return {(0, 0.0): alone(texts)} | {
+        key: replay_texts(make, policy, texts, _FREE) for key, policy in settings.items()
+    }
 
 
 def best(tallies: Mapping[Static, Tally], costs: Costs, fixed: bool = False) -> tuple[Static, float]:

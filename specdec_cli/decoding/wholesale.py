@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from specdec_cli.decoding.calibration import Calibration
 from specdec_cli.decoding.costs import CostModel
 from specdec_cli.decoding.known import KnownLength
 
-_START = 3.0
-"""What drafts may lose before drafting stops for a while, at first, in steps of the target alone."""
+_LOSS, _REST = 3.0, 32
+"""What drafts may lose before drafting stops for a while, and that while at first, in steps of the target alone."""
 
 
 class WholesaleLength(KnownLength):
@@ -17,9 +16,10 @@ class WholesaleLength(KnownLength):
     could lose more is not tried.
     """
 
-    def __init__(self, costs: CostModel, calibration: Calibration, min_p: float = 0.0, greedy: bool = True) -> None:
-        super().__init__(costs, calibration, min_p, greedy)
-        self._leash = _START * self._alone
+    def __init__(self, costs: CostModel, min_p: float = 0.0) -> None:
+        super().__init__(costs, min_p)
+        self._leash = _LOSS * self._alone
+        self._refill, self._first_rest, self._next_rest = _LOSS, _REST, _REST
 
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
         """A rest goes on: what does not pay for one text seldom does for another."""

@@ -58,6 +58,13 @@ class SuffixAutomaton:
         after = self._end[state] + 1
         return self.tokens[after] if 0 < after < len(self.tokens) else _NONE
 
+    def agreement(self, state: int) -> int:
+        """Whether its occurrences agree on what follows a state: 0, no; 1, there is only one; 2, yes."""
+        entry = self._first[state]
+        if entry != _NONE and self._other[entry] != _NONE:
+            return 0
+        return 2 if self._weight[state] > 1 else 1
+
     def step(self, state: int, token: int) -> int:
         """The state after one more token; -1 if that has never been seen."""
         entry = self._find(state, token)

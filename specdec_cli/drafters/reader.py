@@ -55,21 +55,16 @@ class Reader:
         self._expected, self._since = expected, len(context)
         return tokens, sure
 
-    def learn(self, context: Sequence[int]) -> dict[int, tuple[float, float]]:
-        """See what became of the last sequel: by place, how sure it was and whether it was right, up to the first
-        that was not.
-        """
-        found = {}
+    def learn(self, context: Sequence[int]) -> None:
+        """See what became of the last sequel, up to the first token that was not right."""
         for place, (token, kind) in enumerate(self._expected, self._since):
             if place >= len(context):
                 break
-            outcome = float(context[place] == token)
-            found[place] = (self._record.rate(kind), outcome)
-            self._record.learn(kind, outcome)
-            if not outcome:
+            right = context[place] == token
+            self._record.learn(kind, float(right))
+            if not right:
                 break
         self._expected = []
-        return found
 
 
 def _kind(matched: int, votes: int, voters: int) -> int:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_PRIOR_WEIGHT = 4.0
 _MEMORY = 64.0
 """Outcomes after which the older ones begin to be forgotten."""
 
 
 class Record:
-    """prior: how often each kind comes true, before anything is known."""
+    """prior: how often each kind comes true, before anything is known. weight: how many outcomes that counts for."""
 
-    def __init__(self, prior: Sequence[float]) -> None:
-        self._tries = [_PRIOR_WEIGHT] * len(prior)
-        self._hits = [_PRIOR_WEIGHT * rate for rate in prior]
+    def __init__(self, prior: Sequence[float], weight: float = 4.0) -> None:
+        self._tries = [weight] * len(prior)
+        self._hits = [weight * rate for rate in prior]
 
     def rate(self, kind: int) -> float:
         return self._hits[kind] / self._tries[kind]

@@ -1,37 +1,69 @@
-"""Recordings of what a draft model would have proposed, as compressed JSON files."""
+"""Recordings of what a draft model would have proposed, and of the texts themselves, as compressed JSON files."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.decoding.simulation import Answer
+from specdec_cli.decoding.simulation import Answer, Text
 
 FORMAT = 1
 _MOST_BYTES = 1 << 28
 _MEND = "Record it again."
+_Entry = TypeVar("_Entry", Answer, Text)
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Answers of one pair under one kind of sampling. about: file names, sampling, suite."""
+    """Answers of one pair under one kind of sampling. about: file names and sizes, sampling, suite.
+
+    answers: what the draft model had to say of them. texts: their tokens, for drafters without a model. Either may be
+    missing.
+    """
 
     greedy: bool
     answers: tuple[Answer, ...]
     about: Mapping[str, Any]
+    texts: tuple[Text, ...] = ()
 
     def by_category(self) -> dict[str, list[Answer]]:
         """The answers by category, in order of appearance."""
-        found: dict[str, list[Answer]] = {}
-        for answer in self.answers:
-            found.setdefault(answer.category, []).append(answer)
-        return found
+        return _by_category(self.answers)
+
+    def texts_by_category(self) -> dict[str, list[Text]]:
+        """The texts by category, in order of appearance."""
+        return _by_category(self.texts)
+
+    def require(self, target: Path, draft: Path) -> None:
+        """Raise SpecdecError if this was recorded with other models, as far as names and sizes tell."""
+        for role, path in (("target", target), ("draft", draft)):
+            name, size = self.about.get(role, path.name), path.stat().st_size
+            recorded = self.about.get(f"{role}_bytes", size)
+            if (name, recorded) != (path.name, size):
+                raise SpecdecError(
+                    f"the recording is of another {role}: {name} of {recorded:,} bytes, not {path.name} of {size:,}",
+                    "Run specdec tune on this pair to record it.",
+                )
+
+
+def identity(target: Path, draft: Path | None) -> dict[str, Any]:
+    """What a recording says of the models that it was made with."""
+    paths = {"target": target, "draft": draft}
+    names = {role: path.name for role, path in paths.items() if path}
+    return names | {f"{role}_bytes": path.stat().st_size for role, path in paths.items() if path}
+
+
+def _by_category(entries: Iterable[_Entry]) -> dict[str, list[_Entry]]:
+    found: dict[str, list[_Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry.category, []).append(entry)
+    return found
 
 
 def write(path: Path, recording: Recording) -> None:
@@ -42,6 +74,8 @@ def write(path: Path, recording: Recording) -> None:
         **recording.about,
         "answers": [_answer_json(answer) for answer in recording.answers],
     }
+    if recording.texts:
+        data["texts"] = [asdict(text) for text in recording.texts]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(gzip.compress(json.dumps(data, separators=(",", ":")).encode(), mtime=0))
@@ -60,10 +94,11 @@ def read(path: Path) -> Recording:
         if data["format"] != FORMAT:
             raise ValueError(f"its format is {data['format']}")
         answers = tuple(_answer(found) for found in data["answers"])
-        if not answers or not all(answer.stands for answer in answers):
+        texts = tuple(_text(found) for found in data.get("texts", ()))
+        if not (answers or texts) or not all(answer.stands for answer in answers):
             raise ValueError("it holds an answer without a place, or none at all")
-        about = {key: value for key, value in data.items() if key not in ("format", "greedy", "answers")}
-        return Recording(bool(data["greedy"]), answers, about)
+        about = {key: value for key, value in data.items() if key not in ("format", "greedy", "answers", "texts")}
+        return Recording(bool(data["greedy"]), answers, about, texts)
     except OSError as error:
         raise SpecdecError(f"cannot read {path}: {error.strerror or error}", _MEND) from None
     except (
@@ -97,6 +132,13 @@ def _answer(data: dict[str, Any]) -> Answer:
     if len(confidence) != len(stands):
         raise ValueError("it says more of some places than of others")
     return Answer(str(data["category"]), int(data["prompt_tokens"]), confidence, stands, astray)
+
+
+def _text(data: dict[str, Any]) -> Text:
+    prompt, tokens = (tuple(int(token) for token in data[name]) for name in ("prompt", "tokens"))
+    if not prompt or not tokens or min(prompt + tokens) < 0:
+        raise ValueError("a text is empty, or holds what is no token")
+    return Text(str(data["category"]), prompt, tokens)
 
 
 def _packed(probabilities: Sequence[float]) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Any
 from specdec_cli.decoding.calibration import Calibration
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models import files
+from specdec_cli.models import files, recordings
 from specdec_cli.models.profiles import bundled_dir, config_dir
 
 FORMAT = 1
@@ -61,11 +61,21 @@ def path_of(target: Path, draft: Path) -> Path:
 
 
 def recording_of(target: Path, draft: Path, kind: str) -> Path | None:
-    """The recording of a pair: its own, or for the bundled pair the one that comes with it; None if there is none."""
+    """The recording of a pair: its own, or one that comes with specdec; None if there is none.
+
+    Whether it is of these very models, `Recording.require` says.
+    """
     own = path_of(target, draft).with_suffix(f".{kind}.json.gz")
-    bundled = target.parent / "recordings" / f"{kind}.json.gz"
-    is_bundled = target.parent == draft.parent and bundled_dir() in target.parents
-    return own if own.exists() else bundled if is_bundled and bundled.exists() else None
+    if own.exists():
+        return own
+    if target.parent == draft.parent and bundled_dir() in target.parents:
+        bundled = target.parent / "recordings" / f"{kind}.json.gz"
+        return bundled if bundled.exists() else None
+    for path in sorted((bundled_dir() / "recordings").glob(f"*/{kind}.json.gz")):
+        about = recordings.read(path).about
+        if (about.get("target"), about.get("draft")) == (target.name, draft.name):
+            return path
+    return None
 
 
 def save(target: Path, draft: Path, tuning: Tuning) -> Path:

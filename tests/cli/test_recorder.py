@@ -12,7 +12,7 @@ from scipy.stats import chi2
 
 from specdec_cli.cli import recorder
 from specdec_cli.cli.pair import check_pair
-from specdec_cli.cli.recorder import before_a_loop, record
+from specdec_cli.cli.recorder import before_a_loop, record, record_rules
 from specdec_cli.cli.session import Session
 from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding.costs import Costs, Curve
@@ -91,6 +91,16 @@ def test_what_lies_ahead_of_a_wrong_token(opened):
     assert 0.2 < np.mean(answer.stands) < 0.9
     for stood, astray in zip(answer.stands, answer.astray, strict=True):
         assert len(astray) == (0 if stood else AHEAD - 1) and all(0 < sure <= 1 for sure in astray)
+
+
+def test_rules_are_compared_on_one_text(opened):
+    session = opened(temp=0.8)
+    prompt = session.target.tokenize(PROMPTS[0])
+    both, tokens = record_rules(session, prompt, session.settings, 3, "code", ("rejection", "coupled"))
+    again, same = record(session, prompt, replace(session.settings, accept="coupled"), 3, "code")
+    assert tokens == same and both["coupled"].stands == again.stands
+    assert both["rejection"].confidence == both["coupled"].confidence != ()
+    assert both["rejection"].stands != both["coupled"].stands
 
 
 def test_a_seed_repeats_a_recording(opened, monkeypatch):

@@ -428,6 +428,14 @@ def test_what_if(name):
     assert not tuning.path_of(TARGET, DRAFT).exists()
 
 
+def test_a_recording_of_other_models_is_refused():
+    path = tuning.path_of(TARGET, DRAFT).with_suffix(".greedy.json.gz")
+    about = recordings.identity(TARGET, DRAFT) | {"draft_bytes": 5}
+    recordings.write(path, replace(recording(), about=about))
+    refused = tune("--what-if", "h200")
+    assert_refused(refused, 1, "another draft", "5 bytes", "Run specdec tune")
+
+
 def test_what_if_is_told_by_the_machines_costs():
     keep_recording()
     folder = profiles.config_dir() / "hardware"

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from fakes import FakeTarget, Table, run, tokens_of
 
-from specdec_cli.decoding.calibration import Calibration
 from specdec_cli.decoding.chained import ChainedLength
 from specdec_cli.decoding.costs import CostModel, Costs, Curve
 from specdec_cli.decoding.types import Draft, Step
@@ -27,7 +26,7 @@ class Clocked(WholesaleLength):
     """Told what steps cost on a machine, not what they take here."""
 
     def __init__(self, costs: Costs, curve: Costs | None = None) -> None:
-        super().__init__(CostModel(costs, LARGEST), Calibration(offset=0.0, slope=1.0))
+        super().__init__(CostModel(costs, LARGEST))
         self.curve, self.seconds, self.emitted, self.drafts = curve or costs, 0.0, 0, []
 
     def observe(self, step: Step) -> None:

@@ -79,3 +79,14 @@ def test_memory_and_time_a_token():
         assert perf_counter() - before < 3, "some 0.2 s"
         held = sum(sys.getsizeof(part) for part in vars(found).values() if hasattr(part, "itemsize"))
         assert held < 200 * len(text)
+
+
+def test_whether_occurrences_agree_on_what_follows():
+    def agreement(text):
+        found = automaton(text)
+        return found.agreement(found.match)
+
+    assert agreement([1, 2, 8, 1, 2]) == 1, "seen once"
+    assert agreement([1, 2, 8, 5, 1, 2, 8, 6, 1, 2]) == 2, "twice, with the same after it"
+    assert agreement([1, 2, 8, 5, 1, 2, 9, 6, 1, 2]) == 0
+    assert agreement([1, 2, 8, 5, 1, 2, 8, 6, 1, 2, 9, 7, 1, 2]) == 0

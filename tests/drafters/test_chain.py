@@ -8,7 +8,6 @@ from exactness import PROMPT, V, exact, p_value
 from fakes import Counting, FakeDraftModel, FakeTarget, ScriptedPolicy, Table, run, tokens_of
 from timed import FLAT, auto
 
-from specdec_cli.decoding.calibration import Calibration
 from specdec_cli.decoding.chained import ChainedLength
 from specdec_cli.decoding.costs import CostModel
 from specdec_cli.decoding.known import KnownLength
@@ -125,7 +124,7 @@ class Noted(KnownLength):
     """Has the limits that it is told, and notes whose time it was that went by."""
 
     def __init__(self, limit, idle=False):
-        super().__init__(CostModel(FLAT, LONGEST), Calibration(offset=0.0, slope=1.0))
+        super().__init__(CostModel(FLAT, LONGEST))
         self.limits, self._idle, self.alone, self.steps = limit, idle, [], 0
 
     idle = property(lambda self: self._idle)
@@ -161,18 +160,17 @@ def test_where_nobody_has_anything_to_decide_nobody_is_asked():
     )
 
 
-def test_a_rest_teaches_nothing_of_the_draft_before_it(monkeypatch):
-    policy = KnownLength(CostModel(FLAT, LONGEST), Calibration(offset=0.0, slope=1.0))
+def test_a_rest_says_nothing_of_the_draft_before_it():
+    policy = KnownLength(CostModel(FLAT, LONGEST))
     chained = ChainedLength({"a": policy})
     chained.limit(9)
     chained.ask(0)
     assert policy.choose([0.9] * 4) == 4
-    policy._resting, heard = 5, []
-    monkeypatch.setattr(Calibration, "learn", lambda self, at, outcome: heard.append(outcome))
+    policy._resting = 5
     for _ in range(3):
         assert chained.limit(9) == 0
         chained.observe(Step(1, (Token(1, "a", "plain"),), (), 0, (), "", 0.0, 0.01, 0.0, 0.01))
-    assert heard == [] and policy.why == ""
+    assert policy.why == ""
 
 
 def test_with_a_fixed_length_both_have_it():

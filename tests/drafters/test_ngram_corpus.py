@@ -84,17 +84,6 @@ def test_the_text_is_not_believed_less_for_the_corpus_faults():
     assert sure_of(Corpus.of([[1000 + i, 2000 + i] for i in range(12)])) == sure_of(None)
 
 
-def test_what_the_corpus_would_have_been_worth_teaches_the_policy_once():
-    drafter, policy = NgramDrafter(Corpus.of([[1, 2, 3, 4, 5]])), ScriptedPolicy([])
-    policy.go_on = lambda drafted, confidence: False
-    drafter.start([])
-    drafter.propose([1, 2], 4, policy)
-    drafter.propose([1, 2, 3, 9], 4, policy)
-    assert [outcome for _, outcome in policy.missed] == [1.0, 0.0]
-    drafter.propose([1, 2, 3, 9], 4, policy)
-    assert len(policy.missed) == 2
-
-
 def test_a_long_match_of_the_text_spares_the_corpus():
     class Unasked(Corpus):
         def longest(self, context):

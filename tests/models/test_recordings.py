@@ -8,10 +8,11 @@ import pytest
 from conftest import DEMO
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.decoding.simulation import AHEAD, Answer
-from specdec_cli.models import recordings
+from specdec_cli.decoding.simulation import AHEAD, Answer, Text
+from specdec_cli.models import recordings, suites
 from specdec_cli.models.recordings import Recording
 
+BUNDLED = DEMO.parent
 GOOD = {
     "format": 1,
     "greedy": True,
@@ -60,6 +61,51 @@ def test_the_same_recording_makes_the_same_file(tmp_path):
         recordings.write(tmp_path / name, Recording(True, (answer(random.Random(2)),), {}))
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert (tmp_path / "a").read_bytes()[4:8] == bytes(4)  # gzip's place for the time
+
+
+def test_texts_come_back(tmp_path):
+    texts = (Text("edit", (1, 2, 151_000), (5, 6)), Text("chat", (7,), (8,)), Text("edit", (9,), (10, 11)))
+    path = tmp_path / "texts.json.gz"
+    recordings.write(path, Recording(True, (), {"target": "a.gguf"}, texts))
+    found = recordings.read(path)
+    assert (found.texts, found.answers) == (texts, ())
+    assert found.texts_by_category() == {"edit": [texts[0], texts[2]], "chat": [texts[1]]}
+
+
+@pytest.mark.parametrize("text", [{"tokens": []}, {"prompt": []}, {"tokens": [-1]}, {"prompt": None}])
+def test_a_text_that_is_none(tmp_path, text):
+    path = tmp_path / "texts.json.gz"
+    whole = {"category": "edit", "prompt": [1], "tokens": [2], **text}
+    packed({"format": 1, "greedy": True, "answers": [], "texts": [whole]}, path)
+    with pytest.raises(SpecdecError, match="not a recording"):
+        recordings.read(path)
+
+
+def test_a_recording_of_other_models_is_refused(tmp_path):
+    target, draft = tmp_path / "target.gguf", tmp_path / "draft.gguf"
+    target.write_bytes(b"12345")
+    draft.write_bytes(b"123")
+    about = recordings.identity(target, draft)
+    assert about == {"target": "target.gguf", "draft": "draft.gguf", "target_bytes": 5, "draft_bytes": 3}
+    Recording(True, (), about).require(target, draft)
+    Recording(True, (), {}).require(target, draft)  # an older one, which does not say
+    draft.write_bytes(b"1234")
+    with pytest.raises(SpecdecError, match=r"another draft: draft\.gguf of 3 bytes, not draft\.gguf of 4") as refused:
+        Recording(True, (), about).require(target, draft)
+    assert "tune" in refused.value.hint
+    with pytest.raises(SpecdecError, match="another target"):
+        Recording(True, (), {"target": "other.gguf"}).require(target, draft)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((BUNDLED / "recordings").glob("*/*.json.gz")), ids=lambda path: path.parent.name
+)
+def test_the_recordings_of_real_models(path):
+    recording = recordings.read(path)
+    assert recording.greedy is (path.name == "greedy.json.gz")
+    categories = {found.category for found in (*recording.answers, *recording.texts)}
+    assert categories == set(suites.builtin()), "some of every suite"
+    assert path.stat().st_size < 30_000
 
 
 def test_by_category_keeps_the_order():

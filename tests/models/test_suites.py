@@ -41,7 +41,7 @@ def bundled():
 
 
 def test_the_built_in_suites(bundled):
-    expected = {"chat", "code", "creative", "python", "reasoning", "structured", "summarisation", "translation"}
+    expected = {"chat", "code", "creative", "edit", "python", "reasoning", "structured", "summarisation", "translation"}
     assert set(bundled) == expected
     assert all(len(prompts) >= 8 for prompts in bundled.values())
     assert all(suites.builtin().values())

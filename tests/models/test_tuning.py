@@ -9,7 +9,7 @@ from driver import DRAFT, TARGET
 from specdec_cli.decoding.calibration import BINS, Calibration
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models import profiles, tuning
+from specdec_cli.models import profiles, recordings, tuning
 from specdec_cli.models.tuning import Tuning
 
 
@@ -82,6 +82,19 @@ def test_long_file_names(tmp_path):
     tuning.save(*pair, FOUND)
     assert tuning.load(*pair) is not None
     assert tuning.path_of(pair[0], pair[0]) != tuning.path_of(*pair)
+
+
+def test_the_recordings_of_real_pairs_are_found_by_the_names_of_their_models(tmp_path):
+    names = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
+    paths = [tmp_path / name for name in names]
+    for path in paths:
+        path.write_bytes(b"GGUF")
+    found = tuning.recording_of(*paths, "coupled")
+    assert found is not None and found.parent.name == "qwen2.5-coder"
+    assert tuning.recording_of(*paths[::-1], "coupled") is None
+    assert tuning.recording_of(*paths, "match") is None
+    with pytest.raises(SpecdecError, match="another target"):  # the names are theirs, the files are not
+        recordings.read(found).require(*paths)
 
 
 @pytest.mark.parametrize("greedy", [True, False])
