@@ -22,7 +22,6 @@ import numpy as np
 from common import geometric_mean, open_demo
 
 from specdec_cli.cli.recorder import before_a_loop
-from specdec_cli.cli.session import Session
 from specdec_cli.cli.settings import AUTO, Settings
 from specdec_cli.cli.terms import sampling_of
 from specdec_cli.decoding.accept import rejection, residual
@@ -101,7 +100,7 @@ class Elsewhere:
     def go_to(self, costs: Costs) -> None:
         """Be on a machine where nothing has been learned yet."""
         self.clock.costs = costs
-        _forget(self.session, costs)
+        self.session.assume(replace(costs, other=0.0))
 
     def answers(self, way: Settings, prompts: Iterable[tuple[str, list[int]]]) -> dict[str, list[Report]]:
         """Reports by category; several of each prompt where they are sampled."""
@@ -111,11 +110,6 @@ class Elsewhere:
                 events = self.session.events(prompt, 1000 * seed + number, settings=way)
                 found.setdefault(category, []).append(Report.of(events))
         return found
-
-
-def _forget(session: Session, costs: Costs) -> None:
-    session._costs, session._verify, session._tuned = replace(costs, other=0.0), costs.verify, None
-    session._adaptive.clear()
 
 
 def prompts_of(elsewhere: Elsewhere, seed: int = 1) -> list[tuple[str, list[int]]]:

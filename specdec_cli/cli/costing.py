@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 
 from specdec_cli.decoding.bitwise import Agreement
-from specdec_cli.decoding.costs import Curve
+from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.llama import agreement, library
 from specdec_cli.llama.context import LlamaContext
@@ -78,6 +78,11 @@ class PassCosts:
         self._kept = KeptCosts()
         self._place = replace(self._place, threads=self._context.threads)
 
+    def assume(self, costs: Costs) -> None:
+        """Take these for what passes cost, as on another machine; nothing of it is kept."""
+        self._kept = replace(self._kept, verify=costs.verify.points, draft=costs.draft.points)
+        self._news = False
+
     def verify(self, text: Sequence[int], budget_s: float = _VERIFY_S) -> Curve:
         """Seconds of the target's passes over n tokens, every row read."""
         if not self._kept.verify:
@@ -108,10 +113,11 @@ class PassCosts:
             return f"{found}; so with --bitwise drafts are read token by token, and gain nothing"
         if found.reference == 1:
             return ""
-        times = f", which takes {self._kept.verify[2] / self._kept.verify[1]:.2f} times as long"
+        verify = self._kept.verify
+        times = f", which takes {verify[2] / verify[1]:.2f} times as long" if {1, 2} <= set(verify) else ""
         return (
             "with --bitwise single tokens are read in passes of two, for alone they round unlike all others here"
-            f"{times if {1, 2} <= set(self._kept.verify) else ''}; -t 1 may do without"
+            f"{times}; -t 1 may do without"
         )
 
     def learn(self, verify: dict[int, float]) -> None:

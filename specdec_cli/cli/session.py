@@ -69,7 +69,8 @@ class Session:
         self._draft: Model | None = None
         self._small: Model | None = None
         self._small_context: LlamaContext | None = None
-        self._pass_costs: dict[LlamaContext, PassCosts] = {}
+        self._pass_costs: dict[str, PassCosts] = {}
+        """By what a model is for: target or draft."""
         self._learned: list[CostModel] = []
         """What the answers so far have shown of costs."""
         self._adaptive: dict[object, AutoLength | KnownLength] = {}
@@ -131,7 +132,7 @@ class Session:
         free = None if gpu and settings.gpu_layers != 0 else library.available_memory()
         memory.require(self.pair.target, n_ctx, free)
         self._target_context = LlamaContext(self.target, n_ctx, rows, self._threads, interrupt, min(branches, rows))
-        self._watch(self._target_context, self.pair.target_path, settings.gpu_layers)
+        self._watch("target", self._target_context, self.pair.target_path, settings.gpu_layers)
         left = None if free is None else free - memory.cache_bytes(self.pair.target, n_ctx)
         if gpu and settings.gpu_layers_draft != 0:
             left = None
@@ -140,22 +141,22 @@ class Session:
         if left is not None and self._draft_context is not None and self.pair.draft is not None:
             left -= memory.cache_bytes(self.pair.draft, self._draft_context.n_ctx)
         if self._draft_context is not None and self.pair.draft_path is not None:
-            self._watch(self._draft_context, self.pair.draft_path, self._fits[2])
+            self._watch("draft", self._draft_context, self.pair.draft_path, self._fits[2])
         small = self._open_draft(self._small, self.pair.small, n_ctx, beyond, left, 1, "second draft model")
         self._small_context = small
 
-    def _watch(self, context: LlamaContext, path: Path, gpu_layers: int) -> None:
+    def _watch(self, role: str, context: LlamaContext, path: Path, gpu_layers: int) -> None:
         """Read what is known of a context's passes, and go to fewer threads where they wait for each other, unless the
         user chose their number, or the text depends on it.
         """
-        costs = self._pass_costs[context] = PassCosts(path, context, gpu_layers, self._note)
+        costs = self._pass_costs[role] = PassCosts(path, context, gpu_layers, self._note)
         settings = self.settings
         chosen = settings.threads or settings.bitwise or (library.supports_gpu() and gpu_layers != 0)
-        if chosen or (context is self._draft_context and settings.threads_draft):
+        if chosen or (role == "draft" and settings.threads_draft):
             return
 
         def tell(threads: int, times: float) -> None:
-            if context is self._target_context:
+            if role == "target":
                 self._threads = threads
             else:
                 self._threads_draft = threads
@@ -244,9 +245,9 @@ class Session:
     def use_threads(self, target: int, draft: int) -> None:
         """Compute with so many CPU threads from now on; costs are measured anew."""
         self._threads, self._threads_draft, self._tuned = target, draft, None
-        for context, threads in zip(self.contexts, (target, draft), strict=True):
+        for context, role, threads in zip(self.contexts, ("target", "draft"), (target, draft), strict=True):
             context.set_threads(threads)
-            self._pass_costs[context].forget()
+            self._pass_costs[role].forget()
 
     @property
     def drafts(self) -> bool:
@@ -385,17 +386,25 @@ class Session:
         tuned = self._tuned
         if tuned and (tuned.threads, tuned.threads_draft, tuned.gpu_layers_draft) == self._fits:
             return tuned.costs
-        target, draft = (self._pass_costs[context] for context in self.contexts)
+        target, draft = self._pass_costs["target"], self._pass_costs["draft"]
         if budget_s is None:
             return Costs(target.verify(text), draft.draft(text))
         return Costs(target.verify(text, budget_s * 0.7), draft.draft(text, budget_s * 0.3))
+
+    def assume(self, costs: Costs) -> None:
+        """Be on a machine with these costs, where nothing has been learned yet."""
+        self._tuned = None
+        for found in self._pass_costs.values():
+            found.assume(costs)
+        self._adaptive.clear()
+        self._learned.clear()
 
     def _costs_of(self, kind: type[drafters.Kind], text: Sequence[int]) -> Costs:
         """What drafting with a drafter costs, and verifying what it drafts, in the passes that `--bitwise` keeps to."""
         if kind.needs_model:
             costs = self.costs(text)
         else:
-            costs = Costs(self._pass_costs[self._opened].verify(text), Curve({1: kind.token_s}))
+            costs = Costs(self._pass_costs["target"].verify(text), Curve({1: kind.token_s}))
         agreement = self._agreement(text)
         return replace(costs, verify=agreement.cost(costs.verify, LONGEST + 1)) if agreement else costs
 
@@ -403,7 +412,7 @@ class Session:
         """Which passes agree bit for bit, if the answer is to keep to them; measured once."""
         if not self.settings.bitwise:
             return None
-        costs = self._pass_costs[self._opened]
+        costs = self._pass_costs["target"]
         found = costs.agree(text)
         if (limits := costs.limits(found)) and limits not in self.notes:
             self._note(limits)
@@ -412,7 +421,7 @@ class Session:
     @property
     def agreement(self) -> Agreement | None:
         """Which passes of the target agree bit for bit here, if that is known."""
-        return self._pass_costs[self._opened].agreement
+        return self._pass_costs["target"].agreement
 
     @property
     def measured_s(self) -> float:
@@ -453,8 +462,8 @@ class Session:
 
     def close(self) -> None:
         """Keep what was learned of costs; free contexts, then models."""
-        for context, costs in self._pass_costs.items():
-            if context is self._target_context and not self.settings.bitwise:
+        for role, costs in self._pass_costs.items():
+            if role == "target" and not self.settings.bitwise:
                 for model in self._learned:
                     costs.learn(model.learned())
             costs.keep()

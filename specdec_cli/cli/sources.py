@@ -101,8 +101,9 @@ def judged(target: Source, draft: Source, comparison: Comparison, n_ctx: int) ->
 
 
 def _rounding(target: Source) -> str | None:
-    """Which of the target's passes agree bit for bit here, if that has been measured."""
+    """Which of the target's passes agree bit for bit here; None of a target that is elsewhere."""
     from specdec_cli.cli.costing import known_agreement
 
-    found = known_agreement(target.path) if target.path else None
-    return str(found) if found else None
+    if target.path is None:
+        return None
+    return str(known_agreement(target.path) or "not measured yet: specdec run --bitwise does it")

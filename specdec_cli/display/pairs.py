@@ -201,7 +201,8 @@ def _add_findings(grid: Table, result: Json) -> None:
         own = "would take this pair: it does not compare that" if accepts else "would refuse this pair over that"
         grid.add_row("", f"llama.cpp itself {own}")
     grid.add_row("memory", _memory(result))
-    grid.add_row("rounding", Text(safe(result.get("rounding") or "not measured yet: specdec run --bitwise does it")))
+    if result.get("rounding"):
+        grid.add_row("rounding", Text(safe(result["rounding"])))
     for i, text in enumerate(result["opinions"]):
         grid.add_row("" if i else "opinion", Text(safe(text)))
 

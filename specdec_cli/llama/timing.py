@@ -24,9 +24,13 @@ def pass_seconds(
     """Seconds of a pass over n tokens for each n of `sizes`, as `pass_laps` times them.
 
     The shortest lap of each size counts, for other processes only ever add to it; and no pass is said to take longer
-    than a larger one, for it could be filled up to that.
+    than a larger one, for it could be filled up to that. Of a slow model each size is timed once, and no more tokens
+    are in the cache than can be read within the budget.
     """
-    laps = pass_laps(context, text, sizes, needed, budget_s, needed_rounds, min(len(text), _FILL))
+    single = _single_s(context, text[0])
+    fill = min(len(text), _FILL, int(budget_s / single))
+    settled, needed_rounds = (1, 1) if single > _SLOW * budget_s else (SETTLED, needed_rounds)
+    laps = pass_laps(context, text, sizes, needed, budget_s, needed_rounds, fill, settled)
     found: dict[int, float] = {}
     least = float("inf")
     for size in sorted(laps, reverse=True):
@@ -43,32 +47,24 @@ def pass_laps(
     budget_s: float,
     needed_rounds: int = 1,
     fill: int = _FILL,
+    settled: int = SETTLED,
 ) -> dict[int, list[float]]:
     """Seconds of each of several passes over n tokens, for each n of `sizes`, the most wanted first; 1 is among them.
 
     The first `needed` sizes are timed `needed_rounds` times whatever it takes, the others as long as the budget lasts;
     then again from the first, some rounds. Every row of logits is read, if the context has room for so many.
     text: what to read, repeated as need be; real text, for the sake of the experts that it wakes. `fill` tokens of it
-    are in the cache before each pass, fewer where they would take more than the budget, and none where the cache
-    cannot be rewound; at the end it is empty. Of a slow model each size is timed once.
+    are in the cache before each pass, where the cache can be rewound; at the end it is empty.
 
-    A pass costs more after one of another size: of single tokens the last of SETTLED is timed, as they come where
+    A pass costs more after one of another size: of single tokens the last of `settled` is timed, as they come where
     nothing is drafted, and others after a pass of another size, as they come where drafts are long and short.
     """
     sizes = [size for size in sizes if size <= context.n_ctx]
+    fill = min(fill, context.n_ctx - max(sizes)) if context.rewinds else 0
     tokens = [text[i % len(text)] for i in range(fill + max(sizes))]
     laps: dict[int, list[float]] = {size: [] for size in sizes}
-    single = 0.0
-    for _ in range(2):  # the first pass also pays for pages
-        context.rewind(0)
-        before = perf_counter()
-        context.decode(tokens[:1])
-        single = perf_counter() - before
-    fill = min(fill, context.n_ctx - max(sizes), int(budget_s / max(single, 1e-9))) if context.rewinds else 0
-    slow = single > _SLOW * budget_s
-    settled, needed_rounds = (1, 1) if slow else (SETTLED, needed_rounds)
-    if fill:
-        context.decode(tokens[1 : fill + 1])
+    context.rewind(0)
+    context.decode(tokens[: fill + 1])  # the first pass also pays for pages
     deadline = perf_counter() + budget_s
     for turn in range(_MOST_ROUNDS):
         for place, size in enumerate(sizes):
@@ -81,3 +77,14 @@ def pass_laps(
                 laps[size].append(lap)
     context.rewind(0)
     return {size: found for size, found in laps.items() if found}
+
+
+def _single_s(context: LlamaContext, token: int) -> float:
+    """Seconds of a pass over one token in an empty cache; the first pass of all also pays for pages."""
+    seconds = 0.0
+    for _ in range(2):
+        context.rewind(0)
+        before = perf_counter()
+        context.decode((token,))
+        seconds = perf_counter() - before
+    return max(seconds, 1e-9)

@@ -1,0 +1,108 @@
+"""Is `-k auto` ever slower than the target alone on this machine? Seconds in llama_decode, suite by suite.
+
+    python benchmarks/never_slower.py out.jsonl --target BIG --draft SMALL --drafters ngram,model,ngram+model
+
+For each prompt the target alone and each drafter answer in turn, in opposite order from round to round; what counts is
+the time in llama_decode per token of both models together, which other programs disturb least. One line of JSON for
+each prompt; what is there already is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from common import add_models, machine
+
+from specdec_cli.cli import prompt as prompt_text
+from specdec_cli.cli.pair import check_pair
+from specdec_cli.cli.session import Session
+from specdec_cli.cli.settings import Settings
+from specdec_cli.decoding.comparison import geometric_interval
+from specdec_cli.decoding.types import Step
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.models import suites
+
+SUITES = "code,chat,reasoning,structured,summarisation,translation,creative,python,edit"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_models(parser)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--drafters", default="ngram,model,ngram+model")
+    parser.add_argument("--suites", default=SUITES)
+    parser.add_argument("--limit", type=int, default=2, help="prompts of each suite")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--temp", type=float, default=0.0)
+    parser.add_argument("--ctx", type=int, default=2048)
+    options = parser.parse_args()
+    drafters = options.drafters.split(",")
+    needs = "model" if any("model" in drafter for drafter in drafters) else "ngram"
+    settings = Settings(
+        options.target,
+        options.draft if needs == "model" else None,
+        drafter=needs,
+        max_tokens=options.tokens,
+        temp=options.temp,
+        accept="coupled",
+        threads=options.threads,
+        ctx=options.ctx,
+    )
+    ways = [settings.alone(), *(replace(settings, drafter=drafter) for drafter in drafters)]
+    done = {}
+    if options.out.exists():
+        done = {line["key"]: line for line in map(json.loads, options.out.read_text("utf-8").splitlines())}
+    pair = check_pair(settings)
+    with Session(pair, settings, Interrupt()) as session, options.out.open("a", encoding="utf-8") as out:
+        session.open_contexts(1, ways)
+        for suite in options.suites.split(","):
+            for number, prompt in enumerate(suites.load(suite)[: options.limit]):
+                key = f"{Path(options.target).stem} {options.temp:g} {suite} {prompt.id}"
+                if key in done:
+                    continue
+                tokens, _ = prompt_text.tokenize(prompt.text, None, False, session.target, pair.target)
+                seconds = _measured(session, tokens, number, ways, options.rounds)
+                done[key] = {"key": key, "suite": suite, "ms_per_token": seconds}
+                print(json.dumps(done[key]), file=out, flush=True)
+                print(key, {name: f"{seconds['none'] / each:.3f}" for name, each in seconds.items()}, file=sys.stderr)
+    _summary(done.values(), drafters)
+
+
+def _measured(session: Session, prompt: list[int], seed: int, ways: list[Settings], rounds: int) -> dict[str, float]:
+    """Milliseconds in llama_decode for each token after the first, the least of the rounds."""
+    found: dict[str, list[float]] = {}
+    for number in range(rounds):
+        for way in ways if number % 2 == 0 else ways[::-1]:
+            start, tokens = (0.0, 0.0), 0
+            for event in session.events(prompt, seed, settings=way):
+                if isinstance(event, Step):
+                    tokens += len(event.tokens)
+                    if event.index == 0:
+                        start = session.forward_s
+            spent = sum(session.forward_s) - sum(start)
+            found.setdefault(way.drafter, []).append(1000 * spent / max(tokens - 1, 1))
+    return {drafter: min(laps) for drafter, laps in found.items()}
+
+
+def _summary(lines: Iterable[dict[str, Any]], drafters: list[str]) -> None:
+    """Speed against the target alone by suite: the geometric mean over prompts."""
+    by_suite: dict[str, list[dict[str, float]]] = {}
+    for line in lines:
+        by_suite.setdefault(line["suite"], []).append(line["ms_per_token"])
+    print(f"{machine()}\n\n| suite | {' | '.join(drafters)} |\n|---|{'---|' * len(drafters)}")
+    every = [each for found in by_suite.values() for each in found]
+    for suite, found in [*by_suite.items(), ("all", every)]:
+        cells = [geometric_interval([each["none"] / each[drafter] for each in found]) for drafter in drafters]
+        print(f"| {suite} | {' | '.join(str(cell) for cell in cells)} |")
+
+
+if __name__ == "__main__":
+    main()
