@@ -200,6 +200,7 @@ def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome
         except SpecdecError as error:
             outcome.error = error
         outcome.threads = session.thread_log
+        session.keep_costs()
         outcome.notes += session.notes[len(known) :] + crowded(outcome, session)
         if display is not None:
             display.close()

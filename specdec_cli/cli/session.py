@@ -460,13 +460,17 @@ class Session:
             (role, model, header, context) for role, model, header, context in found if model and header and context
         ]
 
-    def close(self) -> None:
-        """Keep what was learned of costs; free contexts, then models."""
+    def keep_costs(self) -> None:
+        """Keep what is known of costs for the next start; the notes say so if that fails."""
         for role, costs in self._pass_costs.items():
             if role == "target" and not self.settings.bitwise:
                 for model in self._learned:
                     costs.learn(model.learned())
             costs.keep()
+
+    def close(self) -> None:
+        """Keep what was learned of costs; free contexts, then models."""
+        self.keep_costs()
         for part in (
             self._small_context,
             self._draft_context,

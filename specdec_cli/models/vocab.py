@@ -244,7 +244,7 @@ def _size(mine: _Vocabulary, theirs: _Vocabulary, shared: int) -> Check:
 
 
 def _texts(mine: _Vocabulary, theirs: _Vocabulary, differing: list[int], shared: int) -> Check:
-    a, b = mine.tokens.values, theirs.tokens.values
+    a, b = (mine.tokens.values, theirs.tokens.values) if differing else ([], [])  # splitting them takes 0.1 s
     other = [i for i in differing if a[i] != b[i]]
     if not other:
         return Check(TEXTS, f"{shared:,}", "the same", "same")

@@ -1,0 +1,199 @@
+"""A seed, `--bitwise`, and what is kept of costs: what the command line promises, and how it says what it cannot."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import tiny
+from driver import DRAFT, PROMPT, TARGET, assert_refused, read_terminal, run, specdec
+from typer.testing import CliRunner
+
+from specdec_cli.cli import costing
+from specdec_cli.cli.app import app
+from specdec_cli.decoding import rules
+from specdec_cli.models import kept_costs, profiles
+
+SAMPLED = ["--temp", 0.8, "--seed", 7, "-n", 32]
+TEXT = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return"
+
+
+def found(*args):
+    done = run(*args, "--json")
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+# --- a seed ---
+
+
+def test_a_seed_fixes_the_text_whatever_drafts_it():
+    alone = found(TEXT, *SAMPLED, "--drafter", "none")
+    assert alone["accept"] == "coupled"
+    for flags in (["-k", 3], [], ["-k", 6, "--tree", 3], ["--drafter", "ngram"], ["--drafter", "ngram+model", "-k", 2]):
+        assert found(TEXT, *SAMPLED, *flags)["tokens"] == alone["tokens"], flags
+
+
+def test_the_sampled_baseline_is_compared_token_for_token():
+    baseline = found(TEXT, *SAMPLED, "--baseline")["baseline"]
+    assert baseline["identical"] is True and baseline["first_divergence"] is None
+    assert "identical" in run(TEXT, *SAMPLED, "--baseline").stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "rule"),
+    [([], "rejection"), (["--seed", 1], "coupled"), (["--seed", 1, "--accept", "rejection"], "rejection")],
+)
+def test_without_a_seed_the_rule_is_that_which_accepts_most(flags, rule):
+    assert found(PROMPT, "-n", 1, *flags)["accept"] == rule
+
+
+def test_compare_measures_each_rule_against_a_baseline_that_draws_alike():
+    args = [*SAMPLED, "--vs", "accept=match", "--vs", "accept=rejection", "--repeat", 1, "--json", TEXT]
+    done = CliRunner().invoke(app, ["compare", *map(str, args)])
+    assert done.exit_code == 0, done.stderr
+    result = json.loads(done.stdout)
+    baselines = {arm["name"]: arm["baseline"] for arm in result["arms"]}
+    assert baselines["k=auto"] == "target alone" and baselines["accept=match"] != "target alone"
+    assert result["exactness"]["k=auto"]["identical"] == result["exactness"]["accept=match"]["identical"] == 1
+    assert "accept=rejection" not in result["exactness"], "its text is not meant to be the same"
+
+
+def test_a_wrong_answer_ends_a_run_with_an_error(monkeypatch):
+    honest = rules.RULES["match"]
+
+    def spoilt(draft, logits, sampler, rng):
+        verdict = honest(draft, logits, sampler, rng)
+        return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2])) if draft.tokens else verdict
+
+    monkeypatch.setitem(rules.RULES, "rejection", spoilt)
+    done = run(TEXT, "-n", 16, "-k", 3, "--baseline")
+    assert done.exit_code == 1 and "WRONG" in done.stderr
+    assert "the answer is not the target's own: computed again" in done.stderr and "please report it" in done.stderr
+
+
+# --- bitwise ---
+
+
+def test_bitwise_says_which_passes_agree_and_gives_the_targets_text():
+    alone = found(TEXT, "-n", 24, "--drafter", "none", "--bitwise")
+    done = run(TEXT, "-n", 24, "-k", 5, "--bitwise", "--baseline")
+    said = " ".join(done.stderr.split())
+    assert done.exit_code == 0 and "agree bit for bit" in said and "the text is identical" in said
+    assert found(TEXT, "-n", 24, "-k", 5, "--bitwise")["tokens"] == alone["tokens"]
+    assert found(TEXT, "-n", 8, "--temp", 0.8, "--bitwise")["accept"] == "coupled"
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--temp", 0.8, "--accept", "rejection"], ["--accept rejection gives another", "--accept coupled or match"]),
+        (["--temp", 0.8, "--accept", "typical"], ["--accept typical gives another"]),
+        (["--tree", 3], ["--bitwise cannot be used with --tree 3", "Chains work"]),
+        (["--drafter", "lookahead"], ["--bitwise cannot be used with lookahead"]),
+        (["--drafter", "ngram+lookahead"], ["--bitwise cannot be used with lookahead"]),
+    ],
+)
+def test_what_bitwise_cannot_promise_is_refused(flags, says):
+    assert_refused(run(PROMPT, "--bitwise", *flags), 2, *says)
+
+
+def test_a_recurrent_target_is_refused(tmp_path):
+    path = tiny.write(tmp_path / "big.gguf", "mamba")
+    assert_refused(run(PROMPT, "-m", path, "--drafter", "ngram", "--bitwise"), 2, "big.gguf", "recurrent")
+
+
+@pytest.mark.parametrize("value", ["maybe", 3])
+def test_bitwise_in_a_profile_must_be_true_or_false(value):
+    folder = profiles.config_dir()
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(f"bitwise: {value}\n")
+    assert_refused(run(PROMPT), 2, "bitwise is", "true or false")
+
+
+def test_check_and_doctor_tell_what_was_measured():
+    def said(*args):
+        return " ".join(CliRunner().invoke(app, list(map(str, args))).stdout.split())
+
+    assert "not measured yet: specdec run --bitwise" in said("check", TARGET, DRAFT)
+    run(TEXT, "-n", 2, "--bitwise")
+    assert "rounding passes of 1 to 17 tokens agree bit for bit" in said("check", TARGET, DRAFT)
+    assert "rounding bundled target: passes of 1 to 17 tokens agree bit for bit" in said("doctor")
+
+
+# --- what passes cost is kept ---
+
+
+def files():
+    return sorted((kept_costs.path_of(TARGET, costing.place_of(1)).parent).glob("*.json"))
+
+
+def test_a_second_start_measures_nothing(monkeypatch):
+    first = found(TEXT, "-n", 8)
+    assert first["timing"]["measuring_s"] > 0 and len(files()) == 2
+    monkeypatch.setattr(costing, "pass_seconds", None)
+    again = found(TEXT, "-n", 8)
+    assert again["timing"]["measuring_s"] == 0 and again["notes"] == []
+    assert " measuring " not in run(TEXT, "-n", 8).stderr
+
+
+def test_loading_is_told_from_measuring():
+    lines = run(TEXT, "-n", 8).stderr.splitlines()
+    start_line = next(line for line in lines if line.startswith("start"))
+    assert "load " in start_line and "measuring " in start_line and "prompt of" in start_line
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda data: "not json", "Expecting value"),
+        (lambda data: json.dumps({**data, "build": "llama.cpp 0"}), "of another build"),
+        (lambda data: json.dumps({**data, "machine": "a toaster"}), "of another machine"),
+        (lambda data: json.dumps({**data, "verify": {"1": -3}}), "a cost is none"),
+    ],
+    ids=["damaged", "build", "machine", "nonsense"],
+)
+def test_costs_that_cannot_be_used_are_measured_again_with_a_note(spoil, says):
+    run(TEXT, "-n", 8)
+    path = kept_costs.path_of(TARGET, costing.place_of(1))
+    path.write_text(spoil(json.loads(path.read_text())))
+    again = found(TEXT, "-n", 8)
+    assert again["timing"]["measuring_s"] > 0
+    assert [note for note in again["notes"] if note.startswith("measured again") and says in note]
+    assert found(TEXT, "-n", 8)["notes"] == [], "and kept again"
+
+
+def test_costs_that_cannot_be_kept_are_told(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    done = specdec("run", TEXT, "-n", 8, "--json", env={**os.environ})
+    assert done.returncode == 0
+    assert any("measured at every start" in note for note in json.loads(done.stdout)["notes"])
+
+
+# --- reading a prompt ---
+
+
+def test_a_long_prompt_shows_how_much_is_left(tmp_path, monkeypatch):
+    """Reading is made slow, for half a second must pass before anything is shown."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    path = tmp_path / "long.txt"
+    path.write_text("x = [1, 2, 3]\n" * 80)
+    slow = (
+        "import sys, time; from specdec_cli.llama.context import LlamaContext as c; p = c._pass\n"
+        "def slowly(self):\n    time.sleep(0.25 * (self._batch.n_tokens > 16)); p(self)\n"
+        "c._pass = slowly\nfrom specdec_cli.__main__ import main\nmain()\n"
+    )
+    args = ["run", "-f", str(path), "-n", "4", "--drafter", "none", "--raw"]
+    primary, secondary = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", slow, *args], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=secondary
+    )
+    os.close(secondary)
+    seen = read_terminal(primary, b"s left", 60).decode()
+    assert process.wait(60) == 0
+    os.close(primary)
+    assert "reading prompt \u2501" in seen and "/8" in seen
