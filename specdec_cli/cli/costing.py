@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -20,6 +21,8 @@ from specdec_cli.models.kept_costs import KeptCosts, Place
 
 _VERIFY_SIZES = (1, 2, 4, 8, 3, 9, 16, 6, 12, 5, 17)
 _DRAFT_SIZES = (1, 8, 2, 32, 128, 512)
+_NEWS = 0.1
+"""By how much, in log seconds, a run must contradict what is kept."""
 _VERIFY_S, _DRAFT_S = 0.25, 0.1
 """About how long to measure each model; the most wanted sizes are timed whatever it takes."""
 
@@ -121,9 +124,11 @@ class PassCosts:
         )
 
     def learn(self, verify: dict[int, float]) -> None:
-        """Take over what a run has shown of sizes that were not timed."""
-        if self._kept.verify and (new := {n: seconds for n, seconds in verify.items() if n not in self._kept.verify}):
-            self._kept, self._news = replace(self._kept, verify={**self._kept.verify, **new}), True
+        """Take over what a run has shown: sizes that were not timed, and those that were timed in a bad moment."""
+        known = self._kept.verify
+        new = {n: took for n, took in verify.items() if n not in known or abs(math.log(took / known[n])) > _NEWS}
+        if known and new:
+            self._kept, self._news = replace(self._kept, verify={**known, **new}), True
 
     def keep(self) -> None:
         """Keep it for the next start, if there is anything new; if that fails, say so."""

@@ -183,6 +183,8 @@ def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome
 
     tokens, notes = prompts.tokenize(request.prompt, request.system, request.raw, session.target, session.pair.target)
     session.open_contexts(len(tokens))
+    with working("finding out which passes round alike", request.quiet or request.json or not session.settings.bitwise):
+        session.agree(tokens)
     seed = session.settings.seed or 0
     display = None if request.json else on_stdout(session.settings.max_tokens, request.quiet)
     live = isinstance(display, LiveDisplay)

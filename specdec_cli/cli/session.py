@@ -274,7 +274,7 @@ class Session:
         policy = self._length_policy(settings, prompt)
         return generate(
             prompt,
-            LlamaTarget(self._opened, self._agreement(prompt)),
+            LlamaTarget(self._opened, self.agree(prompt)),
             self._drafter(sampler, seed, settings),
             policy,
             rules.RULES[settings.accept],
@@ -405,10 +405,10 @@ class Session:
             costs = self.costs(text)
         else:
             costs = Costs(self._pass_costs["target"].verify(text), Curve({1: kind.token_s}))
-        agreement = self._agreement(text)
+        agreement = self.agree(text)
         return replace(costs, verify=agreement.cost(costs.verify, LONGEST + 1)) if agreement else costs
 
-    def _agreement(self, text: Sequence[int]) -> Agreement | None:
+    def agree(self, text: Sequence[int]) -> Agreement | None:
         """Which passes agree bit for bit, if the answer is to keep to them; measured once."""
         if not self.settings.bitwise:
             return None

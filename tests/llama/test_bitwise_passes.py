@@ -160,7 +160,7 @@ def test_a_broken_promise_is_a_bug_even_if_it_is_rounding(monkeypatch):
                 rows[:, rows[0].argsort()[-2]] += 3.0
             return rows
 
-        session.agreement or session._agreement(prompt)
+        session.agree(prompt)
         own = Transcript.of(session.events(prompt, 0, settings=settings.alone()))
         monkeypatch.setattr(LlamaContext, "decode", rounds)
         mine = Transcript.of(session.events(prompt, 0))
