@@ -201,6 +201,7 @@ def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome
                     part.show(event)
         except SpecdecError as error:
             outcome.error = error
+        session.show_reading(None)  # what else is read is not the prompt of this answer
         outcome.threads = session.thread_log
         session.keep_costs()
         outcome.notes += session.notes[len(known) :] + crowded(outcome, session)

@@ -169,11 +169,11 @@ class Session:
 
         costs.watch = ThreadWatch(context, costs.expected, tell)
 
-    def show_reading(self, show: Callable[[str, int, int], None]) -> None:
+    def show_reading(self, show: Callable[[str, int, int], None] | None) -> None:
         """Let someone see how much of a prompt has been read: what reads it, tokens read, tokens in all."""
         for context, what in ((self._target_context, "prompt"), (self._draft_context, "prompt (draft model)")):
             if context is not None:
-                context.on_read = partial(show, what)
+                context.on_read = partial(show, what) if show else None
 
     def _note(self, note: str) -> None:
         self.notes += (note,)

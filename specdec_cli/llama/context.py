@@ -102,7 +102,8 @@ class LlamaContext:
         Returns float32 (1, n_vocab), the row after the last token; with `all_rows`, which at most max_rows
         tokens may ask for, (len(tokens), n_vocab). Raises Interrupted, or SpecdecError if llama.cpp fails.
         """
-        if not all_rows and len(tokens) > self._piece:
+        total = len(tokens)
+        if not all_rows and total > self._piece:
             tokens = self._read_most(tokens)
         count, first = len(tokens), self.length
         if first + count > self.n_ctx:
@@ -121,6 +122,8 @@ class LlamaContext:
         self._last_pass = count
         if not self.rewinds and not self._snapshots:
             self._since_saved.extend(tokens)
+        if count < total and self.on_read is not None:
+            self.on_read(total, total)
         return self._rows[: count if all_rows else 1]
 
     def _read_most(self, tokens: Sequence[int]) -> Sequence[int]:

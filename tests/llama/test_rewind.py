@@ -402,3 +402,26 @@ def test_a_snapshot_of_an_older_pass_would_be_wrong(
 def test_drafts_too_long_for_snapshots(open_context: OpenContext, kind: str) -> None:
     alone, events = speculate(open_context(kind, 12), 11)
     assert tokens_of(events) == alone
+
+
+def test_a_long_text_is_read_in_pieces_that_depend_on_its_length_alone():
+    """Other pieces would round otherwise, and two runs on one prompt would begin differently."""
+    from driver import TARGET
+
+    from specdec_cli.llama.context import LlamaContext
+    from specdec_cli.llama.interrupt import Interrupt
+    from specdec_cli.llama.model import Model
+
+    model = Model(TARGET, 0, Interrupt())
+    context = LlamaContext(model, 1024, 4, 1, Interrupt())
+    for total, pieces in ((20, [20]), (128, [128]), (129, [32, 97]), (400, [32, 128, 128, 112])):
+        sizes, seen = [], []
+        context.on_pass = lambda tokens, seconds, sizes=sizes: sizes.append(tokens)
+        context.on_read = lambda done, whole, seen=seen: seen.append((done, whole))
+        context.rewind(0)
+        context.decode(range(1, total + 1))
+        assert sizes == pieces and context.length == total
+        reported = [0, *(sum(pieces[: i + 1]) for i in range(len(pieces)))] if len(pieces) > 1 else []
+        assert seen == [(done, total) for done in reported], "the end is told, too"
+    context.close()
+    model.close()
