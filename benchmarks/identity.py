@@ -72,6 +72,7 @@ def main() -> None:
             prompts.append((prompt.id, [*padding[: max(options.pad - len(tokens), 0)], *tokens]))
         session.open_contexts(max(len(tokens) for _, tokens in prompts), ways)
         about = f"{Path(options.target).stem} {options.threads} {options.pad} {options.temp:g} {options.bitwise}"
+        about += f" {options.tokens}" * (options.tokens != parser.get_default("tokens"))
         for seed, (name, tokens) in enumerate(prompts, 1):
             own: Transcript | None = None
             for way in ways:

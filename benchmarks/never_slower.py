@@ -65,7 +65,8 @@ def main() -> None:
         session.open_contexts(1, ways)
         for suite in options.suites.split(","):
             for number, prompt in enumerate(suites.load(suite)[: options.limit]):
-                key = f"{Path(options.target).stem} {options.temp:g} {suite} {prompt.id}"
+                about = f"{Path(options.target).stem} {options.drafters} {options.threads} {options.tokens}"
+                key = f"{about} {options.temp:g} {suite} {prompt.id}"
                 if key in done:
                     continue
                 tokens, _ = prompt_text.tokenize(prompt.text, None, False, session.target, pair.target)

@@ -60,7 +60,7 @@ class PassCosts:
         self._path, self._context, self._note = path, context, note
         self._place = place_of(context.threads, gpu_layers)
         self._kept = self._load()
-        self._news = False
+        self._news, self._keeps = False, True
 
     @property
     def agreement(self) -> Agreement | None:
@@ -68,23 +68,28 @@ class PassCosts:
         found = self._kept.agreement
         if found is None or found.threads != self._context.threads:
             return None
-        reaches = self._context.n_ctx <= agreement.CONTEXTS[1] or max(found.contexts) >= agreement.CONTEXTS[1]
-        return found if reaches else None
+        return found if max(found.contexts) >= max(agreement.contexts_of(self._context.n_ctx)) else None
 
     @property
     def expected(self) -> dict[int, float]:
         """Seconds of a pass over n tokens, as far as they are known."""
         return {**self._kept.draft, **self._kept.verify}
 
-    def forget(self) -> None:
-        """Other threads: measure anew."""
-        self._kept = KeptCosts()
+    def measure_anew(self) -> None:
+        """What is known is not asked for; the threads may have changed."""
         self._place = replace(self._place, threads=self._context.threads)
+        self._kept = KeptCosts()
+
+    def follow_threads(self) -> None:
+        """Other threads have other costs: go by what is kept of them."""
+        self.keep()
+        self._place = replace(self._place, threads=self._context.threads)
+        self._kept = self._load()
 
     def assume(self, costs: Costs) -> None:
-        """Take these for what passes cost, as on another machine; nothing of it is kept."""
+        """Take these for what passes cost, as on another machine; from now on nothing is kept."""
         self._kept = replace(self._kept, verify=costs.verify.points, draft=costs.draft.points)
-        self._news = False
+        self._news, self._keeps = False, False
 
     def verify(self, text: Sequence[int], budget_s: float = _VERIFY_S) -> Curve:
         """Seconds of the target's passes over n tokens, every row read."""
@@ -120,7 +125,7 @@ class PassCosts:
         times = f", which takes {verify[2] / verify[1]:.2f} times as long" if {1, 2} <= set(verify) else ""
         return (
             "with --bitwise single tokens are read in passes of two, for alone they round unlike all others here"
-            f"{times}; -t 1 may do without"
+            f"{times}; with -t 1 that may not be needed"
         )
 
     def learn(self, verify: dict[int, float]) -> None:
@@ -132,7 +137,7 @@ class PassCosts:
 
     def keep(self) -> None:
         """Keep it for the next start, if there is anything new; if that fails, say so."""
-        if not self._news or self._context.threads != self._place.threads:
+        if not (self._news and self._keeps):
             return
         try:
             kept_costs.save(self._path, self._place, self._kept)
@@ -143,7 +148,7 @@ class PassCosts:
     def _load(self) -> KeptCosts:
         try:
             return kept_costs.load(self._path, self._place) or KeptCosts()
-        except SpecdecError as error:
+        except (SpecdecError, OSError) as error:
             self._note(f"measured again: {error}")
             return KeptCosts()
 

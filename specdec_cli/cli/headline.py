@@ -23,10 +23,12 @@ def headline(settings: Mapping[str, Any], more: Sequence[str] = ()) -> str:
         parts += [f"lookahead={settings['lookahead']}"] if "lookahead" in drafter and "lookahead" in settings else []
     if temp := settings.get("temp"):
         parts.append(f"temp={temp}")
-        parts += [f"accept={label(str(settings['accept']))}"] if "accept" in settings and not alone else []
+        draws = settings.get("accept") == "coupled"  # which shapes the text of the target alone, too
+        parts += [f"accept={label(str(settings['accept']))}"] if "accept" in settings and (draws or not alone) else []
         parts += [f"seed={settings['seed']}"] if settings.get("seed") is not None else []
     elif temp is not None:
         parts.append("greedy")
+    parts += ["bitwise"] if settings.get("bitwise") else []
     return ", ".join([*parts, *more]).encode("utf-8", "replace").decode()  # a file's name need not be valid text
 
 

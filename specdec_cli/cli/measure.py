@@ -93,12 +93,16 @@ class Measurement:
                 update(self.trials, total, baselines)
             self._complete = True
             self._compare_answers(session, {prompt.id: tokens for prompt, tokens in chosen})
+            session.keep_costs()
         except Interrupted:
             pass
         except SpecdecError as error:
             if not self.trials:
                 raise
             self.error = error
+        if self._about:
+            self._about["notes"] = [*session.pair.notes, *session.notes]
+            self._about["rounding"] = str(session.agreement) if session.agreement else None
         self.exit_code = interrupt.exit_code
 
     def _trials(self, session: Session, chosen: list[tuple[Prompt, list[int]]]) -> Iterator[Trial]:
@@ -200,7 +204,7 @@ class Measurement:
 
     def _exactness(self) -> dict[str, dict[str, int]]:
         """Per arm: answers identical to the baseline's, ones that rounding made differ, wrong ones, and ones not
-        looked into for lack of time; nothing for arms that are not comparable.
+        looked into before an interrupt; nothing for arms that are not comparable.
         """
         found: dict[str, dict[str, int]] = {}
         differing = [trial.arm for trial, _ in self._differing()]

@@ -119,7 +119,7 @@ NgramCorpus = Annotated[
 Bitwise = Annotated[
     bool | None,
     typer.Option(
-        "--bitwise",
+        "--bitwise/--no-bitwise",
         help="Draft only within passes that round alike here, so that the text is the target's own to the bit.",
         rich_help_panel=_SPEC,
         envvar="SPECDEC_BITWISE",
@@ -128,7 +128,7 @@ Bitwise = Annotated[
 Accept = Annotated[
     str | None,
     typer.Option(
-        help="How drafts are accepted: rejection (accepts most), or coupled and match (with a seed, the very text of the target alone); typical is LOSSY: faster, another distribution. \\[default: coupled with --seed, else rejection]",
+        help="How drafts are accepted: rejection (accepts most), or coupled and match (with a seed, the very text of the target alone); typical is LOSSY: faster, another distribution. \\[default: coupled with --seed or --bitwise, else rejection]",
         autocompletion=completion.rules,
         rich_help_panel=_SPEC,
         envvar="SPECDEC_ACCEPT",

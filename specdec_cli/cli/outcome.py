@@ -67,6 +67,7 @@ class Outcome:
             "lossless": settings.temp == 0 or settings.drafter == "none" or settings.accept not in LOSSY,
             "stats": report.stats_json(),
             "timing": report.timing_json(session.load_s, session.measured_s),
+            "rounding": session.agreement.to_json() if session.agreement else None,
             "baseline": baseline.to_json() if baseline else None,
             "speedup": speedup_of(report, baseline),
             "notes": [*self.notes, *report.notes],

@@ -78,6 +78,7 @@ class Session:
         self.corpus: Corpus | None = None
         """Other texts for drafters that look into them; whoever runs the pair may put one here."""
         self.notes: tuple[str, ...] = ()
+        self._tunes = tune
         tuned = self._tuned = self._find_tuning(pair) if tune else None
         self._threads = settings.threads or (tuned.threads if tuned else library.physical_cores())
         self._threads_draft = settings.threads_draft or (
@@ -152,7 +153,7 @@ class Session:
         costs = self._pass_costs[role] = PassCosts(path, context, gpu_layers, self._note)
         settings = self.settings
         chosen = settings.threads or settings.bitwise or (library.supports_gpu() and gpu_layers != 0)
-        if chosen or (role == "draft" and settings.threads_draft):
+        if chosen or not self._tunes or (role == "draft" and settings.threads_draft):
             return
 
         def tell(threads: int, times: float) -> None:
@@ -160,11 +161,13 @@ class Session:
                 self._threads = threads
             else:
                 self._threads_draft = threads
-            costs.forget()
+            costs.follow_threads()
+            self._adaptive.clear()
+            self._learned.clear()
             counted = "1 thread" if threads == 1 else f"{threads} threads"
             self._note(
                 f"passes of {path.name} took {times:.0f} times as long as they can, for threads that wait for each "
-                f"other on a busy processor: it goes on with {counted} (-t keeps to a number)"
+                f"other on a busy processor: it goes on with {counted} (-t N fixes the number)"
             )
 
         costs.watch = ThreadWatch(context, costs.expected, tell)
@@ -247,7 +250,7 @@ class Session:
         self._threads, self._threads_draft, self._tuned = target, draft, None
         for context, role, threads in zip(self.contexts, ("target", "draft"), (target, draft), strict=True):
             context.set_threads(threads)
-            self._pass_costs[role].forget()
+            self._pass_costs[role].measure_anew()
 
     @property
     def drafts(self) -> bool:
@@ -299,13 +302,22 @@ class Session:
         sampler.watch(text)
         choice = Choice(sampler, position, len(text), seed)
         context, threads, watch = self._opened, self._opened.threads, self._opened.on_pass
-        context.on_pass = None
 
         def again(transcript: Transcript) -> LlamaTarget:
-            return LlamaTarget(context, self.agreement if settings.bitwise else None, transcript.threads)
+            """A target that computes with the threads of an answer, and changes them where that did."""
+
+            def change(_tokens: int, _seconds: float) -> None:
+                for length, count in transcript.threads[1:]:
+                    if length == context.length:
+                        context.set_threads(count)
+
+            context.on_pass = change
+            context.set_threads(transcript.threads[0][1] if transcript.threads else threads)
+            return LlamaTarget(context, self.agreement if settings.bitwise else None)
 
         try:
-            found = explain(prompt, own, mine, position, choice, again)
+            experts = bool(self.pair.target.setting("expert_count"))
+            found = explain(prompt, own, mine, position, choice, again, experts)
         finally:
             context.on_pass = watch
             context.set_threads(threads)
@@ -366,7 +378,8 @@ class Session:
                 return None
             longest = terms.lookahead_size(settings) if name == "lookahead" else LONGEST
             costs = CostModel(measured, min(self._opened.max_rows - 1, longest))
-            self._learned.append(costs)
+            if settings.tree == 1 and name != "lookahead":  # the passes of trees take longer
+                self._learned.append(costs)
             greedy, min_p = settings.temp == 0, settings.draft_min_p
             self._adaptive[key] = (
                 AutoLength(costs, self._calibration(settings), min_p, greedy)
@@ -378,8 +391,11 @@ class Session:
     def _calibration(self, settings: Settings) -> Calibration:
         """What the draft model's confidence is worth, as far as it is known before the first answer."""
         greedy = settings.temp == 0
-        known = self._tuned.calibrations.get(tuning.kind_of(greedy, settings.accept)) if self._tuned else None
-        return copy.deepcopy(known) if known else Calibration.prior(greedy)
+        known = self._tuned.calibrations if self._tuned else {}
+        found = known.get(tuning.kind_of(greedy, settings.accept))
+        if found is None and settings.accept == "coupled":  # which accepts nearly as much
+            found = known.get(tuning.kind_of(greedy, "rejection"))
+        return copy.deepcopy(found) if found else Calibration.prior(greedy)
 
     def costs(self, text: Sequence[int], budget_s: float | None = None) -> Costs:
         """What forward passes of both models cost here: as tuned, or else as kept, or measured on some text."""

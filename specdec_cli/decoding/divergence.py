@@ -3,14 +3,15 @@
 Kernels for different numbers of tokens add in different orders, so a row of logits depends, in its last bits or in
 more, on the pass that it came from. No margin tells that from a bug. Computing the place again does: in the passes of
 the target alone, and in the passes of the answer that left it. If each prefers the token that its answer has, the
-kernels round differently; if not, something is wrong.
+kernels round differently; if not, something is wrong. A mistake that repeats itself there, such as a cache that keeps
+a rejected token, shows when the rejected tokens are replaced by others: no row may depend on them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -43,7 +44,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """How an answer came about. threads: (tokens in the cache, CPU threads from there on), where the target has any."""
+    """How an answer came about. threads: CPU threads, as the target's context logs them; empty where it has none."""
 
     passes: tuple[Pass, ...]
     threads: tuple[tuple[int, int], ...] = ()
@@ -55,6 +56,17 @@ class Transcript:
     @property
     def tokens(self) -> list[int]:
         return [token for each in self.passes for token in each.tokens]
+
+    def with_other_rejected(self, position: int) -> Transcript:
+        """The same passes, but with other tokens in the place of those that did not stand before a position."""
+        passes, first = list[Pass](), 0
+        for each in self.passes:
+            standing = each.path[: max(position - first, 0)]
+            others = [token - 1 if token else 1 for token in each.draft.tokens]
+            tokens = (token if i in standing else others[i] for i, token in enumerate(each.draft.tokens))
+            passes.append(replace(each, draft=replace(each.draft, tokens=tuple(tokens))))
+            first += len(each.tokens)
+        return replace(self, passes=tuple(passes))
 
 
 NO_TRANSCRIPT = Transcript(())
@@ -160,10 +172,12 @@ def explain(
     position: int,
     choice: Choice,
     target_of: Callable[[Transcript], Target],
+    experts: bool = False,
 ) -> Divergence:
     """Compute the place where `mine` leaves `own` again, in the passes of both, and say what that shows.
 
-    target_of: a target that computes as an answer's did, with an empty cache.
+    target_of: a target that computes as an answer's did, with an empty cache. experts: whether it is a mixture of
+    experts, in which the tokens of a pass share kernels, so that other rejected tokens may round otherwise.
     """
     width = _decisive(mine, position)[0].draft.tokens
     tokens = [transcript.tokens[position : position + 1] for transcript in (own, mine)]
@@ -183,6 +197,10 @@ def explain(
             bug = f"computed again, {what} prefers token {found}, not {token}, which was written"
             return Divergence(position, len(width) + 1, None, None, choice.unit, bug)
         margins.append(choice.margin(row, other))
+    again = recomputed(target_of(mine), prompt, mine.with_other_rejected(position), position)
+    if isinstance(again, str) or not (np.array_equal(row, again) or (experts and choice.token(again) == ours)):
+        bug = "the row that decided depends on rejected tokens"
+        return Divergence(position, len(width) + 1, None, None, choice.unit, bug)
     return Divergence(position, len(width) + 1, margins[0], margins[1], choice.unit)
 
 
@@ -201,6 +219,7 @@ def recomputed(target: Target, prompt: Sequence[int], transcript: Transcript, po
         if target.length != length - 1:  # all but the pending token
             return f"the cache holds {target.length} tokens where the text has {length - 1}"
         rows = target.verify(each.tokens[-1], following.draft)
+        rows[following.path[-1] + 1 if following.path else 0]  # as far as it was read then
     place = position - first
     return np.array(rows[decisive.path[place - 1] + 1 if place else 0], np.float32)
 

@@ -161,7 +161,10 @@ _PLACE = ("target", "draft", "threads", "ctx", "gpu_layers", "gpu_layers_draft",
 
 def _same_decoding(mine: dict[str, Any], other: dict[str, Any] | None) -> bool:
     """Whether two arms' settings decode alike; where they ran is said apart."""
-    return other is not None and all(other.get(name) == value for name, value in mine.items() if name not in _PLACE)
+    if other is None:
+        return False
+    known = {"bitwise": False, **other}  # results kept by older versions do not name it
+    return all(known.get(name) == value for name, value in mine.items() if name not in _PLACE)
 
 
 def _speeds(result: dict[str, Any], arm: str) -> dict[str, float]:

@@ -174,7 +174,7 @@ def _speedup(report: Report, baseline: BaselineResult) -> str:
     if report.distance_per_token is not None:
         return speed + "LOSSY: not the target's distribution"
     if baseline.identical is None:
-        return speed + "the same distribution, not the same text (--accept match gives the same text)"
+        return speed + "the same distribution, not the same text (--seed gives the same text)"
     if baseline.divergence is None:
         return speed + "the text is identical"
     found = baseline.divergence

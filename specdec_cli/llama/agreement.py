@@ -10,10 +10,20 @@ from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.types import Logits
 from specdec_cli.llama.context import LlamaContext
 
-CONTEXTS = (96, 320)
+_CONTEXTS = (96, 320)
 """Tokens in the cache where passes are compared: few, and more than the 256 from which attention may be split."""
+_SPLIT = 256
+_WIDEST = 17
+"""Tokens of the widest pass that is compared; what is longer is read in several."""
 _MISSES = 2
 """Widths in a row that differ before wider ones are not tried any more."""
+
+
+def contexts_of(n_ctx: int) -> tuple[int, ...]:
+    """Where passes are compared in a context of so many tokens."""
+    room = max(n_ctx - _WIDEST - 2, 0)
+    short, long = (min(fill, room) for fill in _CONTEXTS)
+    return (short, long) if n_ctx > _SPLIT and long > short else (short,)
 
 
 def measure(context: LlamaContext, text: Sequence[int], threads: int, watch: Callable[[], None]) -> Agreement:
@@ -22,10 +32,10 @@ def measure(context: LlamaContext, text: Sequence[int], threads: int, watch: Cal
     text: what to read, repeated as need be. Compared are all rows of a pass, and the row of the token after it, in
     which the keys and values show that it wrote. `watch` is called after each pass. At the end the cache is empty.
     """
-    most = min(context.max_rows, context.n_ctx - 2)
-    if most < 2 or not context.rewinds:
-        return Agreement(1, 1, threads, (0,), {})
-    contexts = tuple(fill for fill in CONTEXTS if fill + most + 2 <= context.n_ctx) or (context.n_ctx - most - 2,)
+    most = min(context.max_rows, context.n_ctx - 2, _WIDEST)
+    contexts = contexts_of(context.n_ctx)
+    if most < 2:
+        return Agreement(1, 1, threads, contexts, {})
     tokens = [text[i % len(text)] for i in range(max(contexts) + most + 2)]
     passes = _Passes(context, tokens, watch)
     sizes = list(range(2, most + 1))
@@ -36,9 +46,9 @@ def measure(context: LlamaContext, text: Sequence[int], threads: int, watch: Cal
             if reference == 2 and (distance := _distance(passes.rows(fill, 4, 1, 0), expected[:4])):
                 off.setdefault(2, {})[1] = distance
             agreeing[reference] = _agreeing(passes, fill, expected, agreeing[reference], reference, off)
-        if agreeing[1]:
+        if 2 in agreeing[1]:
             break
-    reference = 1 if agreeing[1] or len(agreeing[2]) < 2 else 2
+    reference = 2 if 2 not in agreeing[1] and {2, 3} <= set(agreeing[2]) else 1
     widest = reference
     while widest + 1 in agreeing[reference]:
         widest += 1

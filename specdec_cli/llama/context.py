@@ -55,7 +55,9 @@ class LlamaContext:
         self.threads = threads
         """CPU threads that it computes with; `set_threads` changes them."""
         self.thread_log = [(0, threads)]
-        """(tokens in the cache, threads that passes beyond these computed with), of the text since it was begun."""
+        """The threads that the text at hand began with; then, for each change, the tokens that were in the cache before
+        the pass that it came after, and the threads from there on.
+        """
         self.on_read: Callable[[int, int], None] | None = None
         """Told of a long text how many tokens have been read, and how many there are."""
         self.on_pass: Callable[[int, float], None] | None = None

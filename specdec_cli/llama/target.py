@@ -18,16 +18,12 @@ class LlamaTarget:
     next would fill them: the same numbers would be added in another order, and round otherwise. So only the part of it
     that lies where the text continues is kept; the rest, mostly a token or two, is read again with the next pass.
 
-    agreement: read drafts, which must be chains, in passes that agree bit for bit. threads: to compute an answer again
-    as it was: (tokens in the cache, CPU threads that passes beyond these computed with).
+    agreement: read drafts, which must be chains, in passes that agree bit for bit.
     """
 
-    def __init__(
-        self, context: LlamaContext, agreement: Agreement | None = None, threads: Sequence[tuple[int, int]] = ()
-    ) -> None:
+    def __init__(self, context: LlamaContext, agreement: Agreement | None = None) -> None:
         self._context = context
         self._agreement = agreement
-        self._threads = threads
         self._verified = 0
         self._again: tuple[int, ...] = ()
         """The end of the text that the cache does not hold."""
@@ -45,7 +41,6 @@ class LlamaTarget:
     def prefill(self, prompt: Sequence[int]) -> Logits:
         self._context.rewind(0)
         self._tree, self._again = None, ()
-        self._set_threads(0)
         logits = self._context.decode(prompt)
         self._verified = len(prompt)
         # One comparison: a damaged file or a miscompiled kernel shows as NaN, and an argmax over NaN as babble.
@@ -54,7 +49,6 @@ class LlamaTarget:
         return logits
 
     def verify(self, pending: int, draft: Draft) -> Rows:
-        self._set_threads(self._context.length)
         if draft.parents is not None or self._again:
             return self._grow(pending, draft)
         self._tree = None
@@ -67,11 +61,6 @@ class LlamaTarget:
             rows.read()  # the first row is always looked at
             return rows
         return self._context.decode(tokens, all_rows=True)
-
-    def _set_threads(self, length: int) -> None:
-        threads = [count for at, count in self._threads if at < length or at == 0][-1:]
-        if threads and threads[0] != self._context.threads:
-            self._context.set_threads(threads[0])
 
     def commit(self, verdict: Verdict) -> None:
         if self._tree is None:

@@ -13,25 +13,35 @@ _LARGEST = 32
 _RECENT = 6
 _SLOW, _MANY = 4.0, 3
 """A pass is slow if it takes so many times as long as it can; so many slow ones of the recent are no accident."""
-_LONG_S, _FASTER = 0.08, 1.5
-"""A pass over one token that takes less is not worth a question; half the threads must be so many times as fast."""
 _LOST_S = 0.25
 """Seconds that they must have lost, or nobody would notice."""
+_LONG_S, _FASTER = 0.08, 1.5
+"""Where nothing is known, a pass over few tokens that takes so long asks for a trial; half the threads must be so many
+times as fast to be kept."""
 
 
 class ThreadWatch:
-    """Halves a context's threads when its passes take many times as long as they can, and says so once.
+    """Tries half of a context's threads when its passes take many times as long as they can, and keeps to them if they
+    are faster.
 
-    expected: seconds of a pass over n tokens, as far as they are known; else the shortest so far counts. tell: is told
-    the new number of threads, and how many times as long passes took.
+    expected: seconds of a pass over n tokens at the start of a text, as far as they are known; else the shortest so
+    far counts. tell: is told the new number of threads, and how many times as long passes took.
     """
 
     def __init__(
         self, context: LlamaContext, expected: Mapping[int, float], tell: Callable[[int, float], None]
     ) -> None:
         self._context, self._tell = context, tell
-        self._least = dict(expected)
+        self._known = dict(expected)
+        self._least: dict[tuple[int, int], float] = {}
+        """By the number of tokens, and by the length of the text, which passes grow with, in doublings."""
         self._recent: deque[tuple[float, float]] = deque(maxlen=_RECENT)
+        self._before: tuple[int, float, float] | None = None
+        """During a trial: the threads before, seconds of a slow pass with them for each second that it can take, and
+        for each token.
+        """
+        self._asked = False
+        """Whether fewer threads have been tried without knowing what passes can take."""
         context.on_pass = self._passed
 
     def try_fewer(self, token: int) -> None:
@@ -39,8 +49,10 @@ class ThreadWatch:
         threads are faster.
         """
         context, threads = self._context, self._context.threads
-        if threads == 1 or self._least:
+        if threads == 1 or self._known or self._asked:
             return
+        self._asked = True
+        watch, context.on_pass = context.on_pass, None
         laps: list[float] = []
         for count in (threads, threads // 2):
             context.set_threads(count)
@@ -53,23 +65,52 @@ class ThreadWatch:
             laps.append(min(times))
             if laps[0] < _LONG_S:
                 break
-        self._recent.clear()
-        self._least.clear()
+        context.on_pass = watch
         if len(laps) == 2 and laps[0] > _FASTER * laps[1]:
             self._tell(threads // 2, laps[0] / laps[1])
         else:
             context.set_threads(threads)
 
     def _passed(self, tokens: int, seconds: float) -> None:
-        if tokens > _LARGEST or self._context.threads == 1:
+        if tokens > _LARGEST:
             return
-        least = self._least[tokens] = min(self._least.get(tokens, seconds), seconds)
+        place = (tokens, self._context.length.bit_length())
+        known = self._known.get(tokens, seconds) if self._context.length < 512 else seconds
+        least = self._least[place] = min(self._least.get(place, known), seconds)
         self._recent.append((seconds, least))
+        if self._before is not None:
+            self._judge()
+        elif self._context.threads > 1 and (self._waits() or self._is_long(tokens)):
+            self._asked = True
+            took, can = (sum(column) for column in zip(*self._recent, strict=True))
+            self._before = self._context.threads, took / len(self._recent), took / can
+            self._recent.clear()
+            self._context.set_threads(self._context.threads // 2)
+
+    def _waits(self) -> bool:
+        """Whether many of the recent passes were slow."""
         slow = [(took, can) for took, can in self._recent if took > _SLOW * can]
-        if len(slow) < _MANY or sum(took - can for took, can in slow) < _LOST_S:
+        return len(slow) >= _MANY and sum(took - can for took, can in slow) >= _LOST_S
+
+    def _is_long(self, tokens: int) -> bool:
+        """Whether passes take long, and nothing is known that says they need not."""
+        if self._known or self._asked or tokens > 1:
+            return False
+        return len(self._recent) >= _MANY and all(took > _LONG_S for took, _ in list(self._recent)[-_MANY:])
+
+    def _judge(self) -> None:
+        """After some passes of a trial: keep fewer threads, or go back."""
+        if self._before is None or len(self._recent) < _MANY:
             return
-        times = sum(took for took, _ in slow) / sum(can for _, can in slow)
-        self._least.clear()
+        threads, took, times = self._before
+        now = sum(seconds for seconds, _ in self._recent) / len(self._recent)
+        self._before = None
         self._recent.clear()
-        self._context.set_threads(self._context.threads // 2)
-        self._tell(self._context.threads, times)
+        if took > _FASTER * now:
+            self._least.clear()
+            self._known.clear()
+            self._tell(self._context.threads, max(times, took / now))
+        else:
+            self._context.set_threads(threads)
+            self._known.clear()  # what was expected of passes is not true any more
+            self._least.clear()

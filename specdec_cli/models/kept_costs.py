@@ -91,5 +91,5 @@ def path_of(model: Path, place: Place) -> Path:
 def _points(data: Any) -> dict[int, float]:
     points = {int(n): float(seconds) for n, seconds in data.items()}
     if not all(n > 0 and 0 < seconds < _MOST_S for n, seconds in points.items()):
-        raise ValueError("a cost is none")
+        raise ValueError("a cost is not a positive number")
     return points

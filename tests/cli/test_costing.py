@@ -72,7 +72,22 @@ def test_assumed_costs_are_not_kept(opened, monkeypatch):
     found = opened()
     found.assume(Costs(Curve({1: 1.0}), Curve({1: 0.5})))
     assert found.verify([1]).points == {1: 1.0} and found.draft([1]).points == {1: 0.5}
+    found.learn({1: 9.0, 3: 20.0})
     found.keep()
+
+
+def test_after_a_change_of_threads_each_number_keeps_its_own(opened, monkeypatch):
+    found = opened()
+    found.verify([1])
+    monkeypatch.setattr(Context, "threads", 2)
+    found.follow_threads()
+    assert found.verify([1]).points == PASSES and len(found.timed) == 2
+    found.learn({1: 0.1})
+    found.keep()
+    assert opened().verify([1]).points[1] == 0.1
+    monkeypatch.setattr(Context, "threads", 1)
+    found.follow_threads()
+    assert found.verify([1]).points == PASSES and opened().verify([1]).points == PASSES and len(found.timed) == 2
 
 
 @pytest.mark.parametrize(
@@ -91,7 +106,7 @@ def test_agreement_is_known_for_contexts_as_long_as_were_measured(opened, monkey
 def test_bitwise_says_what_it_costs(opened):
     found = opened()
     assert found.limits(Agreement(1, 3, 1, (96,), {})) == ""
-    assert "-t 1 may do without" in found.limits(Agreement(2, 3, 2, (96,), {}))
+    assert "with -t 1 that may not be needed" in found.limits(Agreement(2, 3, 2, (96,), {}))
     found.verify([1])
     assert "takes 1.50 times as long" in found.limits(Agreement(2, 3, 2, (96,), {}))
     assert "gain nothing" in found.limits(Agreement(1, 1, 1, (96,), {2: 0.1}))

@@ -164,7 +164,7 @@ def test_defaults_are_the_same_wherever_they_are_written():
     text = " ".join(CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "300"}).stdout.split())
     for default in (f"{ours.draft_tokens}", f"{ours.top_k}", f"{ours.top_p:g}", f"{ours.min_p:g}"):
         assert f"[default: {default}]" in text
-    assert f"[default: coupled with --seed, else {ours.accept}]" in text
+    assert f"[default: coupled with --seed or --bitwise, else {ours.accept}]" in text
 
 
 def test_json_of_a_scripted_run(snapshot):
@@ -176,6 +176,7 @@ def test_json_of_a_scripted_run(snapshot):
         settings=Settings(draft_tokens=3),
         load_s=0.5,
         measured_s=0.25,
+        agreement=None,
     )
     found = outcome.to_json(session)
     found["timing"] = sorted(found["timing"])

@@ -71,6 +71,23 @@ class KeepsATokenTooMany(Rounding):
         self._cache += [token for i, token in enumerate(self._drafted.tokens) if i not in verdict.path][:1]
 
 
+class KeepsAnother(Rounding):
+    """Its cache keeps the first rejected token in the place of the last accepted one."""
+
+    size = 0.0
+    _drafted = NO_DRAFT
+
+    def verify(self, pending, draft):
+        self._drafted = draft
+        return super().verify(pending, draft)
+
+    def commit(self, verdict):
+        super().commit(verdict)
+        rejected = [token for i, token in enumerate(self._drafted.tokens) if i not in verdict.path]
+        if rejected and verdict.path:
+            self._cache[-1] = rejected[0]
+
+
 def answers(target_class, settings, rule, width=1, k=4, seed=5, tokens=60):
     """The target's own answer, and one with drafts, as transcripts."""
     table = Table(V, 1)
@@ -144,6 +161,36 @@ def test_it_is_one_also_where_computing_again_repeats_it(settings, rule):
     own, mine = answers(KeepsATokenTooMany, settings, rule)
     found = explained(own, mine, settings, rule, target_class=KeepsATokenTooMany)
     assert "the cache holds" in found.bug and found.kind == "wrong"
+
+
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize(("settings", "rule"), WAYS)
+def test_a_row_may_not_depend_on_rejected_tokens(settings, rule, width):
+    """Where the cache is as long as it should be, and computing again repeats the mistake to the bit."""
+    own, mine = answers(KeepsAnother, settings, rule, width)
+    found = explained(own, mine, settings, rule, target_class=KeepsAnother)
+    assert found.bug == "the row that decided depends on rejected tokens"
+
+
+def test_experts_may_round_by_the_company_they_keep():
+    """In a mixture of experts other rejected tokens may change bits, but not the preferred token."""
+
+    class Routed(Rounding):
+        size = 1.5
+
+        def verify(self, pending, draft):
+            return super().verify(pending, draft) + np.float32(1e-6 * sum(draft.tokens))
+
+    own, mine = answers(Routed, GREEDY, "match")
+    position = first_difference(mine.tokens, own.tokens)
+    sampler = rules.sampler_of("match", GREEDY, 5)
+    sampler.watch([*PROMPT, *own.tokens[:position]])
+    choice = Choice(sampler, position, len(PROMPT) + position, 5)
+    kinds = [
+        explain(PROMPT, own, mine, position, choice, lambda _: Routed(Table(V, 1)), experts).kind
+        for experts in (False, True)
+    ]
+    assert kinds == ["wrong", "rounding"]
 
 
 @pytest.mark.parametrize(("settings", "rule"), WAYS)

@@ -78,9 +78,19 @@ class Position(Jagged):
         (lambda width, length: 0.25 * (width == 1 and length > 256), 2, 9, {1: 0.25}),
         (lambda width, length: float(width), 1, 1, {2: 1.0, 3: 2.0}),
         (lambda width, length: float(width == 3), 1, 2, {3: 1.0}),
+        (lambda width, length: float(width == 2), 1, 1, {2: 1.0}),
         (lambda width, length: width * float(length > 256), 1, 1, {2: 1.0, 3: 2.0}),
     ],
-    ids=["all agree", "from 4 on", "one alone", "one alone, in long contexts", "none", "not 3", "none in long ones"],
+    ids=[
+        "all agree",
+        "from 4 on",
+        "one alone",
+        "one alone, in long contexts",
+        "none",
+        "not 3",
+        "not 2",
+        "none in long ones",
+    ],
 )
 def test_what_agrees_is_found(bias, reference, widest, off):
     passes = []
@@ -89,7 +99,9 @@ def test_what_agrees_is_found(bias, reference, widest, off):
     assert found.contexts == (96, 320) and len(passes) < 250
 
 
-@pytest.mark.parametrize(("n_ctx", "contexts"), [(200, (96,)), (40, (29,)), (3, (0,))])
+@pytest.mark.parametrize(
+    ("n_ctx", "contexts"), [(330, (96, 311)), (300, (96, 281)), (256, (96,)), (40, (21,)), (3, (0,))]
+)
 def test_a_short_context_is_measured_as_far_as_it_goes(n_ctx, contexts):
     found = agreement.measure(Position(n_ctx=n_ctx), [5], 1, lambda: None)
     assert found.contexts == contexts

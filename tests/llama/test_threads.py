@@ -6,10 +6,10 @@ from specdec_cli.llama.threads import ThreadWatch
 
 
 class Context:
-    """A context whose passes take as long as `seconds` says of the number of threads."""
+    """A context whose passes take as long as a test says."""
 
-    def __init__(self, threads, seconds=lambda threads: 0.0):
-        self.threads, self.length, self.on_pass, self._seconds = threads, 0, None, seconds
+    def __init__(self, threads):
+        self.threads, self.length, self.on_pass = threads, 0, None
         self.passes = []
 
     def set_threads(self, threads):
@@ -34,29 +34,53 @@ def watched(threads, told, expected=None):
     return context
 
 
-def test_slow_passes_halve_the_threads_once_each_time(told):
+def passes(context, *laps, tokens=1):
+    for seconds in laps:
+        context.on_pass(tokens, seconds)
+
+
+def test_slow_passes_halve_the_threads_and_faster_ones_keep_them_halved(told):
     context = watched(4, told, {1: 0.01})
-    for seconds in (0.01, 2.0, 1.0, 3.0):
-        context.on_pass(1, seconds)
-    assert told == [(2, 200)] and context.threads == 2
-    for _ in range(20):
-        context.on_pass(1, 0.02)
+    passes(context, 0.01, 2.0, 1.0, 3.0)
+    assert context.threads == 2 and told == [], "a trial begins"
+    passes(context, 0.02, 0.02, 0.02)
+    assert context.threads == 2 and told == [(2, 150)]
+    passes(context, *[0.02] * 20)
     assert context.threads == 2, "with fewer all is well"
-    for _ in range(3):
-        context.on_pass(1, 1.0)
-    assert told == [(2, 200), (1, 50)] and context.threads == 1
-    for _ in range(9):
-        context.on_pass(1, 9.0)
-    assert len(told) == 2, "one is the least"
+    passes(context, 1.0, 1.0, 1.0, 0.03, 0.03, 0.03)
+    assert context.threads == 1 and len(told) == 2
+    passes(context, *[9.0] * 20)
+    assert context.threads == 1 and len(told) == 2, "one is the least"
+
+
+def test_a_trial_that_is_no_faster_is_taken_back(told):
+    """As where weights are read from a disk, or the whole machine has become slower."""
+    context = watched(2, told, {1: 0.05})
+    passes(context, 0.65, 0.65, 0.65)
+    assert context.threads == 1
+    passes(context, 0.6, 0.6, 0.6)
+    assert context.threads == 2 and told == []
+    passes(context, *[0.6] * 20)
+    assert context.threads == 2, "now that is known to be how long they take"
 
 
 def test_without_knowledge_the_shortest_pass_counts(told):
     context = watched(2, told)
-    for seconds in (1.0, 0.02, 1.1, 0.02, 0.9):
-        context.on_pass(1, seconds)
-    assert told == []
-    context.on_pass(1, 1.0)
-    assert told == [(1, 50)]
+    passes(context, 1.0, 0.02, 1.1, 0.02, 0.9)
+    assert context.threads == 2
+    passes(context, 1.0, 0.02, 0.02, 0.02)
+    assert context.threads == 1 and len(told) == 1
+
+
+def test_without_knowledge_long_passes_ask_for_a_trial_once(told):
+    waiting = watched(2, told)
+    passes(waiting, 0.5, 0.5, 0.5, 0.015, 0.015, 0.015)
+    assert waiting.threads == 1 and told == [(1, 33)]
+    large = watched(2, told)
+    passes(large, 0.3, 0.3, 0.3, 0.55, 0.55, 0.55)
+    assert large.threads == 2
+    passes(large, *[0.3] * 30)
+    assert large.threads == 2 and len(told) == 1
 
 
 @pytest.mark.parametrize(
@@ -70,16 +94,23 @@ def test_without_knowledge_the_shortest_pass_counts(told):
 )
 def test_what_is_no_waiting(told, laps):
     context = watched(2, told, {1: 0.01 if laps[0] > 1e-3 else 5e-4})
-    for seconds in laps:
-        context.on_pass(1, seconds)
+    passes(context, *laps)
+    assert told == [] and context.threads == 2
+
+
+def test_a_growing_context_is_no_waiting(told):
+    context = watched(2, told, {1: 0.028})
+    for length in range(0, 64_000, 50):
+        context.length = length
+        passes(context, 0.028 + 4e-6 * length)
     assert told == [] and context.threads == 2
 
 
 def test_long_prompts_and_other_sizes_are_apart(told):
     context = watched(2, told, {1: 0.01, 8: 0.05})
     for _ in range(10):
-        context.on_pass(512, 9.0)
-        context.on_pass(8, 0.05)
+        passes(context, 9.0, tokens=512)
+        passes(context, 0.05, tokens=8)
     assert told == []
 
 
@@ -96,9 +127,13 @@ def test_before_anything_is_known_half_the_threads_are_tried(monkeypatch, told, 
 
     context.decode = decode
     monkeypatch.setattr("specdec_cli.llama.threads.perf_counter", lambda: clock[0])
-    ThreadWatch(context, {}, lambda now, times: told.append(now)).try_fewer(7)
-    assert context.threads == threads and context.length == 0
+    watch = ThreadWatch(context, {}, lambda now, times: told.append(now))
+    watch.try_fewer(7)
+    assert context.threads == threads and context.length == 0 and context.on_pass is not None
     assert told == ([1] if threads == 1 else [])
+    context.set_threads(2)
+    watch.try_fewer(7)
+    assert context.threads == 2, "once is enough"
 
 
 def test_what_is_known_is_not_tried(told):
