@@ -16,6 +16,12 @@ def test_smollm(smol, threads):
     identical(smol, smol, (PROMPTS[0], LONG), ways, threads)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_prompt_of_a_thousand_tokens(smol, threads):
+    ways = [{"drafter": "model", "draft_tokens": 8}, {"drafter": "ngram", "draft_tokens": "auto"}]
+    identical(smol, smol, (LONG * 3,), ways, threads)
+
+
 def test_smollm_sampled(smol):
     ways = [{**way, "accept": rule} for rule in ("coupled", "match") for way in every_way(["model"], (4, "auto"))]
     identical(smol, smol, PROMPTS[:1], ways, 2, temp=0.8)

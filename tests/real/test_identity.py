@@ -71,7 +71,7 @@ def test_greedy_answers_of_smollm(smol, capsys):
 
 
 def test_greedy_answers_of_the_real_pair(qwen, qwen_small, capsys):
-    ways = [*every_way(["model"], LENGTHS), *every_way(["ngram+model"], (4, 8, "auto"))]
+    ways = [*every_way(["model", "ngram"], LENGTHS), *every_way(["ngram+model"], (4, 8, "auto"))]
     with opened(qwen, qwen_small, PROMPTS[:1], ways, 2) as (session, prompts):
         found = compared(session, prompts, ways)
     with capsys.disabled():
@@ -80,7 +80,7 @@ def test_greedy_answers_of_the_real_pair(qwen, qwen_small, capsys):
 
 @pytest.mark.parametrize("rule", ["coupled", "match"])
 def test_sampled_answers_with_a_seed(smol, rule, capsys):
-    ways = [{**way, "accept": rule} for way in every_way(["model", "ngram"], (2, 4, 8, "auto"))]
+    ways = [{**way, "accept": rule} for way in every_way(["model", "ngram"], (*LENGTHS, "auto"))]
     with opened(smol, smol, PROMPTS, ways, temp=0.8) as (session, prompts):
         found = compared(session, prompts, ways)
     with capsys.disabled():
@@ -97,46 +97,77 @@ def test_sampled_answers_of_the_real_pair(qwen, qwen_small):
 # Negative controls: each mistake must come out as one, on real models too, whatever they round.
 
 
-def mistaken(session, prompt, monkeypatch, undo):
-    """The target's own answer, and one that a mistake has spoilt; the proof is made without it if `undo` says so."""
+def mistaken(session, prompt, monkeypatch, spoil, repeats=False):
+    """An answer that a mistake has spoilt, explained; `repeats`: the mistake is also made when it is computed again."""
     own = transcript(session, prompt, 0, session.settings.alone())
     with monkeypatch.context() as patched:
-        undo(patched)
+        spoil(patched)
         mine = transcript(session, prompt, 0, session.settings)
+        if repeats:
+            return session.divergence(prompt, own, mine, 0, session.settings)
     return session.divergence(prompt, own, mine, 0, session.settings)
 
 
-def test_a_cache_that_kept_a_rejected_token_is_a_bug(smol, monkeypatch):
+def keeps_for_pending(patched):
+    """The cache keeps a rejected token where the target's own token belongs."""
     verify, commit = LlamaTarget.verify, LlamaTarget.commit
+    state = {"kept": None, "draft": NO_DRAFT}
 
-    def keeps(patched):
-        state = {"kept": None, "draft": NO_DRAFT}
+    def verifying(self, pending, draft):
+        kept, state["kept"], state["draft"] = state["kept"], None, draft
+        return verify(self, pending if kept is None else kept, draft)
 
-        def verifying(self, pending, draft):
-            kept, state["kept"], state["draft"] = state["kept"], None, draft
-            return verify(self, pending if kept is None else kept, draft)
+    def committing(self, verdict):
+        commit(self, verdict)
+        rejected = state["draft"].tokens[len(verdict.path) :]
+        state["kept"] = rejected[0] if rejected else None
 
-        def committing(self, verdict):
-            commit(self, verdict)
-            rejected = state["draft"].tokens[len(verdict.path) :]
-            state["kept"] = rejected[0] if rejected else None
-
-        patched.setattr(LlamaTarget, "verify", verifying)
-        patched.setattr(LlamaTarget, "commit", committing)
-
-    with opened(smol, None, PROMPTS[1:], [{}], draft_tokens=4) as (session, prompts):
-        assert "computed again" in mistaken(session, prompts[0] * 2, monkeypatch, keeps).bug
+    patched.setattr(LlamaTarget, "verify", verifying)
+    patched.setattr(LlamaTarget, "commit", committing)
 
 
-def test_a_wrong_acceptance_rule_is_a_bug(smol, monkeypatch):
-    def second_best(draft, logits, sampler, rng):
+def keeps_for_accepted(patched):
+    """The cache keeps a rejected token in the place of the last accepted one."""
+    verify, commit = LlamaTarget.verify, LlamaTarget.commit
+    state = {"draft": NO_DRAFT}
+
+    def verifying(self, pending, draft):
+        state["draft"] = draft
+        return verify(self, pending, draft)
+
+    def committing(self, verdict):
+        commit(self, verdict)
+        rejected, state["draft"] = state["draft"].tokens[len(verdict.path) :], NO_DRAFT
+        if rejected and verdict.path:
+            self._context.rewind(self._context.length - 1)
+            self._context.decode(rejected[:1])
+
+    patched.setattr(LlamaTarget, "verify", verifying)
+    patched.setattr(LlamaTarget, "commit", committing)
+
+
+def second_best(patched):
+    """The rule takes the second best token after a draft."""
+
+    def rule(draft, logits, sampler, rng):
         verdict = rules.RULES["match"](draft, logits, sampler, rng)
         if not draft.tokens:
             return verdict
         return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2]))
 
-    def spoil(patched):
-        patched.setitem(rules.RULES, "rejection", second_best)
+    patched.setitem(rules.RULES, "rejection", rule)
 
-    with opened(smol, None, PROMPTS[1:], [{}], draft_tokens=4) as (session, prompts):
-        assert "computed again" in mistaken(session, prompts[0] * 2, monkeypatch, spoil).bug
+
+@pytest.mark.parametrize("name", ["smol", "qwen_small"])
+@pytest.mark.parametrize(
+    ("spoil", "repeats", "says"),
+    [
+        (keeps_for_pending, False, "computed again"),
+        (second_best, False, "computed again"),
+        (keeps_for_accepted, True, "depends on rejected tokens"),
+    ],
+)
+def test_a_mistake_is_a_bug(name, spoil, repeats, says, monkeypatch, request):
+    text = PROMPTS[1] * 2
+    with opened(request.getfixturevalue(name), None, (text,), [{}], draft_tokens=4) as (session, prompts):
+        assert says in mistaken(session, prompts[0], monkeypatch, spoil, repeats).bug
