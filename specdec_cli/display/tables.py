@@ -95,7 +95,7 @@ def run_report(
         row("time", _time(report))
     load = "" if load_s is None else f"load {_seconds(load_s)}, "
     if measured_s:
-        load += f"measuring {_seconds(measured_s)}, "
+        row("measuring", f"{_seconds(measured_s)} to find out what passes cost, once")
     row("start", f"{load}prompt of {report.prompt_tokens} tokens {_seconds(report.prefill_s)}")
     if memory is not None:
         row("memory", _memory(memory))
