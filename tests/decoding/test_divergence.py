@@ -56,35 +56,34 @@ class KeepsARejectedToken(Rounding):
         self._kept = rejected[0] if rejected else None
 
 
-class KeepsATokenTooMany(Rounding):
+class Remembers(Rounding):
+    """A target that rounds nothing, and knows which draft tokens a verdict rejects."""
+
+    size = 0.0
+    _drafted = NO_DRAFT
+
+    def verify(self, pending, draft):
+        self._drafted = draft
+        return super().verify(pending, draft)
+
+    def rejected(self, verdict):
+        return [token for i, token in enumerate(self._drafted.tokens) if i not in verdict.path]
+
+
+class KeepsATokenTooMany(Remembers):
     """Its cache keeps the first rejected token beside the one that the target chose."""
 
-    size = 0.0
-    _drafted = NO_DRAFT
-
-    def verify(self, pending, draft):
-        self._drafted = draft
-        return super().verify(pending, draft)
-
     def commit(self, verdict):
         super().commit(verdict)
-        self._cache += [token for i, token in enumerate(self._drafted.tokens) if i not in verdict.path][:1]
+        self._cache += self.rejected(verdict)[:1]
 
 
-class KeepsAnother(Rounding):
+class KeepsAnother(Remembers):
     """Its cache keeps the first rejected token in the place of the last accepted one."""
 
-    size = 0.0
-    _drafted = NO_DRAFT
-
-    def verify(self, pending, draft):
-        self._drafted = draft
-        return super().verify(pending, draft)
-
     def commit(self, verdict):
         super().commit(verdict)
-        rejected = [token for i, token in enumerate(self._drafted.tokens) if i not in verdict.path]
-        if rejected and verdict.path:
+        if verdict.path and (rejected := self.rejected(verdict)):
             self._cache[-1] = rejected[0]
 
 
