@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
 from specdec_cli import drafters
 from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding.errors import UsageError
@@ -96,6 +99,30 @@ def branches(settings: Settings) -> int:
 def drafted_branches(settings: Settings) -> int:
     """How many branches the draft model may be asked for."""
     return settings.tree if drafters.needs_model(settings.drafter) else 1
+
+
+def require_rewinding(
+    settings: Settings, path: Path, rewinds: bool, ways: Sequence[Settings], branches: Callable[[Settings], int]
+) -> None:
+    """Raise UsageError if a model's memory is recurrent, one state that cannot be on several branches, and that is
+    asked for. rewinds: whether it is not. branches: how many a way of decoding asks of the model.
+    """
+    if rewinds:
+        return
+    if settings.bitwise:
+        raise UsageError(
+            f"--bitwise cannot be used with {path.name}: its memory is recurrent, and reads what was accepted again in "
+            "other passes",
+            "Leave it out; --drafter none is the target alone.",
+        )
+    branching = [way for way in ways if branches(way) > 1]
+    if branching:
+        lookahead = lookahead_size(branching[0]) and branches(branching[0]) > drafted_branches(branching[0])
+        what = "lookahead" if lookahead else f"--tree {branching[0].tree}"
+        raise UsageError(
+            f"{what} cannot be used with {path.name}: its memory is recurrent, and cannot branch",
+            "Chains work: the drafters model and ngram without --tree.",
+        )
 
 
 def fixed_length(settings: Settings) -> FixedLength:

@@ -16,7 +16,7 @@ from conftest import DEMO
 from driver import DRAFT, ESCAPE, PROMPT, TARGET, assert_refused, complaint, read_terminal, run, specdec, start
 from typer.testing import CliRunner
 
-from specdec_cli.cli import costing, tuner
+from specdec_cli.cli import costing, loaded, tuner
 from specdec_cli.cli import session as sessions
 from specdec_cli.cli.app import app
 from specdec_cli.cli.pair import check_pair
@@ -24,6 +24,7 @@ from specdec_cli.cli.session import Session
 from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding.calibration import Calibration
 from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.report import Report
 from specdec_cli.decoding.simulation import AHEAD, Answer
 from specdec_cli.llama import library
@@ -383,7 +384,7 @@ def beside_a_gpu(quick, monkeypatch):
         return Model(path, 0, interrupt)
 
     monkeypatch.setattr(library, "supports_gpu", lambda: True)
-    for module in (sessions, tuner):
+    for module in (loaded, tuner):
         monkeypatch.setattr(module, "Model", load)
     monkeypatch.setattr(tuner, "pass_seconds", lambda *_, **__: {1: seconds[layers[-1]], 4: 1.0})
     return seconds, layers
@@ -588,7 +589,7 @@ def test_a_draft_that_cannot_be_had(monkeypatch):
 
     def fail_for_the_draft(self, model, *args):
         if model.path.name == "draft.gguf":
-            raise sessions.SpecdecError("no room for a context", "")
+            raise SpecdecError("no room for a context", "")
         init(self, model, *args)
 
     monkeypatch.setattr(LlamaContext, "__init__", fail_for_the_draft)
