@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from specdec_cli.cli.pair import check_pair
-from specdec_cli.cli.session import Session
-from specdec_cli.cli.settings import Settings
+from specdec_cli.engine.model_pair import check_pair
+from specdec_cli.engine.session import Session
+from specdec_cli.engine.settings import Settings
 from specdec_cli.llama import library
 from specdec_cli.llama.interrupt import Interrupt
 

@@ -17,14 +17,15 @@ from pathlib import Path
 import numpy as np
 from common import add_models, open_demo
 
-from specdec_cli.cli.session import Session
-from specdec_cli.cli.terms import sampling_of
 from specdec_cli.decoding.accept import onto
 from specdec_cli.decoding.sampling import StandardSampler
-from specdec_cli.decoding.simulation import Text
 from specdec_cli.decoding.types import Categorical, Step
+from specdec_cli.engine.session import Session
+from specdec_cli.engine.validation import sampling_of
+from specdec_cli.evaluation.simulator import Text
 from specdec_cli.llama.context import LlamaContext
-from specdec_cli.models import recordings, suites
+from specdec_cli.models import suites
+from specdec_cli.store import acceptance_traces as recordings
 
 TEMPERATURE, TOKENS = 0.8, 96
 DRAFT_LENGTH = 4

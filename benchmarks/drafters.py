@@ -21,16 +21,16 @@ from typing import Any
 import numpy as np
 from common import geometric_mean, open_demo
 
-from specdec_cli.cli.recorder import before_a_loop
-from specdec_cli.cli.settings import AUTO, Settings
-from specdec_cli.cli.terms import sampling_of
 from specdec_cli.decoding.accept import rejection, residual
 from specdec_cli.decoding.costs import Costs
-from specdec_cli.decoding.length import FixedLength
-from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Draft, Logits, Sampler, Step, Verdict
-from specdec_cli.drafters.model import ModelDrafter
+from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.drafters.draft_model import ModelDrafter
+from specdec_cli.engine.acceptance_recorder import before_a_loop
+from specdec_cli.engine.settings import AUTO, Settings
+from specdec_cli.engine.validation import sampling_of
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.target import LlamaTarget
 from specdec_cli.models import hardware, suites
@@ -102,13 +102,13 @@ class Elsewhere:
         self.clock.costs = costs
         self.session.assume(replace(costs, other=0.0))
 
-    def answers(self, way: Settings, prompts: Iterable[tuple[str, list[int]]]) -> dict[str, list[Report]]:
+    def answers(self, way: Settings, prompts: Iterable[tuple[str, list[int]]]) -> dict[str, list[Metrics]]:
         """Reports by category; several of each prompt where they are sampled."""
-        found: dict[str, list[Report]] = {}
+        found: dict[str, list[Metrics]] = {}
         for number, (category, prompt) in enumerate(prompts):
             for seed in range(self.seeds if way.temp else 1):
                 events = self.session.events(prompt, 1000 * seed + number, settings=way)
-                found.setdefault(category, []).append(Report.of(events))
+                found.setdefault(category, []).append(Metrics.of(events))
         return found
 
 
@@ -126,18 +126,18 @@ def prompts_of(elsewhere: Elsewhere, seed: int = 1) -> list[tuple[str, list[int]
     return found
 
 
-def tokens_per_step(reports: Iterable[Report]) -> float:
+def tokens_per_step(reports: Iterable[Metrics]) -> float:
     found = list(reports)
     return sum(report.emitted - 1 for report in found) / max(sum(report.steps for report in found), 1)
 
 
-def acceptance(reports: Iterable[Report]) -> str:
+def acceptance(reports: Iterable[Metrics]) -> str:
     found = list(reports)
     drafted = sum(report.drafted for report in found)
     return f"{sum(report.accepted for report in found) / drafted:.0%}" if drafted else "-"
 
 
-def speed(reports: Iterable[Report]) -> float:
+def speed(reports: Iterable[Metrics]) -> float:
     """Tokens per second after the first."""
     found = list(reports)
     return sum(report.emitted - 1 for report in found) / sum(report.decode_s for report in found)
@@ -149,7 +149,7 @@ def compare_drafters(elsewhere: Elsewhere, machines: list[str]) -> None:
     base = elsewhere.session.settings
     ratios = []
     for name in machines:
-        found: dict[str, dict[str, list[Report]]] = {}
+        found: dict[str, dict[str, list[Metrics]]] = {}
         elsewhere.go_to(hardware.load(name).costs)
         alone = elsewhere.answers(base.alone(), prompts)
         for arm, changes in ARMS.items():

@@ -21,10 +21,10 @@ from typing import Any
 
 from common import add_models, machine
 
-from specdec_cli.cli.pair import check_pair
-from specdec_cli.cli.session import Session
-from specdec_cli.cli.settings import AUTO, Settings
 from specdec_cli.decoding.divergence import Transcript
+from specdec_cli.engine.model_pair import check_pair
+from specdec_cli.engine.session import Session
+from specdec_cli.engine.settings import AUTO, Settings
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.models import suites
 

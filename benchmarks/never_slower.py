@@ -19,12 +19,12 @@ from typing import Any
 
 from common import add_models, machine
 
-from specdec_cli.cli import prompt as prompt_text
-from specdec_cli.cli.pair import check_pair
-from specdec_cli.cli.session import Session
-from specdec_cli.cli.settings import Settings
-from specdec_cli.decoding.comparison import geometric_interval
 from specdec_cli.decoding.types import Step
+from specdec_cli.engine import prompt as prompt_text
+from specdec_cli.engine.model_pair import check_pair
+from specdec_cli.engine.session import Session
+from specdec_cli.engine.settings import Settings
+from specdec_cli.evaluation.trials import geometric_interval
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.models import suites
 

@@ -19,17 +19,19 @@ from typing import Any
 import numpy as np
 from common import DEMO, PROMPTS, add_models, machine, median_and_spread, open_demo
 
-from specdec_cli.cli.session import Session
-from specdec_cli.cli.settings import Settings
-from specdec_cli.decoding import simulation
 from specdec_cli.decoding.accept import rejection
-from specdec_cli.decoding.calibration import Calibration
-from specdec_cli.decoding.costs import CostModel, Costs
-from specdec_cli.decoding.length import LONGEST, AutoLength
-from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.costs import Costs
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler, confidence
 from specdec_cli.decoding.types import Draft
-from specdec_cli.models import hardware, recordings
+from specdec_cli.draft_length.auto import LONGEST, AutoLength
+from specdec_cli.draft_length.calibration import Calibration
+from specdec_cli.draft_length.cost_model import CostModel
+from specdec_cli.engine.session import Session
+from specdec_cli.engine.settings import Settings
+from specdec_cli.evaluation import simulator as simulation
+from specdec_cli.models import hardware
+from specdec_cli.store import acceptance_traces as recordings
 
 ARMS: list[tuple[str, dict[str, Any]]] = [
     ("target alone, greedy", {"drafter": "none"}),
@@ -52,7 +54,7 @@ def one_run(session: Session, prompt: list[int], settings: Settings) -> dict[str
     """Microseconds per step of one answer, by part, and their share; None if it was too short to tell."""
     events = session.events(prompt, seed=1, settings=settings)  # the first for `auto` times passes
     before = session.forward_s
-    report = Report.of(events)
+    report = Metrics.of(events)
     target_s, draft_s = (now - then for now, then in zip(session.forward_s, before, strict=True))
     if report.steps < 10:
         return None

@@ -20,13 +20,14 @@ from typing import Any
 
 from common import open_demo
 
-from specdec_cli.cli import prompt as prompt_text
-from specdec_cli.cli.recorder import before_a_loop, record_rules
-from specdec_cli.cli.session import Session
-from specdec_cli.decoding.simulation import Answer, Text
 from specdec_cli.decoding.types import Step
-from specdec_cli.models import recordings, suites
-from specdec_cli.models.recordings import Recording
+from specdec_cli.engine import prompt as prompt_text
+from specdec_cli.engine.acceptance_recorder import before_a_loop, record_rules
+from specdec_cli.engine.session import Session
+from specdec_cli.evaluation.simulator import Answer, Text
+from specdec_cli.models import suites
+from specdec_cli.store import acceptance_traces as recordings
+from specdec_cli.store.acceptance_traces import Recording
 
 TOKENS, EDIT_TOKENS = 96, 192
 """The longest answers; those that repeat a text need room for it."""

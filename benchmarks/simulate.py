@@ -25,15 +25,16 @@ from pathlib import Path
 
 from common import DEMO, geometric_mean, machine, open_demo
 
-from specdec_cli.cli.recorder import record
-from specdec_cli.decoding import simulation
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.report import Report
-from specdec_cli.decoding.simulation import Answer
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.drafters.ngram import NgramDrafter
-from specdec_cli.models import hardware, recordings, suites
+from specdec_cli.engine.acceptance_recorder import record
+from specdec_cli.evaluation import simulator as simulation
+from specdec_cli.evaluation.simulator import Answer
+from specdec_cli.models import hardware, suites
 from specdec_cli.models.hardware import Hardware
-from specdec_cli.models.recordings import Recording
+from specdec_cli.store import acceptance_traces as recordings
+from specdec_cli.store.acceptance_traces import Recording
 
 RECORDINGS, REAL = DEMO / "recordings", DEMO.parent / "recordings"
 LOOK = Curve({1: 15e-6})
@@ -86,7 +87,7 @@ def measure() -> None:
     with open_demo(draft_tokens="auto") as session:
         text = session.target.tokenize("def median(values):\n    return sorted(values)[len(values) // 2]\n" * 20)
         costs = session.costs(text, budget_s=10.0)
-        report = Report.of(session.events(text[:64], seed=0, settings=session.settings.alone()))
+        report = Metrics.of(session.events(text[:64], seed=0, settings=session.settings.alone()))
         other = (report.sample_s + report.overhead_s) / report.steps
     print(f'description: "{machine()}; the bundled pair"')
     print("basis: measured\nsource: benchmarks/simulate.py --measure")

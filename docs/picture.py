@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from specdec_cli.cli.pair import check_pair
-from specdec_cli.cli.session import Session
-from specdec_cli.cli.settings import resolve
 from specdec_cli.decoding.types import Step
 from specdec_cli.display import live
+from specdec_cli.engine.model_pair import check_pair
+from specdec_cli.engine.session import Session
+from specdec_cli.engine.settings import resolve
 from specdec_cli.llama.interrupt import Interrupt
 
 WIDTH, HEIGHT = 88, 24

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from specdec_cli.decoding.length import FixedLength
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.rules import RULES, sampler_of
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import NO_DRAFT, Categorical, Draft, Event, LengthPolicy, Logits, Step, Verdict
+from specdec_cli.draft_length.auto import FixedLength
 from specdec_cli.drafters.none import NoDrafter
 
 GREEDY = SamplingSettings()
@@ -171,7 +171,7 @@ class ScriptedDrafter:
 
 
 class ScriptedPolicy:
-    """Limits drafts to the given lengths one after the other, then to nothing; `missed` is what hindsight tells it."""
+    """Limits drafts to the given lengths one after the other, then to nothing. missed: what it is told of."""
 
     why = ""
     uses_confidence = False
@@ -186,7 +186,7 @@ class ScriptedPolicy:
     def limit(self, room: int) -> int:
         return min(next(self._limits, 0), room)
 
-    def hindsight(self, confidence: float, outcome: float) -> None:
+    def observe_counterfactual(self, confidence: float, outcome: float) -> None:
         self.missed.append((confidence, outcome))
 
     def rate(self, rank: int, confidence: float) -> float:
@@ -195,7 +195,7 @@ class ScriptedPolicy:
     def look(self, drafted: int, reach: float | None = None) -> bool:
         return True
 
-    def go_on(self, drafted: int, confidence: float, rank: int = 0, before: float | None = None) -> bool:
+    def should_draft(self, drafted: int, confidence: float, rank: int = 0, before: float | None = None) -> bool:
         return True
 
     def observe(self, step: Step) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from specdec_cli.decoding.calibration import Calibration
-from specdec_cli.decoding.costs import CostModel, Costs, Curve
-from specdec_cli.decoding.length import LONGEST, AutoLength
+from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.types import Step
+from specdec_cli.draft_length.auto import LONGEST, AutoLength
+from specdec_cli.draft_length.calibration import Calibration
+from specdec_cli.draft_length.cost_model import CostModel
 
 FLAT = Costs(Curve({1: 0.010, 17: 0.012}), Curve({1: 0.001, 512: 0.010}))
 """A GPU with a large target: checking is nearly free."""

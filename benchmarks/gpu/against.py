@@ -19,8 +19,8 @@ from peers import SpeculativeSimple, Static, Task, by_prompt, progress
 from server import WARM_UP_TOKENS, LlamaServer, Servers
 from static_sweep import Speeds, finals
 
-from specdec_cli.cli.session import Session
-from specdec_cli.cli.settings import Settings
+from specdec_cli.engine.session import Session
+from specdec_cli.engine.settings import Settings
 
 N_MAX = (1, 2, 3, 4, 6, 8, 12, 16)
 P_MIN = (0.0, 0.5, 0.75, 0.9)

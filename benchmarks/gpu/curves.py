@@ -11,7 +11,7 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
-from specdec_cli.decoding.simulation import REVIEWED
+from specdec_cli.evaluation.simulator import REVIEWED
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model

@@ -14,10 +14,10 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 from common import PROMPTS
 
-from specdec_cli.cli.session import Session
-from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding.costs import SETTLED
 from specdec_cli.decoding.types import Done, Prefill, Step
+from specdec_cli.engine.session import Session
+from specdec_cli.engine.settings import Settings
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.timing import pass_laps

@@ -49,7 +49,7 @@ from peers import (
 )
 from static_sweep import Speeds, finals, sweep
 
-from specdec_cli.cli.session import Session
+from specdec_cli.engine.session import Session
 
 SWEPT = 2
 """Prompts of each category that the sweep uses."""

@@ -18,9 +18,9 @@ from typing import TypeVar
 
 from common import add_models, machine, median_and_spread
 
-from specdec_cli.cli.session import Session
-from specdec_cli.cli.settings import Settings
-from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.engine.session import Session
+from specdec_cli.engine.settings import Settings
 from specdec_cli.models import suites
 
 FEWEST_TOKENS = 16
@@ -117,7 +117,7 @@ class SpeculativeSimple:
 
 def specdec(session: Session, task: Task, settings: Settings | None = None, seed: int = 0) -> Answer:
     """An answer of specdec, with the session's settings or with others."""
-    report = Report.of(session.events(task.tokens, seed=seed, settings=settings))
+    report = Metrics.of(session.events(task.tokens, seed=seed, settings=settings))
     if notes := (*session.notes, *report.notes):  # it went on without its draft
         raise SystemExit(f"specdec did not do what was to be measured: {'; '.join(notes)}")
     return Answer(report.emitted, report.tokens_per_s or 0.0, report.acceptance_rate or 0.0, tuple(report.tokens))

@@ -40,8 +40,8 @@ from peers import (
     write,
 )
 
-from specdec_cli.cli.session import Session
-from specdec_cli.cli.settings import Settings
+from specdec_cli.engine.session import Session
+from specdec_cli.engine.settings import Settings
 
 LIBRARY, OURS = "llama-cpp-python alone", "specdec's target alone"
 LOOKUPS = {"prompt lookup of 2": 2, "prompt lookup of 10": 10}

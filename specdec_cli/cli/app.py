@@ -12,7 +12,7 @@ from specdec_cli.cli.compare import compare
 from specdec_cli.cli.doctor import doctor
 from specdec_cli.cli.draft import draft
 from specdec_cli.cli.drafters import drafters
-from specdec_cli.cli.errors import ErrorReporting
+from specdec_cli.cli.error_reporting import ErrorReporting
 from specdec_cli.cli.pull import pull
 from specdec_cli.cli.replay import replay
 from specdec_cli.cli.run import run

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from specdec_cli.cli.completion import models
-from specdec_cli.cli.working import working
+from specdec_cli.display.status_line import working
 
 
 def check(
@@ -27,8 +27,8 @@ def check(
 
     Exit code 0: they can be used together; 3: they cannot; 4: a model cannot be reached.
     """
-    from specdec_cli.cli import sources
     from specdec_cli.decoding.errors import IncompatiblePair, UsageError
+    from specdec_cli.engine import model_source as sources
     from specdec_cli.models import vocab
 
     notes: list[str] = []
@@ -45,7 +45,7 @@ def check(
     else:
         from rich.console import Console
 
-        from specdec_cli.display import pairs
+        from specdec_cli.display import pair_tables as pairs
 
         console = Console(highlight=False)
         for part in pairs.check_tables(result):

@@ -14,15 +14,15 @@ import typer
 
 from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
-from specdec_cli.cli.working import working
+from specdec_cli.display.status_line import working
 
 if TYPE_CHECKING:
-    from specdec_cli.cli.measure import Measurement
-    from specdec_cli.cli.pair import Pair
-    from specdec_cli.cli.settings import Settings
     from specdec_cli.decoding.errors import SpecdecError
-    from specdec_cli.models.corpora import Source
+    from specdec_cli.engine.comparison_run import Measurement
+    from specdec_cli.engine.model_pair import Pair
+    from specdec_cli.engine.settings import Settings
     from specdec_cli.models.suites import Prompt
+    from specdec_cli.store.corpora import Source
 
 _OUTPUT = "Output"
 
@@ -93,12 +93,12 @@ def compare(
     gpu_layers_draft: opt.GpuLayersDraft = None,
 ) -> None:
     """Measure ways to decode against the target alone: speed with intervals, exactness, causes."""
-    from specdec_cli.cli import corpus
-    from specdec_cli.cli.arms import make_arms
-    from specdec_cli.cli.measure import Measurement
-    from specdec_cli.cli.settings import resolve
     from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.models import results
+    from specdec_cli.engine import corpus
+    from specdec_cli.engine.comparison_run import Measurement
+    from specdec_cli.engine.settings import resolve
+    from specdec_cli.engine.variants import make_arms
+    from specdec_cli.store import comparisons as results
 
     if list_:
         found = [{"name": name, "when": f"{when:%Y-%m-%d %H:%M}"} for name, when in results.kept()]
@@ -149,11 +149,11 @@ def _compare(
     silent: bool,
 ) -> None:
     """Load the models once, measure, and put out whatever was measured, also after an interrupt or a failure."""
-    from specdec_cli.cli.corpus import open_corpus
-    from specdec_cli.cli.pair import check_pair
-    from specdec_cli.cli.session import Session
     from specdec_cli.decoding.errors import Interrupted, SpecdecError
-    from specdec_cli.display.comparison import Progress
+    from specdec_cli.display.comparison_tables import Progress
+    from specdec_cli.engine.corpus import open_corpus
+    from specdec_cli.engine.model_pair import check_pair
+    from specdec_cli.engine.session import Session
     from specdec_cli.llama.interrupt import Interrupt
 
     pair = check_pair(measurement.loaded)
@@ -183,7 +183,7 @@ def _compare(
 
 def _remember(pair: Pair, result: dict[str, Any]) -> None:
     """Keep the best arm's speedup for `specdec ls`, with its bounds; of too few prompts for bounds, nothing."""
-    from specdec_cli.models import speeds
+    from specdec_cli.store import speeds
 
     overall = [arm for arm in result["summaries"] if arm["category"] == "all" and arm["speedup"]]
     found = [arm for arm in overall if arm["speedup"]["low"] is not None]
@@ -202,8 +202,8 @@ def _prompts(
     given: list[str], suite: str | None, settings: Settings, categories: Any, limit: int | None, each: int | None
 ) -> list[Prompt]:
     """The prompts to compare on: those given, else a suite; the bundled pair completes Python."""
-    from specdec_cli.cli import prompt as prompt_text
     from specdec_cli.decoding.errors import UsageError
+    from specdec_cli.engine import prompt as prompt_text
     from specdec_cli.models import profiles, suites
 
     if given and suite:
@@ -223,7 +223,7 @@ def _prompts(
 def _show(result: dict[str, Any], before: dict[str, Any] | None, as_json: bool, as_markdown: bool) -> None:
     from rich.console import Console
 
-    from specdec_cli.display import comparison
+    from specdec_cli.display import comparison_tables as comparison
 
     if as_json:
         print(json.dumps(result), flush=True)

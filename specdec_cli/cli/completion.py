@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 def pairs(incomplete: str) -> list[tuple[str, str]]:
     """Profiles that begin so, with what they are. Completion never fails: it offers nothing then."""
     try:
-        from specdec_cli.models import pairs as pulled
         from specdec_cli.models import profiles
+        from specdec_cli.store import pulled_pairs as pulled
 
         here = set(pulled.names())
         return [
@@ -38,7 +38,7 @@ def pulled_pairs(incomplete: str) -> list[str]:
     """Pairs on this machine that begin so."""
 
     def known() -> list[str]:
-        from specdec_cli.models import pairs as pulled
+        from specdec_cli.store import pulled_pairs as pulled
 
         return pulled.names()
 
@@ -49,8 +49,8 @@ def models(incomplete: str) -> list[str]:
     """Profiles, models in the Hub's cache, and GGUF files that begin so."""
 
     def known() -> list[str]:
+        from specdec_cli.hub import cache
         from specdec_cli.models import profiles
-        from specdec_cli.models.hub import cache
 
         return [*profiles.names(), *cache.references(), *_files(incomplete, (".gguf",))]
 
@@ -105,7 +105,7 @@ def results(incomplete: str) -> list[str]:
     """Kept results of compare."""
 
     def known() -> list[str]:
-        from specdec_cli.models import results
+        from specdec_cli.store import comparisons as results
 
         return [name for name, _ in results.kept()]
 

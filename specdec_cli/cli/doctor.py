@@ -36,9 +36,10 @@ class _Gpu:
 
 def _findings() -> dict[str, Any]:
     from specdec_cli import __version__
+    from specdec_cli.hub import cache
     from specdec_cli.llama import library
-    from specdec_cli.models import corpora, profiles
-    from specdec_cli.models.hub import cache
+    from specdec_cli.models import profiles
+    from specdec_cli.store import corpora
 
     devices = library.devices()
     gpu = None if library.supports_gpu() else _unused_gpu()
@@ -67,8 +68,8 @@ def _findings() -> dict[str, Any]:
 
 def _config_problem() -> str:
     """What is wrong with the user's own settings, for every command would fail on it."""
-    from specdec_cli.cli.settings import resolve
     from specdec_cli.decoding.errors import DownloadError, SpecdecError
+    from specdec_cli.engine.settings import resolve
 
     try:
         resolve(None, {})
@@ -81,12 +82,12 @@ def _config_problem() -> str:
 
 def _bundled_pair() -> dict[str, Any]:
     """Read, compare and run the demo pair for a few tokens, whatever the user's own settings say."""
-    from specdec_cli.cli.costing import usual_threads
-    from specdec_cli.cli.pair import check_pair
-    from specdec_cli.cli.session import Session
-    from specdec_cli.cli.settings import Settings
     from specdec_cli.decoding.errors import SpecdecError
-    from specdec_cli.decoding.report import Report
+    from specdec_cli.decoding.metrics import Metrics
+    from specdec_cli.engine.model_pair import check_pair
+    from specdec_cli.engine.pass_costs import usual_threads
+    from specdec_cli.engine.session import Session
+    from specdec_cli.engine.settings import Settings
     from specdec_cli.llama.interrupt import Interrupt
     from specdec_cli.models import profiles
 
@@ -105,7 +106,7 @@ def _bundled_pair() -> dict[str, Any]:
         with Interrupt() as interrupt, Session(pair, settings, interrupt) as session:
             prompt = session.target.tokenize("def main():")
             session.open_contexts(len(prompt))
-            report = Report.of(session.events(prompt, seed=0))
+            report = Metrics.of(session.events(prompt, seed=0))
             rounding = str(session.agreement)
     except SpecdecError as error:
         return {"ok": False, "problem": f"{error} {error.hint}"}

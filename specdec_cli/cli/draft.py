@@ -16,11 +16,11 @@ import typer
 
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.completion import models
-from specdec_cli.cli.working import working
+from specdec_cli.display.status_line import working
 
 if TYPE_CHECKING:
-    from specdec_cli.cli.copier import Target
-    from specdec_cli.cli.layers import LayerSearch, Round
+    from specdec_cli.engine.draft_copy import Target
+    from specdec_cli.engine.layer_search import LayerSearch, Round
     from specdec_cli.llama.interrupt import Interrupt
     from specdec_cli.llama.quantize import Copy
 
@@ -61,12 +61,13 @@ def prune(
 
     --search drops the layer whose loss costs least agreement with the target, again and again, until N are left.
     """
-    from specdec_cli.cli import copier
-    from specdec_cli.cli.layers import LayerSearch
     from specdec_cli.decoding.errors import UsageError
+    from specdec_cli.engine import draft_copy as copier
+    from specdec_cli.engine.layer_search import LayerSearch
     from specdec_cli.llama import library
     from specdec_cli.llama.quantize import Copy
-    from specdec_cli.models import pruning, suites
+    from specdec_cli.models import layer_pruning as pruning
+    from specdec_cli.models import suites
 
     if (keep_layers is None) == (search is None):
         raise UsageError("which layers stay is not said, or said twice", "Give --keep-layers LIST, or --search N.")
@@ -107,10 +108,11 @@ def quantize(
     json_: _Json = False,
 ) -> None:
     """Copy a target with fewer bits to a weight."""
-    from specdec_cli.cli import copier
+    from specdec_cli.engine import draft_copy as copier
     from specdec_cli.llama import library
     from specdec_cli.llama.quantize import Copy
-    from specdec_cli.models import pruning, quantisations
+    from specdec_cli.models import layer_pruning as pruning
+    from specdec_cli.models import quantisations
 
     wanted = quantisations.find(type_)
     threads = _require_threads(threads) or library.physical_cores()
@@ -146,10 +148,10 @@ def _search(
     chooser: LayerSearch, found: Target, whole: Copy, keep: int, silent: bool, interrupt: Interrupt
 ) -> list[Round]:
     """Find the layers to keep on a copy that is written to, and remove that."""
-    from specdec_cli.cli import copier
-    from specdec_cli.display import copying
-    from specdec_cli.models import pruning
-    from specdec_cli.models.skipping import SkippableCopy
+    from specdec_cli.display import draft_making as copying
+    from specdec_cli.engine import draft_copy as copier
+    from specdec_cli.models import layer_pruning as pruning
+    from specdec_cli.models.layer_skipping import SkippableCopy
 
     count = found.header.setting("block_count")
     copier.copy(found, whole, len(found.header.tensors), silent, interrupt)
@@ -175,8 +177,8 @@ def _make(
     found: Target, wanted: Copy, out: Path, layers: tuple[int, ...], silent: bool, interrupt: Interrupt
 ) -> dict[str, Any]:
     """Write, examine, put in place. Returns what `--json` prints, but for the time and the agreement."""
-    from specdec_cli.cli import copier
-    from specdec_cli.models import pruning
+    from specdec_cli.engine import draft_copy as copier
+    from specdec_cli.models import layer_pruning as pruning
 
     count = found.header.setting("block_count")
     tensors = len(pruning.tensors_with(found.header, layers) if wanted.drop else found.header.tensors)
@@ -200,7 +202,7 @@ def _make(
 
 def _finish(result: dict[str, Any], name: str, as_json: bool) -> None:
     """Say what came of it and how to use it."""
-    from specdec_cli.cli import sources
+    from specdec_cli.engine import model_source as sources
 
     model = "-p" if sources.is_profile(name) else "-m"
     result = {**result, "run": f'{shlex.join(["specdec", "run", model, name, "--drafter", "self"])} "..."'}
@@ -209,7 +211,7 @@ def _finish(result: dict[str, Any], name: str, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from specdec_cli.display import copying
+    from specdec_cli.display import draft_making as copying
 
     console = Console(highlight=False)
     for part in copying.report(result):

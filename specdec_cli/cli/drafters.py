@@ -14,13 +14,13 @@ def drafters(json_: Annotated[bool, typer.Option("--json", help="Print one JSON 
 
     from specdec_cli import drafters as known
     from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.display.pairs import profile_table
+    from specdec_cli.display.pair_tables import profile_table
 
     found: list[dict[str, Any]] = []
     for name in known.names():
         about = {"name": name, "from": known.origin(name)}
         try:
-            kind = known.kind(name)
+            kind = known.spec(name)
             found.append({**about, "needs": kind.needs, "helps": kind.helps, "problem": ""})
         except (UsageError, AttributeError) as error:  # somebody's package: the others are listed all the same
             found.append({**about, "needs": "", "helps": "", "problem": str(error)})

@@ -275,7 +275,7 @@ def given(context: typer.Context) -> tuple[str | None, dict[str, Any]]:
     """
     from dataclasses import fields
 
-    from specdec_cli.cli.settings import Settings
+    from specdec_cli.engine.settings import Settings
 
     names = {field.name for field in fields(Settings)}
     flags = {name: value for name, value in context.params.items() if name in names and value not in ((), [])}
@@ -293,8 +293,8 @@ def require_used(context: typer.Context, used: Iterable[str]) -> None:
     `none` takes all of them: it turns a command into its own baseline.
     """
     from specdec_cli import drafters
-    from specdec_cli.cli.corpus import reads_corpus
     from specdec_cli.decoding.errors import UsageError
+    from specdec_cli.engine.corpus import reads_corpus
 
     used = list(used)
     if set(used) == {"none"}:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specdec_cli.cli import completion
-from specdec_cli.cli.working import working
+from specdec_cli.display.status_line import working
 
 if TYPE_CHECKING:
-    from specdec_cli.cli.puller import Puller
+    from specdec_cli.engine.pair_download import Puller
 
 
 def pull(
@@ -51,7 +51,7 @@ def pull(
     A pull that was cut short goes on where it stopped. Weights go to the Hugging Face cache (HF_HOME); HF_TOKEN,
     HF_ENDPOINT and HF_HUB_OFFLINE are heeded.
     """
-    from specdec_cli.cli.puller import Puller, Wanted
+    from specdec_cli.engine.pair_download import Puller, Wanted
 
     asks = not (yes or json_ or dry_run) and sys.stdin.isatty() and sys.stderr.isatty()
     puller = Puller(Wanted.of(name, target, draft, as_), silent=json_)
@@ -82,7 +82,7 @@ def _choose(puller: Puller, asks: bool, yes: bool, as_json: bool) -> bool:
     """Settle on a draft; False if the proposals are all that can be given without asking."""
     from rich.console import Console
 
-    from specdec_cli.display import pairs
+    from specdec_cli.display import pair_tables as pairs
 
     with working("reading the headers of possible drafts", as_json):
         proposals = puller.propose()
@@ -126,7 +126,7 @@ def _stoppable() -> Iterator[None]:
 def _show(plan: dict[str, Any]) -> None:
     from rich.console import Console
 
-    from specdec_cli.display import pairs
+    from specdec_cli.display import pair_tables as pairs
 
     console = Console(stderr=True, highlight=False)
     for part in pairs.plan_tables(plan):

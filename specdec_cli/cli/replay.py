@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 if TYPE_CHECKING:
-    from specdec_cli.decoding.report import Report
+    from specdec_cli.decoding.metrics import Metrics
     from specdec_cli.decoding.types import Event
     from specdec_cli.llama.interrupt import Interrupt
 
@@ -50,8 +50,8 @@ def replay(
         raise UsageError("--step needs a terminal for its keys and its display", "Leave --step out in a pipe.")
     settings, events = read_trace(file)
     if svg is not None or html is not None:
-        from specdec_cli.cli.headline import headline
         from specdec_cli.display import export
+        from specdec_cli.display.settings_line import headline
 
         for path, render in ((svg, export.svg), (html, export.html)):
             if path is not None:
@@ -64,20 +64,20 @@ def _show(settings: dict[str, Any], events: list[Event], speed: float, by_key: b
     """Replay on stdout, the report on stderr. Returns the exit code."""
     from rich.console import Console
 
-    from specdec_cli.cli.headline import headline
-    from specdec_cli.decoding.report import Report
-    from specdec_cli.display import tables
+    from specdec_cli.decoding.metrics import Metrics
+    from specdec_cli.display import run_report as tables
     from specdec_cli.display.choice import on_stdout
     from specdec_cli.display.live import LiveDisplay
+    from specdec_cli.display.settings_line import headline
     from specdec_cli.llama.interrupt import Interrupt
 
-    report = Report()
+    report = Metrics()
     with Interrupt() as interrupt:
         if by_key:
-            from specdec_cli.cli.keys import keyboard
+            from specdec_cli.display.keys import keyboard
             from specdec_cli.display.steps import StepDisplay
 
-            with keyboard(interrupt) as wait:
+            with keyboard(interrupt.is_set) as wait:
                 display: _Display = StepDisplay(Console(highlight=False), _most_tokens(settings, events))
                 finished = _play(events, report, display, wait)
         else:
@@ -93,7 +93,7 @@ def _show(settings: dict[str, Any], events: list[Event], speed: float, by_key: b
         return interrupt.exit_code
 
 
-def _play(events: list[Event], report: Report, display: _Display, wait: Callable[[Event], bool]) -> bool:
+def _play(events: list[Event], report: Metrics, display: _Display, wait: Callable[[Event], bool]) -> bool:
     """Show each event when its time has come, until `wait` says that the user has seen enough: False then."""
     try:
         for event in events:

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from specdec_cli.cli import options as opt
-from specdec_cli.cli.errors import close_stdout
-from specdec_cli.cli.working import working
+from specdec_cli.cli.error_reporting import close_stdout
 from specdec_cli.decoding.errors import Interrupted
+from specdec_cli.display.status_line import working
 
 if TYPE_CHECKING:
-    from specdec_cli.cli.outcome import Outcome
-    from specdec_cli.cli.session import Session
-    from specdec_cli.cli.settings import Settings
     from specdec_cli.decoding.types import Event
     from specdec_cli.display.jsonl import Trace
-    from specdec_cli.models.corpora import Source
+    from specdec_cli.engine.generation_result import Outcome
+    from specdec_cli.engine.session import Session
+    from specdec_cli.engine.settings import Settings
+    from specdec_cli.store.corpora import Source
 
 
 def run(
@@ -69,9 +69,9 @@ def run(
     """Answer one prompt: the draft model proposes, the target model decides."""
     import secrets
 
-    from specdec_cli.cli import corpus
-    from specdec_cli.cli import prompt as prompts
-    from specdec_cli.cli.settings import resolve
+    from specdec_cli.engine import corpus
+    from specdec_cli.engine import prompt as prompts
+    from specdec_cli.engine.settings import resolve
 
     settings = resolve(*opt.given(context))
     if settings.seed is None:  # drawn here, so that the trace and the report name it
@@ -108,13 +108,13 @@ class _Display(Protocol):
 
 def _execute(settings: Settings, request: _Request) -> int:
     """Check, load, run, report. Returns the exit code. Whatever fails, what was generated until then is kept."""
-    from specdec_cli.cli.corpus import open_corpus
-    from specdec_cli.cli.outcome import measure_baseline, probed_baseline
-    from specdec_cli.cli.pair import check_pair
-    from specdec_cli.cli.session import Session
-    from specdec_cli.cli.settings import AUTO
-    from specdec_cli.cli.terms import validate
     from specdec_cli.decoding.errors import SpecdecError, UsageError
+    from specdec_cli.engine.corpus import open_corpus
+    from specdec_cli.engine.generation_result import measure_baseline, probed_baseline
+    from specdec_cli.engine.model_pair import check_pair
+    from specdec_cli.engine.session import Session
+    from specdec_cli.engine.settings import AUTO
+    from specdec_cli.engine.validation import validate
     from specdec_cli.llama.interrupt import Interrupt
 
     if "" in request.stop:
@@ -161,9 +161,9 @@ def _execute(settings: Settings, request: _Request) -> int:
 
 def _open_trace(path: Path, settings: Settings) -> Trace:
     """Begin the record of a run; raises UsageError if the file cannot be made."""
-    from specdec_cli.cli.settings import SHAPING
     from specdec_cli.decoding.errors import UsageError
     from specdec_cli.display.jsonl import Trace
+    from specdec_cli.engine.settings import SHAPING
 
     try:
         out = path.open("w", encoding="utf-8")
@@ -174,12 +174,12 @@ def _open_trace(path: Path, settings: Settings) -> Trace:
 
 def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome:
     """Run the prompt and show it. A reader that goes away ends the answer; a target that fails is told at the end."""
-    from specdec_cli.cli import prompt as prompts
-    from specdec_cli.cli.outcome import Outcome, crowded
     from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.display.choice import on_stdout
     from specdec_cli.display.live import LiveDisplay
     from specdec_cli.display.reading import StderrBar
+    from specdec_cli.engine import prompt as prompts
+    from specdec_cli.engine.generation_result import Outcome, crowded
 
     tokens, notes = prompts.tokenize(request.prompt, request.system, request.raw, session.target, session.pair.target)
     session.open_contexts(len(tokens))
@@ -216,8 +216,8 @@ def _print_report(session: Session, outcome: Outcome) -> None:
     """The report, on stderr, with a legend where colours were shown."""
     from rich.console import Console
 
-    from specdec_cli.cli.about import describe, memory_of
-    from specdec_cli.display import tables
+    from specdec_cli.display import run_report as tables
+    from specdec_cli.engine.about import describe, memory_of
 
     err = Console(stderr=True, highlight=False)
     if outcome.live and outcome.report.drafted:

@@ -26,9 +26,10 @@ def ls(
     from rich.console import Console
 
     from specdec_cli.decoding.errors import SpecdecError
-    from specdec_cli.display import pairs as shown
-    from specdec_cli.models import pairs, profiles
-    from specdec_cli.models.hub import cache
+    from specdec_cli.display import pair_tables as shown
+    from specdec_cli.hub import cache
+    from specdec_cli.models import profiles
+    from specdec_cli.store import pulled_pairs as pairs
 
     rows, broken = [], []
     for name in profiles.names():
@@ -60,8 +61,8 @@ def show(
     """Tell everything about one pair: why these two, sizes, licence, sampling, where its figures come from."""
     from rich.console import Console
 
-    from specdec_cli.cli.settings import require_known
-    from specdec_cli.display import pairs as shown
+    from specdec_cli.display import pair_tables as shown
+    from specdec_cli.engine.settings import require_known
     from specdec_cli.models import profiles
 
     profile = profiles.load(name)
@@ -81,9 +82,10 @@ def rm(
 ) -> None:
     """Remove a pulled pair from the disk, but for files that another pulled pair uses."""
     from specdec_cli.decoding.errors import SpecdecError
-    from specdec_cli.display.pairs import size
+    from specdec_cli.display.pair_tables import size
     from specdec_cli.display.theme import safe
-    from specdec_cli.models import pairs, profiles
+    from specdec_cli.models import profiles
+    from specdec_cli.store import pulled_pairs as pairs
 
     pair = pairs.load(name)
     if pair is None and name in profiles.names() and (left := _abandoned(profiles.load(name))):
@@ -123,8 +125,8 @@ def _ask(question: str, name: str, yes: bool, as_json: bool) -> None:
 
 def _abandoned(profile: Profile) -> list[Path]:
     """The files that an interrupted pull of a profile has begun."""
+    from specdec_cli.hub import cache
     from specdec_cli.models import references
-    from specdec_cli.models.hub import cache
 
     found = [references.parse(model) for model in (profile.target, profile.draft) if model]
     return [path for reference in found if reference for path in cache.abandoned(reference.repo)]
@@ -132,8 +134,10 @@ def _abandoned(profile: Profile) -> list[Path]:
 
 def _row(profile: Profile) -> dict[str, Any]:
     """What a list says of a pair. size: bytes; of a pair not pulled, as its profile tells it."""
-    from specdec_cli.models import pairs, references, speeds
-    from specdec_cli.models.hub import cache
+    from specdec_cli.hub import cache
+    from specdec_cli.models import references
+    from specdec_cli.store import pulled_pairs as pairs
+    from specdec_cli.store import speeds
 
     paths: list[Path | None] = []
     for name in (profile.model("target"), profile.model("draft")):

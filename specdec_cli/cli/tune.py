@@ -11,13 +11,13 @@ import typer
 
 from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
-from specdec_cli.cli.working import working
+from specdec_cli.display.status_line import working
 
 if TYPE_CHECKING:
-    from specdec_cli.cli.pair import Pair
-    from specdec_cli.cli.settings import Settings
     from specdec_cli.decoding.costs import Costs
-    from specdec_cli.models.recordings import Recording
+    from specdec_cli.engine.model_pair import Pair
+    from specdec_cli.engine.settings import Settings
+    from specdec_cli.store.acceptance_traces import Recording
 
 _CONTEXT = 1024
 _ANSWER = 64
@@ -58,11 +58,11 @@ def tune(
     """Measure a pair on this machine, predict what speculation brings, and let run and compare know."""
     from dataclasses import replace
 
-    from specdec_cli.cli.pair import check_pair
-    from specdec_cli.cli.settings import AUTO, resolve
-    from specdec_cli.cli.terms import validate
     from specdec_cli.decoding.errors import UsageError
     from specdec_cli.decoding.rules import LOSSY
+    from specdec_cli.engine.model_pair import check_pair
+    from specdec_cli.engine.settings import AUTO, resolve
+    from specdec_cli.engine.validation import validate
 
     if not 1 <= seconds <= 3600:
         raise UsageError(f"tuning cannot take {seconds:g} seconds", "Give --seconds from 1 to 3600.")
@@ -88,7 +88,7 @@ def tune(
         return
     from rich.console import Console
 
-    from specdec_cli.display.tuning import tables
+    from specdec_cli.display.tuning_tables import tables
 
     console = Console(highlight=False)
     for part in tables(result):
@@ -98,7 +98,9 @@ def tune(
 def _what_if(pair: Pair, settings: Settings, name: str) -> dict[str, Any]:
     """The recorded acceptance under another machine's costs."""
     from specdec_cli.decoding.errors import SpecdecError
-    from specdec_cli.models import hardware, recordings, tuning
+    from specdec_cli.models import hardware
+    from specdec_cli.store import acceptance_traces as recordings
+    from specdec_cli.store import tuning
 
     machine = hardware.load(name)
     greedy = settings.temp == 0
@@ -125,13 +127,14 @@ def _measure(
     """Time, record, predict, keep."""
     from dataclasses import asdict
 
-    from specdec_cli.cli.about import memory_of
-    from specdec_cli.cli.session import Session
-    from specdec_cli.cli.tuner import Tuner, place_draft
     from specdec_cli.decoding.errors import Interrupted, SpecdecError
-    from specdec_cli.decoding.prediction import calibrate
+    from specdec_cli.engine.about import memory_of
+    from specdec_cli.engine.session import Session
+    from specdec_cli.engine.tuning_run import Tuner, place_draft
+    from specdec_cli.evaluation.prediction import calibrate
     from specdec_cli.llama.interrupt import Interrupt
-    from specdec_cli.models import recordings, tuning
+    from specdec_cli.store import acceptance_traces as recordings
+    from specdec_cli.store import tuning
 
     if pair.draft_path is None:
         raise SpecdecError("there is no draft model", "Name one with -md.")
@@ -174,7 +177,7 @@ def _measure(
 
 
 def _result(pair: Pair, recording: Recording, costs: Costs, where: str) -> dict[str, Any]:
-    from specdec_cli.decoding.prediction import predict, verdict
+    from specdec_cli.evaluation.prediction import predict, verdict
 
     by_category = recording.by_category()
     predictions = predict(by_category, costs, recording.greedy)

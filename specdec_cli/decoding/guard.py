@@ -61,9 +61,9 @@ class Speculation:
             return NO_DRAFT
         return self._guarded(lambda: self._propose(context, budget), NO_DRAFT)
 
-    def show(self, witness: Callable[[Rows], None], logits: Rows) -> None:
+    def show(self, row_observer: Callable[[Rows], None], logits: Rows) -> None:
         """Let a drafter see the rows of the pass that verified its draft."""
-        self._guarded(lambda: witness(logits), None)
+        self._guarded(lambda: row_observer(logits), None)
 
     def _observe(self, step: Step) -> None:
         self._drafter.observe(step)

@@ -113,8 +113,8 @@ def generate(
             why = speculation.why
             after = clock()
             logits = target.verify(context[-1], draft)
-            if draft.witness is not None:
-                speculation.show(draft.witness, logits)
+            if draft.row_observer is not None:
+                speculation.show(draft.row_observer, logits)
             draft_s, verify_s = after - before, commit_s + clock() - after
             index += 1
     except Interrupted:

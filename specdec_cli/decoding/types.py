@@ -87,7 +87,7 @@ class Draft:
     parents[i] is the token that token i follows, an earlier one, or -1 for the pending token; `parents=None` says
     that each follows the one before. Siblings are different tokens, tried in their order. q[i] is the distribution
     that token i was really drawn from, given its elder siblings; `q=None` says the tokens were chosen
-    deterministically. `source` names the drafter. `witness`, if there is one, is shown the rows of the pass that
+    deterministically. `source` names the drafter. `row_observer`, if there is one, is shown the rows of the pass that
     verifies the draft, before they are judged.
     """
 
@@ -95,7 +95,7 @@ class Draft:
     q: tuple[Categorical, ...] | None = None
     source: str = ""
     parents: tuple[int, ...] | None = None
-    witness: Callable[[Rows], None] | None = None
+    row_observer: Callable[[Rows], None] | None = None
 
     def children(self, node: int) -> Sequence[int]:
         """The tokens that may follow one, in the order in which they are tried; -1 is the pending token."""
@@ -217,7 +217,7 @@ class LengthPolicy(Protocol):
 
     @property
     def uses_confidence(self) -> bool:
-        """Whether `go_on` needs the draft's confidence, which may cost a softmax a token."""
+        """Whether `should_draft` needs the draft's confidence, which may cost a softmax a token."""
         ...
 
     def begin(self, prompt_tokens: int) -> None:
@@ -230,7 +230,7 @@ class LengthPolicy(Protocol):
         """
         ...
 
-    def hindsight(self, confidence: float, outcome: float) -> None:
+    def observe_counterfactual(self, confidence: float, outcome: float) -> None:
         """At a place that went by without a draft, the draft would have been so sure, and so often right (0 to 1)."""
         ...
 
@@ -246,7 +246,7 @@ class LengthPolicy(Protocol):
         """
         ...
 
-    def go_on(self, drafted: int, confidence: float, rank: int = 0, before: float | None = None) -> bool:
+    def should_draft(self, drafted: int, confidence: float, rank: int = 0, before: float | None = None) -> bool:
         """Whether to add another token to `drafted` ones. `confidence`: the draft's highest probability there.
         In a tree, `before` is the probability that what it follows stands and its elder siblings, `rank` of them,
         do not.

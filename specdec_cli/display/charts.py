@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.display.comparison import categories, of_category
+from specdec_cli.display.comparison_tables import categories, of_category
 from specdec_cli.display.theme import safe
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 from specdec_cli.decoding.divergence import first_difference
 from specdec_cli.display import charts
-from specdec_cli.display.comparison import COLUMNS, categories, details_of, of_category, preamble, summary_cells
+from specdec_cli.display.comparison_tables import COLUMNS, categories, details_of, of_category, preamble, summary_cells
 from specdec_cli.display.theme import safe
 
 _TAGS = {"accepted": "i", "correction": "b", "bonus": "u"}

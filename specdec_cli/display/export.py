@@ -11,9 +11,9 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 from rich.theme import Theme
 
-from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Event, Step
-from specdec_cli.display import tables
+from specdec_cli.display import run_report as tables
 from specdec_cli.display.theme import STYLES, safe
 
 _EXPORT_WIDTH = 96
@@ -69,7 +69,7 @@ def _recorded(described: str, events: list[Event], wrap: bool) -> Console:
             text.append(safe(token.text), STYLES[token.origin])
         if isinstance(event, Done):
             text.append(safe(event.tail))
-    report = Report.of(events)
+    report = Metrics.of(events)
     console = Console(
         record=True,
         width=_EXPORT_WIDTH,

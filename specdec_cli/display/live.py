@@ -12,7 +12,7 @@ from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.text import Text
 
-from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Event, Prefill, Step
 from specdec_cli.display.reading import ReadingBar
 from specdec_cli.display.theme import LABEL, REJECTED, STYLES, safe
@@ -34,7 +34,7 @@ class LiveDisplay:
     def __init__(self, console: Console, max_tokens: int) -> None:
         self._console = console
         self._max_tokens = max_tokens
-        self._report = Report()
+        self._report = Metrics()
         self._fresh: list[Step] = []
         self._open = Text(end="")
         self._step: Step | None = None

@@ -9,12 +9,12 @@ from typing import Protocol
 
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.types import Drafter
+from specdec_cli.drafters.draft_model import ModelDrafter
+from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.lookahead import LookaheadDrafter
-from specdec_cli.drafters.model import ModelDrafter
 from specdec_cli.drafters.nested import NestedDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
-from specdec_cli.drafters.parts import Parts
 from specdec_cli.drafters.self import SelfDrafter
 from specdec_cli.drafters.small import SmallDrafter
 
@@ -22,7 +22,7 @@ GROUP = "specdec.drafters"
 """The entry-point group in which a package names its drafters: name = "module:Class"."""
 
 
-class Kind(Protocol):
+class DrafterSpec(Protocol):
     """What a drafter's class tells about itself. `parts.model` is there if, and only if, `needs_model`.
 
     needs, helps: for people: what it takes, and when it is of use. token_s: without a model, about how many seconds a
@@ -36,10 +36,10 @@ class Kind(Protocol):
     token_s: float
 
     @classmethod
-    def create(cls, parts: Parts) -> Drafter: ...
+    def create(cls, parts: DrafterContext) -> Drafter: ...
 
 
-_OURS: dict[str, type[Kind]] = {
+_OURS: dict[str, type[DrafterSpec]] = {
     "model": ModelDrafter,
     "ngram": NgramDrafter,
     "lookahead": LookaheadDrafter,
@@ -57,7 +57,7 @@ def names() -> list[str]:
 
 
 @cache
-def kind(name: str) -> type[Kind]:
+def spec(name: str) -> type[DrafterSpec]:
     """A drafter's class; of `model<ngram` that of the first. Raises UsageError if there is none of that name, or its
     package does not load.
     """
@@ -68,7 +68,7 @@ def kind(name: str) -> type[Kind]:
     if found is None:
         raise UsageError(f"there is no drafter {name!r}", f"Drafters: {', '.join(names())}.")
     try:
-        loaded: type[Kind] = found.load()
+        loaded: type[DrafterSpec] = found.load()
         if not (callable(loaded.create) and isinstance(loaded.needs_model, bool)):
             raise TypeError("it is no drafter")
         return loaded
@@ -89,7 +89,7 @@ def split(name: str) -> list[str]:
     found = [_nested(part) for part in name.split("+")]
     if len(found) > 1 and ("none" in found or len(set(found)) < len(found)):
         raise UsageError(f"{name!r} is no chain of drafters", "Name different drafters: ngram+model.")
-    if sum(kind(part).needs_model for part in found) > 1:  # each would keep the model's cache in its own state
+    if sum(spec(part).needs_model for part in found) > 1:  # each would keep the model's cache in its own state
         raise UsageError(f"{name!r} would need two draft models", "Name one of them: ngram+model, ngram+self.")
     return found
 
@@ -100,7 +100,7 @@ def _nested(name: str) -> str:
         name = "<".join(reversed(name.split(">")))
     outer, speeds_up, inner = name.partition("<")
     for part in (outer, inner) if speeds_up else (outer,):
-        kind(part)
+        spec(part)
     if outer == "small":
         raise UsageError("small drafts for another draft model only", "Write small>model.")
     if speeds_up and (outer not in ("model", "self") or inner not in _GUESSERS):
@@ -110,15 +110,15 @@ def _nested(name: str) -> str:
     return name
 
 
-def create(name: str, parts: Parts) -> Drafter:
+def create(name: str, parts: DrafterContext) -> Drafter:
     """A drafter, by a name that `split` returned."""
     outer, _, inner = name.partition("<")
-    return NestedDrafter(outer, _GUESSERS[inner].create(parts), parts) if inner else kind(outer).create(parts)
+    return NestedDrafter(outer, _GUESSERS[inner].create(parts), parts) if inner else spec(outer).create(parts)
 
 
 def needs_model(name: str) -> bool:
     """Whether a drafter, or any of a chain, needs a draft model."""
-    return any(kind(part).needs_model for part in split(name))
+    return any(spec(part).needs_model for part in split(name))
 
 
 def needs_small(name: str) -> bool:
@@ -128,7 +128,7 @@ def needs_small(name: str) -> bool:
 
 def drafts_itself(name: str) -> bool:
     """Whether a copy of the target is the draft model."""
-    return any(kind(part) is SelfDrafter for part in split(name))
+    return any(spec(part) is SelfDrafter for part in split(name))
 
 
 def origin(name: str) -> str:

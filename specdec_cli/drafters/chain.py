@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from specdec_cli.decoding.chained import SURE, ChainedLength
 from specdec_cli.decoding.errors import Interrupted
-from specdec_cli.decoding.known import KnownLength
 from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, LengthPolicy, Step
+from specdec_cli.draft_length.chain_length import SURE, ChainedLength
+from specdec_cli.draft_length.known_draft import KnownLength
 
 
 class _Sure:
@@ -24,8 +24,8 @@ class _Sure:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
 
-    def go_on(self, drafted: int, confidence: float, rank: int = 0, before: float | None = None) -> bool:
-        return (drafted > 0 or confidence >= SURE) and self._policy.go_on(drafted, confidence, rank, before)
+    def should_draft(self, drafted: int, confidence: float, rank: int = 0, before: float | None = None) -> bool:
+        return (drafted > 0 or confidence >= SURE) and self._policy.should_draft(drafted, confidence, rank, before)
 
 
 class ChainDrafter:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Rows, Step
-from specdec_cli.drafters.parts import Parts
+from specdec_cli.drafters.drafter_context import DrafterContext
 
 
 class LookaheadDrafter:
@@ -30,7 +30,7 @@ class LookaheadDrafter:
     token_s = 1e-6
 
     @classmethod
-    def create(cls, parts: Parts) -> LookaheadDrafter:
+    def create(cls, parts: DrafterContext) -> LookaheadDrafter:
         return cls(*parts.lookahead, parts.rng)
 
     def __init__(self, window: int, size: int, candidates: int, rng: np.random.Generator) -> None:
@@ -69,7 +69,7 @@ class LookaheadDrafter:
                 if column:
                     base = tree.add(base, [self._guesses[0][column]])
                 self._last.append(tree.add(base, [level[column] for level in self._guesses[1:]]))
-        if not tree.tokens or not policy.go_on(len(tree.tokens) - 1, 1.0):
+        if not tree.tokens or not policy.should_draft(len(tree.tokens) - 1, 1.0):
             self._last = []
             return NO_DRAFT
         return Draft(tuple(tree.tokens), None, self.name, tuple(tree.parents), self._improve)

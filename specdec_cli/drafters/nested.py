@@ -12,8 +12,8 @@ from typing import Protocol
 from specdec_cli.decoding.accept import judge
 from specdec_cli.decoding.sampling import Row, confidence
 from specdec_cli.decoding.types import NO_DRAFT, Categorical, Draft, LengthPolicy, Logits, Step
-from specdec_cli.drafters.model import ModelDrafter
-from specdec_cli.drafters.parts import Parts
+from specdec_cli.drafters.draft_model import ModelDrafter
+from specdec_cli.drafters.drafter_context import DrafterContext
 
 _FIRST_PACE, _MOST = 4, 12
 """Tokens to guess: at first, and at most. Doubled where all of them stand, less where most do not."""
@@ -38,7 +38,7 @@ class Guesser(Protocol):
 class NestedDrafter(ModelDrafter):
     """Drafts a chain with a draft model, and that model's text with another drafter."""
 
-    def __init__(self, outer: str, guesser: Guesser, parts: Parts) -> None:
+    def __init__(self, outer: str, guesser: Guesser, parts: DrafterContext) -> None:
         if parts.model is None:
             raise ValueError("this drafter needs a draft model")
         super().__init__(parts.model, parts.n_vocab, parts.sampler, parts.draws, parts.rng)
@@ -96,7 +96,7 @@ class NestedDrafter(ModelDrafter):
             sure = 1.0
             if policy.uses_confidence:
                 sure = confidence(row) if p is None else float(p.probs.max())
-            if not policy.go_on(len(tokens), sure):
+            if not policy.should_draft(len(tokens), sure):
                 return None
             stands, token = self._decide(p, row, guess, standing, tokens)
             tokens.append(token)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from specdec_cli.decoding.chained import SURE
-from specdec_cli.decoding.known import KnownLength
 from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Step
-from specdec_cli.drafters.automaton import SuffixAutomaton
-from specdec_cli.drafters.corpus import DEPTH, Corpus
-from specdec_cli.drafters.parts import Parts
-from specdec_cli.drafters.reader import LEAST_REACH, Reader
-from specdec_cli.drafters.record import Record
+from specdec_cli.draft_length.chain_length import SURE
+from specdec_cli.draft_length.known_draft import KnownLength
+from specdec_cli.drafters.corpus_index import DEPTH, Corpus
+from specdec_cli.drafters.corpus_lookup import LEAST_REACH, CorpusLookup
+from specdec_cli.drafters.drafter_context import DrafterContext
+from specdec_cli.drafters.success_rates import SuccessRates
+from specdec_cli.drafters.suffix_automaton import SuffixAutomaton
 
 _LENGTHS = (2, 3, 4, 5, 7, 9, 13, 17, 25, 49)
 _PRIOR = (
@@ -45,13 +45,13 @@ class NgramDrafter:
     token_s = 5e-6
 
     @classmethod
-    def create(cls, parts: Parts) -> NgramDrafter:
+    def create(cls, parts: DrafterContext) -> NgramDrafter:
         return cls(parts.corpus)
 
     def __init__(self, corpus: Corpus | None = None) -> None:
         self._text = SuffixAutomaton()
-        self._record = Record([rate for rates in _PRIOR for rate in rates], _PRIOR_WEIGHT)
-        self._reader = Reader(corpus) if corpus else None
+        self._record = SuccessRates([rate for rates in _PRIOR for rate in rates], _PRIOR_WEIGHT)
+        self._reader = CorpusLookup(corpus) if corpus else None
 
     def start(self, prompt: Sequence[int]) -> int:
         self._text = SuffixAutomaton()
@@ -71,7 +71,7 @@ class NgramDrafter:
         if isinstance(policy, KnownLength):
             count = policy.choose(sure)
         else:
-            count = next((i for i, confidence in enumerate(sure) if not policy.go_on(i, confidence)), len(sure))
+            count = next((i for i, confidence in enumerate(sure) if not policy.should_draft(i, confidence)), len(sure))
         return Draft(tuple(tokens[:count]), None, self.name) if count else NO_DRAFT
 
     def guess(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> Draft:
@@ -112,7 +112,7 @@ class NgramDrafter:
         return tokens, sure
 
     def _surer(
-        self, reader: Reader, context: Sequence[int], tokens: list[int], sure: list[float], most: int
+        self, reader: CorpusLookup, context: Sequence[int], tokens: list[int], sure: list[float], most: int
     ) -> tuple[list[int], list[float]]:
         """The text's own sequel or the corpus's: that which promises more tokens, among equals the text's."""
         if self._text.length(self._text.match) < DEPTH:

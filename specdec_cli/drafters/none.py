@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Step
-from specdec_cli.drafters.parts import Parts
+from specdec_cli.drafters.drafter_context import DrafterContext
 
 
 class NoDrafter:
@@ -18,7 +18,7 @@ class NoDrafter:
     token_s = 0.0
 
     @classmethod
-    def create(cls, parts: Parts) -> NoDrafter:
+    def create(cls, parts: DrafterContext) -> NoDrafter:
         return cls()
 
     def start(self, prompt: Sequence[int]) -> int:

@@ -6,7 +6,7 @@ llama.cpp cannot skip layers of a loaded model; it has the target's tokenizer by
 
 from __future__ import annotations
 
-from specdec_cli.drafters.model import ModelDrafter
+from specdec_cli.drafters.draft_model import ModelDrafter
 
 
 class SelfDrafter(ModelDrafter):

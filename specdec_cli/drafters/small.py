@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specdec_cli.drafters.model import ModelDrafter
-from specdec_cli.drafters.parts import Parts
+from specdec_cli.drafters.draft_model import ModelDrafter
+from specdec_cli.drafters.drafter_context import DrafterContext
 
 
 class SmallDrafter(ModelDrafter):
@@ -16,7 +16,7 @@ class SmallDrafter(ModelDrafter):
     helps = "with a draft model that is itself slow, as a 7B for a 70B"
 
     @classmethod
-    def create(cls, parts: Parts) -> SmallDrafter:
+    def create(cls, parts: DrafterContext) -> SmallDrafter:
         if parts.small is None:
             raise ValueError("this drafter needs a second draft model")
         return cls(parts.small, parts.n_vocab, parts.sampler, parts.draws, parts.rng)

@@ -135,7 +135,7 @@ class Tree:
         """Put a token there, if the policy wants one."""
         self._places.remove(place)
         before = place.before if self._width > 1 else None
-        if not self._policy.go_on(len(self.tokens), place.sure, place.rank, before):
+        if not self._policy.should_draft(len(self.tokens), place.sure, place.rank, before):
             return False
         if place.q is not None:
             token = self._sampler.draw(place.q, self._start + self._depth(place.node), self._rng)

@@ -19,8 +19,8 @@ import waits
 from common import DEMO, open_demo
 from peers import Static, Task
 
-from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding.types import Prefill, Step
+from specdec_cli.engine.settings import Settings
 from specdec_cli.models import hardware
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.metrics import Metrics
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -127,7 +127,7 @@ def test_the_draft_is_accepted_as_often(pair):
         settings = {"target": str(target), "draft": str(draft), "draft_tokens": 4, "max_tokens": 32, "threads": 1}
         with common.open_demo(**settings) as session:
             prompts = map(session.target.tokenize, PROMPTS)
-            reports = [Report.of(session.events(prompt, seed=0)) for prompt in prompts]
+            reports = [Metrics.of(session.events(prompt, seed=0)) for prompt in prompts]
         rates.append(sum(report.accepted for report in reports) / sum(report.drafted for report in reports))
     assert rates[0] == pytest.approx(rates[1], abs=0.05)
 

@@ -11,9 +11,10 @@ import pytest
 import yaml
 
 from specdec_cli.cli import completion
-from specdec_cli.models import pairs, profiles
-from specdec_cli.models.hub.repository import RemoteFile, RemoteModel
-from specdec_cli.models.pairs import PulledPair
+from specdec_cli.hub.repository import RemoteFile, RemoteModel
+from specdec_cli.models import profiles
+from specdec_cli.store import pulled_pairs as pairs
+from specdec_cli.store.pulled_pairs import PulledPair
 
 PULLED = ("mine", "qwen3-8b")
 BUNDLED = sorted(path.stem for path in profiles.bundled_dir().glob("*.yaml"))

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
 from specdec_cli.llama.model import Model
-from specdec_cli.models import corpora, profiles
+from specdec_cli.models import profiles
+from specdec_cli.store import corpora
 
 BEGINNING = "# A queue built from two stacks\nclass Queue:\n"
 NGRAM = ("-m", TARGET, "--drafter", "ngram", "-n", 48, "-k", 6, "--json")

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
 from specdec_cli.llama import quantize
-from specdec_cli.models import drafts
 from specdec_cli.models.gguf import read_header
+from specdec_cli.store import made_drafts as drafts
 
 KEEP = ("--keep-layers", "0-3")
 

@@ -12,10 +12,11 @@ import tiny
 from driver import DRAFT, PROMPT, TARGET, assert_refused, read_terminal, run, specdec
 from typer.testing import CliRunner
 
-from specdec_cli.cli import costing
 from specdec_cli.cli.app import app
 from specdec_cli.decoding import rules
-from specdec_cli.models import kept_costs, profiles
+from specdec_cli.engine import pass_costs as costing
+from specdec_cli.models import profiles
+from specdec_cli.store import pass_cost_records as kept_costs
 
 SAMPLED = ["--temp", 0.8, "--seed", 7, "-n", 32]
 TEXT = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return"

@@ -13,9 +13,11 @@ from hub_server import HubServer
 from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
-from specdec_cli.models import pairs, profiles, speeds
-from specdec_cli.models.hub import cache
-from specdec_cli.models.hub.repository import RemoteFile, RemoteModel
+from specdec_cli.hub import cache
+from specdec_cli.hub.repository import RemoteFile, RemoteModel
+from specdec_cli.models import profiles
+from specdec_cli.store import pulled_pairs as pairs
+from specdec_cli.store import speeds
 
 OTHER = ("--target", f"{SMALL}:Q8_0", "--draft", f"{SMALL}:Q8_0")
 """A pair that has the draft in common with PAIR."""

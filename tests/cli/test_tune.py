@@ -16,24 +16,28 @@ from conftest import DEMO
 from driver import DRAFT, ESCAPE, PROMPT, TARGET, assert_refused, complaint, read_terminal, run, specdec, start
 from typer.testing import CliRunner
 
-from specdec_cli.cli import costing, loaded, tuner
-from specdec_cli.cli import session as sessions
 from specdec_cli.cli.app import app
-from specdec_cli.cli.pair import check_pair
-from specdec_cli.cli.session import Session
-from specdec_cli.cli.settings import Settings
-from specdec_cli.decoding.calibration import Calibration
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.decoding.report import Report
-from specdec_cli.decoding.simulation import AHEAD, Answer
+from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.draft_length.calibration import Calibration
+from specdec_cli.engine import loaded
+from specdec_cli.engine import pass_costs as costing
+from specdec_cli.engine import session as sessions
+from specdec_cli.engine import tuning_run as tuner
+from specdec_cli.engine.model_pair import check_pair
+from specdec_cli.engine.session import Session
+from specdec_cli.engine.settings import Settings
+from specdec_cli.evaluation.simulator import AHEAD, Answer
 from specdec_cli.llama import library
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
-from specdec_cli.models import profiles, recordings, tuning
-from specdec_cli.models.recordings import Recording
-from specdec_cli.models.tuning import Tuning
+from specdec_cli.models import profiles
+from specdec_cli.store import acceptance_traces as recordings
+from specdec_cli.store import tuning
+from specdec_cli.store.acceptance_traces import Recording
+from specdec_cli.store.tuning import Tuning
 
 CATEGORIES = ["functions", "classes", "tests", "scripts", "loops"]
 HARDWARE = sorted(path.stem for path in (DEMO.parent / "hardware").glob("*.yaml"))
@@ -271,7 +275,7 @@ def test_a_run_does_not_change_what_is_stored(opened, timed, monkeypatch):
     tokens = session.target.tokenize(PROMPT)
     before = tuning.path_of(TARGET, DRAFT).read_bytes()
     for temp in (0.0, 0.8):
-        assert Report.of(session.events(tokens, 1, settings=Settings(temp=temp, max_tokens=32))).drafted
+        assert Metrics.of(session.events(tokens, 1, settings=Settings(temp=temp, max_tokens=32))).drafted
     assert [known.looks > 0 for known in learning] == [True, True]
     assert found.calibrations == stored and tuning.path_of(TARGET, DRAFT).read_bytes() == before
 
@@ -282,7 +286,7 @@ def test_what_is_known_of_the_pair_is_where_auto_begins(opened, timed, monkeypat
     keep(calibrations={tuning.kind_of(greedy, "rejection"): known})
     for temp in (0.0, 0.8):
         session = opened(temp=temp)
-        report = Report.of(session.events(session.target.tokenize(PROMPT), 1))
+        report = Metrics.of(session.events(session.target.tokenize(PROMPT), 1))
         assert (report.drafted < 12) == (greedy == (temp == 0)), report.drafted  # nearly free here, so it may still try
 
 

@@ -15,12 +15,12 @@ from timed import FLAT, auto
 
 from specdec_cli import drafters
 from specdec_cli.decoding import noise, rules
-from specdec_cli.decoding.length import FixedLength
 from specdec_cli.decoding.noise import SharedNoise
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Categorical, Draft, Step, Verdict
+from specdec_cli.draft_length.auto import FixedLength
 from specdec_cli.drafters.chain import ChainDrafter
-from specdec_cli.drafters.parts import Parts
+from specdec_cli.drafters.drafter_context import DrafterContext
 
 PLAIN = COMBINATIONS[0]
 NAMES = ["model", "model<small", "model<ngram", "ngram", "ngram+model"]
@@ -28,7 +28,9 @@ NAMES = ["model", "model<small", "model<ngram", "ngram", "ngram+model"]
 
 def made(name, draft, small, sampler, width=1):
     """A drafter by name, over scripted models, drawing with what the sampler draws with."""
-    parts = Parts(FakeDraftModel(draft), V, sampler, True, np.random.default_rng(1), width, FakeDraftModel(small))
+    parts = DrafterContext(
+        FakeDraftModel(draft), V, sampler, True, np.random.default_rng(1), width, FakeDraftModel(small)
+    )
     found = [drafters.create(part, parts) for part in drafters.split(name)]
     return found[0] if len(found) == 1 else ChainDrafter(found)
 
@@ -201,7 +203,7 @@ def test_siblings_are_the_next_largest_of_the_same_noise():
 
 
 def test_a_model_that_reads_on_learns_whether_its_draw_would_have_stood():
-    """In hindsight, too, the draft draws with the noise of the place it looks back at."""
+    """In observe_counterfactual, too, the draft draws with the noise of the place it looks back at."""
     target = Table(V, 11)
     told = []
 
@@ -209,7 +211,7 @@ def test_a_model_that_reads_on_learns_whether_its_draw_would_have_stood():
         def limit(self, room):
             return 0 if len(told) == 0 and room > 12 else super().limit(room)
 
-        def hindsight(self, confidence, outcome):
+        def observe_counterfactual(self, confidence, outcome):
             told.append(outcome)
 
     events = answer(target, target, PLAIN, 3, length=24, policy=Watching(2))

@@ -18,7 +18,7 @@ from specdec_cli.decoding.divergence import (
 )
 from specdec_cli.decoding.sampling import SamplingSettings
 from specdec_cli.decoding.types import NO_DRAFT, Categorical, Step, Verdict
-from specdec_cli.drafters.model import ModelDrafter
+from specdec_cli.drafters.draft_model import ModelDrafter
 
 V = 30
 PROMPT = (1, 2, 3)

@@ -4,7 +4,7 @@ import pytest
 from fakes import Counting, FakeTarget, ScriptedDrafter, ScriptedPolicy, Table, origins_of, run, text_of, tokens_of
 
 from specdec_cli.decoding.errors import Interrupted
-from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Categorical, Done, Draft, Prefill, Step
 
 
@@ -156,7 +156,7 @@ def test_an_interrupt_in_the_drafter_is_not_a_failure():
 
 def test_report_is_a_fold_of_the_events():
     drafter = ScriptedDrafter([(3, 4, 99), (99,), (7, 8), ()])
-    report = Report.of(run(FakeTarget(Counting()), drafter=drafter, max_tokens=9, prompt=(0, 1)))
+    report = Metrics.of(run(FakeTarget(Counting()), drafter=drafter, max_tokens=9, prompt=(0, 1)))
     assert (report.prompt_tokens, report.emitted, report.steps) == (2, 9, 4)
     assert (report.drafted, report.accepted) == (6, 4)
     assert report.acceptance_rate == 4 / 6
@@ -169,7 +169,7 @@ def test_report_is_a_fold_of_the_events():
 
 
 def test_report_of_nothing_has_no_rates():
-    report = Report.of([])
+    report = Metrics.of([])
     assert report.acceptance_rate is report.tokens_per_step is report.tokens_per_s is report.tpot_ms is None
 
 

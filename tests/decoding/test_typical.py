@@ -7,12 +7,12 @@ import pytest
 from exactness import PROMPT, V, exact, p_value
 from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
 
-from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.rules import LOSSY, RULES, label
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Draft
 from specdec_cli.decoding.typical import typical
-from specdec_cli.drafters.model import ModelDrafter
+from specdec_cli.drafters.draft_model import ModelDrafter
 
 WIDE = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
@@ -70,7 +70,7 @@ def test_it_is_seen_not_to_be_exact_and_says_so():
         drafter = ModelDrafter(FakeDraftModel(target.mixed(noise, 0.4)), V, sampler, True, rng)
         events = run(FakeTarget(target), PROMPT, drafter, 3, 6, WIDE, "typical", seed, sampler=sampler)
         counts[tuple(tokens_of(events)[:3])] += 1
-        distances.append(Report.of(events).distance_per_token)
+        distances.append(Metrics.of(events).distance_per_token)
     assert p_value(counts, exact(target, WIDE, 3), 1500) < 1e-6
     assert 0.01 < np.mean(distances) < 1
 

@@ -12,10 +12,10 @@ from browser import Browser
 from PIL import ImageStat
 from typer.testing import CliRunner
 
-from specdec_cli.decoding.comparison import Trial, summarise
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.display import charts
 from specdec_cli.display.comparison_html import page, require
+from specdec_cli.evaluation.trials import Trial, summarise
 
 ORIGINS = ("accepted", "correction", "bonus", "plain")
 SPEEDS = {"target alone": 50.0, "k=2": 80.0, "k=8": 40.0}

@@ -10,7 +10,7 @@ from driver import DRAFT, TARGET
 from rich.cells import cell_len
 from rich.console import Console
 
-from specdec_cli.display import pairs
+from specdec_cli.display import pair_tables as pairs
 from specdec_cli.models import vocab
 from specdec_cli.models.assessment import Room, assess
 from specdec_cli.models.gguf import read_header

@@ -9,13 +9,13 @@ import pytest
 from fakes import Counting, FakeTarget, ScriptedDrafter, run
 from rich.console import Console
 
-from specdec_cli.cli.outcome import Outcome
 from specdec_cli.decoding.divergence import Divergence
-from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Step, Token
 from specdec_cli.display.jsonl import Trace
 from specdec_cli.display.plain import PlainDisplay
-from specdec_cli.display.tables import BaselineResult, Memory, run_report, speedup_of
+from specdec_cli.display.run_report import BaselineResult, Memory, run_report, speedup_of
+from specdec_cli.engine.generation_result import Outcome
 
 
 def scripted_events():
@@ -67,7 +67,7 @@ def test_trace(snapshot):
 
 
 def fixed_report():
-    report = Report.of(scripted_events())
+    report = Metrics.of(scripted_events())
     report.prefill_s, report.ttft_s, report.draft_prefill_s, report.total_s = 0.125, 0.13, 0.02, 1.13
     report.draft_s, report.verify_s, report.sample_s = 0.2, 0.7, 0.05
     return report
@@ -96,7 +96,7 @@ def test_report(name, baseline, snapshot):
 
 
 def test_report_of_an_interrupted_run_with_a_note():
-    report = Report()
+    report = Metrics()
     report.notes = ("the model drafter failed and the target went on alone: its context of 10 tokens is full",)
     text = shown(report)
     assert text.startswith("note: the model drafter failed")
@@ -108,4 +108,4 @@ def test_report_of_an_interrupted_run_with_a_note():
 def test_speedup_needs_both_speeds():
     assert speedup_of(fixed_report(), BaselineResult(4.0, True)) == pytest.approx(2.0)
     assert speedup_of(fixed_report(), None) is None
-    assert speedup_of(Report(), BaselineResult(4.0, True)) is None
+    assert speedup_of(Metrics(), BaselineResult(4.0, True)) is None

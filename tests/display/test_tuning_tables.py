@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from specdec_cli.display.tuning import tables
+from specdec_cli.display.tuning_tables import tables
 
 
 def prediction(category, auto, best_k, **changes):

@@ -8,15 +8,15 @@ from exactness import PROMPT, V, exact, p_value
 from fakes import Counting, FakeDraftModel, FakeTarget, ScriptedPolicy, Table, run, tokens_of
 from timed import FLAT, auto
 
-from specdec_cli.decoding.chained import ChainedLength
-from specdec_cli.decoding.costs import CostModel
-from specdec_cli.decoding.known import KnownLength
-from specdec_cli.decoding.length import LONGEST
-from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Draft, Step, Token
+from specdec_cli.draft_length.auto import LONGEST
+from specdec_cli.draft_length.chain_length import ChainedLength
+from specdec_cli.draft_length.cost_model import CostModel
+from specdec_cli.draft_length.known_draft import KnownLength
 from specdec_cli.drafters.chain import ChainDrafter
-from specdec_cli.drafters.model import ModelDrafter
+from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 
 SAMPLED = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
@@ -117,7 +117,7 @@ def test_each_policy_learns_from_its_own_drafter():
     assert tokens_of(events) == list(range(2, 62))
     assert set(sources_of(events)) == {"model"}, "nothing repeats itself in counting"
     assert policies["model"]._calibration.looks > 5 and policies["ngram"]._calibration.looks == 0
-    assert Report.of(events).acceptance_rate > 0.9
+    assert Metrics.of(events).acceptance_rate > 0.9
 
 
 class Noted(KnownLength):
@@ -183,7 +183,7 @@ def test_with_a_fixed_length_both_have_it():
 def test_what_is_less_likely_right_than_wrong_is_left_to_the_next():
     class Unsure(Scripted):
         def propose(self, context, budget, policy):
-            return super().propose(context, budget, policy) if policy.go_on(0, 0.4) else Draft()
+            return super().propose(context, budget, policy) if policy.should_draft(0, 0.4) else Draft()
 
     first, second = Unsure("a", [(2,)] * 9), Scripted("b", [(2,), (4,)])
     run(FakeTarget(Counting()), (0,), ChainDrafter([first, second]), k=1, max_tokens=4)

@@ -8,10 +8,10 @@ from exactness import PROMPT, V, exact, p_value
 from fakes import Counting, FakeTarget, Table, run, tokens_of
 
 from specdec_cli.decoding import accept, rules
-from specdec_cli.decoding.length import FixedLength
-from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings
 from specdec_cli.decoding.types import NO_DRAFT, Categorical, Draft, Step, Token, Verdict
+from specdec_cli.draft_length.auto import FixedLength
 from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 
@@ -130,7 +130,7 @@ def test_it_is_jacobi_iteration(size, order):
                     dict.fromkeys(path[:1] for path in expected if path)
                 )
                 if draft.tokens:
-                    draft.witness(rows_of(table, context, draft))
+                    draft.row_observer(rows_of(table, context, draft))
                     reference.improve(table, context)
             news = rng.integers(9, size=rng.choice([1, 1, 2, 3, size[0], size[0] + 4])).tolist()
             reference.text = list(context) if draft.tokens else reference.text
@@ -147,7 +147,7 @@ def test_a_column_becomes_a_piece_of_the_targets_own_text():
     drafter.start((7,))
     for _ in range(size):
         draft = drafter.propose(context, most(4, 4, 2), ANY)
-        draft.witness(rows_of(table, context, draft))
+        draft.row_observer(rows_of(table, context, draft))
         context.append(int(table.row(context).argmax()))
         drafter.observe(step_of(context[-1:], draft))
     drafter.propose(context, most(4, 4, 2), ANY)
@@ -169,7 +169,7 @@ def test_greedy_output_is_the_targets_own(size, order):
             events = run(FakeTarget(table), prompt, lookahead(*size, seed), policy=ANY, max_tokens=50)
             assert tokens_of(events) == tokens_of(run(FakeTarget(table), prompt, max_tokens=50))
             assert events[-1].notes == ()
-            accepted += Report.of(events).accepted
+            accepted += Metrics.of(events).accepted
     assert accepted > 100, "the test means nothing unless drafts stand"
 
 
@@ -208,7 +208,7 @@ def test_siblings_differ_and_the_budget_is_kept(size):
         assert len(leaves) <= size[0] + size[2], "there is a sequence for each branch, and no more"
         drafted += bool(draft.tokens)
         if draft.tokens:
-            draft.witness(rows_of(table, context, draft))
+            draft.row_observer(rows_of(table, context, draft))
         context.append(int(rng.integers(4)))
         drafter.observe(step_of(context[-1:], draft))
     assert drafted > 10
@@ -225,7 +225,7 @@ def test_ngrams_of_the_text_are_proposed_the_latest_first():
 
 def test_a_policy_that_wants_nothing_gets_nothing_and_the_window_moves_on():
     class No(FixedLength):
-        def go_on(self, drafted, confidence, rank=0, before=None):
+        def should_draft(self, drafted, confidence, rank=0, before=None):
             return False
 
     drafter = lookahead(3, 3, 2)
@@ -316,7 +316,7 @@ class Claiming(LookaheadDrafter):
     def propose(self, context, budget, policy):
         draft = super().propose(context, budget, policy)
         q = tuple(Categorical(None, np.full(V, 1 / V)) for _ in draft.tokens)
-        return Draft(draft.tokens, q or None, draft.source, draft.parents, draft.witness)
+        return Draft(draft.tokens, q or None, draft.source, draft.parents, draft.row_observer)
 
 
 def test_a_claim_to_have_drawn_would_be_seen():
@@ -345,4 +345,4 @@ def test_match_with_a_seed_gives_the_very_text_of_the_target_alone():
         same = {"max_tokens": 50, "settings": CUT, "rule": "match", "seed": seed}
         events = run(FakeTarget(table), (1, 2), lookahead(5, 4, 5, seed), policy=ANY, **same)
         assert tokens_of(events) == tokens_of(run(FakeTarget(table), (1, 2), **same))
-        assert Report.of(events).drafted > 0
+        assert Metrics.of(events).drafted > 0

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from fakes import Counting, FakeDraftModel, FakeTarget, ScriptedPolicy, Table, origins_of, run, tokens_of
 
-from specdec_cli.decoding.length import FixedLength
-from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
-from specdec_cli.drafters.model import ModelDrafter
+from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.drafters.draft_model import ModelDrafter
 
 
 def drafter_over(model, sampling=SamplingSettings(), draws=True, n_vocab=10**6):  # noqa: B008
@@ -21,7 +21,7 @@ def test_no_verified_token_is_decoded_twice():
     final = [1, 2, 3, *tokens_of(events)]
     right = [entry for entry in model.decoded if entry[0] < len(final) and final[entry[0]] == entry[1]]
     assert len(right) == len(set(right))
-    report = Report.of(events)
+    report = Metrics.of(events)
     assert 0.2 < report.acceptance_rate < 1, "the test means nothing unless some are accepted and some not"
     # One decode a drafted token, plus the last token of each fully accepted draft, plus the prompt.
     whole = sum(1 for event in events if getattr(event, "drafted", ()) and event.accepted == len(event.drafted))
@@ -55,7 +55,7 @@ def test_confidence_stops_the_draft(min_p):
     model = FakeDraftModel(target.mixed(Table(30, 1), 0.3))
     events = run(FakeTarget(target), drafter=drafter_over(model), policy=FixedLength(8, min_p), max_tokens=60)
     assert tokens_of(events) == tokens_of(run(FakeTarget(target), max_tokens=60))
-    drafted = Report.of(events).drafted
+    drafted = Metrics.of(events).drafted
     assert drafted == 0 if min_p == 0.99 else drafted > 0
 
 
@@ -90,7 +90,7 @@ def test_padding_of_the_draft_is_never_proposed():
     draft = FakeDraftModel(Padded(n_vocab=64))
     events = run(FakeTarget(Counting(n_vocab=60)), drafter=drafter_over(draft, n_vocab=60), k=3, max_tokens=20)
     assert events[-1].notes == ()
-    assert Report.of(events).acceptance_rate == 1
+    assert Metrics.of(events).acceptance_rate == 1
 
 
 def test_a_sampled_draft_reports_the_q_it_drew_from():

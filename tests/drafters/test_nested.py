@@ -10,12 +10,12 @@ from fakes import GREEDY, FakeDraftModel, FakeTarget, ScriptedPolicy, Table, run
 
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.decoding.length import FixedLength
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Draft, Step
+from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.nested import NestedDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
-from specdec_cli.drafters.parts import Parts
 
 COMBINATIONS = [
     SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0),
@@ -27,7 +27,7 @@ COMBINATIONS = [
 def nested(name, target_like, small_like, sampler, draws=True, rng=None):
     models = FakeDraftModel(target_like), FakeDraftModel(small_like)
     rng = rng or np.random.default_rng(1)
-    parts = Parts(models[0], target_like.n_vocab, sampler, draws, rng, 1, models[1])
+    parts = DrafterContext(models[0], target_like.n_vocab, sampler, draws, rng, 1, models[1])
     return drafters.create(name, parts), models
 
 
@@ -72,7 +72,7 @@ def test_the_draft_is_the_models_own_in_fewer_passes(name):
     table = Table(12, 4, order=1, scale=6.0)
     sampler = StandardSampler(GREEDY)
     drafter, models = nested(name, table, table, sampler)
-    alone = drafters.create("model", Parts(FakeDraftModel(table), 12, sampler, True, np.random.default_rng(0)))
+    alone = drafters.create("model", DrafterContext(FakeDraftModel(table), 12, sampler, True, np.random.default_rng(0)))
     context = [1, 2]
     for plain in (drafter, alone):
         plain.start(context)
@@ -105,7 +105,7 @@ def test_it_stops_where_the_policy_does():
         drafter, _ = nested("model<small", Table(9, 1), Table(9, 1), StandardSampler(GREEDY))
         drafter.start([1, 2, 3])
         policy = ScriptedPolicy([])
-        policy.go_on = lambda drafted, sure, rank=0, before=None, most=most: drafted < most
+        policy.should_draft = lambda drafted, sure, rank=0, before=None, most=most: drafted < most
         assert len(drafter.propose([1, 2, 3], 8, policy).tokens) == most
 
 

@@ -5,11 +5,11 @@ import pytest
 from fakes import GREEDY, FakeDraftModel, FakeTarget, Table, run, tokens_of
 
 from specdec_cli import drafters
-from specdec_cli.decoding.length import FixedLength
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.draft_length.auto import FixedLength
 from specdec_cli.drafters.chain import ChainDrafter
+from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.ngram import NgramDrafter
-from specdec_cli.drafters.parts import Parts
 
 SAMPLED = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
@@ -26,7 +26,7 @@ class Hesitant(FixedLength):
     def look(self, drafted, reach=None):
         return self.rng.random() < 0.6
 
-    def go_on(self, drafted, confidence, rank=0, before=None):
+    def should_draft(self, drafted, confidence, rank=0, before=None):
         return self.rng.random() < 0.9
 
 
@@ -47,7 +47,7 @@ class Recurrent(FakeDraftModel):
 
 def nested(name, table, small, sampler, kind=FakeDraftModel, small_ctx=4096):
     models = kind(table), kind(small, n_ctx=small_ctx)
-    parts = Parts(models[0], table.n_vocab, sampler, True, np.random.default_rng(1), 1, models[1])
+    parts = DrafterContext(models[0], table.n_vocab, sampler, True, np.random.default_rng(1), 1, models[1])
     return drafters.create(name, parts), models
 
 

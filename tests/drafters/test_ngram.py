@@ -9,10 +9,10 @@ from exactness import PROMPT, V, exact, p_value
 from fakes import FakeTarget, ScriptedPolicy, Table, run, tokens_of
 
 from specdec_cli.decoding import accept, rules
-from specdec_cli.decoding.length import FixedLength
-from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings
 from specdec_cli.decoding.types import Draft, Verdict
+from specdec_cli.draft_length.auto import FixedLength
 from specdec_cli.drafters.ngram import NgramDrafter
 
 FIXED = FixedLength(8)
@@ -67,7 +67,7 @@ def test_confidence_is_how_often_such_matches_came_true():
     def sure_of(sequels):
         """After many `1 2 x`, of another `1 2`, which matches two tokens as all of them did."""
         policy, asked = ScriptedPolicy([1]), []
-        policy.go_on = lambda drafted, confidence: asked.append(confidence) or True
+        policy.should_draft = lambda drafted, confidence: asked.append(confidence) or True
         proposed([token for i, x in enumerate(sequels) for token in (50 + i, 1, 2, x)] + [49, 1, 2], 1, policy)
         return asked[0]
 
@@ -77,7 +77,7 @@ def test_confidence_is_how_often_such_matches_came_true():
 def test_what_followed_in_different_ways_is_trusted_less():
     def sure_of(context):
         policy, asked = ScriptedPolicy([1]), []
-        policy.go_on = lambda drafted, confidence: asked.append(confidence) or True
+        policy.should_draft = lambda drafted, confidence: asked.append(confidence) or True
         drafter = NgramDrafter()
         drafter.start(context)
         drafter.propose(context, 1, policy)
@@ -91,7 +91,7 @@ def test_a_repeating_answer_is_drafted_almost_whole():
     target = Cycle([11, 12, 13, 14, 15, 16, 17])
     events = run(FakeTarget(target), (1, 2), NgramDrafter(), k=6, max_tokens=100)
     assert tokens_of(events) == tokens_of(run(FakeTarget(target), (1, 2), max_tokens=100))
-    report = Report.of(events)
+    report = Metrics.of(events)
     assert report.acceptance_rate > 0.9 and report.tokens_per_step > 4
 
 
@@ -102,7 +102,7 @@ def test_greedy_output_is_the_targets_own(seed, order):
     alone = tokens_of(run(FakeTarget(target), (0, 1, 2), max_tokens=120))
     events = run(FakeTarget(target), (0, 1, 2), NgramDrafter(), k=5, max_tokens=120)
     assert tokens_of(events) == alone
-    assert Report.of(events).drafted > 0
+    assert Metrics.of(events).drafted > 0
 
 
 def sampled(seed: int, rule: str, n: int = 2500) -> float:

@@ -9,13 +9,13 @@ from exactness import PROMPT, V, exact, p_value
 from fakes import FakeTarget, ScriptedPolicy, Table, run, tokens_of
 
 from specdec_cli.decoding import accept, rules
-from specdec_cli.decoding.length import FixedLength
-from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import NO_DRAFT, Draft, Verdict
-from specdec_cli.drafters.corpus import Corpus
+from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.drafters.corpus_index import Corpus
+from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.ngram import NgramDrafter
-from specdec_cli.drafters.parts import Parts
 
 FIXED = FixedLength(8)
 RNG = np.random.default_rng(0)
@@ -60,7 +60,7 @@ def after(rounds, right):
         drafter.propose(context, 1, ScriptedPolicy([1]))
         context += [200 + i if right else 999]
     asked, policy = [], ScriptedPolicy([1])
-    policy.go_on = lambda drafted, confidence: asked.append(confidence) or True
+    policy.should_draft = lambda drafted, confidence: asked.append(confidence) or True
     drafter.propose([*context, rounds, 100 + rounds], 1, policy)
     return asked[0]
 
@@ -77,7 +77,7 @@ def test_the_text_is_not_believed_less_for_the_corpus_faults():
             context += [1000 + i, 3000 + i]
             drafter.propose(context, 1, ScriptedPolicy([1]))
         asked, policy = [], ScriptedPolicy([1])
-        policy.go_on = lambda drafted, confidence: asked.append(confidence) or True
+        policy.should_draft = lambda drafted, confidence: asked.append(confidence) or True
         drafter.propose([*context, 5, 6], 1, policy)
         return asked[0]
 
@@ -97,7 +97,9 @@ def test_a_long_match_of_the_text_spares_the_corpus():
 
 def test_it_is_made_of_its_parts():
     corpus = Corpus.of([[1, 2, 3, 4]])
-    drafter = NgramDrafter.create(Parts(None, 0, StandardSampler(SamplingSettings()), True, RNG, corpus=corpus))
+    drafter = NgramDrafter.create(
+        DrafterContext(None, 0, StandardSampler(SamplingSettings()), True, RNG, corpus=corpus)
+    )
     drafter.start([])
     assert drafter.propose([1, 2], 1, FIXED).tokens == (3,)
 
@@ -116,9 +118,9 @@ def test_greedy_output_is_the_targets_own(seed, helpful):
     corpus = Corpus.of([words if helpful else other, [(token + 1) % 300 for token in words]])
     events = run(FakeTarget(target), (0, 1, 2), NgramDrafter(corpus), k=5, max_tokens=120)
     assert tokens_of(events) == words[3:123]
-    assert Report.of(events).drafted > 0
+    assert Metrics.of(events).drafted > 0
     if helpful:
-        assert Report.of(events).tokens_per_step > 4
+        assert Metrics.of(events).tokens_per_step > 4
 
 
 def sampled(seed, rule, n=2500):
@@ -130,7 +132,7 @@ def sampled(seed, rule, n=2500):
         drafter = NgramDrafter(corpus)
         events = run(FakeTarget(target), PROMPT, drafter, 2, max_tokens=4, settings=settings, rule=rule, seed=i)
         counts[tuple(tokens_of(events)[:3])] += 1
-        drafted += Report.of(events).drafted
+        drafted += Metrics.of(events).drafted
     assert drafted > n
     return p_value(counts, exact(target, settings, 3), n)
 

@@ -8,11 +8,11 @@ import pytest
 from fakes import GREEDY, Counting, FakeDraftModel, FakeTarget, Table, run, tokens_of
 from timed import FLAT, STEEP, Timed
 
-from specdec_cli.decoding.length import FixedLength
-from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import NO_DRAFT, Step
-from specdec_cli.drafters.model import ModelDrafter
+from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.drafters.draft_model import ModelDrafter
 
 SAMPLED = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 PROMPT = (1, 2)
@@ -182,7 +182,7 @@ def test_no_token_of_the_answer_is_read_twice(width, sampling):
     final = (1, 2, 3, *tokens_of(events))
     right = [text for text in model.read if final[: len(text)] == text]
     assert len(right) == len(set(right))
-    assert 0.05 < Report.of(events).acceptance_rate < 1
+    assert 0.05 < Metrics.of(events).acceptance_rate < 1
     assert any(step.accepted and step.path != tuple(range(step.accepted)) for step in steps_of(events))
 
 
@@ -224,7 +224,7 @@ def test_a_tree_wider_than_the_model_can_read_is_narrower():
 )
 def test_more_tokens_a_step_than_a_chain_of_the_same_size(k, sampling, share, more):
     def tokens_per_step(width):
-        reports = [Report.of(finished(width, k, sampling, share, seed, 200)[0]) for seed in range(8)]
+        reports = [Metrics.of(finished(width, k, sampling, share, seed, 200)[0]) for seed in range(8)]
         if width == 1:
             assert sum(r.kept[0] for r in reports) / sum(r.reached[0] for r in reports) < 0.8
         return sum(r.emitted - 1 for r in reports) / sum(r.steps for r in reports)
@@ -356,7 +356,7 @@ def test_a_model_that_fails_in_the_middle_of_a_tree_serves_the_next_run():
     first = run(FakeTarget(target), PROMPT, drafter, 6, 40)
     assert "the device is gone" in first[-1].notes[0]
     second = run(FakeTarget(target), PROMPT, drafter, 6, 40)
-    assert second[-1].notes == () and Report.of(second).accepted > 5
+    assert second[-1].notes == () and Metrics.of(second).accepted > 5
     assert tokens_of(first) == tokens_of(second) == tokens_of(run(FakeTarget(target), PROMPT, max_tokens=40))
 
 

@@ -8,13 +8,13 @@ from driver import DRAFT, TARGET
 from fakes import tokens_of
 from prompts import PROMPTS
 
-from specdec_cli.cli.pair import check_pair
-from specdec_cli.cli.session import Session
-from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.divergence import Transcript
-from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Draft, Verdict
+from specdec_cli.engine.model_pair import check_pair
+from specdec_cli.engine.session import Session
+from specdec_cli.engine.settings import Settings
 from specdec_cli.llama import agreement
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
@@ -192,7 +192,7 @@ def test_no_pass_is_wider_than_what_agrees(monkeypatch, k):
         session._length_policy(settings, prompt)  # measures, with passes of all sizes
         sizes = []
         session._opened.on_pass = lambda tokens, seconds: sizes.append(tokens)
-        report = Report.of(session.events(prompt, 0))
+        report = Metrics.of(session.events(prompt, 0))
         assert sum(sizes[:4]) == len(prompt), "the prompt comes first"
         assert max(sizes[4:]) <= 3
         assert k == "auto" or report.drafted > 8

@@ -14,17 +14,17 @@ from prompts import PROMPTS
 from scipy.stats import chi2
 
 from specdec_cli import drafters
-from specdec_cli.cli.costing import PassCosts
-from specdec_cli.cli.pair import check_pair
-from specdec_cli.cli.session import Session
-from specdec_cli.cli.settings import Settings
 from specdec_cli.decoding.accept import rejection
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.length import FixedLength
-from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.lookahead import LookaheadDrafter
-from specdec_cli.drafters.parts import Parts
+from specdec_cli.engine.model_pair import check_pair
+from specdec_cli.engine.pass_costs import PassCosts
+from specdec_cli.engine.session import Session
+from specdec_cli.engine.settings import Settings
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
@@ -71,7 +71,7 @@ def test_greedy_equals_the_target_alone(drafter, k, alone, monkeypatch):
         for prompt, expected in zip(*alone, strict=True):
             events = list(session.events(prompt, 0))
             assert events[-1].notes == ()
-            accepted += Report.of(events).accepted
+            accepted += Metrics.of(events).accepted
             assert tokens_of(events) == expected
     assert accepted > (0 if k == "auto" else 20)
 
@@ -83,7 +83,7 @@ def test_the_end_of_the_context(drafter, ctx):
     length = 41 if "lookahead" in drafter else 5
     with open_session(drafter=drafter, draft_tokens=length, ctx=ctx, **WAYS[drafter]) as session:
         prompt = session.target.tokenize(PROMPTS[0])
-        mine, own = (Report.of(session.events(prompt, 0, settings=way)) for way in ways_of(session))
+        mine, own = (Metrics.of(session.events(prompt, 0, settings=way)) for way in ways_of(session))
         assert mine.tokens == own.tokens and mine.reason == own.reason == "context"
         assert mine.drafted > 0 and mine.notes == ()
 
@@ -99,7 +99,7 @@ def test_match_with_a_seed_equals_the_sampled_target_alone(drafter):
     with open_session(drafter=drafter, draft_tokens=length, temp=0.8, accept="match", **WAYS[drafter]) as session:
         for seed, text in enumerate((REPEATING, *PROMPTS[:5])):
             prompt = session.target.tokenize(text)
-            mine, own = (Report.of(session.events(prompt, seed, settings=way)) for way in ways_of(session))
+            mine, own = (Metrics.of(session.events(prompt, seed, settings=way)) for way in ways_of(session))
             assert mine.tokens == own.tokens
             drafted += mine.drafted
     assert drafted > 60
@@ -175,7 +175,7 @@ def test_nested_drafts_are_drawn_from_the_draft_models_own_distribution(name, mo
     sampler = StandardSampler(CUT)
     prompt = models["target"].tokenize(REPEATING)
     contexts = [LlamaContext(models[role], 256, 24, 1, Interrupt()) for role in ("target", "draft")]
-    parts = Parts(contexts[0], 10**6, sampler, True, np.random.default_rng(8), 1, contexts[1])
+    parts = DrafterContext(contexts[0], 10**6, sampler, True, np.random.default_rng(8), 1, contexts[1])
     drafter = drafters.create(name, parts)
     drafter.start(prompt)
     firsts, seconds, context = Counter(), Counter(), list(prompt)

@@ -11,16 +11,16 @@ from conftest import DEMO
 from exactness import p_value
 from fakes import run, tokens_of
 from prompts import PROMPTS
-from test_pair import open_session
+from test_pair_decoding import open_session
 
 from specdec_cli.decoding.accept import rejection
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.decoding.length import FixedLength
-from specdec_cli.decoding.report import Report
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import NO_DRAFT, Draft, Step, Verdict
-from specdec_cli.drafters.model import ModelDrafter
+from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
@@ -427,7 +427,7 @@ def test_match_with_a_seed_equals_the_sampled_baseline(width):
             found = session.divergence(prompt, alone, Transcript.of(events), seed, session.settings)
             assert found is None or not found.bug
             same_text += found is None
-            accepted += Report.of(events).accepted
+            accepted += Metrics.of(events).accepted
     assert accepted > 60
     assert same_text >= 5
 

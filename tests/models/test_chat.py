@@ -1,8 +1,8 @@
 import ggufs
 import pytest
 
-from specdec_cli.cli.prompt import tokenize
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.engine.prompt import tokenize
 from specdec_cli.models import chat
 from specdec_cli.models.gguf import Header, StringArray
 

@@ -2,10 +2,11 @@ import re
 
 import pytest
 
-from specdec_cli.cli import settings
-from specdec_cli.cli.terms import validate
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.models import pairs, profiles, references
+from specdec_cli.engine import settings
+from specdec_cli.engine.validation import validate
+from specdec_cli.models import profiles, references
+from specdec_cli.store import pulled_pairs as pairs
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import json
 import pytest
 from driver import run, specdec
 
-from specdec_cli.cli import prompt
+from specdec_cli.engine import prompt
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.models import chat

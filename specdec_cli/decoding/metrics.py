@@ -1,0 +1,221 @@
+"""What a run amounted to: a fold over its events, with no other source of truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from specdec_cli.decoding.costs import SETTLED
+from specdec_cli.decoding.types import Done, Event, FinishReason, Prefill, Step
+
+LEAST_PROBES = 2
+"""Steps without a draft that it takes to say what the target alone would do."""
+_ENOUGH = 8
+"""Passes of a size that it takes to say how even they are."""
+
+
+@dataclass(slots=True)
+class Metrics:
+    """The running totals of one run. Times are seconds of wall clock, display included.
+
+    drafted counts tokens sent to verification, accepted those kept, emitted those shown. `steps` are forward
+    passes of the target after the prompt's, so the first token, which the prompt's own pass yields, is
+    in `emitted` but belongs to no step.
+    """
+
+    prompt_tokens: int = 0
+    tokens: list[int] = field(default_factory=list)
+    history: list[Step] = field(default_factory=list)
+    """All steps, to compute a place of the answer again."""
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    reached: list[int] = field(default_factory=list)
+    """reached[i]: how often position i of a draft was drafted; in a tree, by at least one token."""
+    kept: list[int] = field(default_factory=list)
+    """kept[i]: how often position i of a draft was accepted."""
+    histogram: list[int] = field(default_factory=list)
+    """histogram[n]: steps in which exactly n draft tokens were accepted."""
+    lengths: list[int] = field(default_factory=list)
+    """lengths[n]: steps in which exactly n tokens were drafted."""
+    sources: dict[str, list[int]] = field(default_factory=dict)
+    """By drafter: tokens drafted, tokens accepted."""
+    probes: int = 0
+    """Steps that drafted nothing, as did those before (SETTLED): what the target alone is like in this very context."""
+    plain_s: float = 0.0
+    """Verification and sampling in these."""
+    prefill_s: float = 0.0
+    ttft_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    sample_s: float = 0.0
+    total_s: float = 0.0
+    draft_prefill_s: float = 0.0
+    """The draft model's reading of the prompt. It comes after the first token, and counts as drafting."""
+    distance: float | None = None
+    """Of a lossy rule: the total variation between its tokens' distributions and the target's, summed; None: exact."""
+    reason: FinishReason = "interrupted"
+    _plain: int = 0
+    _passes: dict[int, tuple[int, float, float]] = field(default_factory=dict)
+    """Verifications by how many tokens they checked: how many, seconds in all, the shortest."""
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> Metrics:
+        report = cls()
+        for event in events:
+            report.add(event)
+        return report
+
+    def add(self, event: Event) -> None:
+        """Fold one more event in."""
+        self.total_s = event.at
+        match event:
+            case Step():
+                self._add_step(event)
+            case Prefill(model="target"):
+                self.prompt_tokens = event.tokens
+                self.prefill_s += event.seconds
+            case Prefill():
+                self.draft_prefill_s = event.seconds
+                self.draft_s += event.seconds
+            case Done():
+                self.reason = event.reason
+                self.notes = event.notes
+
+    def _add_step(self, step: Step) -> None:
+        self.tokens += [token.id for token in step.tokens]
+        self.history.append(step)
+        self.sample_s += step.sample_s
+        if step.index == 0:
+            self.ttft_s = step.at
+            return
+        if step.distance is not None:
+            self.distance = (self.distance or 0.0) + step.distance
+        self.steps += 1
+        self.draft_s += step.draft_s
+        self.verify_s += step.verify_s
+        drafted = len(step.drafted)
+        count, seconds, shortest = self._passes.get(drafted, (0, 0.0, step.verify_s))
+        self._passes[drafted] = count + 1, seconds + step.verify_s, min(shortest, step.verify_s)
+        self.drafted += drafted
+        self.accepted += step.accepted
+        if drafted:
+            by_source = self.sources.setdefault(step.source, [0, 0])
+            by_source[0] += drafted
+            by_source[1] += step.accepted
+        depth = drafted if step.parents is None else _depth(step.parents)
+        while len(self.reached) < depth:
+            self.reached.append(0)
+            self.kept.append(0)
+        for i in range(depth):
+            self.reached[i] += 1
+            self.kept[i] += i < step.accepted
+        _count(self.histogram, step.accepted)
+        _count(self.lengths, drafted)
+        plain = not drafted and step.draft_s < 0.05 * step.verify_s  # an unsure draft was asked, too
+        self._plain = self._plain + 1 if plain else 0
+        if self._plain >= SETTLED:
+            self.probes += 1
+            self.plain_s += step.verify_s + step.sample_s
+
+    @property
+    def distance_per_token(self) -> float | None:
+        """Between the distribution that a token comes from and the target's, 0 to 1; None for exact rules."""
+        return None if self.distance is None else self.distance / max(self.emitted, 1)
+
+    @property
+    def emitted(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """accepted / drafted; None when nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def per_position(self) -> list[float]:
+        """The share of drafts accepted up to and including position i, of those that reached it."""
+        return [kept / reached for kept, reached in zip(self.kept, self.reached, strict=True)]
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        return (self.emitted - 1) / self.steps if self.steps else None
+
+    @property
+    def decode_s(self) -> float:
+        """From the first token to the end."""
+        return max(self.total_s - self.ttft_s, 0.0) if self.tokens else 0.0
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens after the first over the time they took."""
+        return (self.emitted - 1) / self.decode_s if self.emitted > 1 and self.decode_s > 0 else None
+
+    @property
+    def tpot_ms(self) -> float | None:
+        """Time per output token after the first, in milliseconds."""
+        rate = self.tokens_per_s
+        return 1000.0 / rate if rate else None
+
+    @property
+    def overhead_s(self) -> float:
+        """What was neither drafting, verifying nor sampling: bookkeeping and the display."""
+        return max(self.decode_s - self.draft_s - self.verify_s - self.sample_s, 0.0)
+
+    @property
+    def unevenness(self) -> float:
+        """How many times as long as the shortest a verification took on average; 1 where they are too few to tell."""
+        told = [(seconds / count, least) for count, seconds, least in self._passes.values() if count >= _ENOUGH]
+        return max((mean / least for mean, least in told if least > 0), default=1.0)
+
+    @property
+    def probed_tokens_per_s(self) -> float | None:
+        """The target alone, by this run's own steps without a draft; None where they are too few."""
+        return self.probes / self.plain_s if self.probes >= LEAST_PROBES and self.drafted else None
+
+    def stats_json(self) -> dict[str, object]:
+        """The `stats` object of `run --json`."""
+        return {
+            "steps": self.steps,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "emitted": self.emitted,
+            "acceptance_rate": self.acceptance_rate,
+            "tokens_per_step": self.tokens_per_step,
+            "per_position": self.per_position,
+            "histogram": self.histogram,
+            "lengths": self.lengths,
+            "distance_per_token": self.distance_per_token,
+            "sources": {name: {"drafted": n, "accepted": kept} for name, (n, kept) in self.sources.items()},
+        }
+
+    def timing_json(self, load_s: float, measured_s: float = 0.0) -> dict[str, object]:
+        """The `timing` object of `run --json`."""
+        return {
+            "load_s": load_s,
+            "measuring_s": measured_s,
+            "prefill_s": self.prefill_s,
+            "ttft_s": self.ttft_s,
+            "decode_s": self.decode_s,
+            "tokens_per_s": self.tokens_per_s,
+            "tpot_ms": self.tpot_ms,
+            "draft_s": self.draft_s,
+            "verify_s": self.verify_s,
+            "sample_s": self.sample_s,
+            "overhead_s": self.overhead_s,
+        }
+
+
+def _depth(parents: Sequence[int]) -> int:
+    """Tokens on the longest path of a tree."""
+    depths: list[int] = []
+    for parent in parents:
+        depths.append(1 + (depths[parent] if parent >= 0 else 0))
+    return max(depths, default=0)
+
+
+def _count(histogram: list[int], at: int) -> None:
+    while len(histogram) <= at:
+        histogram.append(0)
+    histogram[at] += 1

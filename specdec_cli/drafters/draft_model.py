@@ -1,0 +1,163 @@
+"""A small model drafts for the large one, a chain or a tree of tokens. None is ever decoded twice."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from specdec_cli.decoding.sampling import Row, confidence
+from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Logits, Sampler, Step
+from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.drafters.drafter_context import DrafterContext, DraftModel
+from specdec_cli.drafters.tree import Tree
+
+
+class ModelDrafter:
+    """Drafts with a draft model.
+
+    n_vocab: ids shared by both models; padding of the draft's vocabulary beyond it is never proposed.
+    draws:   True: draw from the draft's own distribution and report it as q, which `rejection` accepts most of;
+             False: propose the most likely token, which `match` accepts most of.
+    width:   how many branches a draft may have; 1 is a chain.
+    """
+
+    name = "model"
+    needs_model = True
+    needs = "a small model with the target's tokenizer (-md)"
+    helps = "wherever the small model often agrees and checking several tokens costs little more than writing one"
+    token_s = 0.0  # measured
+
+    @classmethod
+    def create(cls, parts: DrafterContext) -> ModelDrafter:
+        if parts.model is None:
+            raise ValueError("this drafter needs a draft model")
+        return cls(parts.model, parts.n_vocab, parts.sampler, parts.draws, parts.rng, parts.width)
+
+    def __init__(
+        self,
+        model: DraftModel,
+        n_vocab: int,
+        sampler: Sampler,
+        draws: bool,
+        rng: np.random.Generator,
+        width: int = 1,
+    ) -> None:
+        self._model = model
+        self._n_vocab = min(n_vocab, model.n_vocab)
+        self._sampler = sampler
+        self._draws = draws and not sampler.greedy
+        self._rng = rng
+        self._width = min(width, model.max_rows)
+        self._tree: Tree
+        self._proposed_at = 0
+        self._p: deque[float | None] = deque(maxlen=model.max_rows)
+        """The target's probabilities of the last tokens emitted, where they are known."""
+
+    def start(self, prompt: Sequence[int]) -> int:
+        """Read all of the prompt but what `propose` will feed anyway; raises if it does not fit."""
+        self._model.rewind(0)
+        if len(prompt) > 1:
+            self._check(prompt, len(prompt))
+            self._model.decode(prompt[:-1])
+        return len(prompt) - 1
+
+    def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
+        row = self._begin(context, budget, policy)
+        self._tree = tree = Tree(self._sampler, self._rng, self._draws, self._width, policy)
+        tree.grow(row, budget, self._read)
+        return tree.draft(self.name)
+
+    def _begin(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Row:
+        """Feed what the cache lacks: the pending token, and the last draft token if all were accepted. Returns the row
+        after them.
+        """
+        model = self._model
+        news = context[model.length :]
+        self._check(news, len(context) + budget - 1)
+        row = self._catch_up(news, policy) if len(news) > 2 else model.decode(news)[0, : self._n_vocab]
+        model.checkpoint()
+        self._proposed_at = len(context)
+        return row
+
+    def guess(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> Draft:
+        """For drafting what another draft model writes: what may follow `context` and then `ahead`, which may yet be
+        taken back (`forget`). Nothing where this model cannot follow.
+        """
+        model, length = self._model, len(context) + len(ahead)
+        settled = context[model.length :]
+        news = [*settled, *ahead[max(model.length - len(context), 0) :]]
+        if length + budget > model.n_ctx or max(news) >= model.n_vocab:
+            return NO_DRAFT
+        if settled and not model.rewinds:  # it can come back to a checkpoint only: there must be one before `ahead`
+            model.decode(settled)
+            model.checkpoint()
+            news = list(ahead)
+        row = model.decode(news)[0, : self._n_vocab]
+        self._tree = Tree(self._sampler, self._rng, self._draws, 1, FixedLength(budget), len(ahead))
+        self._tree.grow(row, budget, self._read)
+        return self._tree.draft(self.name)
+
+    def forget(self, length: int) -> None:
+        """What was read from this place on is not true any more."""
+        if self._model.length > length:
+            self._model.rewind(length)
+
+    def observe(self, step: Step) -> None:
+        """Drop the rejected tokens from the cache; the accepted ones are already right."""
+        self._p.extend([token.p for token in step.tokens])
+        if not step.drafted:
+            return
+        if self._width > 1:
+            self._model.keep(self._tree.kept(step))
+        elif self._model.length > (keep := self._proposed_at + step.accepted):
+            self._model.rewind(keep)
+
+    def _read(self, nodes: Sequence[int]) -> Logits:
+        """The rows after tokens of the tree, in one pass."""
+        model, tree = self._model, self._tree
+        tokens = [tree.tokens[node] for node in nodes]
+        if self._width == 1:
+            return model.decode(tokens)[:, : self._n_vocab]
+        parents = [tree.parents[node] for node in nodes]
+        above = [-1 if parent < 0 else tree.numbers[parent] for parent in parents]
+        return model.grow(tokens, above)[:, : self._n_vocab]
+
+    def _catch_up(self, news: Sequence[int], policy: LengthPolicy) -> Row:
+        """Read what was emitted while nothing was drafted, and tell the policy what a draft would have been worth.
+
+        Returns the row after the last token.
+        """
+        model, n_vocab = self._model, self._n_vocab
+        if model.max_rows < 2 or self._sampler.penalises:  # a penalty's history is not kept for places gone by
+            return model.decode(news)[0, :n_vocab]
+        if len(news) > model.max_rows:
+            model.decode(news[: -model.max_rows])
+            news = news[-model.max_rows :]
+        rows = model.decode(news, all_rows=True)[:, :n_vocab]
+        known = list(self._p)[-(len(news) - 1) :]
+        skipped = len(news) - 1 - len(known)  # the prompt's last token, and the first of the answer
+        places = zip(rows[skipped:], news[skipped + 1 :], known, strict=False)
+        for back, (row, token, p) in enumerate(places, -len(known)):
+            policy.observe_counterfactual(*self._in_hindsight(row, token, p, back))
+        last: Row = rows[-1]
+        return last
+
+    def _in_hindsight(self, row: Row, token: int, p: float | None, back: int) -> tuple[float, float]:
+        """How sure the draft would have been of the place that `token` took, and how likely to be accepted there.
+
+        back: where that place is, counted from the end of the text: -1 is the last token.
+        """
+        if not self._draws or p is None:
+            return confidence(row), float(self._sampler.argmax(row) == token)
+        q = self._sampler.categorical(row)
+        if self._sampler.coupled:
+            return float(q.probs.max()), float(self._sampler.draw(q, back, self._rng) == token)
+        return float(q.probs.max()), min(1.0, q.prob(token) / p) if p > 0 else 1.0
+
+    def _check(self, tokens: Sequence[int], length: int) -> None:
+        if length > self._model.n_ctx:
+            raise ValueError(f"its context of {self._model.n_ctx} tokens is full")
+        if max(tokens) >= self._model.n_vocab:
+            raise ValueError(f"the target emitted token {max(tokens)}, which the draft model does not have")

@@ -1,0 +1,149 @@
+"""Records what the draft model would have proposed at every place of the target's answers, for the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from specdec_cli.decoding import rules
+from specdec_cli.decoding.accept import residual
+from specdec_cli.decoding.sampling import Row, confidence
+from specdec_cli.decoding.types import NO_DRAFT, Categorical, Verdict
+from specdec_cli.engine.session import Session
+from specdec_cli.engine.settings import Settings
+from specdec_cli.engine.validation import sampling_of
+from specdec_cli.evaluation.simulator import AHEAD, Answer
+from specdec_cli.llama.target import LlamaTarget
+
+
+def record(
+    session: Session, prompt: Sequence[int], settings: Settings, seed: int, category: str
+) -> tuple[Answer, list[int]]:
+    """Let the target alone answer, and ask the draft model at each place. Returns the answer's record and tokens.
+
+    An answer that falls into a loop, as small models' greedy ones do, is recorded up to there. At a temperature with
+    `rejection`, the draft's token x is drawn from q so that it agrees with the target's y as often as speculative
+    sampling accepts: x = y with probability min(1, q(y) / p(y)), else x comes from max(0, q - p). With `coupled` both
+    are drawn with the same noise.
+    """
+    answers, tokens = record_rules(session, prompt, settings, seed, category, (settings.accept,))
+    return answers[settings.accept], tokens
+
+
+def record_rules(
+    session: Session, prompt: Sequence[int], settings: Settings, seed: int, category: str, accept: Sequence[str]
+) -> tuple[dict[str, Answer], list[int]]:
+    """The same for several acceptance rules on one answer, so that they can be compared place by place."""
+    return _Recorder(session, settings, seed, accept).record(list(prompt), category)
+
+
+@dataclass(slots=True)
+class _Guesses:
+    """What the draft proposed under one rule, place by place, as in `Answer`."""
+
+    sure: list[float] = field(default_factory=list)
+    stands: list[bool] = field(default_factory=list)
+    astray: list[tuple[float, ...]] = field(default_factory=list)
+
+
+class _Recorder:
+    def __init__(self, session: Session, settings: Settings, seed: int, accept: Sequence[str]) -> None:
+        target, self._draft = session.contexts
+        self._target = LlamaTarget(target)
+        self._is_end = session.target.is_end
+        self._n_shared = session.pair.n_shared
+        self._max_tokens = settings.max_tokens
+        self._guesses = {rule: _Guesses() for rule in accept}
+        noisy = "coupled" if "coupled" in accept else settings.accept
+        self._sampler = rules.sampler_of(noisy, sampling_of(settings), seed)
+        self._target_rng = np.random.default_rng(seed)
+        self._draft_rng = np.random.default_rng((seed, 1))
+
+    def record(self, context: list[int], category: str) -> tuple[dict[str, Answer], list[int]]:
+        prompt = len(context)
+        sampler = self._sampler
+        sampler.watch(context)
+        row = self._target.prefill(context)[0]
+        self._draft.rewind(0)
+        self._draft.decode(context)
+        token = sampler.argmax(row) if sampler.greedy else sampler.draw(sampler.categorical(row), 0, self._target_rng)
+        room = min(self._target.n_ctx, self._draft.n_ctx) - AHEAD
+        while len(context) - prompt < self._max_tokens and len(context) < room and not self._is_end(token):
+            context.append(token)
+            logits = self._target.verify(token, NO_DRAFT)
+            self._target.commit(Verdict((), token, "plain"))
+            guess = self._draft.decode((token,))[0, : self._n_shared].copy()  # going astray overwrites it
+            p = None if sampler.greedy else sampler.categorical(logits[0])
+            token = sampler.argmax(logits[0]) if p is None else sampler.draw(p, 0, self._target_rng)
+            for rule, guesses in self._guesses.items():
+                sure, wrong = self._guess(rule, guess, p, token)
+                guesses.sure.append(sure)
+                guesses.stands.append(wrong is None)
+                guesses.astray.append(() if wrong is None else self._go_astray(rule, wrong))
+        loop = before_a_loop([*context[prompt:], token])
+        answers = {}
+        for rule, guesses in self._guesses.items():
+            length = min(loop, len(guesses.sure))
+            answers[rule] = Answer(
+                category,
+                prompt,
+                tuple(guesses.sure[:length]),
+                tuple(guesses.stands[:length]),
+                tuple(guesses.astray[:length]),
+            )
+        return answers, context[prompt:]
+
+    def _guess(self, rule: str, row: Row, p: Categorical | None, token: int) -> tuple[float, int | None]:
+        """How sure the draft is in a place, and what it proposes there; None: the target's token."""
+        sampler, rng = self._sampler, self._draft_rng
+        if p is None or not _draws(rule):
+            guess = sampler.argmax(row)
+            return confidence(row), None if guess == token else guess
+        q = sampler.categorical(row)
+        sure = float(q.probs.max())
+        if rule == "coupled":
+            guess = sampler.draw(q, 0, rng)
+            return sure, None if guess == token else guess
+        if rng.random() * p.prob(token) < q.prob(token):
+            return sure, None
+        return sure, residual(q, p).draw(rng)
+
+    def _go_astray(self, rule: str, token: int) -> tuple[float, ...]:
+        """The draft's confidences as it goes on from a wrong token."""
+        draft, sampler = self._draft, self._sampler
+        start = draft.length
+        draft.checkpoint()
+        sure: list[float] = []
+        ahead = [token]
+        while len(sure) < AHEAD - 1:
+            row = draft.decode((ahead[-1],))[0, : self._n_shared]
+            if _draws(rule) and not sampler.greedy:
+                q = sampler.categorical(row, ahead)
+                sure.append(float(q.probs.max()))
+                noisy = rule == "coupled"
+                ahead.append(sampler.draw(q, len(ahead), self._draft_rng) if noisy else q.draw(self._draft_rng))
+            else:
+                sure.append(confidence(row))
+                ahead.append(sampler.argmax(row, ahead))
+        draft.rewind(start)
+        return tuple(sure)
+
+
+def _draws(rule: str) -> bool:
+    """Whether the draft's token is drawn from q; else it is the most likely one."""
+    return rule in ("rejection", "coupled")
+
+
+def before_a_loop(tokens: Sequence[int]) -> int:
+    """How many tokens there are until the same ones (four or more in all) have come three times in a row, less two
+    of those times.
+    """
+    for end in range(12, len(tokens) + 1):
+        for period in range(1, end // 3 + 1):
+            times = 3 if period > 3 else -(-12 // period)
+            piece = tokens[end - period : end]
+            if all(tokens[end - (i + 1) * period : end - i * period] == piece for i in range(1, times)):
+                return end - (times - 1) * period
+    return len(tokens)

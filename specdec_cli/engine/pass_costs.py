@@ -1,0 +1,164 @@
+"""What passes cost here, and which agree bit for bit: as tuned, as kept from an earlier start, or measured now."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+
+from specdec_cli.decoding.bitwise import Agreement
+from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.llama import agreement, library
+from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.threads import ThreadWatch
+from specdec_cli.llama.timing import pass_seconds
+from specdec_cli.store import pass_cost_records as kept_costs
+from specdec_cli.store.pass_cost_records import KeptCosts, Place
+
+_VERIFY_SIZES = (1, 2, 4, 8, 3, 9, 16, 6, 12, 5, 17)
+_DRAFT_SIZES = (1, 8, 2, 32, 128, 512)
+_NEWS = 0.1
+"""By how much, in log seconds, a run must contradict what is kept."""
+_VERIFY_S, _DRAFT_S = 0.25, 0.1
+"""About how long to measure each model; the most wanted sizes are timed whatever it takes."""
+
+
+def place_of(threads: int, gpu_layers: int = -1) -> Place:
+    """Where passes are timed now: on this machine, with this build, so many CPU threads and layers on a GPU."""
+    versions = library.versions()
+    build = f"llama.cpp {versions['llama.cpp']}, llama-cpp-python {versions['llama-cpp-python']}"
+    return Place(library.machine(), f"{build}; {library.build_flags().strip()}", threads, gpu_layers)
+
+
+def usual_threads() -> int:
+    """CPU threads of a run whose command line does not say."""
+    given = os.environ.get("SPECDEC_THREADS", "")
+    return int(given) if given.isdigit() and int(given) else library.physical_cores()
+
+
+def known_agreement(model: Path) -> Agreement | None:
+    """Which passes of a model file agree bit for bit with the usual threads, if that has been measured here."""
+    try:
+        kept = kept_costs.load(model, place_of(usual_threads()))
+    except (SpecdecError, OSError):
+        return None
+    return kept.agreement if kept else None
+
+
+class PassCosts:
+    """One model's passes. note: is told what went wrong with the file in which they are kept."""
+
+    def __init__(self, path: Path, context: LlamaContext, gpu_layers: int, note: Callable[[str], None]) -> None:
+        self.measured_s = 0.0
+        """Seconds that measuring took."""
+        self.watch: ThreadWatch | None = None
+        """What may go to fewer threads, before anything is measured with too many."""
+        self._path, self._context, self._note = path, context, note
+        self._place = place_of(context.threads, gpu_layers)
+        self._kept = self._load()
+        self._news, self._keeps = False, True
+
+    @property
+    def agreement(self) -> Agreement | None:
+        """Which passes agree bit for bit, if that is known for this context and these threads."""
+        found = self._kept.agreement
+        if found is None or found.threads != self._context.threads:
+            return None
+        return found if max(found.contexts) >= max(agreement.contexts_of(self._context.n_ctx)) else None
+
+    @property
+    def expected(self) -> dict[int, float]:
+        """Seconds of a pass over n tokens, as far as they are known."""
+        return {**self._kept.draft, **self._kept.verify}
+
+    def measure_anew(self) -> None:
+        """What is known is not asked for; the threads may have changed."""
+        self._place = replace(self._place, threads=self._context.threads)
+        self._kept = KeptCosts()
+
+    def follow_threads(self) -> None:
+        """Other threads have other costs: go by what is kept of them."""
+        self.keep()
+        self._place = replace(self._place, threads=self._context.threads)
+        self._kept = self._load()
+
+    def assume(self, costs: Costs) -> None:
+        """Take these for what passes cost, as on another machine; from now on nothing is kept."""
+        self._kept = replace(self._kept, verify=costs.verify.points, draft=costs.draft.points)
+        self._news, self._keeps = False, False
+
+    def verify(self, text: Sequence[int], budget_s: float = _VERIFY_S) -> Curve:
+        """Seconds of the target's passes over n tokens, every row read."""
+        if not self._kept.verify:
+            found = self._timed(text, _VERIFY_SIZES, 4, budget_s, 1)
+            self._kept, self._news = replace(self._kept, verify=found), True
+        return Curve(self._kept.verify)
+
+    def draft(self, text: Sequence[int], budget_s: float = _DRAFT_S) -> Curve:
+        """Seconds of a draft model's passes over n tokens, one row read."""
+        if not self._kept.draft:
+            found = self._timed(text, _DRAFT_SIZES, 2, budget_s, 3)
+            self._kept, self._news = replace(self._kept, draft=found), True
+        return Curve(self._kept.draft)
+
+    def agree(self, text: Sequence[int], watch: Callable[[], None] = lambda: None) -> Agreement:
+        """Which passes agree bit for bit; measuring it takes some hundred passes, once."""
+        found = self.agreement
+        if found is None:
+            started = perf_counter()
+            found = agreement.measure(self._context, text, self._context.threads, watch)
+            self.measured_s += perf_counter() - started
+            self._kept, self._news = replace(self._kept, agreement=found), True
+        return found
+
+    def limits(self, found: Agreement) -> str:
+        """What `--bitwise` costs here, where it costs anything."""
+        if found.widest == found.reference:
+            return f"{found}; so with --bitwise drafts are read token by token, and gain nothing"
+        if found.reference == 1:
+            return ""
+        verify = self._kept.verify
+        times = f", which takes {verify[2] / verify[1]:.2f} times as long" if {1, 2} <= set(verify) else ""
+        return (
+            "with --bitwise single tokens are read in passes of two, for alone they round unlike all others here"
+            f"{times}; with -t 1 that may not be needed"
+        )
+
+    def learn(self, verify: dict[int, float]) -> None:
+        """Take over what a run has shown: sizes that were not timed, and those that were timed in a bad moment."""
+        known = self._kept.verify
+        new = {n: took for n, took in verify.items() if n not in known or abs(math.log(took / known[n])) > _NEWS}
+        if known and new:
+            self._kept, self._news = replace(self._kept, verify={**known, **new}), True
+
+    def keep(self) -> None:
+        """Keep it for the next start, if there is anything new; if that fails, say so."""
+        if not (self._news and self._keeps):
+            return
+        try:
+            kept_costs.save(self._path, self._place, self._kept)
+        except (SpecdecError, OSError) as error:
+            self._note(f"what passes cost is measured at every start: {error}")
+        self._news = False
+
+    def _load(self) -> KeptCosts:
+        try:
+            return kept_costs.load(self._path, self._place) or KeptCosts()
+        except (SpecdecError, OSError) as error:
+            self._note(f"measured again: {error}")
+            return KeptCosts()
+
+    def _timed(
+        self, text: Sequence[int], sizes: Sequence[int], needed: int, budget_s: float, rounds: int
+    ) -> dict[int, float]:
+        started = perf_counter()
+        if self.watch is not None:
+            self._context.rewind(0)
+            self.watch.try_fewer(text[0])
+        found = pass_seconds(self._context, text, sizes, needed=needed, budget_s=budget_s, needed_rounds=rounds)
+        self.measured_s += perf_counter() - started
+        return found

@@ -1,0 +1,138 @@
+"""The Hub's cache on this machine: what is in it, and what of it can go.
+
+Its layout is documented: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from importlib.metadata import version as _version
+from pathlib import Path
+
+from specdec_cli.decoding.errors import DownloadError
+from specdec_cli.hub.repository import RemoteFile, RemoteModel
+from specdec_cli.models.gguf import part_names
+from specdec_cli.models.references import Reference, quant_of, select
+
+
+def version() -> str:
+    """The installed huggingface_hub's version."""
+    return _version("huggingface-hub")
+
+
+def cache_dir() -> Path:
+    """Where weights are kept: the Hub's own cache (HF_HOME, HF_HUB_CACHE), nowhere else."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return Path(HF_HUB_CACHE)
+
+
+def path_of(model: RemoteModel, file: RemoteFile) -> Path:
+    """Where a file is, or will be, in the cache."""
+    return folder_of(model.repo) / "snapshots" / model.commit / file.name
+
+
+def is_whole(model: RemoteModel, file: RemoteFile) -> bool:
+    """Whether a file is in the cache, where it can be used."""
+    return _size(path_of(model, file)) == file.size
+
+
+def is_here(model: RemoteModel, file: RemoteFile) -> bool:
+    """Whether a file's content is in the cache, so that it need not be downloaded."""
+    return is_whole(model, file) or _size(blob_of(model, file)) == file.size
+
+
+def begun(model: RemoteModel, file: RemoteFile) -> int:
+    """Bytes of a file that an interrupted download left behind."""
+    partial = partial_of(model, file)
+    return min(partial.stat().st_size, file.size) if partial.is_file() else 0
+
+
+def abandoned(repo: str) -> list[Path]:
+    """The files of a repository that a pull has begun and not ended; other programs' are named differently."""
+    found = folder_of(repo).glob("blobs/*.incomplete")
+    return sorted(path for path in found if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", path.stem))
+
+
+def find(reference: Reference) -> Path | None:
+    """A model's first file in the cache, without asking the Hub: at the last known commit, else at any that has it."""
+    folder = folder_of(reference.repo)
+    main = folder / "refs" / "main"
+    last = main.read_text().strip() if main.is_file() else ""
+    snapshots = [path for path in (folder / "snapshots").glob("*") if path.is_dir()]
+    for snapshot in sorted(snapshots, key=lambda path: (path.name == last, path.stat().st_mtime), reverse=True):
+        names = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*.gguf") if path.is_file()]
+        try:
+            return snapshot / select(reference, names)[0]
+        except DownloadError:
+            continue
+    return None
+
+
+def references() -> list[str]:
+    """What the models in the cache are called."""
+    found = set()
+    for folder in cache_dir().glob("models--*--*"):
+        repo = folder.name.removeprefix("models--").replace("--", "/", 1)
+        for path in folder.glob("snapshots/*/**/*.gguf"):
+            name = path.relative_to(folder / "snapshots").as_posix().partition("/")[2]
+            if name == part_names(name)[0]:
+                quant = quant_of(name)
+                found.add(f"{repo}:{quant}" if quant else f"{repo}/{name}")
+    return sorted(found)
+
+
+def freeable(model: RemoteModel, file: RemoteFile) -> int:
+    """Bytes that `remove` would free."""
+    pointer = path_of(model, file)
+    own = 0 if pointer.is_symlink() else _size(pointer)
+    content = 0 if _is_linked(model, file, besides=pointer) else _size(blob_of(model, file))
+    return own + content + _size(partial_of(model, file))
+
+
+def _is_linked(model: RemoteModel, file: RemoteFile, besides: Path) -> bool:
+    """Whether another commit, or another name, has the same content."""
+    links = (folder_of(model.repo) / "snapshots").rglob("*")
+    blob = blob_of(model, file).resolve()
+    return any(path.is_symlink() and path != besides and path.resolve() == blob for path in links)
+
+
+def remove(model: RemoteModel, file: RemoteFile) -> int:
+    """Take a file out of the cache, with its content unless another commit has the same. Returns the bytes freed."""
+    top, pointer, freed = folder_of(model.repo), path_of(model, file), freeable(model, file)
+    partial_of(model, file).unlink(missing_ok=True)
+    if not _is_linked(model, file, besides=pointer):
+        blob_of(model, file).unlink(missing_ok=True)
+    pointer.unlink(missing_ok=True)
+    folder = pointer.parent
+    while folder != top and folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+        folder = folder.parent
+    if top.is_dir() and not (top / "snapshots").exists():  # nothing points to what is left
+        shutil.rmtree(top)
+    return freed
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def free_space() -> int:
+    """Bytes free where the cache is, or will be."""
+    folder = cache_dir()
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def folder_of(repo: str) -> Path:
+    return cache_dir() / f"models--{repo.replace('/', '--')}"
+
+
+def blob_of(model: RemoteModel, file: RemoteFile) -> Path:
+    return folder_of(model.repo) / "blobs" / file.digest
+
+
+def partial_of(model: RemoteModel, file: RemoteFile) -> Path:
+    return folder_of(model.repo) / "blobs" / f"{file.digest}.incomplete"

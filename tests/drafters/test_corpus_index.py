@@ -1,0 +1,137 @@
+"""The index of other texts against a plain search through them."""
+
+import tracemalloc
+from time import perf_counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_cli.drafters.corpus_index import DEPTH, END, Corpus, join, sort
+
+TEXTS = st.lists(st.lists(st.integers(0, 3), max_size=60), max_size=5)
+
+
+def searched(texts, context):
+    """The longest end of the context that is followed by something, and what follows it: by looking everywhere."""
+    for length in range(min(DEPTH, len(context)), 0, -1):
+        past = list(context[-length:])
+        found = [
+            (text[at - length : at], text[at:])
+            for text in texts
+            for at in range(length, len(text))
+            if text[at - length : at] == past
+        ]
+        if found:
+            return length, [rest for _, rest in found]
+    return 0, []
+
+
+def found(corpus, context):
+    length, places = corpus.longest(context)
+    tokens, order = corpus._tokens.tolist(), corpus._order.tolist()
+    rests = [tokens[order[place] :] for place in places]
+    return length, [rest[: rest.index(END)] for rest in rests]
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(TEXTS, st.lists(st.integers(0, 4), max_size=60))
+def test_the_longest_match_is_what_a_plain_search_finds(texts, context):
+    length, rests = found(Corpus.of(texts), context)
+    expected = searched(texts, context)
+    assert (length, sorted(rests)) == (expected[0], sorted(expected[1]))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(20, 120), st.integers(0, 60))
+def test_so_it_is_with_long_repeats(phrase, size, cut):
+    text = (phrase * size)[:size]
+    context = text[:cut] + phrase
+    length, rests = found(Corpus.of([text, text[7:]]), context)
+    expected = searched([text, text[7:]], context)
+    assert (length, sorted(rests)) == (expected[0], sorted(expected[1]))
+
+
+def test_sorting_can_be_stopped_between_rounds():
+    rounds = []
+
+    def pause():
+        rounds.append(1)
+        if len(rounds) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sort(join([[1, 2] * 40]), pause)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(TEXTS)
+def test_the_order_is_that_of_the_pasts_read_backwards(texts):
+    tokens = join(texts)
+    order = sort(tokens).tolist()
+    assert sorted(order) == [at for at in range(1, len(tokens)) if tokens[at] != END and tokens[at - 1] != END], (
+        "every place that has a past and something to go on with, once"
+    )
+    flat = tokens.tolist()
+    pasts = [flat[at - 1 :: -1][:DEPTH] for at in order]
+    assert pasts == sorted(pasts)
+
+
+def sequel(texts, context):
+    corpus = Corpus.of(texts)
+    return list(corpus.sequel(corpus.longest(context)[1]))
+
+
+def test_most_places_decide_how_it_goes_on():
+    texts = [[1, 2, 7, 8], [1, 2, 7, 9], [1, 2, 5, 5], [1, 2, 7, 9, 4]]
+    assert sequel(texts, [1, 2]) == [(7, 3, 4), (9, 2, 3), (4, 1, 2)], "the text that has ended has no say"
+
+
+def test_among_equals_the_latest_decides():
+    assert sequel([[1, 2, 8], [1, 2, 7]], [1, 2])[0] == (7, 1, 2)
+    assert sequel([[1, 2, 7], [1, 2, 8]], [1, 2])[0] == (8, 1, 2)
+
+
+def test_a_sequel_ends_with_its_text():
+    assert sequel([[3, 1, 2, 7, 8], [5, 6]], [1, 2]) == [(7, 1, 1), (8, 1, 1)]
+    assert sequel([[1, 2], [3]], [1, 2]) == []
+
+
+def test_no_match_reaches_from_one_text_into_the_next():
+    corpus = Corpus.of([[1, 2], [3, 4, 5]])
+    assert corpus.longest([1, 2, 3])[0] == 1 and corpus.longest([1, 2])[0] == 0
+
+
+def test_of_very_many_places_some_are_asked():
+    (token, votes, voters), *_ = sequel([[1, 2] * 500 + [1, 3]], [1])
+    assert token == 2 and votes == voters <= 8
+
+
+@pytest.mark.parametrize("texts", [[], [[]], [[1]], [[1], [1]]])
+def test_texts_that_hold_nothing_to_go_on_with(texts):
+    assert Corpus.of(texts).longest([1]) == (0, range(0))
+    assert Corpus.of(texts).longest([]) == (0, range(0))
+
+
+def test_a_million_tokens_take_seconds_and_megabytes():
+    rng = np.random.default_rng(0)
+    phrases = [rng.integers(0, 32000, rng.integers(2, 30)).tolist() for _ in range(20_000)]
+    text = [token for i in rng.integers(20_000, size=70_000).tolist() for token in phrases[i]][:1_000_000]
+    tokens = join([text])
+    assert len(tokens) > 1_000_000
+    tracemalloc.start()
+    before = perf_counter()
+    order = sort(tokens)
+    seconds, (_, peak) = perf_counter() - before, tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert seconds < 10, "half a second on a quiet machine"
+    assert peak < 200e6 and tokens.nbytes + order.nbytes <= 8 * len(tokens)
+    corpus, laps = Corpus(tokens.data, order.data), []
+    for at in rng.integers(100, 900_000, size=300).tolist():
+        context = text[at - 100 : at]
+        before = perf_counter()
+        _, places = corpus.longest(context)
+        laps.append(perf_counter() - before)
+        assert at + 1 in [corpus._order[place] for place in places], "where it was taken from"
+    assert sorted(laps)[150] < 100e-6, "10 us on a quiet machine"

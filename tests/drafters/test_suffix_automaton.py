@@ -1,0 +1,92 @@
+"""The suffix automaton against searching the text, and what it may cost."""
+
+import random
+import sys
+from time import perf_counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_cli.drafters.suffix_automaton import SuffixAutomaton
+
+TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=60)
+
+
+def automaton(text) -> SuffixAutomaton:
+    found = SuffixAutomaton()
+    for token in text:
+        found.append(token)
+    return found
+
+
+def places(text, part) -> list[int]:
+    """Where a part begins in the text."""
+    return [i for i in range(len(text) - len(part) + 1) if text[i : i + len(part)] == part]
+
+
+def state_of(found: SuffixAutomaton, part) -> int:
+    state = 0
+    for token in part:
+        state = found.step(state, token)
+        if state < 0:
+            break
+    return state
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(TEXTS)
+def test_the_match_is_the_longest_suffix_that_occurred_before(text):
+    found = automaton(text)
+    longest = max((n for n in range(len(text)) if n and len(places(text, text[-n:])) > 1), default=0)
+    assert found.length(found.match) == longest
+    assert list(found.tokens) == text
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(TEXTS, st.lists(st.integers(0, 3), min_size=1, max_size=5))
+def test_every_part_of_the_text_leads_to_a_state_and_nothing_else_does(text, part):
+    assert (state_of(automaton(text), part) > 0) == bool(places(text, part))
+
+
+@settings(max_examples=100, derandomize=True, deadline=None)
+@given(TEXTS)
+def test_the_follower_is_a_token_that_followed(text):
+    found = automaton(text)
+    state = found.match
+    while state:
+        suffix = text[-found.length(state) :]
+        followed = {text[at + len(suffix)] for at in places(text, suffix) if at + len(suffix) < len(text)}
+        assert found.follower(state) in followed
+        state = found.shorter(state)
+
+
+def test_the_most_frequent_and_then_the_latest_sequel_wins():
+    often = [1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 3, 7, 1, 2, 4, 6, 1, 2]
+    found = automaton(often)
+    assert found.follower(found.match) == 3, "three times against one"
+    late = [1, 2, 3, 9, 1, 2, 4, 8, 1, 2, 4, 7, 1, 2]
+    assert automaton(late).follower(automaton(late).match) == 4
+
+
+def test_memory_and_time_a_token():
+    """Under 200 bytes a token at 32k tokens of context, whether the text repeats itself or not."""
+    rng = random.Random(1)
+    phrases = [[int(rng.paretovariate(0.7)) % 32000 for _ in range(rng.randint(1, 12))] for _ in range(1500)]
+    repeating = [token for _ in range(6000) for token in rng.choice(phrases)][:32768]
+    for text in (repeating, [rng.randrange(32000) for _ in range(32768)], [5] * 32768):
+        before = perf_counter()
+        found = automaton(text)
+        assert perf_counter() - before < 3, "some 0.2 s"
+        held = sum(sys.getsizeof(part) for part in vars(found).values() if hasattr(part, "itemsize"))
+        assert held < 200 * len(text)
+
+
+def test_whether_occurrences_agree_on_what_follows():
+    def agreement(text):
+        found = automaton(text)
+        return found.agreement(found.match)
+
+    assert agreement([1, 2, 8, 1, 2]) == 1, "seen once"
+    assert agreement([1, 2, 8, 5, 1, 2, 8, 6, 1, 2]) == 2, "twice, with the same after it"
+    assert agreement([1, 2, 8, 5, 1, 2, 9, 6, 1, 2]) == 0
+    assert agreement([1, 2, 8, 5, 1, 2, 8, 6, 1, 2, 9, 7, 1, 2]) == 0

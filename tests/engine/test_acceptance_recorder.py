@@ -1,0 +1,226 @@
+"""What a recording says is what speculative runs of the bundled pair then do."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from driver import DRAFT, TARGET
+from fakes import FakeDraftModel, Table, tokens_of
+from prompts import PROMPTS
+from scipy.stats import chi2
+
+from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.types import Step
+from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.engine import acceptance_recorder as recorder
+from specdec_cli.engine.acceptance_recorder import before_a_loop, record, record_rules
+from specdec_cli.engine.model_pair import check_pair
+from specdec_cli.engine.session import Session
+from specdec_cli.engine.settings import Settings
+from specdec_cli.evaluation.simulator import AHEAD, replay
+from specdec_cli.llama.interrupt import Interrupt
+
+ANY = Costs(Curve({1: 0.0}), Curve({1: 0.0}))
+
+
+@pytest.fixture
+def opened():
+    """Opens sessions on the bundled pair, and closes them."""
+    sessions = []
+
+    def open_session(**changes):
+        settings = Settings(target=str(TARGET), draft=str(DRAFT), max_tokens=64, threads=1, **changes)
+        session = Session(check_pair(settings), settings, Interrupt())
+        sessions.append(session)
+        session.open_contexts(64)
+        return session
+
+    yield open_session
+    for session in sessions:
+        session.close()
+
+
+def steps_of(events):
+    return [(len(event.drafted), event.accepted) for event in events if isinstance(event, Step)][1:]
+
+
+def test_greedy_drafts_are_foretold_step_by_step(opened):
+    session = opened()
+    places = cut = 0
+    for prompt in PROMPTS[4:9]:
+        tokens = session.target.tokenize(prompt)
+        answer, own = record(session, tokens, session.settings, 0, "code")
+        length = len(answer.stands)
+        places, cut = places + length, cut + (length < len(own))
+        assert (answer.category, answer.prompt_tokens) == ("code", len(tokens))
+        for k, min_p in ((3, 0.0), (3, 0.5), (16, 0.6)):
+            run = replace(session.settings, draft_tokens=k, draft_min_p=min_p, max_tokens=length + 1)
+            events = list(session.events(tokens, 0, settings=run))
+            foretold = []
+            tally = replay(FixedLength(k, min_p), [answer], ANY, foretold.append)
+            shared = min(length + 1, len(own))
+            assert tokens_of(events)[:shared] == own[:shared]
+            assert steps_of(events) == [(len(step.drafted), step.accepted) for step in foretold]
+            report = Metrics.of(events)
+            assert (report.steps, report.drafted, report.accepted) == (
+                *(tally.verified.total(), tally.drafted, tally.accepted),
+            )
+    assert places > 100 and 2 <= cut < 5  # some answers went into a loop, some on to their last token
+
+
+def test_an_answer_is_recorded_up_to_its_end(opened):
+    session = opened()
+    found = {}
+    for prompt in ("class Stack:\n    def __init__(self):\n", "def fibonacci(n):\n    "):
+        tokens = session.target.tokenize(prompt)
+        answer, own = record(session, tokens, session.settings, 0, "code")
+        events = list(session.events(tokens, 0, settings=session.settings.alone()))
+        assert events[-1].reason == "stop"
+        # The end token is the last place; the first token of an answer, which no draft precedes, is none.
+        assert len(answer.stands) == len(own) == len(tokens_of(events)) - 1
+        found[prompt] = len(own)
+    assert sorted(found.values()) == [0, 2]
+
+
+def test_what_lies_ahead_of_a_wrong_token(opened):
+    session = opened()
+    answer, _ = record(session, session.target.tokenize(PROMPTS[4]), session.settings, 0, "code")
+    assert 0.2 < np.mean(answer.stands) < 0.9
+    for stood, astray in zip(answer.stands, answer.astray, strict=True):
+        assert len(astray) == (0 if stood else AHEAD - 1) and all(0 < sure <= 1 for sure in astray)
+
+
+def test_rules_are_compared_on_one_text(opened):
+    session = opened(temp=0.8)
+    prompt = session.target.tokenize(PROMPTS[0])
+    both, tokens = record_rules(session, prompt, session.settings, 3, "code", ("rejection", "coupled"))
+    again, same = record(session, prompt, replace(session.settings, accept="coupled"), 3, "code")
+    assert tokens == same and both["coupled"].stands == again.stands
+    assert both["rejection"].confidence == both["coupled"].confidence != ()
+    assert both["rejection"].stands != both["coupled"].stands
+
+
+def test_a_seed_repeats_a_recording(opened, monkeypatch):
+    monkeypatch.setattr(recorder, "AHEAD", 3)
+    session = opened(temp=0.8)
+    tokens = session.target.tokenize(PROMPTS[1])
+    first, again, other = (record(session, tokens, session.settings, seed, "code") for seed in (3, 3, 4))
+    assert first == again != other
+
+
+def test_sampled_tokens_stand_as_often_as_runs_accept_them(opened, monkeypatch):
+    """What lies ahead of wrong tokens is left out, which takes most of the time."""
+    monkeypatch.setattr(recorder, "AHEAD", 1)
+    shares = {}
+    for accept in ("rejection", "match"):
+        session = opened(temp=0.8, accept=accept)
+        stands, drafted, accepted = [], 0, 0
+        for seed, prompt in enumerate(PROMPTS[:12]):
+            tokens = session.target.tokenize(prompt)
+            stands += record(session, tokens, session.settings, seed, "code")[0].stands
+            events = session.events(tokens, 1000 + seed, settings=replace(session.settings, draft_tokens=1))
+            report = Metrics.of(events)
+            drafted, accepted = drafted + report.drafted, accepted + report.accepted
+        rate = accepted / drafted
+        error = (rate * (1 - rate) * (1 / len(stands) + 1 / drafted)) ** 0.5
+        assert error < 0.035 and abs(np.mean(stands) - rate) < 4 * error
+        shares[accept] = np.mean(stands)
+    assert shares["rejection"] > shares["match"] + 0.03  # of the very same places
+
+
+class Unchanging(Table):
+    """Whatever the text, the same logits."""
+
+    def row(self, context):
+        return super().row((0,))
+
+
+class Proposals(FakeDraftModel):
+    """A draft model that notes with which wrong tokens it is led astray."""
+
+    wrong: int | None = None
+
+    def checkpoint(self):
+        self.asked = True
+
+    def decode(self, tokens, all_rows=False):
+        if self.__dict__.pop("asked", False):
+            self.wrong = tokens[0]
+        return super().decode(tokens, all_rows)
+
+
+def test_each_place_is_a_draw_from_the_draft_that_stands_with_the_overlap(monkeypatch):
+    """On a target and a draft whose distributions never change: x has distribution q, and stands as often as
+    sum(min(p, q)), which is what rejection accepts; the target's own tokens have distribution p.
+    """
+    monkeypatch.setattr(recorder, "AHEAD", 2)
+    n, n_vocab = 3000, 6
+    tables = Unchanging(n_vocab, 1), Unchanging(n_vocab, 2)
+    target, draft = FakeDraftModel(tables[0]), Proposals(tables[1])
+    settings = Settings(temp=1.0, top_k=0, top_p=1.0, min_p=0.0, max_tokens=n)
+    session = SimpleNamespace(
+        contexts=(target, draft),
+        target=SimpleNamespace(is_end=lambda token: False),
+        pair=SimpleNamespace(n_shared=n_vocab),
+    )
+    proposed = np.zeros(n_vocab)
+    commit = recorder.LlamaTarget.verify
+
+    def verify(self, pending, nothing):
+        if draft.wrong is not None:
+            proposed[draft.wrong] += 1
+            draft.wrong = None
+        return commit(self, pending, nothing)
+
+    monkeypatch.setattr(recorder.LlamaTarget, "verify", verify)
+    monkeypatch.setattr(recorder, "before_a_loop", len)
+    answer, own = record(session, [0], settings, 1, "fake")
+    p, q = (StandardSampler(SamplingSettings(1.0, 0, 1.0, 0.0)).categorical(table.row(())).probs for table in tables)
+    overlap = np.minimum(p, q).sum()
+    assert 0.2 < overlap < 0.8
+    assert abs(np.mean(answer.stands) - overlap) < 4 * (overlap * (1 - overlap) / n) ** 0.5
+    assert set(answer.confidence) == {float(q.max())}
+    following = np.array([*own[1:]])
+    for token, stood in zip(following, answer.stands, strict=False):
+        proposed[token] += stood
+    for counts, expected in ((proposed, q), (np.bincount(following, minlength=n_vocab), p)):
+        total = counts.sum()
+        assert total > n - 3
+        assert chi2.sf(((counts - total * expected) ** 2 / (total * expected)).sum(), n_vocab - 1) > 1e-4
+
+
+LOOPS = {
+    "nothing": ([], 0),
+    "no loop": (list(range(40)), 40),
+    "one token": ([7] * 12, 1),
+    "one token, not often enough": ([7] * 11, 11),
+    "one token, after others": ([1, 2, 3, *[7] * 40], 4),
+    "two tokens": ([1, 2] * 6, 2),
+    "two tokens, not often enough": ([1, 2] * 5 + [1], 11),
+    "three tokens": ([5, *[1, 2, 3] * 4], 4),
+    "four tokens": ([1, 2, 3, 4] * 3, 4),
+    "four tokens, twice and a half": ([1, 2, 3, 4] * 2 + [1, 2, 3], 11),
+    "many tokens, after others": ([*range(100, 105), *[*range(20)] * 3, 99], 25),
+    "twice is no loop": ([*range(20)] * 2, 40),
+    "a loop that ended": ([0, *[1, 2, 3, 4] * 4, *range(50, 60)], 5),
+    "the second of two": ([*range(10), *[1, 2, 3, 4, 5] * 2, *[6, 7, 8, 9] * 3], 24),
+    "a word with a number that counts": ([token for i in range(20) for token in (1, 2, 3, 100 + i)], 80),
+}
+
+
+@pytest.mark.parametrize(("tokens", "expected"), LOOPS.values(), ids=LOOPS)
+def test_before_a_loop(tokens, expected):
+    assert before_a_loop(tokens) == expected
+
+
+def test_the_bundled_target_runs_into_a_loop(opened):
+    session = opened()
+    tokens = session.target.tokenize("for i in range(10):\n    print(")
+    answer, own = record(session, tokens, session.settings, 0, "code")
+    assert 0 < len(answer.stands) < 32 and len(own) == 64
+    kept = own[: len(answer.stands) + 1]
+    again = [own[i : i + 4] for i in range(len(kept), len(own) - 4)]
+    assert all(piece in [own[i : i + 4] for i in range(len(kept))] for piece in again)  # nothing new comes after

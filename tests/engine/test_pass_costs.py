@@ -1,0 +1,120 @@
+"""What is known of a model's passes: read once, corrected by what runs show, kept when there is news."""
+
+import pytest
+from driver import TARGET
+
+from specdec_cli.decoding.bitwise import Agreement
+from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.decoding.types import Step
+from specdec_cli.draft_length.cost_model import CostModel
+from specdec_cli.engine import pass_costs as costing
+from specdec_cli.engine.pass_costs import PassCosts
+from specdec_cli.store import pass_cost_records as kept_costs
+
+PASSES = {1: 0.02, 2: 0.03, 4: 0.05}
+
+
+class Context:
+    threads, n_ctx, rewinds = 1, 4096, True
+
+    def rewind(self, length):
+        pass
+
+
+@pytest.fixture
+def notes():
+    return []
+
+
+@pytest.fixture
+def opened(monkeypatch, notes):
+    timed = []
+    monkeypatch.setattr(costing, "pass_seconds", lambda *_, **__: timed.append(1) or dict(PASSES))
+
+    def make():
+        found = PassCosts(TARGET, Context(), -1, notes.append)
+        found.timed = timed
+        return found
+
+    return make
+
+
+def test_what_was_measured_is_read_at_the_next_start(opened, notes):
+    first = opened()
+    assert first.verify([1]).points == PASSES and first.draft([1]).points == PASSES
+    first.keep()
+    again = opened()
+    assert again.verify([1]).points == PASSES and again.draft([1]).points == PASSES
+    assert len(again.timed) == 2 and notes == [] and again.measured_s == 0
+
+
+def test_runs_teach_sizes_that_were_not_timed_and_correct_those_that_were(opened):
+    first = opened()
+    first.verify([1])
+    first.keep()
+    first.learn({1: 0.0205, 2: 0.06, 9: 0.1})
+    first.keep()
+    assert opened().verify([1]).points == {1: 0.02, 2: 0.06, 4: 0.05, 9: 0.1}, "0.0205 is no news"
+
+
+def test_nothing_new_writes_nothing(opened, monkeypatch):
+    first = opened()
+    first.verify([1])
+    first.keep()
+    monkeypatch.setattr(kept_costs, "save", None)
+    again = opened()
+    again.verify([1])
+    again.learn({1: 0.0201})
+    again.keep()
+
+
+def test_assumed_costs_are_not_kept(opened, monkeypatch):
+    monkeypatch.setattr(kept_costs, "save", None)
+    found = opened()
+    found.assume(Costs(Curve({1: 1.0}), Curve({1: 0.5})))
+    assert found.verify([1]).points == {1: 1.0} and found.draft([1]).points == {1: 0.5}
+    found.learn({1: 9.0, 3: 20.0})
+    found.keep()
+
+
+def test_after_a_change_of_threads_each_number_keeps_its_own(opened, monkeypatch):
+    found = opened()
+    found.verify([1])
+    monkeypatch.setattr(Context, "threads", 2)
+    found.follow_threads()
+    assert found.verify([1]).points == PASSES and len(found.timed) == 2
+    found.learn({1: 0.1})
+    found.keep()
+    assert opened().verify([1]).points[1] == 0.1
+    monkeypatch.setattr(Context, "threads", 1)
+    found.follow_threads()
+    assert found.verify([1]).points == PASSES and opened().verify([1]).points == PASSES and len(found.timed) == 2
+
+
+@pytest.mark.parametrize(
+    ("contexts", "n_ctx", "known"), [((96, 320), 4096, True), ((96,), 256, True), ((96,), 4096, False)]
+)
+def test_agreement_is_known_for_contexts_as_long_as_were_measured(opened, monkeypatch, contexts, n_ctx, known):
+    monkeypatch.setattr(Context, "n_ctx", n_ctx)
+    agreed = Agreement(1, 3, 1, contexts, {4: 0.4})
+    monkeypatch.setattr(costing.agreement, "measure", lambda *_: agreed)
+    first = opened()
+    first.agree([1])
+    first.keep()
+    assert opened().agreement == (agreed if known else None)
+
+
+def test_bitwise_says_what_it_costs(opened):
+    found = opened()
+    assert found.limits(Agreement(1, 3, 1, (96,), {})) == ""
+    assert "with -t 1 that may not be needed" in found.limits(Agreement(2, 3, 2, (96,), {}))
+    found.verify([1])
+    assert "takes 1.50 times as long" in found.limits(Agreement(2, 3, 2, (96,), {}))
+    assert "gain nothing" in found.limits(Agreement(1, 1, 1, (96,), {2: 0.1}))
+
+
+def test_a_cost_model_tells_what_it_has_seen_often():
+    model = CostModel(Costs(Curve(PASSES), Curve({1: 0.01})), 8)
+    for index in range(40):
+        model.observe(Step(index, (), (0, 0, 0), 0, (), "", 0.0, 0.1, 0.0, index), 1, 1)
+    assert set(model.learned()) == {4} and model.learned()[4] == pytest.approx(0.1, rel=0.1)

@@ -1,0 +1,171 @@
+"""What `tune` predicts and says: every figure follows from the recording and the costs."""
+
+import random
+import re
+from dataclasses import replace
+
+import pytest
+
+from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.draft_length.calibration import BINS, Calibration, bin_of
+from specdec_cli.evaluation import simulator as simulation
+from specdec_cli.evaluation.prediction import calibrate, predict, verdict
+from specdec_cli.evaluation.simulator import Answer
+
+FLAT = Costs(Curve({1: 0.010, 17: 0.011}), Curve({1: 0.001}), 0.0005)
+"""Checking is nearly free, drafting cheap."""
+STEEP = Costs(Curve({1: 0.010, 17: 0.170}), Curve({1: 0.004}))
+"""Checking a token costs what writing one does."""
+
+
+def answers(acceptance, category="text", count=4, places=80, seed=0):
+    """A draft that is as sure as it is right."""
+    rng = random.Random(seed)
+    found = []
+    for _ in range(count):
+        stands = tuple(rng.random() < acceptance for _ in range(places))
+        astray = tuple(() if stood else (acceptance,) * (simulation.AHEAD - 1) for stood in stands)
+        found.append(Answer(category, 20, (acceptance,) * places, stands, astray))
+    return found
+
+
+GOOD, POOR = answers(0.95, "code"), answers(0.05, "prose")
+
+
+def says(by_category, costs, where="this machine"):
+    everything = [answer for found in by_category.values() for answer in found]
+    return verdict(predict(by_category, costs, True), everything, costs, True, where)
+
+
+def speedups(line):
+    return [float(found) for found in re.findall(r"(\d+\.\d\d)x", line)]
+
+
+def test_each_category_then_all():
+    code, prose, overall = predict({"code": GOOD, "prose": POOR}, FLAT, True)
+    assert [found.category for found in (code, prose, overall)] == ["code", "prose", "all"]
+    assert (code.tokens, prose.tokens, overall.tokens) == (320, 320, 640)
+    stood = [sum(map(sum, (answer.stands for answer in found))) for found in (GOOD, POOR)]
+    assert (code.acceptance, prose.acceptance) == (stood[0] / 320, stood[1] / 320)
+    assert overall.acceptance == sum(stood) / 640
+    assert prose.auto < overall.auto < code.auto and code.best_k > 3 and prose.best_k == 0
+    assert len(predict({"code": GOOD}, FLAT, True)) == 1
+
+
+@pytest.mark.parametrize("costs", [FLAT, STEEP])
+def test_speedups_are_over_the_target_alone(costs):
+    (found,) = predict({"code": GOOD}, costs, True)
+    assert found.alone_tokens_per_s == pytest.approx(1 / (costs.verify(1) + costs.other))
+    adaptive = simulation.adaptive(GOOD, costs, True)
+    assert found.auto == pytest.approx(adaptive.tokens_per_s(costs) / found.alone_tokens_per_s)
+    assert found.tokens_per_step == adaptive.tokens / adaptive.verified.total()
+    fixed = simulation.statics(GOOD, (0.0,))
+    assert found.fixed == pytest.approx(
+        max(tally.tokens_per_s(costs) for tally in fixed.values()) / found.alone_tokens_per_s
+    )
+    assert fixed[found.best_k, 0.0].tokens_per_s(costs) == pytest.approx(found.fixed * found.alone_tokens_per_s)
+    assert set(found.to_json()) == {
+        *("category", "tokens", "acceptance", "tokens_per_step", "alone_tokens_per_s", "auto", "best_k", "fixed")
+    }
+
+
+def test_where_nothing_pays_no_length_is_best():
+    (found,) = predict({"prose": POOR}, STEEP, True)
+    assert (found.best_k, found.fixed) == (0, 1.0) and 0.95 < found.auto <= 1.0
+
+
+def test_a_pair_that_pays_everywhere():
+    by_category = {"code": GOOD, "more": answers(0.9, "more", seed=1)}
+    said = says(by_category, FLAT, "h200")[0]
+    overall = predict(by_category, FLAT, True)[-1]
+    assert said == f"This pair pays on h200: {overall.auto:.2f}x expected with -k auto." and overall.auto > 2
+
+
+def test_a_pair_that_pays_nowhere():
+    said = says({"code": GOOD, "prose": POOR}, STEEP)[0]
+    assert said.startswith("This pair does not pay on this machine") and not speedups(said)
+
+
+def test_a_pair_that_pays_here_and_there():
+    by_category = {"code": GOOD, "prose": POOR, "more": answers(0.9, "more", seed=1)}
+    said = says(by_category, FLAT)[0]
+    code, prose, more, _ = predict(by_category, FLAT, True)
+    assert prose.auto < 1.02 < more.auto
+    assert f"pays on this machine for code ({code.auto:.2f}x), more ({more.auto:.2f}x); elsewhere" in said
+    assert "prose" not in said
+
+
+@pytest.mark.parametrize(
+    "by_category", [{"all": GOOD}, {"all": GOOD, "prose": POOR}, {"prose": POOR, "all": GOOD}], ids=list
+)
+def test_a_category_that_is_called_all(by_category):
+    """As is every prompt of a file all.txt."""
+    said = says(by_category, FLAT)[0]
+    assert "does not pay" not in said and "pays on this machine" in said
+
+
+def test_the_figures_behind_the_verdict():
+    said = says({"code": GOOD, "prose": POOR}, replace(STEEP, draft=Curve({1: 0.0037})))[1]
+    share = sum(sum(answer.stands) for answer in GOOD + POOR) / 640
+    assert "A draft token costs 37% of a target token" in said
+    assert "checking 2 tokens costs 2.00 times one, checking 4 4.00 times" in said
+    assert f"{share:.0%} of single draft tokens would stand" in said
+
+
+def remedies(found, costs):
+    lines = says({"text": found}, costs)
+    assert len(lines) < 3 or lines[2].startswith("What would change that: ")
+    return lines[2] if len(lines) > 2 else ""
+
+
+def half_as_wrong(found):
+    better = []
+    for answer in found:
+        wrong = [i for i, stood in enumerate(answer.stands) if not stood]
+        stands = tuple(stood or i in wrong[::2] for i, stood in enumerate(answer.stands))
+        better.append(replace(answer, stands=stands))
+    return better
+
+
+def test_the_remedies_are_computed():
+    found = answers(0.7)
+    costs = Costs(Curve({1: 0.010, 17: 0.034}), Curve({1: 0.004}))
+    base = simulation.alone(found).tokens_per_s(costs)
+    cheaper, free = replace(costs, draft=Curve({1: 0.002})), replace(costs, verify=Curve({1: 0.010}))
+    expected = [
+        simulation.adaptive(text, prices, True).tokens_per_s(prices) / base
+        for text, prices in ((found, cheaper), (half_as_wrong(found), costs), (found, free))
+    ]
+    said = remedies(found, costs)
+    assert speedups(said) == [round(speedup, 2) for speedup in expected]
+    parts = said.split("; ")
+    assert "half the cost" in parts[0] and "wrong half as often" in parts[1] and "checking several" in parts[2]
+
+
+def test_no_remedy_for_what_is_not_the_matter():
+    free_drafts = replace(FLAT, draft=Curve({1: 1e-9}))
+    assert "half the cost" in remedies(answers(0.8), replace(FLAT, draft=Curve({1: 0.004})))
+    assert "half the cost" not in remedies(answers(0.8), free_drafts)
+    assert "checking several" in remedies(GOOD, STEEP)
+    assert "checking several" not in remedies(GOOD, replace(FLAT, verify=Curve({1: 0.010})))
+    assert "wrong half as often" in remedies(answers(0.5), FLAT)
+    assert "wrong half as often" not in remedies(answers(1.0), FLAT)
+    assert remedies(answers(1.0), Costs(Curve({1: 0.010}), Curve({1: 1e-9}))) == ""
+
+
+def test_where_no_single_change_helps_none_is_named():
+    hopeless = replace(STEEP, draft=Curve({1: 0.030}))
+    assert len(says({"prose": POOR}, hopeless)) == 2
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_the_calibration_has_seen_every_place(greedy):
+    rng = random.Random(5)
+    sure = tuple(rng.random() for _ in range(200))
+    stands = tuple(rng.random() < 0.9 for _ in sure)
+    answer = Answer("text", 10, sure, stands, tuple(() if stood else (0.5,) for stood in stands))
+    found, prior = calibrate([answer], greedy), Calibration.prior(greedy)
+    assert found.counts == [sum(bin_of(c) == at for c in sure) for at in range(BINS)]
+    assert sum(found.accepted) == sum(stands) and found.looks == 200
+    assert found.slope == prior.slope and found.offset > prior.offset  # better than it believes
+    assert calibrate([], greedy) == prior

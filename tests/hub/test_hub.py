@@ -1,0 +1,304 @@
+"""Files from a Hub whose connections break, stall and lie: what is asked for again, what is kept, what is told."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import hub_pairs
+import pytest
+from driver import DRAFT, TARGET
+from hub_pairs import (
+    BIG,
+    BIG_FILE,
+    PAIR,
+    SIZES,
+    SMALL_FILE,
+    begun,
+    content,
+    files,
+    here,
+    of_header,
+    pulled_here,
+    refused_here,
+    weights,
+)
+from hub_server import File, HubServer
+from huggingface_hub import constants
+
+from specdec_cli.hub import cache
+from specdec_cli.hub.repository import RemoteFile, RemoteModel, resolve
+from specdec_cli.models import references
+
+INF = float("inf")
+HEADER, WEIGHTS = 1, 2
+CHUNK = 1 << 20
+
+
+@pytest.fixture
+def hub(monkeypatch) -> Iterator[HubServer]:
+    with HubServer(cdn_host="localhost") as hub:
+        yield hub_pairs.publish(hub)
+
+
+@pytest.fixture(autouse=True)
+def naps(monkeypatch, hub, tmp_path) -> list[float]:
+    """The waits that were asked for, none of which is waited."""
+    return here(monkeypatch, hub, tmp_path)
+
+
+def planned(role: str = "target") -> tuple[RemoteModel, RemoteFile]:
+    """What is to be fetched, and the folder for it made."""
+    reference = references.parse(PAIR[1 if role == "target" else 3])
+    assert reference is not None
+    model = resolve(reference)
+    cache.blob_of(model, model.files[0]).parent.mkdir(parents=True)
+    return model, model.files[0]
+
+
+# --- what passes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504, 0])
+def test_a_listing_that_fails_twice(hub, naps, status):
+    hub.fail("/api/models/", status, times=2)
+    pulled_here()
+    assert naps == [1, 2]
+
+
+@pytest.mark.parametrize("status", [400, 404, 410, 418, 501])
+def test_what_will_not_pass_is_not_waited_for(hub, naps, tmp_path, status):
+    hub.fail("/api/models/", status, times=INF)
+    refused_here(tmp_path, f"HTTP {status}", "HF_ENDPOINT")
+    assert naps == [] and len(hub.requests) == 1
+
+
+def test_the_hub_says_when_to_come_back(hub, naps):
+    hub.fail("/api/models/", 429, headers={"Retry-After": "7"})
+    hub.fail("/api/models/", 503, headers={"Retry-After": "86400"})
+    hub.fail("/api/models/", 503, headers={"Retry-After": "soon"})
+    pulled_here()
+    assert naps == [7, 60, 4]  # nobody waits a day
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 0])
+@pytest.mark.parametrize("part", [HEADER, WEIGHTS])
+@pytest.mark.parametrize("step", ["/org/", "/cdn/"])
+def test_a_file_that_fails_twice(hub, naps, status, part, step):
+    def judge(line: str) -> bool:
+        asks_for_header = of_header(hub.log[-1].request)
+        return line.startswith(f"GET {step}") and line.endswith(BIG_FILE) and asks_for_header == (part == HEADER)
+
+    hub.fail(judge, status, times=2)
+    pulled_here()
+    assert len(naps) == 2 and not hub.faults
+    assert weights(hub) == sum(SIZES)
+
+
+def test_nothing_is_asked_after_the_weights(hub, naps, tmp_path):
+    """Where a file belongs was settled by the listing: headers that say otherwise are not even looked at."""
+    hub.fail("HEAD", 503, times=INF)
+    pulled_here()
+    assert weights(hub) == sum(SIZES) and not [request for request in hub.requests if request.method == "HEAD"]
+    hub.faults.clear()
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["FIN", "RST"])
+def test_a_connection_that_breaks_in_the_header(hub, naps, reset):
+    hub.cut(content(hub, BIG_FILE, HEADER, 2), after=70_000, reset=reset)
+    hub.cut(content(hub, BIG_FILE, HEADER + 1, 1), after=0, reset=reset)
+    pulled_here()
+    assert not hub.faults and naps[:2] == [1, 2]
+    ranges = [request.range for request in hub.requests if request.file and request.file.endswith(BIG_FILE)]
+    assert len(ranges) == 4 and ranges[-1] is None
+    if not reset:  # what had come was not asked for again; a reset may take it along
+        assert int(ranges[1].split("=")[1].split("-")[0]) >= 64 << 10
+
+
+@pytest.mark.parametrize("reset", [False, True], ids=["FIN", "RST"])
+def test_a_connection_that_breaks_again_and_again(hub, naps, tmp_path, reset):
+    """As long as something comes each time, it is gone on with."""
+    hub.cut(content(hub, BIG_FILE, WEIGHTS, 6), after=2_000_000, times=6, reset=reset)
+    found = pulled_here()
+    assert not hub.faults and len(naps) >= 4
+    starts = [request.range for request in hub.requests if request.file and request.file.endswith(BIG_FILE)][2:]
+    places = [int(text.removeprefix("bytes=").removesuffix("-")) for text in starts]
+    assert places == sorted(set(places)) and all(place % CHUNK == 0 for place in places)
+    assert Path(found["paths"]["target"]).read_bytes() == TARGET.read_bytes()
+
+
+def test_a_header_that_ends_early_twice(hub, naps):
+    hub.truncate(content(hub, BIG_FILE, HEADER, 2), by=200_000, times=2)
+    pulled_here()
+    assert not hub.faults and weights(hub, SMALL_FILE) == SIZES[1]
+
+
+def test_weights_that_end_early_twice(hub, naps):
+    hub.truncate(content(hub, BIG_FILE, WEIGHTS, 2), by=5_000_000, times=2)
+    found = pulled_here()
+    assert naps == [1, 2]
+    assert Path(found["paths"]["target"]).read_bytes() == TARGET.read_bytes()
+
+
+@pytest.mark.parametrize("after", [None, 50_000])
+@pytest.mark.parametrize("part", ["/api/models/", HEADER, WEIGHTS])
+def test_a_hub_that_stalls(hub, monkeypatch, naps, part, after):
+    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.3)
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.3)
+    if part == "/api/models/" and after:
+        after = 100
+    hub.stall(part if isinstance(part, str) else content(hub, BIG_FILE, part), seconds=60, after=after)
+    pulled_here()
+    assert naps and not hub.faults
+
+
+# --- what does not pass ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "says"), [(429, "slow down"), (500, "HTTP 500"), (503, "HTTP 503"), (0, "cannot reach")]
+)
+@pytest.mark.parametrize("part", ["GET /api/models/", HEADER, WEIGHTS])
+def test_failures_that_last(hub, naps, tmp_path, part, status, says):
+    hub.fail(part if isinstance(part, str) else content(hub, BIG_FILE, part, 1000), status, times=INF)
+    refused_here(tmp_path, says)
+    assert 3 <= len(naps) <= 30 and sum(naps) < 180
+    assert begun(tmp_path) == 0 and weights(hub) == 0
+
+
+def test_connections_that_always_break(hub, naps, tmp_path):
+    hub.cut("/cdn/", after=0, times=INF)
+    refused_here(tmp_path, "cannot reach")
+    hub.faults.clear()
+    hub.reset()
+    hub.cut(content(hub, BIG_FILE, WEIGHTS, 1000), after=0, times=INF, reset=True)
+    refused_here(tmp_path, "cannot reach", "goes on")
+
+
+def test_a_hub_that_always_stalls(hub, monkeypatch, naps, tmp_path):
+    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.1)
+    hub.stall("/api/models/", seconds=60, times=INF)
+    refused_here(tmp_path, "timed out")
+    assert naps == [1, 2, 4]
+
+
+# --- what came altered -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [0, 1_000_000, -1])
+def test_weights_that_were_altered(hub, naps, tmp_path, at):
+    hub.alter(content(hub, BIG_FILE), at=at)
+    refused_here(tmp_path, BIG_FILE, "checksum", "Try again")
+    assert begun(tmp_path) == 0 and naps == []
+    hub.reset()
+    found = pulled_here()
+    assert weights(hub) == sum(SIZES)
+    assert Path(found["paths"]["target"]).read_bytes() == TARGET.read_bytes()
+
+
+def test_a_beginning_that_was_altered(tmp_path):
+    model, file = planned()
+    cache.partial_of(model, file).write_bytes(bytes(5_000_000))
+    refused_here(tmp_path, "checksum")
+    assert begun(tmp_path) == 0
+    assert pulled_here()["downloaded"] == sum(SIZES)
+
+
+def test_a_beginning_longer_than_the_file(hub):
+    model, file = planned()
+    cache.partial_of(model, file).write_bytes(TARGET.read_bytes() + b"more")
+    pulled_here()
+    assert weights(hub, BIG_FILE) == SIZES[0]
+
+
+@pytest.mark.parametrize("size", [0, 1000, SIZES[0] + 1])
+def test_a_blob_that_is_not_whole(hub, size):
+    model, file = planned()
+    cache.blob_of(model, file).write_bytes((TARGET.read_bytes() + b"more")[:size])
+    assert pulled_here()["downloaded"] == sum(SIZES)
+    assert weights(hub, BIG_FILE) == SIZES[0]
+    assert cache.path_of(model, file).read_bytes() == TARGET.read_bytes()
+
+
+@pytest.mark.parametrize("what", ["dangling", "short", "a loop"])
+def test_a_link_that_leads_nowhere(hub, what):
+    model, file = planned()
+    pointer = cache.path_of(model, file)
+    pointer.parent.mkdir(parents=True)
+    if what == "short":
+        pointer.write_bytes(b"GGUF")
+    else:
+        pointer.symlink_to(pointer if what == "a loop" else "../../blobs/none")
+    pulled_here()
+    assert pointer.resolve() == cache.blob_of(model, file).resolve() and pointer.read_bytes() == TARGET.read_bytes()
+
+
+def test_a_pair_whose_weights_went_is_fetched_again(hub, tmp_path):
+    found = pulled_here()
+    Path(found["paths"]["draft"]).resolve().unlink()
+    hub.reset()
+    again = pulled_here()
+    assert (again["already"], again["downloaded"]) == (False, SIZES[1])
+    assert weights(hub) == SIZES[1] and files(tmp_path) == [SMALL_FILE, BIG_FILE]
+
+
+def test_a_file_that_git_holds_itself(hub):
+    """Small files have git's checksum, not SHA-256."""
+    repo = hub.repos["org/draft-GGUF"]
+    file = repo.commits[repo.main][SMALL_FILE]
+    data = DRAFT.read_bytes()
+    oid = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+    repo.commits[repo.main][SMALL_FILE] = replace(file, oid=oid, pointer=b"")
+    found = pulled_here()
+    assert Path(found["paths"]["draft"]).resolve().name == oid
+    assert isinstance(file, File)
+
+
+def test_a_model_that_is_published_anew(hub, tmp_path):
+    """A recorded pair stays what it is; its files are one commit's."""
+    first = pulled_here()
+    hub.add(BIG, {BIG_FILE: TARGET.read_bytes() + bytes(8)})
+    hub.reset()
+    assert pulled_here()["already"] and hub.requests == []
+    second = pulled_here(*PAIR, "--as", "new")
+    assert second["downloaded"] == SIZES[0] + 8
+    assert second["paths"]["target"] != first["paths"]["target"] and files(tmp_path) == [SMALL_FILE, BIG_FILE, BIG_FILE]
+    reference = references.parse(PAIR[1])
+    assert reference is not None and str(cache.find(reference)) == second["paths"]["target"]
+
+
+# --- files that the Hub does not serve whole over HTTP ---
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """As if every file were above the Hub's limit: huggingface_hub downloads it, by Xet where there is one."""
+    monkeypatch.setattr("specdec_cli.hub.download._LARGEST_BY_HTTP", 0)
+
+
+def test_a_file_too_large_for_http_is_left_to_the_library(hub, naps, large, tmp_path):
+    found = pulled_here()
+    assert weights(hub) == sum(SIZES) and all(Path(path).is_file() for path in found["paths"].values())
+    assert pulled_here()["already"]
+
+
+def test_what_the_library_brings_is_checked_too(hub, naps, large, tmp_path):
+    hub.alter(content(hub, BIG_FILE, WEIGHTS), at=-1)
+    refused_here(tmp_path, "arrived altered")
+    pulled_here()
+
+
+def test_a_hub_that_tells_two_stories_about_a_large_file(hub, naps, large, tmp_path, monkeypatch):
+    from huggingface_hub import get_hf_file_metadata
+
+    def lying(*args, **options):
+        return replace(get_hf_file_metadata(*args, **options), etag="../../../elsewhere")
+
+    monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lying)
+    before = set(tmp_path.rglob("*"))
+    refused_here(tmp_path, "two stories")
+    assert weights(hub) == 0 and not [
+        path for path in set(tmp_path.rglob("*")) - before if path.is_file() and path.stat().st_size > 1000
+    ]

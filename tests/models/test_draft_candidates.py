@@ -1,0 +1,102 @@
+"""Which drafts are proposed for a target: by its tokenizer's family, and by profiles for it."""
+
+import functools
+import itertools
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec_cli.models import profiles, references
+from specdec_cli.models.draft_candidates import BEST_RATIO, candidates, rank
+from specdec_cli.models.gguf import Header, StringArray
+
+FAMILIES = yaml.safe_load((profiles.bundled_dir() / "families" / "drafts.yaml").read_text("utf-8"))
+
+READ = functools.cache(profiles.load)
+
+
+def header(architecture="qwen3", pre="qwen2") -> Header:
+    metadata = {"general.architecture": architecture, "tokenizer.ggml.pre": pre}
+    return Header("t.gguf", 3, {key: value for key, value in metadata.items() if value is not None}, (), 0)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Every profile is read once."""
+    monkeypatch.setattr(profiles, "load", READ)
+
+
+def own_profile(name, text):
+    folder = profiles.config_dir() / "profiles"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.yaml").write_text(text)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family["family"])
+def test_a_family_names_drafts_that_can_be_named(family):
+    assert set(family) == {"family", "architectures", "pre", "drafts"}
+    assert family["drafts"] and len(set(family["drafts"])) == len(family["drafts"])
+    for draft in family["drafts"]:
+        reference = references.parse(draft)
+        assert reference and str(reference) == draft
+        assert reference.quant or references.quant_of(reference.file), f"{draft} says no quantisation"
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family["family"])
+def test_a_familys_drafts_are_proposed_in_their_order(family, quick):
+    for architecture in family["architectures"]:
+        found = candidates(header(architecture, family["pre"]), "org/t:Q8_0")
+        assert [draft for draft in found if draft in family["drafts"]] == family["drafts"]
+        assert candidates(header(architecture, "other"), "org/t:Q8_0") == []
+        assert candidates(header("other", family["pre"]), "org/t:Q8_0") == []
+
+
+def test_no_two_families_are_the_same():
+    keys = [pair for family in FAMILIES for pair in itertools.product(family["architectures"], [family["pre"]])]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_profile_for_this_very_target_comes_first(quick):
+    bundled = [profiles.load(name) for name in profiles.names() if name != profiles.DEMO]
+    for target in {profile.target for profile in bundled}:
+        drafts = list(dict.fromkeys(profile.draft for profile in bundled if profile.target == target))
+        assert candidates(header("unheard-of"), target) == drafts
+        found = candidates(header(), target)
+        assert found[: len(drafts)] == drafts and len(set(found)) == len(found)
+
+
+def test_the_users_profiles_count(tmp_path):
+    own_profile("a", "target: org/t:Q8_0\ndraft: org/own:Q8_0\n")
+    own_profile("b", "target: org/t:Q8_0\n")
+    own_profile("c", "target: org/t:Q8_0\ndraft: small.gguf\n")
+    own_profile("d", "target: [broken\n")
+    own_profile("e", "target: org/other:Q8_0\ndraft: org/no:Q8_0\n")
+    folder = profiles.config_dir() / "profiles"
+    assert candidates(header("none"), "org/t:Q8_0") == ["org/own:Q8_0", str(folder / "small.gguf")]
+
+
+def test_a_model_is_no_draft_for_itself():
+    first = FAMILIES[0]["drafts"][0]
+    own_profile("mine", f"target: {first}\ndraft: {first}\n")
+    assert candidates(header(), first) == FAMILIES[0]["drafts"][1:]
+
+
+def test_a_header_without_a_pre_tokenizer_has_the_default_one():
+    assert candidates(header("gemma3", None), "org/t") == candidates(header("gemma3", "default"), "org/t") != []
+
+
+@pytest.mark.parametrize("pre", [5, True, np.array([1, 2]), StringArray(b"", 0), [np.array([1])]])
+def test_a_pre_tokenizer_may_be_anything(pre, quick):
+    assert candidates(header(pre=pre), "org/t") == []
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.floats(0, 10), st.floats(1, 10))
+def test_the_farther_from_the_best_share_the_worse(ratio, further):
+    away = BEST_RATIO * further
+    assert rank(BEST_RATIO) == 0 <= rank(ratio)
+    assert rank(away) <= rank(away * 1.1)
+    assert rank(BEST_RATIO / further) == pytest.approx(rank(away))

@@ -1,0 +1,117 @@
+"""Which models can lose layers, and how layers are named."""
+
+import numpy as np
+import pytest
+import tiny
+from conftest import DEMO
+
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.models.gguf import Header, Tensor, read_header
+from specdec_cli.models.layer_pruning import layers_of, outlets, ranges, require_copyable, require_prunable, size_with
+
+TENSORS = ("attn_norm.weight", "attn_output.weight", "ffn_down.weight")
+
+
+def header(architecture="llama", layers=4, blocks=None, tensors=(), **settings) -> Header:
+    metadata = {
+        "general.architecture": architecture,
+        f"{architecture}.block_count": layers,
+        **{f"{architecture}.{key.replace('__', '.')}": value for key, value in settings.items()},
+    }
+    names = [f"blk.{number}.{name}" for number in range(layers if blocks is None else blocks) for name in TENSORS]
+    rows = [Tensor(name, (32, 32), "F32", 0, 4096) for name in ("token_embd.weight", *names, *tensors)]
+    return Header("some.gguf", 3, metadata, tuple(rows), 1000, 1000 + 4096 * len(rows))
+
+
+def test_what_can_lose_layers(tmp_path):
+    assert require_prunable(header()) == 4
+    assert require_prunable(header(attention__sliding_window=4096)) == 4  # Mistral's, which llama.cpp does not heed
+    assert require_prunable(header(rope__dimension_sections=np.array([1, 2, 3], "i4"))) == 4
+    assert require_prunable(read_header(DEMO / "target.gguf")) == 6
+    assert require_prunable(read_header(tiny.write(tmp_path / "tiny.gguf", "qwen3"))) == 5
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (header(layers=1), "none can be left out"),
+        (header(layers=None, blocks=2), "says it has None layers"),
+        (header(attention__head_count_kv=np.array([1, 2, 1, 2], "u4")), "attention.head_count_kv has a value for each"),
+        (header("llama4"), "with llama4, they may differ"),
+        (header("minicpm"), "with minicpm, they may differ"),
+        (header("gemma2", attention__sliding_window=4096), "look back only so far"),
+        (header("gemma3", attention__sliding_window=512), "look back only so far"),
+        (header("deepseek2", leading_dense_block_count=1), "first of them are of another kind"),
+        (header("glm4", nextn_predict_layers=1), "predict tokens further ahead"),
+        (header("qwen3next", ssm__conv_kernel=4), "keep a state"),
+        (header("rwkv7", wkv__head_size=64), "keep a state"),
+        (header(blocks=3), "those of 3 layers, not of 4"),
+        (header(tensors=["blk.2.attn_q.bias"]), "layer 2 is made otherwise than layer 0"),
+    ],
+)
+def test_what_cannot(model, why):
+    with pytest.raises(SpecdecError, match="left out") as caught:
+        require_prunable(model)
+    assert why in str(caught.value) and "specdec draft quantize" in caught.value.hint
+
+
+@pytest.mark.parametrize("kind", tiny.RECURRENT + tiny.HYBRID)
+def test_models_with_states_cannot(tmp_path, kind):
+    with pytest.raises(SpecdecError, match="keep a state"):
+        require_prunable(read_header(tiny.write(tmp_path / "tiny.gguf", kind)))
+
+
+def test_another_alignment_would_be_written_wrongly():
+    model = header()
+    model.metadata["general.alignment"] = 4096
+    with pytest.raises(SpecdecError, match="aligned to 4096 bytes"):
+        require_copyable(model)
+
+
+@pytest.mark.parametrize(
+    ("text", "layers"),
+    [
+        ("0-2,5", (0, 1, 2, 5)),
+        (" 3 , 1 - 2 ", (1, 2, 3)),
+        ("4,4,4-4,0", (0, 4)),
+        ("0", (0,)),
+        ("00-04", (0, 1, 2, 3, 4)),
+    ],
+)
+def test_layers_by_name(text, layers):
+    assert layers_of(text, 6) == layers and layers_of(ranges(layers), 6) == layers
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "''"),
+        ("a", "'a'"),
+        ("0-", "'0-'"),
+        ("-1", "'-1'"),
+        ("1,,2", "''"),
+        ("1;2", "'1;2'"),
+        ("²", "'²'"),
+        ("1.5", "'1.5'"),
+        ("7-3", "goes backwards"),
+        ("6", "no layer 6"),
+        ("0-6", "no layer 6"),
+        ("0-5", "all 6 layers"),
+        ("5,0-4", "all 6 layers"),
+        ("99999", "'99999'"),
+    ],
+)
+def test_layers_that_there_are_not(text, says):
+    with pytest.raises(UsageError, match=r"layer") as caught:
+        layers_of(text, 6)
+    assert says in str(caught.value) and caught.value.hint
+
+
+def test_sizes_and_outlets():
+    model = read_header(DEMO / "target.gguf")
+    assert size_with(model, range(6)) == model.size
+    one = sum(tensor.size for tensor in model.tensors if tensor.name.startswith("blk.4."))
+    assert size_with(model, (0, 1, 2, 3, 5)) == model.size - one
+    assert sorted(tensor.name for tensor in outlets(model, 4)) == ["blk.4.attn_output.weight", "blk.4.ffn_down.weight"]
+    mixture = header(tensors=["blk.1.ffn_down_exps.weight", "blk.1.ffn_down.3.weight", "blk.1.attn_output_norm.weight"])
+    assert len(outlets(mixture, 1)) == 4

@@ -1,0 +1,232 @@
+"""Recordings as files: what comes back, and what is refused."""
+
+import gzip
+import json
+import random
+
+import pytest
+from conftest import DEMO
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.evaluation.simulator import AHEAD, Answer, Text
+from specdec_cli.models import suites
+from specdec_cli.store import acceptance_traces as recordings
+from specdec_cli.store.acceptance_traces import Recording
+
+BUNDLED = DEMO.parent
+GOOD = {
+    "format": 1,
+    "greedy": True,
+    "answers": [
+        {"category": "code", "prompt_tokens": 9, "confidence": [500, 900], "stands": "10", "astray": [[100, 200]]}
+    ],
+}
+
+
+def answer(rng, category="code", places=40):
+    stands = tuple(rng.random() < 0.6 for _ in range(places))
+    astray = tuple(() if stood else tuple(rng.random() for _ in range(AHEAD - 1)) for stood in stands)
+    return Answer(category, rng.randrange(1, 500), tuple(rng.random() for _ in stands), stands, astray)
+
+
+def packed(data, path):
+    path.write_bytes(gzip.compress(json.dumps(data).encode()))
+    return path
+
+
+def changed(**changes):
+    """A good file but for its answer."""
+    return {**GOOD, "answers": [{**GOOD["answers"][0], **changes}]}
+
+
+def test_a_recording_comes_back_up_to_three_digits(tmp_path):
+    rng = random.Random(1)
+    answers = (*(answer(rng) for _ in range(4)), Answer("sure", 3, (0.0, 1.0, 0.9996), (True, True, True), ((),) * 3))
+    whole = Recording(False, answers, {"target": "t.gguf", "suite": "x"})
+    recordings.write(tmp_path / "new" / "r.json.gz", whole)
+    found = recordings.read(tmp_path / "new" / "r.json.gz")
+    assert (found.greedy, found.about) == (False, whole.about)
+    for before, after in zip(answers, found.answers, strict=True):
+        assert (after.category, after.prompt_tokens, after.stands) == (
+            *(before.category, before.prompt_tokens, before.stands),
+        )
+        assert after.confidence == pytest.approx(before.confidence, abs=0.0005)
+        for some, same in zip(before.astray, after.astray, strict=True):
+            assert same == pytest.approx(some, abs=0.0005)
+    recordings.write(tmp_path / "again.json.gz", found)
+    assert recordings.read(tmp_path / "again.json.gz") == found
+
+
+def test_the_same_recording_makes_the_same_file(tmp_path):
+    for name in ("a", "b"):
+        recordings.write(tmp_path / name, Recording(True, (answer(random.Random(2)),), {}))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert (tmp_path / "a").read_bytes()[4:8] == bytes(4)  # gzip's place for the time
+
+
+def test_texts_come_back(tmp_path):
+    texts = (Text("edit", (1, 2, 151_000), (5, 6)), Text("chat", (7,), (8,)), Text("edit", (9,), (10, 11)))
+    path = tmp_path / "texts.json.gz"
+    recordings.write(path, Recording(True, (), {"target": "a.gguf"}, texts))
+    found = recordings.read(path)
+    assert (found.texts, found.answers) == (texts, ())
+    assert found.texts_by_category() == {"edit": [texts[0], texts[2]], "chat": [texts[1]]}
+
+
+@pytest.mark.parametrize("text", [{"tokens": []}, {"prompt": []}, {"tokens": [-1]}, {"prompt": None}])
+def test_a_text_that_is_none(tmp_path, text):
+    path = tmp_path / "texts.json.gz"
+    whole = {"category": "edit", "prompt": [1], "tokens": [2], **text}
+    packed({"format": 1, "greedy": True, "answers": [], "texts": [whole]}, path)
+    with pytest.raises(SpecdecError, match="not a recording"):
+        recordings.read(path)
+
+
+def test_a_recording_of_other_models_is_refused(tmp_path):
+    target, draft = tmp_path / "target.gguf", tmp_path / "draft.gguf"
+    target.write_bytes(b"12345")
+    draft.write_bytes(b"123")
+    about = recordings.identity(target, draft)
+    assert about == {"target": "target.gguf", "draft": "draft.gguf", "target_bytes": 5, "draft_bytes": 3}
+    Recording(True, (), about).require(target, draft)
+    Recording(True, (), {}).require(target, draft)  # an older one, which does not say
+    draft.write_bytes(b"1234")
+    with pytest.raises(SpecdecError, match=r"another draft: draft\.gguf of 3 bytes, not draft\.gguf of 4") as refused:
+        Recording(True, (), about).require(target, draft)
+    assert "tune" in refused.value.hint
+    with pytest.raises(SpecdecError, match="another target"):
+        Recording(True, (), {"target": "other.gguf"}).require(target, draft)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((BUNDLED / "recordings").glob("*/*.json.gz")), ids=lambda path: path.parent.name
+)
+def test_the_recordings_of_real_models(path):
+    recording = recordings.read(path)
+    assert recording.greedy is (path.name == "greedy.json.gz")
+    categories = {found.category for found in (*recording.answers, *recording.texts)}
+    assert categories == set(suites.builtin()), "some of every suite"
+    assert path.stat().st_size < 30_000
+
+
+def test_by_category_keeps_the_order():
+    rng = random.Random(3)
+    answers = tuple(answer(rng, category) for category in "bab")
+    found = Recording(True, answers, {}).by_category()
+    assert list(found) == ["b", "a"] and found == {"b": [answers[0], answers[2]], "a": [answers[1]]}
+
+
+@pytest.mark.parametrize("kind", ["greedy", "rejection"])
+def test_the_bundled_recordings(kind):
+    found = recordings.read(DEMO / "recordings" / f"{kind}.json.gz")
+    assert found.greedy == (kind == "greedy")
+    assert sum(len(answer.stands) for answer in found.answers) > 3000 and len(found.by_category()) > 2
+    for answer in found.answers:
+        assert answer.stands and answer.prompt_tokens > 0 and max(answer.confidence) <= 1
+        # Drafts go on after a wrong token as long as they please: what lies ahead of it must be known.
+        assert all(len(astray) == (0 if stood else AHEAD - 1) for stood, astray in zip(answer.stands, answer.astray))  # noqa: B905
+
+
+def test_the_good_one_is_good(tmp_path):
+    (found,) = recordings.read(packed(GOOD, tmp_path / "r")).answers
+    assert found == Answer("code", 9, (0.5, 0.9), (True, False), ((), (0.1, 0.2)))
+
+
+DAMAGED = {
+    "not gzip": b"PK\x03\x04" + bytes(100),
+    "plain JSON": json.dumps(GOOD).encode(),
+    "empty": b"",
+    "gzip's first bytes": gzip.compress(b"{}")[:5],
+    "truncated": gzip.compress(json.dumps(GOOD).encode())[:-20],
+    "no checksum": gzip.compress(json.dumps(GOOD).encode())[:-4],
+    "a wrong checksum": gzip.compress(json.dumps(GOOD).encode())[:-8] + bytes(8),
+    "junk at the end": gzip.compress(json.dumps(GOOD).encode()) + b"junk",
+    "a bit flipped": bytes(b ^ (i == 15) * 255 for i, b in enumerate(gzip.compress(json.dumps(GOOD).encode()))),
+    "cut JSON": gzip.compress(json.dumps(GOOD).encode()[:-3]),
+    "not UTF-8": gzip.compress(b'{"format": "\xff"}'),
+    "deep": gzip.compress(b"[" * 100_000),
+    "a giant number": gzip.compress(b'{"format": 1' + b"0" * 5000 + b"}"),
+}
+
+
+def refused(path):
+    with pytest.raises(SpecdecError) as caught:
+        recordings.read(path)
+    assert path.name in str(caught.value) and "\n" not in str(caught.value) and caught.value.hint
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_file(tmp_path, content):
+    (tmp_path / "r.json.gz").write_bytes(content)
+    refused(tmp_path / "r.json.gz")
+
+
+SHAPES = {
+    "a list": [GOOD],
+    "nothing": None,
+    "text": "recording",
+    "no format": {"greedy": True, "answers": []},
+    "another format": {**GOOD, "format": 2},
+    "no kind": {"format": 1, "answers": GOOD["answers"]},
+    "no answers": {"format": 1, "greedy": True},
+    "answers are a number": {**GOOD, "answers": 3},
+    "answers are a mapping": {**GOOD, "answers": {"code": []}},
+    "an answer is text": {**GOOD, "answers": ["code"]},
+    "an answer lacks a part": {**GOOD, "answers": [{"category": "code", "stands": "10"}]},
+    "fewer confidences": changed(confidence=[500]),
+    "more confidences": changed(confidence=[500, 900, 1]),
+    "stands are numbers": changed(stands=[1, 0]),
+    "stands say 2": changed(stands="12"),
+    "stands are nothing": changed(stands=None),
+    "confidence is text": changed(confidence=["high", "low"]),
+    "confidence is nothing": changed(confidence=[None, None]),
+    "confidence is not a number": changed(confidence=[float("nan"), 1]),
+    "confidence is infinite": changed(confidence=[float("inf"), 1]),
+    "astray is flat": changed(astray=[5]),
+    "astray is a number": changed(astray=5),
+    "an endless prompt": changed(prompt_tokens=float("inf")),
+    "the prompt is text": changed(prompt_tokens="many"),
+    "the prompt is a list": changed(prompt_tokens=[]),
+    "not one answer": {**GOOD, "answers": []},
+    "not one place": changed(confidence=[], stands="", astray=[]),
+}
+
+
+@pytest.mark.parametrize("data", SHAPES.values(), ids=SHAPES)
+def test_json_of_another_shape(tmp_path, data):
+    refused(packed(data, tmp_path / "r.json.gz"))
+
+
+def test_confidence_stays_a_probability(tmp_path):
+    (found,) = recordings.read(packed(changed(confidence=[-5, 5000]), tmp_path / "r")).answers
+    assert found.confidence == (0.0, 1.0)
+
+
+def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
+    path = tmp_path / "r.json.gz"
+    text = json.dumps(GOOD).encode()
+    monkeypatch.setattr(recordings, "_MOST_BYTES", 10_000)
+    path.write_bytes(gzip.compress(text.ljust(10_000)))
+    assert recordings.read(path).greedy
+    path.write_bytes(gzip.compress(text.ljust(10_001)))
+    assert "too large" in refused(path)
+    # Of fifty million bytes no more is read than the limit: the damage behind it is not even seen.
+    whole = gzip.compress(text.ljust(50_000_000), 1)
+    path.write_bytes(whole[: len(whole) // 2])
+    assert "too large" in refused(path)
+
+
+@pytest.mark.parametrize("name", ["none.json.gz", ".", "x" * 300])
+def test_a_file_that_cannot_be_read(tmp_path, name):
+    with pytest.raises(SpecdecError, match="cannot read"):
+        recordings.read(tmp_path / name)
+
+
+@pytest.mark.parametrize("path", ["file/r.json.gz", "file/new/r.json.gz", "folder", "/dev/full"])
+def test_a_file_that_cannot_be_written(tmp_path, path):
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(SpecdecError, match="cannot write") as caught:
+        recordings.write(tmp_path / path, Recording(True, (answer(random.Random(4)),), {}))
+    assert path in str(caught.value) and caught.value.hint

@@ -1,0 +1,65 @@
+"""What is remembered of drafts made, and when it is not believed any more."""
+
+import os
+
+import pytest
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.store import made_drafts as drafts
+
+
+@pytest.fixture
+def files(tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    target, draft = folder / "target.gguf", folder / "draft.gguf"
+    target.write_bytes(b"target")
+    draft.write_bytes(b"draft")
+    drafts.remember(target, draft, "layers 0-3 of 6")
+    return target, draft
+
+
+def test_the_latest_is_found_by_any_path(files, tmp_path, monkeypatch):
+    target, draft = files
+    (tmp_path / "link.gguf").symlink_to(target)
+    monkeypatch.chdir(target.parent)
+    assert drafts.find(target) == drafts.find(tmp_path / "link.gguf") == draft
+    assert drafts.find(target.relative_to(target.parent)) == draft
+    other = draft.with_name("other.gguf")
+    other.write_bytes(b"other")
+    drafts.remember(target, other.relative_to(target.parent), "Q2_K")
+    assert drafts.find(target) == other
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("what", ["changed", "touched", "moved", "gone"])
+def test_other_files_are_not_believed(files, which, what):
+    target, path = files[0], files[which]
+    if what == "changed":
+        path.write_bytes(b"something else")
+    elif what == "touched":
+        os.utime(path, (1, 1))
+    elif what == "moved":
+        path.rename(path.with_name("elsewhere.gguf"))
+    else:
+        path.unlink()
+    assert drafts.find(target) is None
+    assert drafts.find(target.with_name("elsewhere.gguf")) is None
+
+
+def test_parts_of_a_split_target_count_too(tmp_path):
+    parts = [tmp_path / f"big-0000{i}-of-00002.gguf" for i in (1, 2)]
+    for part in parts:
+        part.write_bytes(b"part")
+    (tmp_path / "draft.gguf").write_bytes(b"draft")
+    drafts.remember(parts[0], tmp_path / "draft.gguf", "Q2_K")
+    assert drafts.find(parts[0]) == tmp_path / "draft.gguf"
+    parts[1].write_bytes(b"another part")
+    assert drafts.find(parts[0]) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "draft": []}', "[" * 9999])
+def test_a_damaged_record_is_told(files, text):
+    drafts.path_of(files[0]).write_text(text)
+    with pytest.raises(SpecdecError, match=r"(cannot read .*target-.*: its format|target-.* is damaged)"):
+        drafts.find(files[0])

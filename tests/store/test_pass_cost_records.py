@@ -1,0 +1,88 @@
+"""Kept costs come back for the same file, threads, layers, machine and build, and for no other."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from specdec_cli.decoding.bitwise import Agreement
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.store import pass_cost_records as kept_costs
+from specdec_cli.store.pass_cost_records import KeptCosts, Place
+
+HERE = Place("a machine; 2 cores", "llama.cpp 1; AVX", 2, -1)
+COSTS = KeptCosts({1: 0.05, 4: 0.16}, {1: 0.02}, Agreement(1, 3, 2, (96, 320), {4: 0.4}))
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    return path
+
+
+def test_what_is_kept_comes_back(model):
+    assert kept_costs.load(model, HERE) is None
+    kept_costs.save(model, HERE, COSTS)
+    assert kept_costs.load(model, HERE) == COSTS
+    kept_costs.save(model, HERE, KeptCosts({1: 0.04}))
+    assert kept_costs.load(model, HERE) == KeptCosts({1: 0.04})
+
+
+@pytest.mark.parametrize("change", [{"threads": 1}, {"gpu_layers": 0}], ids=str)
+def test_other_threads_or_layers_are_other_costs(model, change):
+    kept_costs.save(model, HERE, COSTS)
+    assert kept_costs.load(model, replace(HERE, **change)) is None
+
+
+def test_a_file_that_has_changed_is_another_model(model):
+    kept_costs.save(model, HERE, COSTS)
+    model.write_bytes(b"GGUF, but longer")
+    assert kept_costs.load(model, HERE) is None
+
+
+@pytest.mark.parametrize("what", ["machine", "build"])
+def test_another_machine_or_build_is_named(model, what):
+    kept_costs.save(model, HERE, COSTS)
+    with pytest.raises(SpecdecError, match=f"of another {what}") as found:
+        kept_costs.load(model, replace(HERE, **{what: "another"}))
+    assert "Remove" in found.value.hint
+
+
+DAMAGES = [
+    lambda data: data.clear(),
+    lambda data: data.update(format=99),
+    lambda data: data.update(verify=[1]),
+    lambda data: data.update(verify={"0": 1}),
+    lambda data: data.update(verify={"1": -1}),
+    lambda data: data.update(draft={"x": 1}),
+    lambda data: data.update(draft={"1": "soon"}),
+    lambda data: data.update(agreement={"reference": 7}),
+    lambda data: data.update(agreement=[]),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_refused(model, damage):
+    kept_costs.save(model, HERE, COSTS)
+    path = kept_costs.path_of(model, HERE)
+    data = json.loads(path.read_text())
+    damage(data)
+    path.write_text(json.dumps(data))
+    with pytest.raises(SpecdecError, match="cannot use the costs kept in"):
+        kept_costs.load(model, HERE)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"null"])
+def test_a_file_that_is_no_json_is_refused(model, content):
+    kept_costs.save(model, HERE, COSTS)
+    kept_costs.path_of(model, HERE).write_bytes(content)
+    with pytest.raises(SpecdecError, match="cannot use"):
+        kept_costs.load(model, HERE)
+
+
+def test_a_place_that_cannot_be_written_is_an_error(model, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(SpecdecError, match="cannot write"):
+        kept_costs.save(model, HERE, COSTS)

@@ -1,0 +1,341 @@
+"""Records of pulled pairs, and what removing one frees and keeps. The cache is laid out as the Hub's clients do it."""
+
+import hashlib
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.hub.repository import RemoteFile, RemoteModel
+from specdec_cli.models import profiles
+from specdec_cli.store import pulled_pairs as pairs
+from specdec_cli.store.pulled_pairs import PulledPair
+
+FIRST, SECOND = "a" * 40, "b" * 40
+SPLIT = ("Q8_0/m-00001-of-00002.gguf", "Q8_0/m-00002-of-00002.gguf")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(folder))
+    return folder
+
+
+def model(repo="org/t", *contents: bytes, names=("m-Q8_0.gguf",), commit=FIRST) -> RemoteModel:
+    files = [
+        RemoteFile(name, len(content), hashlib.sha256(content).hexdigest())
+        for name, content in zip(names, contents or (b"target",), strict=True)
+    ]
+    return RemoteModel(f"{repo}:Q8_0", repo, commit, tuple(files), False, "apache-2.0")
+
+
+def store(cache, found: RemoteModel, *contents: bytes, links=True) -> None:
+    """Put files into the cache: contents by their checksum, and under each commit links to them."""
+    top = cache / f"models--{found.repo.replace('/', '--')}"
+    (top / "blobs").mkdir(parents=True, exist_ok=True)
+    for file, content in zip(found.files, contents, strict=True):
+        pointer, blob = top / "snapshots" / found.commit / file.name, top / "blobs" / file.digest
+        pointer.parent.mkdir(parents=True, exist_ok=True)
+        (blob if links else pointer).write_bytes(content)
+        if links:
+            pointer.symlink_to(os.path.relpath(blob, pointer.parent))
+
+
+TARGET, DRAFT = model("org/t", b"target"), model("org/d", b"draft")
+PAIR = PulledPair("mine", TARGET, DRAFT, "identical", "2026-01-02")
+
+
+def stored(cache, **changes) -> PulledPair:
+    """A pair in the cache and on record."""
+    pair = replace(PAIR, **changes)
+    store(cache, TARGET, b"target")
+    store(cache, DRAFT, b"draft")
+    pairs.save(pair)
+    return pair
+
+
+def removed(pair: PulledPair, frees: int, keeps=()) -> None:
+    """Remove a pair; what was announced is what happens."""
+    assert pairs.removable(pair) == (frees, list(keeps))
+    assert pairs.remove(pair) == frees
+    assert pairs.load(pair.name) is None
+
+
+def record(name="mine"):
+    return profiles.config_dir() / "pulled" / f"{name}.json"
+
+
+def contents(cache) -> set[str]:
+    return {path.name for path in cache.rglob("*") if path.is_file() or path.is_symlink()}
+
+
+# --- records ---
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        PAIR,
+        replace(PAIR, draft=None, verdict="alone"),
+        replace(PAIR, made_profile=True),
+        replace(PAIR, target=replace(TARGET, gated=True, licence="\u4e2d\u6587 [bold]")),
+        replace(PAIR, target=model("o/split", b"1", b"22", names=SPLIT)),
+        replace(PAIR, name="a.b+c_d-1.5"),
+    ],
+)  # fmt: skip
+def test_a_record_is_read_as_it_was_written(pair):
+    assert pairs.load(pair.name) is None and pairs.names() == []
+    pairs.save(pair)
+    assert pairs.load(pair.name) == pair
+    assert pairs.names() == [pair.name]
+    pairs.save(replace(pair, pulled="2027-01-01"))
+    assert pairs.load(pair.name).pulled == "2027-01-01"
+    assert [path.name for path in record().parent.iterdir()] == [f"{pair.name}.json"]
+
+
+def test_a_pair_is_here_if_all_its_files_are_whole(cache):
+    assert not PAIR.is_here()
+    stored(cache)
+    assert PAIR.is_here()
+    target, draft = PAIR.paths()
+    assert (target.read_bytes(), draft.read_bytes()) == (b"target", b"draft")
+    assert replace(PAIR, draft=None).paths() == (target, None)
+    draft.resolve().write_bytes(b"dra")
+    assert not PAIR.is_here() and replace(PAIR, draft=None).is_here()
+
+
+def test_names_of_pairs():
+    assert pairs.name_of(model(names=["Q8/t.Q8_0-00001-of-00001.gguf"]), DRAFT) == "t.Q8_0+m-Q8_0"
+    assert pairs.name_of(TARGET, None) == "m-Q8_0"
+    long = model(names=["x" * 200 + ".gguf"])
+    assert pairs.name_of(long, long) == f"{'x' * 60}+{'x' * 60}"
+    with pytest.raises(UsageError):
+        pairs.name_of(model(names=["\u4e2d\u6587.gguf"]), DRAFT)
+
+
+@pytest.mark.parametrize("name", ["a", "qwen3-8b", "Q3_K.x+y", "0"])
+def test_possible_names(name):
+    assert pairs.check_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", ".x", "-x", "+x", "a/b", "../a", "a b", "a\n", "\u00e4", "a.gguf", "a.yaml", "a.json", "x" * 152],
+)  # fmt: skip
+def test_impossible_names(name):
+    with pytest.raises(UsageError) as caught:
+        pairs.check_name(name)
+    assert caught.value.hint
+
+
+def test_a_folder_that_cannot_be_written_is_told():
+    record().parent.parent.mkdir(parents=True)
+    record().parent.write_text("a file")
+    with pytest.raises(SpecdecError, match="cannot write") as caught:
+        pairs.save(PAIR)
+    assert caught.value.hint and pairs.names() == []
+
+
+@pytest.mark.parametrize("name", ["../pulled/mine", "./mine", "x/../mine", "", "mine.json", "a\0b", "x" * 300])
+def test_a_path_names_no_pair(cache, name):
+    """Else a pair would not be known as itself, and its files would stay for its own sake."""
+    stored(cache)
+    assert pairs.load(name) is None
+
+
+def altered(change) -> str:
+    pairs.save(PAIR)
+    data = json.loads(record().read_text())
+    record().unlink()
+    change(data)
+    return json.dumps(data)
+
+
+def file_of(data):
+    return data["draft"]["files"][0]
+
+
+DAMAGED = {
+    **{f"no {key}": lambda data, key=key: data.pop(key) for key in ("format", "draft", "verdict", "pulled")},
+    **{f"no {key} of a model": lambda data, key=key: data["draft"].pop(key) for key in ("repo", "commit", "files")},
+    **{f"no {key} of a file": lambda data, key=key: file_of(data).pop(key) for key in ("name", "size", "digest")},
+    "another format": lambda data: data.update(format=2),
+    "no target": lambda data: data.update(target=None),
+    "text for a model": lambda data: data.update(draft="org/d"),
+    "no files": lambda data: data["draft"].update(files=[]),
+    "text for files": lambda data: data["draft"].update(files="ab"),
+    "a size in words": lambda data: file_of(data).update(size="many"),
+    "an infinite size": lambda data: file_of(data).update(size=float("inf")),
+    "a name leading out": lambda data: file_of(data).update(name="../../../../precious"),
+    "an absolute name": lambda data: file_of(data).update(name="/etc/passwd"),
+    "no name": lambda data: file_of(data).update(name=""),
+    "the folder's name": lambda data: file_of(data).update(name="."),
+    "a digest leading out": lambda data: file_of(data).update(digest="../../../precious"),
+    "no digest": lambda data: file_of(data).update(digest=""),
+    "a commit leading out": lambda data: data["draft"].update(commit="../../.."),
+    "no commit": lambda data: data["draft"].update(commit=""),
+    "a repository leading out": lambda data: data["draft"].update(repo="../.."),
+    "a folder for a repository": lambda data: data["draft"].update(repo="/tmp"),
+}  # fmt: skip
+RAW = {
+    "nothing": b"",
+    "half": b'{"format": 1',
+    "a list": b"[]",
+    "null": b"null",
+    "bytes": b"\xff\xfe",
+    "deep": b"[" * 9999,
+}
+
+
+@pytest.mark.parametrize("content", [*DAMAGED.values(), *RAW.values()], ids=[*DAMAGED, *RAW])
+def test_a_damaged_record_is_told_and_hides_no_other(cache, content):
+    raw = content if isinstance(content, bytes) else altered(content).encode()
+    other = stored(cache, name="other")
+    (cache.parent / "precious").write_text("kept")
+    record("broken").write_bytes(raw)
+    with pytest.raises(SpecdecError, match="cannot read") as caught:
+        pairs.load("broken")
+    assert "specdec pull broken" in caught.value.hint and "\n" not in str(caught.value)
+    assert "broken" in pairs.names()
+    removed(other, 11)  # a record that cannot be read keeps no files
+    assert (cache.parent / "precious").exists()
+
+
+# --- removing ---
+
+
+def test_a_pair_of_its_own_leaves_nothing(cache):
+    removed(stored(cache), 11)
+    assert list(cache.glob("models--*")) == [] and pairs.names() == []
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_profile_goes_with_the_pair_that_made_it(cache, made):
+    path = profiles.save("mine", "org/t:Q8_0", "org/d:Q8_0", "pulled")
+    removed(stored(cache, made_profile=made), 11)
+    assert path.exists() != made
+
+
+def test_what_another_pair_uses_stays_until_that_goes_too(cache):
+    pair, other = stored(cache), replace(PAIR, name="other", target=model("org/big", b"larger"))
+    store(cache, other.target, b"larger")
+    pairs.save(other)
+    removed(pair, 6, keeps=["m-Q8_0.gguf"])
+    assert other.is_here() and TARGET.files[0].digest not in contents(cache)
+    removed(other, 11)
+    assert contents(cache) == set()
+
+
+def test_a_target_may_be_another_pairs_draft(cache):
+    pair = stored(cache)
+    pairs.save(replace(PAIR, name="other", target=DRAFT, draft=None))
+    removed(pair, 6, keeps=["m-Q8_0.gguf"])
+
+
+def test_equal_files_of_two_repositories_are_two_files(cache):
+    pair, twin = stored(cache), model("org/twin", b"draft")
+    store(cache, twin, b"draft")
+    pairs.save(replace(PAIR, name="other", target=twin, draft=None))
+    removed(pair, 11)
+    assert pairs.load("other").is_here()
+
+
+def test_other_files_of_a_repository_stay(cache):
+    pair = stored(cache)
+    beside = model("org/t", b"four bits", names=("m-Q4_0.gguf",))
+    store(cache, beside, b"four bits")
+    removed(pair, 11)
+    assert contents(cache) == {"m-Q4_0.gguf", beside.files[0].digest}
+
+
+def test_the_parts_of_a_split_model_go_together(cache):
+    split = model("org/t", b"1", b"22", names=SPLIT)
+    store(cache, split, b"1", b"22")
+    pair = replace(PAIR, target=split, draft=None)
+    pairs.save(pair)
+    removed(pair, 3)
+    assert list(cache.iterdir()) == []
+
+
+def test_one_content_under_two_commits_goes_with_the_last_of_its_pairs(cache):
+    """A commit that changed the repository's README only: both pairs link to one blob."""
+    later = replace(TARGET, commit=SECOND)
+    pair = stored(cache)
+    store(cache, later, b"target")
+    pairs.save(replace(PAIR, name="other", target=later, draft=None))
+    removed(pair, 5, keeps=["m-Q8_0.gguf"])
+    assert pairs.load("other").is_here()
+    removed(pairs.load("other"), 6)
+    assert contents(cache) == set()
+
+
+def test_content_that_a_commit_without_a_record_links_to_is_not_freed(cache):
+    """Another program may have put it there."""
+    pair, later = stored(cache), replace(TARGET, commit=SECOND)
+    store(cache, later, b"target")
+    removed(pair, 5)
+    assert contents(cache) == {"m-Q8_0.gguf", TARGET.files[0].digest}
+
+
+def test_a_model_that_drafts_for_itself_is_freed_once(cache):
+    pair = stored(cache, draft=TARGET)
+    removed(pair, 6)
+
+
+def test_without_links_the_files_themselves_go(cache):
+    store(cache, TARGET, b"target", links=False)
+    pair = replace(PAIR, draft=None)
+    pairs.save(pair)
+    assert pair.is_here()
+    removed(pair, 6)
+    assert list(cache.glob("models--*")) == []
+
+
+def test_a_cache_that_is_a_link_to_another_disk(cache, tmp_path):
+    disk = tmp_path / "disk"
+    cache.rename(disk)
+    cache.symlink_to(disk)
+    pair = stored(cache)
+    pairs.save(replace(PAIR, name="other", draft=None))
+    removed(pair, 5, keeps=["m-Q8_0.gguf"])
+    removed(pairs.load("other"), 6)
+    assert contents(disk) == set() and cache.is_symlink()
+
+
+def test_a_blob_on_another_disk_is_kept_for_the_other_commit(cache, tmp_path):
+    """Somebody moved the large files away and left links."""
+    pair = stored(cache)
+    blob = PAIR.paths()[0].resolve()
+    blob.rename(tmp_path / "moved")
+    blob.symlink_to(tmp_path / "moved")
+    assert pairs.load("mine").is_here()
+    pairs.remove(pair)
+    assert contents(cache) == set() and pairs.names() == []
+
+
+def test_a_download_that_was_cut_short_goes_too(cache):
+    pairs.save(PAIR)
+    partial = cache / "models--org--t" / "blobs" / f"{TARGET.files[0].digest}.incomplete"
+    partial.parent.mkdir(parents=True)
+    partial.write_bytes(b"tar")
+    removed(PAIR, 3)
+    assert contents(cache) == set()
+
+
+def test_a_pair_whose_files_are_gone_is_forgotten(cache):
+    pairs.save(PAIR)
+    removed(PAIR, 0)
+
+
+def test_what_cannot_be_removed_is_told_and_stays_on_record(cache):
+    pair = stored(cache)
+    pointer = PAIR.paths()[0]
+    pointer.unlink()
+    pointer.mkdir()
+    with pytest.raises(SpecdecError, match="cannot remove") as caught:
+        pairs.remove(pair)
+    assert caught.value.hint and pairs.load("mine") == pair

@@ -1,0 +1,196 @@
+"""What `tune` keeps: where, what comes back, and what is refused."""
+
+import copy
+import json
+
+import pytest
+from driver import DRAFT, TARGET
+
+from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.draft_length.calibration import BINS, Calibration
+from specdec_cli.models import profiles
+from specdec_cli.store import acceptance_traces as recordings
+from specdec_cli.store import tuning
+from specdec_cli.store.tuning import Tuning
+
+
+def learned(greedy=True):
+    found = Calibration.prior(greedy)
+    for i in range(50):
+        found.look(i % BINS)
+        found.learn(i % BINS, float(i % 3 > 0))
+    return found
+
+
+COSTS = Costs(Curve({1: 0.02, 2: 0.03, 16: 0.07}), Curve({1: 0.004, 512: 0.1}), 0.0001)
+FOUND = Tuning("a machine; 8 cores", 4, 2, -1, 0, COSTS, {"greedy": learned(), "rejection": learned(False)})
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Two files that stand for models."""
+    paths = tmp_path / "big.gguf", tmp_path / "small.gguf"
+    for i, path in enumerate(paths):
+        path.write_bytes(bytes(1000 - i))
+    return paths
+
+
+def test_what_is_kept_comes_back(pair):
+    path = tuning.save(*pair, FOUND)
+    assert profiles.config_dir() in path.parents and path.stem.startswith("big+small-")
+    found = tuning.load(*pair)
+    assert (found.machine, found.threads, found.threads_draft) == ("a machine; 8 cores", 4, 2)
+    assert (found.gpu_layers, found.gpu_layers_draft) == (-1, 0)
+    assert found.costs == COSTS
+    assert found.to_json() == FOUND.to_json()
+    for kind, before in FOUND.calibrations.items():
+        assert found.calibrations[kind].rates() == before.rates()
+
+
+def test_a_later_one_takes_the_place_of_an_earlier(pair):
+    tuning.save(*pair, FOUND)
+    later = Tuning("another", 1, 1, -1, -1, COSTS, {"greedy": Calibration.prior(greedy=True)})
+    assert tuning.save(*pair, later) == tuning.path_of(*pair)
+    found = tuning.load(*pair)
+    assert (found.machine, found.threads) == ("another", 1)
+    assert found.calibrations["greedy"] == later.calibrations["greedy"]
+    assert found.calibrations.keys() == FOUND.calibrations.keys()  # what it has not learned anew, it keeps
+
+
+def test_nothing_is_kept_of_a_pair_that_was_never_tuned(pair):
+    assert tuning.load(*pair) is None
+    tuning.save(*pair, FOUND)
+    assert tuning.load(*reversed(pair)) is None
+
+
+def test_other_files_of_the_same_names_are_another_pair(pair, tmp_path):
+    path = tuning.save(*pair, FOUND)
+    pair[1].write_bytes(bytes(10))  # another quantisation, say
+    assert tuning.load(*pair) is None and tuning.path_of(*pair) != path
+    elsewhere = tmp_path / "elsewhere" / "big.gguf"
+    elsewhere.parent.mkdir()
+    elsewhere.write_bytes(pair[0].read_bytes())
+    pair[1].write_bytes(bytes(999))
+    assert tuning.load(elsewhere, pair[1]) is not None  # the same files, moved
+
+
+def test_long_file_names(tmp_path):
+    """Each name is allowed; the two together are more than a file's name may have."""
+    pair = tmp_path / f"{'x' * 140}.gguf", tmp_path / f"{'y' * 140}.gguf"
+    for path in pair:
+        path.touch()
+    assert tuning.load(*pair) is None and tuning.recording_of(*pair, "greedy") is None
+    tuning.save(*pair, FOUND)
+    assert tuning.load(*pair) is not None
+    assert tuning.path_of(pair[0], pair[0]) != tuning.path_of(*pair)
+
+
+def test_the_recordings_of_real_pairs_are_found_by_the_names_of_their_models(tmp_path):
+    names = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
+    paths = [tmp_path / name for name in names]
+    for path in paths:
+        path.write_bytes(b"GGUF")
+    found = tuning.recording_of(*paths, "coupled")
+    assert found is not None and found.parent.name == "qwen2.5-coder"
+    assert tuning.recording_of(*paths[::-1], "coupled") is None
+    assert tuning.recording_of(*paths, "match") is None
+    with pytest.raises(SpecdecError, match="another target"):  # the names are theirs, the files are not
+        recordings.read(found).require(*paths)
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+def test_whose_recording(pair, greedy, tmp_path):
+    kind = tuning.kind_of(greedy, "rejection")
+    bundled = TARGET.parent / "recordings" / f"{kind}.json.gz"
+    assert tuning.recording_of(TARGET, DRAFT, tuning.kind_of(greedy, "rejection")) == bundled
+    for others in (pair, (TARGET, pair[1]), (pair[0], DRAFT)):
+        assert tuning.recording_of(*others, tuning.kind_of(greedy, "rejection")) is None
+    # Only the bundled pair's recordings come with it: a folder of that name beside other models is none of ours.
+    (tmp_path / "recordings").mkdir()
+    (tmp_path / "recordings" / bundled.name).touch()
+    assert tuning.recording_of(*pair, tuning.kind_of(greedy, "rejection")) is None
+    own = tuning.path_of(TARGET, DRAFT).with_suffix(f".{kind}.json.gz")
+    own.parent.mkdir(parents=True)
+    own.touch()
+    assert tuning.recording_of(TARGET, DRAFT, tuning.kind_of(greedy, "rejection")) == own
+    assert tuning.recording_of(TARGET, DRAFT, tuning.kind_of(not greedy, "rejection")) == bundled.with_name(
+        f"{tuning.kind_of(not greedy, 'rejection')}.json.gz"
+    )
+
+
+@pytest.mark.parametrize("place", [".", "tuned"])
+def test_a_folder_that_cannot_be_written(pair, place):
+    blocked = profiles.config_dir() / place
+    blocked.parent.mkdir(parents=True, exist_ok=True)
+    blocked.write_text("in the way")
+    with pytest.raises(SpecdecError, match="cannot write") as caught:
+        tuning.save(*pair, FOUND)
+    assert caught.value.hint and caught.value.exit_code == 1
+
+
+NAN, ENDLESS = float("nan"), float("inf")
+CALIBRATION = ("calibrations", "greedy")
+WRONG = [
+    *(("threads", value) for value in (0, -1, "many", None, NAN, ENDLESS, [])),
+    ("threads_draft", 0), ("gpu_layers", "all"), ("gpu_layers", ENDLESS), ("gpu_layers_draft", None),
+    ("format", 2), ("format", None), ("costs", []), ("costs", "verify", {}), ("costs", "verify", [1]),
+    ("costs", "draft", None),
+    *(("costs", curve, points) for curve in ("verify", "draft") for points in (
+        {"2": 0.1}, {"1": 0}, {"1": -1}, {"1": NAN}, {"1": ENDLESS}, {"1": "fast"}, {"1": None}, {"1": 1, "0": 1},
+        {"one": 1},
+    )),
+    *(("costs", "other", value) for value in (-1, NAN, ENDLESS, None, "none")),
+    ("calibrations", None), ("calibrations", []), (*CALIBRATION, None), (*CALIBRATION, []), (*CALIBRATION, 1),
+    *((*CALIBRATION, name, value) for name in ("offset", "slope", "variance")
+      for value in (NAN, ENDLESS, -1e9, None, "x")),
+    (*CALIBRATION, "looks", -5), (*CALIBRATION, "looks", ENDLESS), (*CALIBRATION, "looks", None),
+    *((*CALIBRATION, name, value) for name in ("counts", "accepted", "seen") for value in (
+        None, 1, [], [1.0] * (BINS - 1), [1.0] * (BINS + 1), ["x"] * BINS, [NAN] * BINS, [ENDLESS] * BINS,
+        [-16.0] * BINS,
+    )),
+    (*CALIBRATION, "accepted", [1e9] * BINS),
+]  # fmt: skip
+
+
+def refused(pair):
+    with pytest.raises(SpecdecError, match="cannot read") as caught:
+        tuning.load(*pair)
+    assert str(tuning.path_of(*pair)) in str(caught.value) and "\n" not in str(caught.value)
+    assert "specdec tune" in caught.value.hint
+
+
+@pytest.mark.parametrize("change", WRONG, ids=lambda change: " ".join(map(str, change))[:45])
+def test_a_wrong_value(pair, change):
+    *path, last, value = change
+    data = copy.deepcopy(FOUND.to_json())
+    place = data
+    for key in path:
+        place = place[key]
+    place[last] = value
+    tuning.save(*pair, FOUND).write_text(json.dumps(data))
+    refused(pair)
+
+
+@pytest.mark.parametrize("missing", ["format", "machine", "threads", "gpu_layers", "costs", "calibrations"])
+def test_a_missing_value(pair, missing):
+    data = {key: value for key, value in FOUND.to_json().items() if key != missing}
+    tuning.save(*pair, FOUND).write_text(json.dumps(data))
+    refused(pair)
+
+
+WHOLE = json.dumps(FOUND.to_json()).encode()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"words", WHOLE[:-20], b"[]", b"null", b"5", b"\xff", b"[" * 100_000, b"1" * 5000],
+    ids=lambda content: repr(content[:8]),
+)  # fmt: skip
+def test_a_damaged_file(pair, content):
+    tuning.save(*pair, FOUND).write_bytes(content)
+    refused(pair)
+
+
+def test_a_folder_in_its_place(pair):
+    tuning.path_of(*pair).mkdir(parents=True)
+    refused(pair)
