@@ -1,3 +1,56 @@
-"""specdec: exact speculative decoding for local GGUF models."""
+"""specdec: exact speculative decoding for local GGUF models. docs/python-api.md shows how to use it from Python."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specdec_cli.decoding.errors import (
+        DownloadError,
+        IncompatiblePair,
+        SpecdecError,
+        UsageError,
+    )
+    from specdec_cli.decoding.metrics import Metrics
+    from specdec_cli.decoding.types import Done, Event, Prefill, Step, Token
+    from specdec_cli.engine.config import SamplingParams, SpeculativeConfig
+    from specdec_cli.engine.engine import Engine, load
+    from specdec_cli.engine.generation import GenerationResult
 
 __version__ = "0.1.0"
+
+_MODULES = {
+    "decoding.errors": ("DownloadError", "IncompatiblePair", "SpecdecError", "UsageError"),
+    "decoding.metrics": ("Metrics",),
+    "decoding.types": ("Done", "Event", "Prefill", "Step", "Token"),
+    "engine.config": ("SamplingParams", "SpeculativeConfig"),
+    "engine.engine": ("Engine", "load"),
+    "engine.generation": ("GenerationResult",),
+}
+
+__all__ = [
+    "Done",
+    "DownloadError",
+    "Engine",
+    "Event",
+    "GenerationResult",
+    "IncompatiblePair",
+    "Metrics",
+    "Prefill",
+    "SamplingParams",
+    "SpecdecError",
+    "SpeculativeConfig",
+    "Step",
+    "Token",
+    "UsageError",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: the command line's --help must not wait for numpy and llama.cpp."""
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"specdec_cli.{module}"), name)
+    raise AttributeError(f"module 'specdec_cli' has no attribute {name!r}")

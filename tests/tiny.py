@@ -24,13 +24,15 @@ HYBRID = ("lfm2", "lfm2-window", "nemotron_h", "qwen35")
 qwen35: gated delta net. The last three have a state beside the convolution's."""
 
 
-def write(path: Path, kind: str, seed: int = 0, noise: float = 0.0) -> Path:
+def write(path: Path, kind: str, seed: int = 0, noise: float = 0.0, chat_template: str | None = None) -> Path:
     """Write a model of `kind` (see ATTENTION, RECURRENT, HYBRID; or qwen3, of five layers) to `path`, and return that.
 
     noise: 0 to 1, the share of other random weights mixed in: with some, the model is a draft that its
     noiseless namesake accepts part of.
     """
     model = _Model(path, kind.partition("-")[0], seed, noise)
+    if chat_template is not None:
+        model.add_chat_template(chat_template)
     {
         "llama": _llama,
         "qwen3": _qwen3,
@@ -82,6 +84,9 @@ class _Model:
         self.set("attention.layer_norm_rms_epsilon", 1e-5)
         self.matrix("token_embd.weight", WIDTH, len(tokens), gain=WIDTH**0.5)
         self.matrix("output.weight", WIDTH, len(tokens), gain=4)
+
+    def add_chat_template(self, template: str) -> None:
+        self._writer.add_chat_template(template)
 
     def set(self, name: str, value: int | float | Sequence[int]) -> None:
         key = f"{self._architecture}.{name}"

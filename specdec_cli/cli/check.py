@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from specdec_cli.cli.completion import models
-from specdec_cli.display.status_line import working
+from specdec_cli.display.status_line import status_line
 
 
 def check(
@@ -35,7 +35,7 @@ def check(
     if draft is None and not sources.is_profile(target):
         raise UsageError("no draft was named to compare with", "Name one after the target, or a profile alone.")
     names = (sources.named(target, "target"), sources.named(draft or target, "draft"))
-    with working("reading headers", json_):
+    with status_line("reading headers", json_):
         first, second = (sources.read(name, notes, here_first=True) for name in names)
         comparison = vocab.compare(first.header, second.header)
         result = sources.judged(first, second, comparison, ctx)

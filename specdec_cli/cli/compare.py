@@ -14,26 +14,23 @@ import typer
 
 from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
-from specdec_cli.display.status_line import working
+from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.engine.comparison_run import Measurement
     from specdec_cli.engine.model_pair import Pair
-    from specdec_cli.engine.settings import Settings
+    from specdec_cli.engine.config import Settings
     from specdec_cli.models.suites import Prompt
     from specdec_cli.store.corpora import Source
 
 _OUTPUT = "Output"
 
 
+@opt.takes(*opt.ALL)
 def compare(
-    context: typer.Context,
+    given: opt.Given,
     prompt: Annotated[list[str] | None, typer.Argument(help="Prompts; without any, a suite is used.")] = None,
-    target: opt.Target = None,
-    draft: opt.Draft = None,
-    draft_small: opt.DraftSmall = None,
-    profile: opt.Profile = None,
     vs: Annotated[list[str] | None, typer.Option(help='Add an arm: "k=8", "k=8,temp=0.8"; may be repeated.')] = None,
     sweep: Annotated[list[str] | None, typer.Option(help='Make an arm of each value: "k=1,2,4,8".')] = None,
     prompts: Annotated[
@@ -47,7 +44,6 @@ def compare(
     limit: Annotated[int | None, typer.Option(help="At most this many prompts.")] = None,
     per_category: Annotated[int | None, typer.Option(help="At most this many prompts of each category.")] = None,
     repeat: Annotated[int, typer.Option(help="Rounds per prompt, in alternating order.")] = 2,
-    max_tokens: opt.MaxTokens = None,
     raw: opt.Raw = False,
     system: opt.System = None,
     json_: Annotated[
@@ -69,34 +65,12 @@ def compare(
         ),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the kept results.", rich_help_panel=_OUTPUT)] = False,
-    draft_tokens: opt.DraftTokens = None,
-    draft_min_p: opt.DraftMinP = None,
-    tree: opt.Tree = None,
-    lookahead: opt.Lookahead = None,
-    drafter: opt.Drafter = None,
-    ngram_corpus: opt.NgramCorpus = None,
-    accept: opt.Accept = None,
-    bitwise: opt.Bitwise = None,
-    temp: opt.Temp = None,
-    top_k: opt.TopK = None,
-    top_p: opt.TopP = None,
-    min_p: opt.MinP = None,
-    repeat_penalty: opt.RepeatPenalty = None,
-    frequency_penalty: opt.FrequencyPenalty = None,
-    presence_penalty: opt.PresencePenalty = None,
-    repeat_last_n: opt.RepeatLastN = None,
-    seed: opt.Seed = None,
-    ctx: opt.Ctx = None,
-    threads: opt.Threads = None,
-    threads_draft: opt.ThreadsDraft = None,
-    gpu_layers: opt.GpuLayers = None,
-    gpu_layers_draft: opt.GpuLayersDraft = None,
 ) -> None:
     """Measure ways to decode against the target alone: speed with intervals, exactness, causes."""
     from specdec_cli.decoding.errors import UsageError
     from specdec_cli.engine import corpus
     from specdec_cli.engine.comparison_run import Measurement
-    from specdec_cli.engine.settings import resolve
+    from specdec_cli.engine.config_layers import resolve
     from specdec_cli.engine.variants import make_arms
     from specdec_cli.store import comparisons as results
 
@@ -159,7 +133,7 @@ def _compare(
     pair = check_pair(measurement.loaded)
     with Interrupt() as interrupt, ExitStack() as stack:
         try:
-            with working("loading", silent):
+            with status_line("loading", silent):
                 session = stack.enter_context(Session(pair, measurement.loaded, interrupt))
             open_corpus(session, sources, interrupt, silent)
             with Progress(sys.stderr) as progress:

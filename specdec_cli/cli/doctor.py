@@ -69,7 +69,7 @@ def _findings() -> dict[str, Any]:
 def _config_problem() -> str:
     """What is wrong with the user's own settings, for every command would fail on it."""
     from specdec_cli.decoding.errors import DownloadError, SpecdecError
-    from specdec_cli.engine.settings import resolve
+    from specdec_cli.engine.config_layers import resolve
 
     try:
         resolve(None, {})
@@ -87,7 +87,7 @@ def _bundled_pair() -> dict[str, Any]:
     from specdec_cli.engine.model_pair import check_pair
     from specdec_cli.engine.pass_costs import usual_threads
     from specdec_cli.engine.session import Session
-    from specdec_cli.engine.settings import Settings
+    from specdec_cli.engine.config import Settings
     from specdec_cli.llama.interrupt import Interrupt
     from specdec_cli.models import profiles
 

@@ -16,7 +16,7 @@ import typer
 
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.completion import models
-from specdec_cli.display.status_line import working
+from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.engine.draft_copy import Target
@@ -38,6 +38,8 @@ _TargetName = Annotated[
 ]
 _Out = Annotated[Path, typer.Option("--out", "-o", metavar="OUT.gguf", help="The draft's file.")]
 _Force = Annotated[bool, typer.Option("--force", help="Overwrite the draft's file if it is there.")]
+_Threads = opt.annotation("threads")
+_GpuLayers = opt.annotation("gpu_layers")
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -53,8 +55,8 @@ def prune(
         str | None, typer.Option(help="Suite or file of prompts to search by, as in compare. \\[default: python]")
     ] = None,
     force: _Force = False,
-    threads: opt.Threads = None,
-    gpu_layers: opt.GpuLayers = None,
+    threads: _Threads = None,
+    gpu_layers: _GpuLayers = None,
     json_: _Json = False,
 ) -> None:
     """Copy a target with some of its layers only.
@@ -87,7 +89,7 @@ def prune(
     rounds: list[Round] = []
     with _stoppable() as interrupt, copier.beside(out) as folder:
         if search is not None:
-            with working("letting the target answer", json_):
+            with status_line("letting the target answer", json_):
                 chooser = LayerSearch(found.path, found.header, prompts, threads, _gpu(gpu_layers), interrupt)
             rounds = _search(chooser, found, Copy(found.path, folder / "whole.gguf", threads), search, json_, interrupt)
             keep = rounds[-1].kept
@@ -104,7 +106,7 @@ def quantize(
     out: _Out,
     type_: Annotated[str, typer.Option("--type", metavar="TYPE", help="The copy's type: Q2_K, Q3_K_M, IQ4_XS, ...")],
     force: _Force = False,
-    threads: opt.Threads = None,
+    threads: _Threads = None,
     json_: _Json = False,
 ) -> None:
     """Copy a target with fewer bits to a weight."""

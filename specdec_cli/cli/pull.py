@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specdec_cli.cli import completion
-from specdec_cli.display.status_line import working
+from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.engine.pair_download import Puller
@@ -58,11 +58,11 @@ def pull(
     if not dry_run and (pair := puller.recorded()):
         _finish(puller.result(pair, None), json_)
         return
-    with working("reading headers", json_):
+    with status_line("reading headers", json_):
         puller.read_target()
     if not puller.wanted.complete and not _choose(puller, asks, yes, json_):
         return
-    with working("reading headers", json_):
+    with status_line("reading headers", json_):
         puller.compare()
     plan = puller.plan()
     if not json_:
@@ -84,7 +84,7 @@ def _choose(puller: Puller, asks: bool, yes: bool, as_json: bool) -> bool:
 
     from specdec_cli.display import pair_tables as pairs
 
-    with working("reading the headers of possible drafts", as_json):
+    with status_line("reading the headers of possible drafts", as_json):
         proposals = puller.propose()
     if as_json and not yes:
         print(json.dumps({"proposals": proposals, "notes": puller.notes}), flush=True)

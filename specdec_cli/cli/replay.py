@@ -51,11 +51,11 @@ def replay(
     settings, events = read_trace(file)
     if svg is not None or html is not None:
         from specdec_cli.display import export
-        from specdec_cli.display.settings_line import headline
+        from specdec_cli.display.settings_line import settings_line
 
         for path, render in ((svg, export.svg), (html, export.html)):
             if path is not None:
-                _write(path, render(headline(settings), events), file)
+                _write(path, render(settings_line(settings), events), file)
     hurry = speed is None and (svg is not None or html is not None)
     raise typer.Exit(_show(settings, events, math.inf if hurry else speed or 1.0, step))
 
@@ -68,7 +68,7 @@ def _show(settings: dict[str, Any], events: list[Event], speed: float, by_key: b
     from specdec_cli.display import run_report as tables
     from specdec_cli.display.choice import on_stdout
     from specdec_cli.display.live import LiveDisplay
-    from specdec_cli.display.settings_line import headline
+    from specdec_cli.display.settings_line import settings_line
     from specdec_cli.llama.interrupt import Interrupt
 
     report = Metrics()
@@ -89,7 +89,7 @@ def _show(settings: dict[str, Any], events: list[Event], speed: float, by_key: b
         err = Console(stderr=True, highlight=False)
         if isinstance(display, LiveDisplay) and report.drafted:
             err.print(tables.legend())
-        err.print(tables.run_report(report, headline(settings), None, None, None))
+        err.print(tables.run_report(report, settings_line(settings), None, None, None))
         return interrupt.exit_code
 
 

@@ -13,76 +13,50 @@ import typer
 
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import close_stdout
-from specdec_cli.decoding.errors import Interrupted
-from specdec_cli.display.status_line import working
+from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
+from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.decoding.types import Event
     from specdec_cli.display.jsonl import Trace
-    from specdec_cli.engine.generation_result import Outcome
-    from specdec_cli.engine.session import Session
-    from specdec_cli.engine.settings import Settings
-    from specdec_cli.store.corpora import Source
+    from specdec_cli.engine.config import Settings
+    from specdec_cli.engine.engine import Engine
+    from specdec_cli.engine.generation import Generation
 
 
+@opt.takes(*opt.ALL)
 def run(
-    context: typer.Context,
+    given: opt.Given,
     prompt: Annotated[str | None, typer.Argument(help="The prompt; joined with what is piped in.")] = None,
-    target: opt.Target = None,
-    draft: opt.Draft = None,
-    draft_small: opt.DraftSmall = None,
-    profile: opt.Profile = None,
     file: opt.PromptFile = None,
-    max_tokens: opt.MaxTokens = None,
     raw: opt.Raw = False,
     system: opt.System = None,
-    stop: opt.Stop = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End the answer at this string; may be repeated.")] = None,
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Also run the target alone, and compare speed and text.")
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone.")] = False,
     trace: Annotated[Path | None, typer.Option(help="Record the run to this file, as JSON lines.")] = None,
-    draft_tokens: opt.DraftTokens = None,
-    draft_min_p: opt.DraftMinP = None,
-    tree: opt.Tree = None,
-    lookahead: opt.Lookahead = None,
-    drafter: opt.Drafter = None,
-    ngram_corpus: opt.NgramCorpus = None,
-    accept: opt.Accept = None,
-    bitwise: opt.Bitwise = None,
-    temp: opt.Temp = None,
-    top_k: opt.TopK = None,
-    top_p: opt.TopP = None,
-    min_p: opt.MinP = None,
-    repeat_penalty: opt.RepeatPenalty = None,
-    frequency_penalty: opt.FrequencyPenalty = None,
-    presence_penalty: opt.PresencePenalty = None,
-    repeat_last_n: opt.RepeatLastN = None,
-    seed: opt.Seed = None,
-    ctx: opt.Ctx = None,
-    threads: opt.Threads = None,
-    threads_draft: opt.ThreadsDraft = None,
-    gpu_layers: opt.GpuLayers = None,
-    gpu_layers_draft: opt.GpuLayersDraft = None,
 ) -> None:
     """Answer one prompt: the draft model proposes, the target model decides."""
     import secrets
 
-    from specdec_cli.engine import corpus
-    from specdec_cli.engine import prompt as prompts
-    from specdec_cli.engine.settings import resolve
+    from specdec_cli.cli.prompt_input import gather
+    from specdec_cli.engine.config_layers import resolve
+    from specdec_cli.engine.validation import require_used
 
-    settings = resolve(*opt.given(context))
+    settings = resolve(given.profile, given.flags)
     if settings.seed is None:  # drawn here, so that the trace and the report name it
         settings = replace(settings, seed=secrets.randbits(32))
-    text = prompts.gather(prompt, file)
+    text = gather(prompt, file)
     if text is None:
-        typer.echo(context.get_help())
+        typer.echo(given.help())
         raise typer.Exit(2)
-    opt.require_used(context, [settings.drafter])
-    sources = corpus.sources_of(settings, [settings.drafter])
-    request = _Request(text, raw, system, tuple(stop or ()), baseline, json_, quiet, trace, sources)
+    require_used(given.typed, [settings])
+    if baseline and quiet:
+        raise UsageError("--baseline has nowhere to report with -q", "Leave one of them out.")
+    request = _Request(text, raw, system, tuple(stop or ()), baseline, json_, quiet, trace)
     raise typer.Exit(_execute(settings, request))
 
 
@@ -98,7 +72,11 @@ class _Request:
     json: bool
     quiet: bool
     trace: Path | None
-    corpus: list[Source]
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing but the answer is shown."""
+        return self.quiet or self.json
 
 
 class _Display(Protocol):
@@ -107,48 +85,44 @@ class _Display(Protocol):
 
 
 def _execute(settings: Settings, request: _Request) -> int:
-    """Check, load, run, report. Returns the exit code. Whatever fails, what was generated until then is kept."""
-    from specdec_cli.decoding.errors import SpecdecError, UsageError
-    from specdec_cli.engine.corpus import open_corpus
-    from specdec_cli.engine.generation_result import measure_baseline, probed_baseline
+    """Load, run, report. Returns the exit code. Whatever fails, what was generated until then is kept."""
+    from specdec_cli.engine.config import SamplingParams
+    from specdec_cli.engine.engine import Engine
+    from specdec_cli.engine.generation import to_json
     from specdec_cli.engine.model_pair import check_pair
-    from specdec_cli.engine.session import Session
-    from specdec_cli.engine.settings import AUTO
     from specdec_cli.engine.validation import validate
     from specdec_cli.llama.interrupt import Interrupt
 
     if "" in request.stop:
         raise UsageError("a stop string cannot be empty", "Leave --stop out, or name the text to stop at.")
-    if request.baseline and request.quiet:
-        raise UsageError("--baseline has nowhere to report with -q", "Leave one of them out.")
     validate(settings)
     pair = check_pair(settings)
-    silent = request.quiet or request.json
     with Interrupt() as interrupt, ExitStack() as stack:
         trace = stack.enter_context(closing(_open_trace(request.trace, settings))) if request.trace else None
         try:
             names = [path.name for path in (pair.target_path, pair.draft_path) if path]
-            with working(f"loading {' + '.join(names)}", silent):
-                session = stack.enter_context(Session(pair, settings, interrupt))
-            open_corpus(session, request.corpus, interrupt, silent)
-            outcome = _answer(session, request, trace)
+            with status_line(f"loading {' + '.join(names)}", request.silent) as say:
+                engine = stack.enter_context(Engine(settings, interrupt, pair=pair))
+                engine.read_corpus(say)
+            sampling = SamplingParams(stop=request.stop)
+            answer = engine.start(request.prompt, sampling, system=request.system, raw=request.raw)
+            error = _show(engine, answer, request, trace)
         except Interrupted:  # before there was anything to keep
             print("specdec: interrupted", file=sys.stderr)
             return interrupt.exit_code
-        if settings.draft_tokens == AUTO and settings.drafter != "none" and session.drafts:
-            probed_baseline(outcome)
-        if request.baseline and outcome.complete:
-            with working("measuring the target alone", silent):
-                measure_baseline(session, outcome)
+        result = answer.result
+        if request.baseline and result.complete:
+            with status_line("measuring the target alone", request.silent):
+                answer.measure_baseline()
         if request.json:
-            print(json.dumps(outcome.to_json(session)), flush=True)
+            print(json.dumps(to_json(result, engine)), flush=True)
         elif not request.quiet:
-            _print_report(session, outcome)
-        if outcome.error:
-            raise outcome.error
-        if outcome.baseline and outcome.baseline.divergence and outcome.baseline.divergence.bug:
+            _print_report(engine, answer)
+        if error:
+            raise error
+        if result.baseline and result.baseline.divergence and result.baseline.divergence.bug:
             raise SpecdecError(
-                f"the answer is not the target's own: {outcome.baseline.divergence.bug}",
+                f"the answer is not the target's own: {result.baseline.divergence.bug}",
                 "This is a bug in specdec: please report it with the output of --json and the model's name.",
             )
         if trace:
@@ -161,77 +135,71 @@ def _execute(settings: Settings, request: _Request) -> int:
 
 def _open_trace(path: Path, settings: Settings) -> Trace:
     """Begin the record of a run; raises UsageError if the file cannot be made."""
-    from specdec_cli.decoding.errors import UsageError
     from specdec_cli.display.jsonl import Trace
-    from specdec_cli.engine.settings import SHAPING
 
     try:
         out = path.open("w", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None
-    return Trace(out, {name: getattr(settings, name) for name in ("target", "draft", "draft_small", *SHAPING)})
+    models = {name: getattr(settings, name) for name in ("target", "draft", "draft_small")}
+    return Trace(out, {**models, **settings.shaping()})
 
 
-def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome:
+def _show(engine: Engine, answer: Generation, request: _Request, trace: Trace | None) -> SpecdecError | None:
     """Run the prompt and show it. A reader that goes away ends the answer; a target that fails is told at the end."""
-    from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.display.choice import on_stdout
     from specdec_cli.display.live import LiveDisplay
     from specdec_cli.display.reading import StderrBar
-    from specdec_cli.engine import prompt as prompts
-    from specdec_cli.engine.generation_result import Outcome, crowded
 
-    tokens, notes = prompts.tokenize(request.prompt, request.system, request.raw, session.target, session.pair.target)
-    session.open_contexts(len(tokens))
-    with working("finding out which passes round alike", request.quiet or request.json or not session.settings.bitwise):
-        session.agree(tokens)
-    seed = session.settings.seed or 0
-    display = None if request.json else on_stdout(session.settings.max_tokens, request.quiet)
-    live = isinstance(display, LiveDisplay)
-    outcome = Outcome(seed, tokens, request.stop, (*session.pair.notes, *notes, *session.notes), live)
-    known = session.notes
-    shown: list[_Display] = [part for part in (trace, display) if part is not None]
-    if not (request.json or request.quiet):
-        session.show_reading((display if isinstance(display, LiveDisplay) else StderrBar()).reading)
+    with status_line("measuring which passes round alike", request.silent or not engine.settings.bitwise):
+        answer.prepare()
+    display = None if request.json else on_stdout(engine.settings.max_tokens, request.quiet)
+    displays: list[_Display] = [part for part in (trace, display) if part is not None]
+    if not request.silent:
+        bar = display if isinstance(display, LiveDisplay) else StderrBar()
+        engine.models.show_reading(bar.reading)
+    error: SpecdecError | None = None
     try:
         try:
-            for event in session.events(tokens, seed, request.stop):
-                outcome.add(event)
-                for part in shown:
+            for event in answer:
+                for part in displays:
                     part.show(event)
-        except SpecdecError as error:
-            outcome.error = error
-        session.show_reading(None)  # what else is read is not the prompt of this answer
-        outcome.threads = session.thread_log
-        session.keep_costs()
-        outcome.notes += session.notes[len(known) :] + crowded(outcome, session)
+        except SpecdecError as failure:
+            error = failure
+        engine.models.show_reading(None)  # what else is read is not the prompt of this answer
         if display is not None:
             display.close()
     except BrokenPipeError:
         close_stdout()
-    return outcome
+    return error
 
 
-def _print_report(session: Session, outcome: Outcome) -> None:
+def _print_report(engine: Engine, answer: Generation) -> None:
     """The report, on stderr, with a legend where colours were shown."""
     from rich.console import Console
 
-    from specdec_cli.display import run_report as tables
-    from specdec_cli.engine.about import describe, memory_of
+    from specdec_cli.display import run_report
+    from specdec_cli.display.choice import can_paint
+    from specdec_cli.display.settings_line import settings_line
 
     err = Console(stderr=True, highlight=False)
-    if outcome.live and outcome.report.drafted:
-        err.print(tables.legend())
-    outcome.report.notes = (*outcome.notes, *outcome.report.notes)
+    result, pair, models = answer.result, engine.pair, engine.models
+    if can_paint() and result.metrics.drafted:
+        err.print(run_report.legend())
+    files = {"target": pair.target_path, "draft": pair.draft_path, "draft_small": pair.small_path}
+    corpus = [f"a corpus of {len(engine.drafting.corpus):,} tokens"] if engine.drafting.corpus else []
+    threads = f"{models.target.threads} thread{'s' if models.target.threads > 1 else ''}"
+    described = [*corpus, threads, f"context {models.target.opened.n_ctx:,}"]
+    result.metrics.notes = result.notes
     err.print(
-        tables.run_report(
-            outcome.report,
-            describe(session),
-            memory_of(session),
-            outcome.baseline,
-            session.load_s,
-            outcome.unmeasured,
-            session.measured_s,
-            str(session.agreement or ""),
+        run_report.run_report(
+            result.metrics,
+            settings_line({**result.settings.shaping(), **files}, described),
+            models.memory(),
+            result.baseline,
+            engine.load_s,
+            result.unmeasured,
+            models.measured_s,
+            str(models.target.measured.agreement or ""),
         )
     )

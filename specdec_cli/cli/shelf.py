@@ -62,7 +62,7 @@ def show(
     from rich.console import Console
 
     from specdec_cli.display import pair_tables as shown
-    from specdec_cli.engine.settings import require_known
+    from specdec_cli.engine.config_layers import require_known
     from specdec_cli.models import profiles
 
     profile = profiles.load(name)

@@ -11,23 +11,39 @@ import typer
 
 from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
-from specdec_cli.display.status_line import working
+from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.decoding.costs import Costs
     from specdec_cli.engine.model_pair import Pair
-    from specdec_cli.engine.settings import Settings
+    from specdec_cli.engine.config import Settings
     from specdec_cli.store.acceptance_traces import Recording
 
 _CONTEXT = 1024
 _ANSWER = 64
 
 
+_TAKES = (
+    "target",
+    "draft",
+    "profile",
+    "accept",
+    "temp",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seed",
+    "ctx",
+    "threads",
+    "threads_draft",
+    "gpu_layers",
+    "gpu_layers_draft",
+)
+
+
+@opt.takes(*_TAKES)
 def tune(
-    context: typer.Context,
-    target: opt.Target = None,
-    draft: opt.Draft = None,
-    profile: opt.Profile = None,
+    given: opt.Given,
     prompts: Annotated[
         str | None, typer.Option(help="A suite or a file of prompts, as in compare. \\[default: a mixture]")
     ] = None,
@@ -43,17 +59,6 @@ def tune(
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     raw: opt.Raw = False,
     system: opt.System = None,
-    accept: opt.Accept = None,
-    temp: opt.Temp = None,
-    top_k: opt.TopK = None,
-    top_p: opt.TopP = None,
-    min_p: opt.MinP = None,
-    seed: opt.Seed = None,
-    ctx: opt.Ctx = None,
-    threads: opt.Threads = None,
-    threads_draft: opt.ThreadsDraft = None,
-    gpu_layers: opt.GpuLayers = None,
-    gpu_layers_draft: opt.GpuLayersDraft = None,
 ) -> None:
     """Measure a pair on this machine, predict what speculation brings, and let run and compare know."""
     from dataclasses import replace
@@ -61,7 +66,7 @@ def tune(
     from specdec_cli.decoding.errors import UsageError
     from specdec_cli.decoding.rules import LOSSY
     from specdec_cli.engine.model_pair import check_pair
-    from specdec_cli.engine.settings import AUTO, resolve
+    from specdec_cli.engine.config import AUTO
     from specdec_cli.engine.validation import validate
 
     if not 1 <= seconds <= 3600:
@@ -141,14 +146,14 @@ def _measure(
     tuning.require_writable(pair.target_path, pair.draft_path)
     with Interrupt() as interrupt:
         try:
-            with working("loading", silent):
+            with status_line("loading", silent):
                 settings, placement = place_draft(pair, settings, interrupt)
                 session = Session(pair, settings, interrupt, tune=False)
             with session:
                 tuner = Tuner(session, prompts, system, raw, seconds)
-                with working("timing passes and threads", silent):
+                with status_line("timing passes and threads", silent):
                     tuner.time()
-                with working("recording what the draft would have proposed", silent):
+                with status_line("recording what the draft would have proposed", silent):
                     recording = tuner.record()
                 kind = tuning.kind_of(recording.greedy, settings.accept)
                 found = tuner.tuning({kind: calibrate(recording.answers, recording.greedy)})

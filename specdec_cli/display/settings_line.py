@@ -9,8 +9,8 @@ from typing import Any
 from specdec_cli.decoding.rules import label
 
 
-def headline(settings: Mapping[str, Any], more: Sequence[str] = ()) -> str:
-    """Models, drafter and its options, sampling; then `more`. Keys are those of `cli.settings.Settings`."""
+def settings_line(settings: Mapping[str, Any], more: Sequence[str] = ()) -> str:
+    """Models, drafter and its options, sampling; then `more`. Keys are the names of settings."""
     drafter = str(settings.get("drafter") or ("model" if settings.get("draft") else ""))
     alone = drafter == "none"
     parts = [_models(settings, drafter)] if settings.get("target") else []

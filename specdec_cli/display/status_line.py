@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def working(what: str, silent: bool) -> Iterator[Callable[[str], None]]:
-    """Say on stderr, if it is a terminal, what takes its time, and take it back afterwards.
+def status_line(what: str, silent: bool) -> Iterator[Callable[[str], None]]:
+    """Show on stderr, if it is a terminal, what takes its time, and remove it afterwards.
 
-    Yields a function that says instead how far it has come.
+    Yields a function that shows something else instead, such as how far it has come.
     """
     shown = not silent and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 

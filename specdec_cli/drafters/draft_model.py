@@ -56,12 +56,12 @@ class ModelDrafter:
         """The target's probabilities of the last tokens emitted, where they are known."""
 
     def start(self, prompt: Sequence[int]) -> int:
-        """Read all of the prompt but what `propose` will feed anyway; raises if it does not fit."""
-        self._model.rewind(0)
-        if len(prompt) > 1:
+        """Read what is not held of the prompt, but for what `propose` will feed anyway; raises if it does not fit."""
+        kept = self._model.begin(prompt)
+        if len(prompt) - 1 > kept:
             self._check(prompt, len(prompt))
-            self._model.decode(prompt[:-1])
-        return len(prompt) - 1
+            self._model.decode(prompt[kept:-1])
+        return len(prompt) - 1 - kept
 
     def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
         row = self._begin(context, budget, policy)

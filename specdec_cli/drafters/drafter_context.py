@@ -24,6 +24,10 @@ class DraftModel(Protocol):
     rewinds: bool
     """Whether the last tokens can be dropped at any time; else only where `checkpoint` says."""
 
+    def begin(self, text: Sequence[int]) -> int:
+        """Forget everything but what may be kept for `text`; returns how many of its tokens that is."""
+        ...
+
     def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
         """Append tokens to the cache; returns one row, after the last, or one after each."""
         ...

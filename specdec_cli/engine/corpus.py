@@ -2,89 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
-from specdec_cli.display.status_line import working
+from specdec_cli.drafters.corpus_index import Corpus, join, sort
+from specdec_cli.engine.config import Settings
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.model import Model
+from specdec_cli.models.gguf import Header
+from specdec_cli.store import corpora
+from specdec_cli.store.corpora import Source
 
-if TYPE_CHECKING:
-    from specdec_cli.engine.session import Session
-    from specdec_cli.engine.settings import Settings
-    from specdec_cli.llama.interrupt import Interrupt
-    from specdec_cli.store.corpora import Index, Source
-
-_TOLD_EVERY_S = 0.1
+_REPORT_EVERY_S = 0.1
 _PIECE = 1 << 18  # characters
 
-
-def reads_corpus(drafter: str) -> bool:
-    """Whether a drafter, or one of a chain, looks into a corpus."""
-    return "ngram" in drafter.split("+")
+Progress = Callable[[str], None]
 
 
-def sources_of(settings: Settings, drafters: Iterable[str]) -> list[Source]:
-    """The files of the corpus; none if no drafter looks into it. Raises UsageError if it is unusable."""
-    from specdec_cli.store import corpora
-
-    if not settings.ngram_corpus or not any(map(reads_corpus, drafters)):
+def files_of(settings: Settings, ways: Iterable[Settings]) -> list[Source]:
+    """The files of the corpus; none if no drafter of `ways` reads it. Raises UsageError if it cannot be used."""
+    if not settings.ngram_corpus or not any(way.chain.reads_corpus for way in ways):
         return []
     return corpora.find(settings.ngram_corpus)
 
 
-def open_corpus(session: Session, sources: Sequence[Source], interrupt: Interrupt, silent: bool) -> None:
-    """Give the session its corpus: from the cache, or else indexed now and kept.
+def read(
+    names: Sequence[str],
+    files: Sequence[Source],
+    header: Header,
+    model: Model,
+    interrupt: Interrupt,
+    notes: list[str],
+    progress: Progress,
+) -> Corpus:
+    """The index of these texts: the one kept, or else made now and kept.
 
-    Raises UsageError if there is no text in it, Interrupted on Ctrl-C.
+    names: as the user gave them. Raises UsageError if there is no text in them, Interrupted on Ctrl-C.
     """
-    if not sources:
-        return
-    from specdec_cli.drafters.corpus_index import Corpus
-    from specdec_cli.store import corpora
-
-    started = perf_counter()
-    path = corpora.path_of(session.pair.target, session.settings.ngram_corpus, sources)
+    path = corpora.path_of(header, names, files)
     index = corpora.load(path)
     if index is None:
-        index = _index(session, sources, interrupt, silent)
+        index = _index(names, files, model, interrupt, progress)
         try:
             corpora.save(path, index)
         except SpecdecError as error:
-            session.notes += (f"the index of the corpus is not kept: {error}",)
-    session.corpus = Corpus(*index)
-    session.load_s += perf_counter() - started
+            notes.append(f"the index of the corpus is not kept: {error}")
+    return Corpus(*index)
 
 
-def _index(session: Session, sources: Sequence[Source], interrupt: Interrupt, silent: bool) -> Index:
-    from specdec_cli.drafters.corpus_index import join, sort
-    from specdec_cli.store import corpora
-
-    def heed() -> None:
+def _index(
+    names: Sequence[str], files: Sequence[Source], model: Model, interrupt: Interrupt, progress: Progress
+) -> corpora.Index:
+    def check() -> None:
         if interrupt.is_set():
             raise Interrupted
 
     texts: list[Sequence[int]] = []
-    told = perf_counter()
-    with working("reading the corpus", silent) as say:
-        for number, source in enumerate(sources):
-            heed()
-            if perf_counter() - told > _TOLD_EVERY_S:
-                told = perf_counter()
-                say(f"reading the corpus, file {number:,} of {len(sources):,}")
-            tokens: list[int] = []
-            for piece in _pieces(corpora.read(source) or ""):
-                heed()
-                tokens += session.target.tokenize(piece, add_bos=False, special=False)
-            texts += [tokens] if tokens else []
-        joined = join(texts)
-        say(f"sorting the corpus, {len(joined):,} tokens")
-        order = sort(joined, heed)
+    reported = perf_counter()
+    for number, file in enumerate(files):
+        check()
+        if perf_counter() - reported > _REPORT_EVERY_S:
+            reported = perf_counter()
+            progress(f"reading the corpus, file {number:,} of {len(files):,}")
+        tokens: list[int] = []
+        for piece in _pieces(corpora.read(file) or ""):
+            check()
+            tokens += model.tokenize(piece, add_bos=False, special=False)
+        texts += [tokens] if tokens else []
+    joined = join(texts)
+    progress(f"sorting the corpus, {len(joined):,} tokens")
+    order = sort(joined, check)
     if not len(order):
-        raise UsageError(
-            f"there is no text in the corpus {', '.join(session.settings.ngram_corpus)}",
-            "Name files or folders of text.",
-        )
+        raise UsageError(f"there is no text in the corpus {', '.join(names)}", "Name files or folders of text.")
     return joined.data, order.data
 
 

@@ -6,16 +6,15 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from specdec_cli import drafters
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.engine.settings import Settings
+from specdec_cli.engine.config import Settings
 from specdec_cli.hub.locate import locate
 from specdec_cli.models import vocab
 from specdec_cli.models.gguf import Header, read_header, require_runnable
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ModelPair:
     """Two model files whose headers have been read and found to fit; `draft` is None without a draft model, `small`
     without a second one. n_shared: ids that all of them share.
     """
@@ -30,7 +29,7 @@ class Pair:
     small_path: Path | None = None
 
 
-def check_pair(settings: Settings) -> Pair:
+def check_pair(settings: Settings) -> ModelPair:
     """Read both headers and compare the tokenizers; loads nothing.
 
     Raises SpecdecError on an unusable file, IncompatiblePair on different tokenizers.
@@ -38,9 +37,9 @@ def check_pair(settings: Settings) -> Pair:
     target_path = Path(settings.target)
     target = read_header(target_path)
     require_runnable(target)
-    if not drafters.needs_model(settings.drafter):
-        return Pair(target, target_path, None, None, 0, ())
-    if settings.draft is None and drafters.drafts_itself(settings.drafter):
+    if not settings.chain.needs_model:
+        return ModelPair(target, target_path, None, None, 0, ())
+    if settings.draft is None and settings.chain.drafts_itself:
         prune = shlex.join(["specdec", "draft", "prune", str(target_path)])
         raise SpecdecError(
             f"no draft has been made of {target_path.name}, or one of the two has changed since",
@@ -53,8 +52,8 @@ def check_pair(settings: Settings) -> Pair:
         )
     draft_path = Path(settings.draft)
     draft, n_shared, notes = _fitting(target, draft_path)
-    if not drafters.needs_small(settings.drafter):
-        return Pair(target, target_path, draft, draft_path, n_shared, notes)
+    if not settings.chain.needs_small:
+        return ModelPair(target, target_path, draft, draft_path, n_shared, notes)
     if settings.draft_small is None:
         raise SpecdecError(
             f"no second draft model is given for {settings.drafter}", "Name one with -mds; model<ngram needs none."
@@ -62,7 +61,7 @@ def check_pair(settings: Settings) -> Pair:
     small_path = locate(settings.draft_small, shlex.join(["specdec", "pull", "--target", settings.draft_small]))
     small, shared_by_small, more = _fitting(target, small_path)
     shared = min(n_shared, shared_by_small)
-    return Pair(target, target_path, draft, draft_path, shared, (*notes, *more), small, small_path)
+    return ModelPair(target, target_path, draft, draft_path, shared, (*notes, *more), small, small_path)
 
 
 def _fitting(target: Header, path: Path) -> tuple[Header, int, tuple[str, ...]]:

@@ -1,88 +1,69 @@
-"""Where the prompt comes from: the argument, a file, a pipe; and how it becomes tokens."""
+"""From a prompt as a user gives it to the tokens that the target reads."""
 
 from __future__ import annotations
 
-import os
-import stat
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.llama.model import Model
+from specdec_cli.models import chat
+from specdec_cli.models.gguf import Header
 
-if TYPE_CHECKING:
-    from specdec_cli.llama.model import Model
-    from specdec_cli.models.gguf import Header
+Message: TypeAlias = Mapping[str, str]
+"""One message of a conversation: {"role": "system", "user" or "assistant", "content": text}."""
 
-
-def gather(argument: str | None, file: Path | None) -> str | None:
-    """The prompt's parts, joined by line breaks: the argument, then the file, then what is piped in.
-
-    None if there is nothing to read at all. Raises UsageError on an unreadable file or an empty prompt.
-    """
-    parts = [argument, _read(file) if file is not None else None, _piped() if str(file) != "-" else None]
-    given = [part for part in parts if part is not None]
-    if not given:
-        return None
-    prompt = "\n".join(part for part in given if part)
-    if not prompt.strip():
-        raise UsageError("the prompt is empty", 'Give one: specdec run "def median(values):"')
-    return prompt
+Prompt: TypeAlias = str | Sequence[Message] | Sequence[int]
+"""A text, a conversation, or tokens."""
 
 
-def _read(file: Path) -> str:
-    if str(file) == "-":
-        return _decoded(sys.stdin.buffer.read(), "standard input")
-    try:
-        return _decoded(file.read_bytes(), str(file))
-    except OSError as error:
-        raise UsageError(
-            f"cannot read the prompt file {file}: {error.strerror}", "Check its path and permissions."
-        ) from None
+@dataclass(frozen=True, slots=True)
+class TokenizedPrompt:
+    """tokens: at least one. notes: what of the request was not used."""
 
-
-def _piped() -> str | None:
-    """What is piped or redirected into standard input, to its end; a terminal or a device gives nothing."""
-    try:
-        kind = os.fstat(sys.stdin.fileno()).st_mode
-    except (OSError, ValueError, AttributeError):  # closed, or not a real file
-        return None
-    if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind)):
-        return None
-    text = _decoded(sys.stdin.buffer.read(), "standard input")
-    return text.rstrip("\n") if text else None
-
-
-def _decoded(data: bytes, source: str) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{source} is not UTF-8 text: byte {data[error.start]:#04x} at {error.start:,}",
-            f"Convert it first: iconv -t UTF-8 {source}"
-            if source != "standard input"
-            else "Convert it first, with iconv.",
-        ) from None
+    tokens: list[int]
+    notes: tuple[str, ...] = ()
 
 
 def tokenize(
-    prompt: str, system: str | None, raw: bool, model: Model, header: Header
-) -> tuple[list[int], tuple[str, ...]]:
-    """The prompt's tokens, through the model's chat template if it has one, and notes on what was not used.
+    prompt: Prompt, model: Model, header: Header, system: str | None = None, raw: bool = False
+) -> TokenizedPrompt:
+    """The prompt's tokens, through the model's chat template if it has one.
 
-    Raises SpecdecError if nothing is left to continue.
+    system: the system message of a text prompt. raw: leave the template out. Raises UsageError on messages that a
+    model without a template, or `raw`, cannot read, SpecdecError if nothing is left to continue.
     """
-    from specdec_cli.models import chat
-
-    if raw or chat.template_of(header) is None:
-        notes = ("--system is not used: the prompt goes to the model as it is",) if system else ()
-        tokens = model.tokenize(prompt)
+    notes: tuple[str, ...] = ()
+    template = not raw and chat.template_of(header) is not None
+    if not isinstance(prompt, str):
+        if all(isinstance(entry, int) for entry in prompt):
+            return _checked([int(entry) for entry in prompt if isinstance(entry, int)], model)
+        messages = [_message(entry) for entry in prompt]
+        if not template:
+            raise UsageError("this prompt is a conversation, which needs a chat template", "Give its text instead.")
     else:
         messages = [{"role": "system", "content": system}] if system else []
-        text = chat.render(header, [*messages, {"role": "user", "content": prompt}])
+        messages.append({"role": "user", "content": prompt})
+    if template:
+        text = chat.render(header, messages)
         bos = chat.special_token(header, "bos")
-        notes = ()
         tokens = model.tokenize(text, add_bos=not (bos and text.startswith(bos)))
+    else:
+        notes = ("--system is not used: the prompt goes to the model as it is",) if system else ()
+        tokens = model.tokenize(str(prompt))
+    return _checked(tokens, model, notes)
+
+
+def _message(entry: object) -> dict[str, str]:
+    if isinstance(entry, Mapping) and all(isinstance(entry.get(key), str) for key in ("role", "content")):
+        return {str(key): str(value) for key, value in entry.items()}
+    raise UsageError(f"{entry!r:.60} is not a message", 'Write {"role": "user", "content": "..."}.')
+
+
+def _checked(tokens: list[int], model: Model, notes: tuple[str, ...] = ()) -> TokenizedPrompt:
     if not tokens:
         raise SpecdecError("the prompt has no tokens", "Give a longer one.")
-    return tokens, notes
+    if not 0 <= min(tokens) <= max(tokens) < model.n_vocab:
+        raise UsageError(f"the prompt holds a token outside the vocabulary of {model.n_vocab:,}", "Check its ids.")
+    return TokenizedPrompt(tokens, notes)

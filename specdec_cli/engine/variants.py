@@ -8,7 +8,7 @@ from typing import Any
 
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.drafters import drafts_itself, needs_model
-from specdec_cli.engine.settings import AUTO, Settings, self_drafted
+from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.engine.validation import validate
 from specdec_cli.models.profiles import suggest
 

@@ -69,6 +69,14 @@ class LlamaContext:
         self.n_vocab = model.n_vocab
         self.max_rows = max_rows
         self.length = 0
+        self.reuses = False
+        """Whether `begin` may keep what is held of a text already."""
+        self.reused = 0
+        """How much of the text at hand it has kept so."""
+        self._tokens: list[int] = []
+        """The text, `length` tokens."""
+        self._grown: list[int] = []
+        """The nodes of the tree at its end, by number."""
         self.decode_s = 0.0
         """Seconds spent in llama_decode since the context was made, waiting for the device included."""
         self.rewinds = model.rewinds
@@ -98,6 +106,22 @@ class LlamaContext:
             self._batch.seq_id[i][0] = 0
         self._wanted[:] = 0
 
+    def begin(self, text: Sequence[int]) -> int:
+        """Forget everything, or where `reuses` allows it all but the longest common beginning with `text`, of which at
+        least the last token is left to read. Returns how many tokens are kept.
+        """
+        kept = 0
+        if self.reuses:
+            limit = min(len(text) - 1, self.length)
+            while kept < limit and self._tokens[kept] == text[kept]:
+                kept += 1
+            if kept < self.length and not self.rewinds:
+                kept = 0
+        self.rewind(kept)
+        self.thread_log = [(0, self.threads)]
+        self.reused = kept
+        return kept
+
     def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
         """Append `tokens`, in as many passes as it takes.
 
@@ -121,6 +145,7 @@ class LlamaContext:
             self._wanted[count - 1] = 1
         self._pass()
         self.length = first + count
+        self._tokens.extend(tokens)
         self._last_pass = count
         if not self.rewinds and not self._snapshots:
             self._since_saved.extend(tokens)
@@ -175,6 +200,7 @@ class LlamaContext:
             self._n_seq[:count] = 1
             for i in range(count):
                 batch.seq_id[i][0] = 0
+        self._grown.extend(tokens)
         return self._rows[: count - unread]
 
     def keep(self, path: Sequence[int]) -> None:
@@ -187,6 +213,8 @@ class LlamaContext:
             lib.llama_memory_seq_rm(memory, sequence, first, -1)
         dropped = len(branches) > len(path)
         self.length += len(path)
+        self._tokens.extend([self._grown[node] for node in path])
+        self._grown.clear()
         branches.clear()
         if dropped:
             self._drop(self.length)
@@ -287,6 +315,7 @@ class LlamaContext:
             self._restore(length)
             return
         self.length = length
+        del self._tokens[length:]
 
     def _has_snapshot(self, length: int) -> bool:
         """Whether the last pass left a state for `length`. llama.cpp does not check: it would take a stale one."""
@@ -300,6 +329,7 @@ class LlamaContext:
         if restored != len(state) or not lib.llama_memory_seq_rm(self._memory, 0, at, -1):
             raise SpecdecError("llama.cpp cannot restore this model's state", "Run it alone: --drafter none.")
         self.length = at
+        del self._tokens[at:]
         again, self._since_saved = self._since_saved[: length - at], []
         if again:
             self.decode(again)

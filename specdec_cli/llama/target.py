@@ -39,9 +39,9 @@ class LlamaTarget:
         return self._context.held() + len(self._again)
 
     def prefill(self, prompt: Sequence[int]) -> Logits:
-        self._context.rewind(0)
+        kept = self._context.begin(prompt)
         self._tree, self._again = None, ()
-        logits = self._context.decode(prompt)
+        logits = self._context.decode(prompt[kept:])
         self._verified = len(prompt)
         # One comparison: a damaged file or a miscompiled kernel shows as NaN, and an argmax over NaN as babble.
         if not logits[0].max() < float("inf"):

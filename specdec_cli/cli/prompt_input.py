@@ -1,0 +1,60 @@
+"""Where the prompt comes from: the argument, a file, a pipe."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+from specdec_cli.decoding.errors import UsageError
+
+
+def gather(argument: str | None, file: Path | None) -> str | None:
+    """The prompt's parts, joined by line breaks: the argument, then the file, then what is piped in.
+
+    None if there is nothing to read at all. Raises UsageError on an unreadable file or an empty prompt.
+    """
+    parts = [argument, _read(file) if file is not None else None, _piped() if str(file) != "-" else None]
+    given = [part for part in parts if part is not None]
+    if not given:
+        return None
+    prompt = "\n".join(part for part in given if part)
+    if not prompt.strip():
+        raise UsageError("the prompt is empty", 'Give one: specdec run "def median(values):"')
+    return prompt
+
+
+def _read(file: Path) -> str:
+    if str(file) == "-":
+        return _decoded(sys.stdin.buffer.read(), "standard input")
+    try:
+        return _decoded(file.read_bytes(), str(file))
+    except OSError as error:
+        raise UsageError(
+            f"cannot read the prompt file {file}: {error.strerror}", "Check its path and permissions."
+        ) from None
+
+
+def _piped() -> str | None:
+    """What is piped or redirected into standard input, to its end; a terminal or a device gives nothing."""
+    try:
+        kind = os.fstat(sys.stdin.fileno()).st_mode
+    except (OSError, ValueError, AttributeError):  # closed, or not a real file
+        return None
+    if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind)):
+        return None
+    text = _decoded(sys.stdin.buffer.read(), "standard input")
+    return text.rstrip("\n") if text else None
+
+
+def _decoded(data: bytes, source: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{source} is not UTF-8 text: byte {data[error.start]:#04x} at {error.start:,}",
+            f"Convert it first: iconv -t UTF-8 {source}"
+            if source != "standard input"
+            else "Convert it first, with iconv.",
+        ) from None

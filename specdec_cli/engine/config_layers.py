@@ -1,0 +1,160 @@
+"""Settings from their layers: flag or SPECDEC_* variable, the user's config.yaml, the profile, the default."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.engine.config import Settings
+from specdec_cli.hub.locate import locate
+from specdec_cli.models import profiles
+from specdec_cli.models.profiles import Profile
+from specdec_cli.store import made_drafts, pulled_pairs
+
+_NAMES = tuple(field.name for field in fields(Settings))
+_KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
+
+
+def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
+    """Merge the layers. given: what the command line and the environment say, None where they say nothing.
+
+    With neither models nor a profile named, the bundled demo pair is used. Models of the Hub become their files in
+    its cache. Raises UsageError on unknown or senseless values, SpecdecError on an unknown profile, DownloadError on
+    a model that has not been pulled.
+    """
+    config_file = profiles.config_dir() / "config.yaml"
+    config = profiles.read_mapping(config_file) if config_file.is_file() else {}
+    profiles.check_keys(config, (*_NAMES, "profile"), config_file)
+    given = {name: value for name, value in given.items() if value is not None}
+    config_profile = config.pop("profile", None)
+    config = {name: check_value(name, value) for name, value in config.items()}
+    if profile:  # it sets both models, and counts for more than config.yaml
+        config.pop("target", None)
+        config.pop("draft", None)
+    named = profile or config_profile
+    layers = [given, config]
+    target = given.get("target") or config.get("target")
+    if named is None and target is None:
+        if "draft" in given or "draft" in config:
+            raise UsageError("a draft was given without a target", "Name the target with -m, or a pair with -p.")
+        named = profiles.DEMO
+    elif named is None and not str(target).endswith(".gguf") and target in profiles.names():
+        named = target
+        for layer in layers:
+            layer.pop("target", None)
+    for layer in layers:  # a profile may stand for a draft model: that is the profile's draft
+        if layer.get("draft") in profiles.names():
+            layer["draft"] = _profile_layer(layer["draft"]).get("draft")
+    if named is not None:
+        layers.append(_profile_layer(str(named)))
+    settings = _merge(layers, has_profile=named is not None)
+    if named is not None and not any("target" in layer or "draft" in layer for layer in layers[:-1]):
+        pair = pulled_pairs.readable(str(named))
+        if pair and (settings.target, settings.draft) == pair.references and pair.is_here():  # at the commit pulled
+            target_path, draft_path = pair.paths()
+            draft = str(draft_path) if draft_path else None
+            return with_made_draft(replace(settings, target=str(target_path), draft=draft))
+        return _located(settings, f"specdec pull {named}")
+    return _located(settings, _pull_command(settings))
+
+
+def _merge(layers: list[dict[str, Any]], has_profile: bool) -> Settings:
+    """What the layers say together, the first counting most."""
+    merged: dict[str, Any] = {}
+    for layer in reversed(layers):
+        merged.update(layer)
+    if merged.get("seed") is not None or merged.get("bitwise"):  # a fixed seed asks for one text
+        merged.setdefault("accept", "coupled")
+    if has_profile and merged.get("draft") is None:  # a profile without a draft means the target alone
+        merged.setdefault("drafter", "none")
+    values = {name: check_value(name, value) for name, value in merged.items()}
+    settings = Settings(**values)
+    return settings if _draft_stands(layers) else replace(settings, draft=None)
+
+
+def _draft_stands(layers: list[dict[str, Any]]) -> bool:
+    """Whether the draft named is for the drafter named: a pair's draft is not the copy that `self` drafts with."""
+    for i, layer in enumerate(layers):
+        if drafter := check_value("drafter", layer.get("drafter")):
+            itself = Settings(drafter=drafter).chain.drafts_itself
+            return not itself or any(above.get("draft") for above in layers[: i + 1])
+    return True
+
+
+def _located(settings: Settings, command: str) -> Settings:
+    """The same with models of the Hub as paths; a draft that is not needed is not looked for."""
+    settings = replace(settings, target=str(locate(settings.target, command)))
+    if settings.draft is None or not settings.chain.needs_model:
+        return with_made_draft(settings)
+    return replace(settings, draft=str(locate(settings.draft, command)))
+
+
+def with_made_draft(settings: Settings) -> Settings:
+    """The same, for `self` without a draft with the one last made of the target, if there is one."""
+    if settings.draft is not None or not settings.chain.drafts_itself:
+        return settings
+    draft = made_drafts.find(Path(settings.target))
+    return replace(settings, draft=str(draft) if draft else None)
+
+
+def _pull_command(settings: Settings) -> str:
+    """What downloads those models that are the Hub's."""
+    models = {"--target": settings.target, "--draft": settings.draft}
+    flags = [word for flag, name in models.items() if name for word in (flag, name)]
+    return shlex.join(["specdec", "pull", *flags])
+
+
+def _profile_layer(name: str) -> dict[str, Any]:
+    """A profile as a layer: its settings and its models."""
+    profile = profiles.load(name)
+    require_known(profile)
+    models = {"target": profile.model("target"), "draft": profile.model("draft")}
+    return {**profile.settings, **{role: model for role, model in models.items() if model}}
+
+
+def require_known(profile: Profile) -> None:
+    """Raise UsageError on settings of a profile that do not exist, or cannot have such a value."""
+    profiles.check_keys(profile.settings, _NAMES, profile.folder / f"{profile.name}.yaml")
+    for name, value in profile.settings.items():
+        check_value(name, value)
+
+
+def check_value(name: str, value: Any, text: bool = False) -> Any:
+    """A setting's value, of the right type. text: it may be written as text, as on the command line.
+
+    Raises UsageError: a settings file may hold anything.
+    """
+    if value is None:
+        return None
+    if name == "ngram_corpus":
+        return _paths(value)
+    try:
+        return msgspec.convert(value, _types()[name], strict=not (text or name == "draft_tokens"))
+    except msgspec.ValidationError:
+        pass
+    if name == "draft_tokens":
+        raise UsageError(f"the number of draft tokens cannot be {value!r}", "Give -k a whole number, or auto.")
+    kind = str(Settings.__dataclass_fields__[name].type).partition(" ")[0]
+    fix = "Fix it in config.yaml or in the profile."
+    if kind == "str" and isinstance(value, (int, float)):  # 4:3:4 is a number in base 60
+        fix = "YAML reads a number there: put it in quotes, in config.yaml or in the profile."
+    raise UsageError(f"{name} is {value!r}, not {_KINDS[kind]}", fix)
+
+
+@cache
+def _types() -> dict[str, Any]:
+    return get_type_hints(Settings)
+
+
+def _paths(value: Any) -> tuple[str, ...]:
+    """One path or several."""
+    paths = (value,) if isinstance(value, (str, Path)) else value
+    if not isinstance(paths, (list, tuple)) or not all(isinstance(path, (str, Path)) and str(path) for path in paths):
+        raise UsageError(f"ngram_corpus is {value!r}, not a path or a list of paths", "Name files or folders of text.")
+    return tuple(str(path) for path in paths)

@@ -1,0 +1,91 @@
+"""How long contexts must be, and how much one pass must hold, for the answers that are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.draft_length.auto import LONGEST
+from specdec_cli.engine.config import AUTO, Settings
+from specdec_cli.llama.context import MAX_SNAPSHOTS
+from specdec_cli.llama.model import Model
+
+_UNIT = 256
+"""llama.cpp rounds a context up to a multiple of this."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextPlan:
+    """n_ctx: tokens. rows: of logits in one pass of the target. branches, drafted_branches: of the trees that the
+    target and the draft model read. beyond_trained: the user wants more tokens than the target was trained on.
+    """
+
+    n_ctx: int
+    rows: int
+    branches: int
+    drafted_branches: int
+    beyond_trained: bool
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        ways: Sequence[Settings],
+        prompt_tokens: int,
+        target: Model,
+        before: ContextPlan | None = None,
+    ) -> ContextPlan:
+        """What a prompt of so many tokens needs, for any of `ways`.
+
+        before: the contexts there are. A longer one is at least twice as long, so that few have to be made.
+        Raises SpecdecError if the prompt is longer than the context may be.
+        """
+        longest = LONGEST if target.rewinds else MAX_SNAPSHOTS
+        rows = 1 + max(max(_draft_tokens(way, longest), LONGEST if way.bitwise else 0) for way in ways)
+        branches = max(map(cls.branches_of, ways))
+        answer = max(way.max_tokens for way in ways)
+        bitwise = any(way.bitwise for way in ways)
+        needed = prompt_tokens + answer + (rows if branches > 1 else 0) + bitwise
+        if before is not None and before.n_ctx < needed:
+            needed = max(needed, 2 * before.n_ctx)
+        trained = target.n_ctx_train or needed  # 0: the file does not say
+        n_ctx = settings.ctx or min(-(-needed // _UNIT) * _UNIT, trained)
+        if prompt_tokens > n_ctx - 1:
+            longer = bool(settings.ctx) and n_ctx < trained
+            raise SpecdecError(
+                f"the prompt has {prompt_tokens:,} tokens, the context holds {n_ctx:,}"
+                + (f"; the model was trained on {trained:,}" if longer else ""),
+                "Shorten the prompt or give a larger -c." if longer else "Shorten the prompt.",
+            )
+        drafted = max(map(cls.drafted_branches_of, ways))
+        if before is not None:
+            rows, branches = max(rows, before.rows), max(branches, before.branches)
+            drafted = max(drafted, before.drafted_branches)
+        return cls(n_ctx, rows, branches, drafted, n_ctx > trained)
+
+    def covers(self, other: ContextPlan) -> bool:
+        """Whether contexts made for this plan have room for another."""
+        mine = (self.n_ctx, self.rows, self.branches, self.drafted_branches)
+        theirs = (other.n_ctx, other.rows, other.branches, other.drafted_branches)
+        return all(have >= need for have, need in zip(mine, theirs, strict=True))
+
+    @staticmethod
+    def branches_of(way: Settings) -> int:
+        """How many branches a draft may have."""
+        looked_ahead = way.lookahead_shape.branches if way.chain.looks_ahead else 0
+        return max(ContextPlan.drafted_branches_of(way), looked_ahead)
+
+    @staticmethod
+    def drafted_branches_of(way: Settings) -> int:
+        """How many branches the draft model may be asked for."""
+        return way.tree if way.chain.needs_model else 1
+
+
+def _draft_tokens(way: Settings, longest: int) -> int:
+    """How many tokens a draft may have; `longest` where that adapts."""
+    if way.drafter == "none":
+        return 0
+    if way.draft_tokens != AUTO:
+        return way.draft_tokens
+    return max(longest, way.lookahead_shape.tokens if way.chain.looks_ahead else 0)

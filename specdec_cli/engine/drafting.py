@@ -1,0 +1,142 @@
+"""What drafts an answer, and how much: drafters and draft lengths by settings, remembered from answer to answer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from specdec_cli import drafters
+from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.sampling import StandardSampler
+from specdec_cli.decoding.types import Drafter, LengthPolicy
+from specdec_cli.draft_length.auto import LONGEST, AutoLength, FixedLength
+from specdec_cli.draft_length.calibration import Calibration
+from specdec_cli.draft_length.chain_length import ChainedLength
+from specdec_cli.draft_length.cost_model import CostModel
+from specdec_cli.draft_length.known_draft import KnownLength
+from specdec_cli.draft_length.whole_draft import WholesaleLength
+from specdec_cli.drafters.chain import ChainDrafter
+from specdec_cli.drafters.corpus_index import Corpus
+from specdec_cli.drafters.drafter_context import DrafterContext
+from specdec_cli.drafters.none import NoDrafter
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.loaded_models import LoadedModels
+from specdec_cli.store import tuning
+
+
+class Drafting:
+    """The drafters and length policies of a pair in memory. corpus: other texts for drafters that look into them.
+
+    A policy that adapts serves all answers with the same drafter and sampling, and so learns from one to the next.
+    """
+
+    def __init__(self, models: LoadedModels, n_shared: int) -> None:
+        self.corpus: Corpus | None = None
+        self._models = models
+        self._n_shared = n_shared
+        self._cost_models: list[CostModel] = []
+        self._policies: dict[object, Any] = {}
+
+    def policy(self, settings: Settings, prompt: Sequence[int]) -> LengthPolicy:
+        """What decides the draft length."""
+        if not settings.adapts:
+            return self._fixed(settings)
+        names = self._usable(settings)
+        policies = {name: policy for name in names if (policy := self._adaptive(name, settings, prompt))}
+        if not policies or len(policies) < len(names):
+            return self._fixed(settings)
+        return ChainedLength(policies) if len(policies) > 1 else next(iter(policies.values()))
+
+    def drafter(self, settings: Settings, sampler: StandardSampler, seed: int) -> Drafter:
+        """What drafts, made anew for each answer. seed: of the answer."""
+        models = self._models
+        made = []
+        for i, name in enumerate(self._usable(settings), 1):
+            shape = settings.lookahead_shape
+            context = DrafterContext(
+                model=models.draft.context if models.draft else None,
+                n_vocab=self._n_shared,
+                sampler=sampler,
+                draws=settings.accept != "match",
+                rng=np.random.default_rng((seed, i)),  # apart from the target's, which must not depend on the draft
+                width=settings.tree,
+                small=models.small.context if models.small else None,
+                lookahead=(shape.window, shape.size, shape.candidates),
+                corpus=self.corpus,
+            )
+            made.append(drafters.create(name, context))
+        return ChainDrafter(made) if len(made) > 1 else made[0] if made else NoDrafter()
+
+    def forget(self) -> None:
+        """Passes cost something else from now on: nothing that was learned of them is true."""
+        self._policies.clear()
+        self._cost_models.clear()
+
+    def learned_costs(self) -> list[dict[int, float]]:
+        """Seconds to verify n tokens, as the answers so far have shown them."""
+        return [costs.learned() for costs in self._cost_models]
+
+    def _usable(self, settings: Settings) -> list[str]:
+        """The drafters asked for, without those whose draft model could not be had; the notes say why."""
+        names = list(settings.chain.names)
+        if self._models.small is None or self._models.small.context is None:
+            names = [name.removesuffix("<small") for name in names]
+        return [name for name in names if self._models.drafts or not drafters.spec(name).needs_model]
+
+    def _fixed(self, settings: Settings) -> LengthPolicy:
+        tokens = settings.draft_tokens if isinstance(settings.draft_tokens, int) else 1
+        length = FixedLength(tokens, settings.draft_min_p, settings.temp == 0, settings.chain.looks_ahead)
+        key = (length, settings.sampling, settings.tree)
+        return self._policies.setdefault(key, length)  # type: ignore[no-any-return]
+
+    def _adaptive(self, name: str, settings: Settings, prompt: Sequence[int]) -> Any:
+        """The adaptive length of one drafter; None if its costs cannot be measured."""
+        shape = (settings.drafter, settings.draft_min_p, settings.tree, settings.lookahead)
+        key = (name, shape, settings.sampling, settings.accept)
+        if key in self._policies:
+            return self._policies[key]
+        spec = drafters.spec(name)
+        try:
+            measured = self._costs_of(spec, settings, prompt)
+        except SpecdecError as error:  # without costs there is no adapting, and the draft model does not work
+            self._models.notes.append(f"the draft model is not used: {error}")
+            if self._models.draft:
+                self._models.draft.close_context()
+            return None
+        looks_ahead = name == "lookahead"
+        longest = settings.lookahead_shape.tokens if looks_ahead else LONGEST
+        costs = CostModel(measured, min(self._models.target.opened.max_rows - 1, longest))
+        if settings.tree == 1 and not looks_ahead:  # the passes of trees take longer
+            self._cost_models.append(costs)
+        greedy, min_p = settings.temp == 0, settings.draft_min_p
+        if spec.needs_model:
+            policy: Any = AutoLength(costs, self._calibration(settings), min_p, greedy)
+        else:
+            policy = (WholesaleLength if looks_ahead else KnownLength)(costs, min_p)
+        self._policies[key] = policy
+        return policy
+
+    def _calibration(self, settings: Settings) -> Calibration:
+        """What the draft model's confidence is worth, as far as it is known before the first answer."""
+        greedy = settings.temp == 0
+        known = self._models.tuning.calibrations if self._models.tuning else {}
+        calibration = known.get(tuning.kind_of(greedy, settings.accept))
+        if calibration is None and settings.accept == "coupled":  # which accepts nearly as much
+            calibration = known.get(tuning.kind_of(greedy, "rejection"))
+        return copy.deepcopy(calibration) if calibration else Calibration.prior(greedy)
+
+    def _costs_of(self, spec: type[drafters.DrafterSpec], settings: Settings, text: Sequence[int]) -> Costs:
+        """What drafting with a drafter costs, and verifying what it drafts, in the passes that `--bitwise` keeps to."""
+        models = self._models
+        if spec.needs_model:
+            costs = models.costs(text)
+        else:
+            costs = Costs(models.target.measured.verify(text), Curve({1: spec.token_s}))
+        if not settings.bitwise:
+            return costs
+        return replace(costs, verify=models.agree(text).cost(costs.verify, LONGEST + 1))

@@ -1,0 +1,252 @@
+"""A pair of models that answers prompts: what every command, and a program, runs a pair with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+
+import numpy as np
+
+from specdec_cli.decoding import rules
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.decoding.loop import Ending, generate
+from specdec_cli.decoding.text import TextStream
+from specdec_cli.decoding.types import Event
+from specdec_cli.engine import corpus
+from specdec_cli.engine.config import SamplingParams, Settings, SpeculativeConfig
+from specdec_cli.engine.config_layers import resolve
+from specdec_cli.engine.drafting import Drafting
+from specdec_cli.engine.generation import Generation, GenerationResult
+from specdec_cli.engine.loaded_models import LoadedModels
+from specdec_cli.engine.model_pair import ModelPair, check_pair
+from specdec_cli.engine.prompt import Prompt, tokenize
+from specdec_cli.engine.validation import validate
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.target import LlamaTarget
+
+
+def load(
+    profile: str | None = None,
+    *,
+    target: str | Path | None = None,
+    draft: str | Path | None = None,
+    draft_small: str | Path | None = None,
+    speculative: SpeculativeConfig | None = None,
+    sampling: SamplingParams | None = None,
+    ctx: int | None = None,
+    threads: int | None = None,
+    threads_draft: int | None = None,
+    gpu_layers: int | None = None,
+    gpu_layers_draft: int | None = None,
+) -> Engine:
+    """Load a pair: a profile's, or the target and draft named; with neither, the bundled one.
+
+    Models are named as on the command line: a path, REPO:QUANT, REPO/FILE.gguf or a profile. What is not given comes
+    from the user's config.yaml, the profile, the defaults. speculative, sampling: what answers go by unless a call
+    says otherwise. ctx: tokens of context; without it, as many as the longest prompt and answer so far need. The
+    other arguments are the options of `specdec run` with the same names.
+
+    Raises UsageError on senseless values, DownloadError on a model that is not on this machine, IncompatiblePair on
+    different tokenizers, SpecdecError on files that cannot be used; each has a `hint`.
+    """
+    paths = {"target": target, "draft": draft, "draft_small": draft_small}
+    given: dict[str, object] = {name: str(path) for name, path in paths.items() if path is not None}
+    given |= {"ctx": ctx, "threads": threads, "threads_draft": threads_draft}
+    given |= {"gpu_layers": gpu_layers, "gpu_layers_draft": gpu_layers_draft}
+    given |= Settings.named(sampling, speculative)
+    settings = resolve(profile, given)
+    return Engine(settings, accept=speculative.accept if speculative else None)
+
+
+class Engine:
+    """A pair in memory. Use it in a `with` block, or call `close`. One answer at a time; several engines may live in
+    one process.
+
+    interrupt: what stops a pass in the middle; without one, nothing does, and Ctrl-C is Python's. tune: go by what
+    `specdec tune` measured. accept: the acceptance rule that was asked for by name; otherwise a fixed seed chooses
+    `coupled`. ways: other settings that will be asked for, if not just these. pair: what
+    `check_pair` returned for these settings.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        interrupt: Interrupt | None = None,
+        tune: bool = True,
+        accept: str | None = None,
+        ways: Sequence[Settings] = (),
+        pair: ModelPair | None = None,
+    ) -> None:
+        for way in (settings, *ways):
+            validate(way)
+        self._corpus_files = corpus.files_of(settings, ways or [settings])
+        started = perf_counter()
+        self.settings = settings
+        self.pair = pair or check_pair(settings)
+        self.interrupt = interrupt or Interrupt()
+        self.models = LoadedModels(self.pair, settings, self.interrupt, tune)
+        self.drafting = Drafting(self.models, self.pair.n_shared)
+        self.models.on_threads_changed = self.drafting.forget
+        self.clock: Callable[[], float] = perf_counter
+        """What answers are timed by, in seconds."""
+        self.load_s = perf_counter() - started
+        """Seconds that loading took, an index of --ngram-corpus included."""
+        self._accept = accept
+        self._answers = 0
+        trained = self.models.target.model.n_ctx_train
+        if settings.ctx and 0 < trained < settings.ctx:
+            self.models.notes.append(
+                f"-c {settings.ctx:,} is more than the {trained:,} tokens that the target was trained on"
+            )
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of the pair: a draft model that could not be loaded, costs that are not kept."""
+        return (*self.pair.notes, *self.models.notes)
+
+    def generate(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | None = None,
+        speculative: SpeculativeConfig | None = None,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+    ) -> GenerationResult:
+        """The answer to a prompt. Arguments and errors are those of `stream`."""
+        answer = self.start(prompt, sampling, speculative, system=system, raw=raw)
+        for _ in answer:
+            pass
+        return answer.result
+
+    def stream(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | None = None,
+        speculative: SpeculativeConfig | None = None,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+    ) -> Iterator[Event]:
+        """The answer to a prompt as it comes: a Prefill for each model, a Step for each pass of the target, one Done.
+
+        prompt: a text, a conversation of {"role", "content"}, or token ids. Text and conversations go through the
+        model's chat template, if it has one and not `raw`. What both models have read of the prompt in earlier answers
+        is not read again. The stream may be abandoned at any time; the next one ends it.
+        Raises UsageError on senseless values, SpecdecError if the prompt is too long or llama.cpp fails.
+        """
+        return iter(self.start(prompt, sampling, speculative, system=system, raw=raw))
+
+    def start(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | None = None,
+        speculative: SpeculativeConfig | None = None,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+        reuse: bool = True,
+    ) -> Generation:
+        """An answer to iterate over, which then has a result. reuse: go by what was read of the prompt before.
+
+        Passes of other widths round differently, so what a cache holds may differ in the last bits from what reading
+        the prompt anew would give. With --bitwise nothing is reused.
+        """
+        settings = self._settings_of(sampling, speculative)
+        stop = sampling.stop if sampling else ()
+        if "" in stop:
+            raise UsageError("a stop string cannot be empty", "Leave it out, or name the text to stop at.")
+        self.read_corpus()
+        text = tokenize(prompt, self.models.target.model, self.pair.target, system, raw)
+        return Generation(self, text.tokens, settings, stop, (*self.pair.notes, *text.notes), reuse)
+
+    def _settings_of(self, sampling: SamplingParams | None, speculative: SpeculativeConfig | None) -> Settings:
+        changes = Settings.named(sampling, speculative)
+        if not changes:
+            return self.settings
+        accept = changes.get("accept") or self._accept
+        settings = replace(self.settings, **changes)
+        if accept is None and (settings.seed is not None or settings.bitwise):
+            settings = replace(settings, accept="coupled")
+        validate(settings)
+        if settings.chain.needs_model and self.pair.draft is None:
+            raise UsageError("no draft model was loaded", "Name one when the engine is loaded.")
+        return settings
+
+    def open(self, prompt_tokens: int, ways: Sequence[Settings] = ()) -> None:
+        """Make room for a prompt and its answer, in contexts that can do what `ways`, or the settings, ask for.
+
+        Raises SpecdecError if the prompt is too long, memory is short, or the models cannot do what is asked.
+        """
+        self.models.open(prompt_tokens, ways or [self.settings])
+
+    def events(
+        self, prompt: Sequence[int], seed: int, stop: Sequence[str] = (), settings: Settings | None = None
+    ) -> Iterator[Event]:
+        """Decode an answer to tokens, with the contexts as they are open. What was read before is read again, unless
+        `LoadedModels.reuse` allows more.
+        """
+        settings = settings or self.settings
+        self._answers += 1
+        mine = self._answers
+        sampler = rules.sampler_of(settings.accept, settings.sampling, seed)
+        target = self.models.target
+        agreement = self.models.agree(prompt) if settings.bitwise else None
+        policy = self.drafting.policy(settings, prompt)  # before the drafter: it may find that there is none
+        for event in generate(
+            prompt,
+            LlamaTarget(target.opened, agreement),
+            self.drafting.drafter(settings, sampler, seed),
+            policy,
+            rules.RULES[settings.accept],
+            sampler,
+            np.random.default_rng(seed),
+            TextStream(target.model.piece, stop),
+            Ending(settings.max_tokens, target.model.is_end, self.interrupt.is_set),
+            self.clock,
+        ):
+            yield event
+            if self._answers != mine:
+                raise SpecdecError(
+                    "another answer has begun on this engine", "Finish a stream first, or load a second engine."
+                )
+
+    def read_corpus(self, progress: corpus.Progress = lambda _: None) -> None:
+        """Make the index of the texts of --ngram-corpus, or read the one that was kept; nothing if that was done.
+
+        progress: is called with what is being done. Raises UsageError if there is no text, Interrupted on Ctrl-C.
+        """
+        files, self._corpus_files = self._corpus_files, []
+        if files:
+            started = perf_counter()
+            target, names = self.models.target, self.settings.ngram_corpus
+            self.drafting.corpus = corpus.read(
+                names, files, target.header, target.model, self.interrupt, self.models.notes, progress
+            )
+            self.load_s += perf_counter() - started
+
+    def keep_costs(self) -> None:
+        """Keep what is known of costs for the next start; the notes say so if that fails."""
+        target = self.models.target
+        if target.costs is not None and not self.settings.bitwise:
+            for learned in self.drafting.learned_costs():
+                target.costs.learn(learned)
+        for loaded in self.models.all:
+            if loaded.costs is not None:
+                loaded.costs.keep()
+
+    def close(self) -> None:
+        """Keep what was learned of costs; free contexts and weights."""
+        self.keep_costs()
+        self.models.close()

@@ -1,0 +1,196 @@
+"""One answer: its events as they come, then what it amounted to, and how it compares with the target alone."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from specdec_cli.decoding.divergence import Transcript
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.decoding.rules import LOSSY, REPRODUCIBLE
+from specdec_cli.decoding.types import Done, Event, FinishReason, Step
+from specdec_cli.display.run_report import BaselineResult, speedup_of
+from specdec_cli.engine import proof
+from specdec_cli.engine.config import Settings
+
+if TYPE_CHECKING:
+    from specdec_cli.engine.engine import Engine
+
+_UNEVEN = 4.0
+"""How uneven passes must be to be noted: a growing context makes them so, too, but less."""
+
+
+@dataclass(slots=True)
+class GenerationResult:
+    """An answer. seed: what it was sampled with. metrics: counts and times. notes: what the user should know.
+
+    cached_tokens: of the prompt, those that the target had read before. baseline: the target alone on the same prompt,
+    once it was measured; unmeasured: why it was not. complete: the answer was not interrupted.
+    """
+
+    settings: Settings
+    seed: int
+    prompt: list[int]
+    notes: tuple[str, ...] = ()
+    text: str = ""
+    metrics: Metrics = field(default_factory=Metrics)
+    cached_tokens: int = 0
+    threads: tuple[tuple[int, int], ...] = ()
+    """As in a transcript."""
+    complete: bool = False
+    baseline: BaselineResult | None = None
+    unmeasured: str = "not measured; add --baseline to run the target alone on the same prompt"
+
+    @property
+    def tokens(self) -> list[int]:
+        """The answer's token ids."""
+        return self.metrics.tokens
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """What ended the answer."""
+        return self.metrics.reason
+
+    @property
+    def speedup(self) -> float | None:
+        """Tokens per second over the baseline's; None where there is none."""
+        return speedup_of(self.metrics, self.baseline)
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the answer has the target's own distribution."""
+        return self.settings.temp == 0 or self.settings.drafter == "none" or self.settings.accept not in LOSSY
+
+    def add(self, event: Event) -> None:
+        """Fold an event in."""
+        self.metrics.add(event)
+        if isinstance(event, Step):
+            self.text += "".join([token.text for token in event.tokens])
+        elif isinstance(event, Done):
+            self.text += event.tail
+            self.complete = event.reason != "interrupted"
+            self.notes += event.notes
+
+
+class Generation:
+    """An answer in the making: iterate over it, then look at `result`. After an error it holds what there was."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        prompt: list[int],
+        settings: Settings,
+        stop: Sequence[str],
+        notes: tuple[str, ...],
+        reuse: bool,
+    ) -> None:
+        seed = settings.seed if settings.seed is not None else secrets.randbits(32)
+        self.result = GenerationResult(settings, seed, prompt, notes)
+        self._engine = engine
+        self._stop = stop
+        self._reuse = reuse and not settings.bitwise
+
+    def prepare(self) -> None:
+        """Open the contexts that the answer needs, and measure what --bitwise has to know; iterating does that, too."""
+        engine, settings = self._engine, self.result.settings
+        engine.open(len(self.result.prompt), [settings])
+        if settings.bitwise:
+            engine.models.agree(self.result.prompt)
+
+    def __iter__(self) -> Iterator[Event]:
+        engine, result = self._engine, self.result
+        self.prepare()
+        models = engine.models
+        models.reuse(self._reuse)
+        known = len(models.notes)
+        result.notes += tuple(models.notes)
+        try:
+            for event in engine.events(result.prompt, result.seed, self._stop, result.settings):
+                result.add(event)
+                yield event
+        finally:
+            if context := models.target.context:  # None: the engine was closed, and the stream only then
+                models.reuse(False)
+                result.cached_tokens = context.reused
+                result.threads = tuple(context.thread_log)
+                engine.keep_costs()
+                result.notes += (*models.notes[known:], *_crowded(result, engine))
+                _probed_baseline(result, engine)
+
+    def measure_baseline(self) -> None:
+        """Run the target alone on the same prompt with the same seed; if that fails, the result says so."""
+        result = self.result
+        try:
+            result.baseline = self._baseline()
+        except Interrupted:
+            pass
+        except SpecdecError as error:
+            result.unmeasured = f"not measured: the target alone failed: {error}"
+            return
+        if result.baseline is None:
+            result.unmeasured = "not measured: interrupted"
+
+    def _baseline(self) -> BaselineResult | None:
+        result, engine = self.result, self._engine
+        settings = result.settings
+        alone = Metrics.of(engine.events(result.prompt, result.seed, self._stop, settings.alone()))
+        if alone.reason == "interrupted":
+            return None
+        if settings.temp > 0 and settings.accept not in REPRODUCIBLE:
+            return BaselineResult(alone.tokens_per_s, None)
+        own = Transcript.of(alone.history, engine.models.target.opened.thread_log)
+        mine = Transcript.of(result.metrics.history, result.threads)
+        divergence = proof.divergence(engine, result.prompt, own, mine, result.seed, settings)
+        return BaselineResult(alone.tokens_per_s, divergence is None, divergence)
+
+
+def _probed_baseline(result: GenerationResult, engine: Engine) -> None:
+    """Take the answer's own steps without a draft as the baseline, if there were any to speak of."""
+    metrics, settings = result.metrics, result.settings
+    if not settings.adapts or (settings.chain.needs_model and not engine.models.drafts):
+        return
+    if speed := metrics.probed_tokens_per_s:
+        result.baseline = BaselineResult(speed, None, probes=metrics.probes)
+    elif not metrics.drafted and metrics.steps >= 8 and not metrics.notes:
+        result.unmeasured = "none: the target ran alone, since drafting does not pay here"
+
+
+def _crowded(result: GenerationResult, engine: Engine) -> tuple[str, ...]:
+    """A note where passes took many times as long as they can: threads wait for each other on a busy processor."""
+    target = engine.models.target
+    uneven, threads = result.metrics.unevenness, target.threads
+    if uneven < _UNEVEN or threads == 1 or target.on_gpu:
+        return ()
+    return (
+        f"passes took {uneven:.0f} times as long as the shortest on average: other programs keep the processor busy, "
+        f"and {threads} threads wait for each other; -t {max(threads // 2, 1)} may be faster",
+    )
+
+
+def to_json(result: GenerationResult, engine: Engine) -> dict[str, Any]:
+    """The object that `run --json` prints; scripts rely on its keys."""
+    metrics, settings, pair = result.metrics, result.settings, engine.pair
+    agreement = engine.models.target.measured.agreement
+    return {
+        "text": result.text,
+        "tokens": metrics.tokens,
+        "finish_reason": metrics.reason,
+        "prompt_tokens": metrics.prompt_tokens,
+        "completion_tokens": metrics.emitted,
+        "target": str(pair.target_path),
+        "draft": str(pair.draft_path) if pair.draft_path else None,
+        "draft_small": str(pair.small_path) if pair.small_path else None,
+        **settings.shaping(),
+        "seed": result.seed,
+        "lookahead": settings.lookahead if settings.chain.looks_ahead else None,
+        "lossless": result.lossless,
+        "stats": metrics.stats_json(),
+        "timing": metrics.timing_json(engine.load_s, engine.models.measured_s),
+        "rounding": agreement.to_json() if agreement else None,
+        "baseline": result.baseline.to_json() if result.baseline else None,
+        "speedup": result.speedup,
+        "notes": list(result.notes),
+    }

@@ -1,0 +1,277 @@
+"""The models of a pair in memory: their contexts, threads, and what their passes cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import TypeVar
+
+from specdec_cli.decoding.bitwise import Agreement
+from specdec_cli.decoding.costs import Costs
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.display.run_report import Memory
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.context_plan import ContextPlan
+from specdec_cli.engine.model_pair import ModelPair
+from specdec_cli.engine.pass_costs import PassCosts
+from specdec_cli.engine.validation import require_rewinding
+from specdec_cli.evaluation.simulator import REVIEWED
+from specdec_cli.llama import library, repacking
+from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.model import Model
+from specdec_cli.llama.threads import ThreadWatch
+from specdec_cli.models import memory
+from specdec_cli.models.gguf import Header
+from specdec_cli.store import tuning
+from specdec_cli.store.tuning import Tuning
+
+_Made = TypeVar("_Made")
+
+
+@dataclass(slots=True, eq=False)
+class LoadedModel:
+    """One model in memory. role: target, draft or small draft. The context and the costs come with `open`."""
+
+    role: str
+    path: Path
+    header: Header
+    model: Model
+    threads: int
+    gpu_layers: int
+    context: LlamaContext | None = None
+    costs: PassCosts | None = None
+
+    @property
+    def on_gpu(self) -> bool:
+        return library.supports_gpu() and self.gpu_layers != 0
+
+    @property
+    def opened(self) -> LlamaContext:
+        """Its context, which must be open."""
+        if self.context is None:
+            raise RuntimeError("the contexts are opened first")
+        return self.context
+
+    @property
+    def measured(self) -> PassCosts:
+        """What its passes cost; its context must be open."""
+        if self.costs is None:
+            raise RuntimeError("the contexts are opened first")
+        return self.costs
+
+    def close_context(self) -> None:
+        """Keep what was measured, and free the context."""
+        if self.costs is not None:
+            self.costs.keep()
+        if self.context is not None:
+            self.context.close()
+        self.context = self.costs = None
+
+
+class LoadedModels:
+    """The models of a pair in memory.
+
+    tune: whether to go by what `specdec tune` measured for this pair on this machine. A draft model that cannot be
+    loaded costs the speculation, not the answer: `notes` says why it is missing.
+    """
+
+    def __init__(self, pair: ModelPair, settings: Settings, interrupt: Interrupt, tune: bool = True) -> None:
+        started = perf_counter()
+        self.notes: list[str] = []
+        self.on_threads_changed: Callable[[], None] = lambda: None
+        """Called when a model goes to other threads, and its passes cost something else."""
+        self._settings, self._interrupt, self._tunes = settings, interrupt, tune
+        self.tuning = tuned = self._find_tuning(pair) if tune else None
+        threads = settings.threads or (tuned.threads if tuned else library.physical_cores())
+        threads_draft = settings.threads_draft or (tuned.threads_draft if tuned and not settings.threads else threads)
+        layers = tuned.gpu_layers_draft if tuned and settings.gpu_layers_draft == -1 else settings.gpu_layers_draft
+        self._tuned_costs: Costs | None = None
+        if tuned and (tuned.threads, tuned.threads_draft, tuned.gpu_layers_draft) == (threads, threads_draft, layers):
+            self._tuned_costs = tuned.costs
+        model = Model(pair.target_path, settings.gpu_layers, interrupt)
+        self.target = LoadedModel("target", pair.target_path, pair.target, model, threads, settings.gpu_layers)
+        self.draft = self._load("draft", pair.draft_path, pair.draft, threads_draft, layers)
+        self.small = self._load("small draft", pair.small_path, pair.small, threads_draft, layers)
+        self.plan: ContextPlan | None = None
+        """For what the contexts have room."""
+        self.load_s = perf_counter() - started
+
+    def _load(
+        self, role: str, path: Path | None, header: Header | None, threads: int, layers: int
+    ) -> LoadedModel | None:
+        if path is None or header is None:
+            return None
+        model = self._unless_it_fails(role, lambda: Model(path, layers, self._interrupt))
+        return LoadedModel(role, path, header, model, threads, layers) if model else None
+
+    def _find_tuning(self, pair: ModelPair) -> Tuning | None:
+        """What `specdec tune` measured for this pair on this machine, if it did."""
+        if pair.draft_path is None:
+            return None
+        try:
+            tuned = tuning.load(pair.target_path, pair.draft_path)
+        except SpecdecError as error:
+            self.notes.append(f"what was tuned is not used: {error}")
+            return None
+        same = tuned and (tuned.machine, tuned.gpu_layers) == (library.machine(), self._settings.gpu_layers)
+        return tuned if same else None
+
+    @property
+    def all(self) -> list[LoadedModel]:
+        """The models that are loaded."""
+        return [loaded for loaded in (self.target, self.draft, self.small) if loaded]
+
+    @property
+    def drafts(self) -> bool:
+        """Whether there is a draft model with a context."""
+        return self.draft is not None and self.draft.context is not None
+
+    def open(self, prompt_tokens: int, ways: Sequence[Settings]) -> None:
+        """Make room for a prompt and its answer, in contexts that can do what all `ways` ask for.
+
+        Contexts that have the room already stay as they are, with what they have read. Raises SpecdecError if the
+        prompt is too long, memory is short, or the models cannot do what is asked.
+        """
+        plan = ContextPlan.of(self._settings, ways, prompt_tokens, self.target.model, self.plan)
+        if self.plan is not None and self.plan.covers(plan):
+            return
+        for way in ways:
+            if not self.target.model.rewinds:
+                require_rewinding(way, self.target.path, plan.branches_of(way), plan.drafted_branches_of(way))
+            if self.draft and not self.draft.model.rewinds:
+                drafted = plan.drafted_branches_of(way)
+                require_rewinding(way.without_bitwise(), self.draft.path, drafted, drafted)
+        self.close_contexts()
+        self.plan = plan
+        free = None if self.target.on_gpu else library.available_memory()  # caches lie where the layers do
+        memory.require(self.target.header, plan.n_ctx, free)
+        self._open(self.target, plan.n_ctx, plan.rows, min(plan.branches, plan.rows))
+        left = None if free is None else free - memory.cache_bytes(self.target.header, plan.n_ctx)
+        for loaded, branches in ((self.draft, plan.drafted_branches), (self.small, 1)):
+            if loaded is None:
+                continue
+            left = None if loaded.on_gpu else left
+            n_ctx = plan.n_ctx if plan.beyond_trained else min(plan.n_ctx, loaded.model.n_ctx_train or plan.n_ctx)
+            if self._unless_it_fails(loaded.role, partial(self._open_draft, loaded, n_ctx, branches, left)):
+                left = None if left is None else left - memory.cache_bytes(loaded.header, n_ctx)
+
+    def _open_draft(self, loaded: LoadedModel, n_ctx: int, branches: int, free: int | None) -> bool:
+        if free is not None:
+            memory.require(loaded.header, n_ctx, free)
+        self._open(loaded, n_ctx, max(REVIEWED, branches), branches)
+        return True
+
+    def _open(self, loaded: LoadedModel, n_ctx: int, rows: int, branches: int) -> None:
+        """Open a model's context and read what is known of its passes.
+
+        It goes to fewer threads where they wait for each other, unless the user chose their number, or the text
+        depends on it.
+        """
+        context = LlamaContext(loaded.model, n_ctx, rows, loaded.threads, self._interrupt, branches)
+        loaded.context = context
+        costs = loaded.costs = PassCosts(loaded.path, context, loaded.gpu_layers, self.notes.append)
+        settings = self._settings
+        chosen = settings.threads or (loaded is not self.target and settings.threads_draft)
+        if chosen or settings.bitwise or loaded.on_gpu or not self._tunes or loaded is self.small:
+            return
+
+        def changed(threads: int, times: float) -> None:
+            loaded.threads = threads
+            costs.follow_threads()
+            self.on_threads_changed()
+            counted = "1 thread" if threads == 1 else f"{threads} threads"
+            self.notes.append(
+                f"passes of {loaded.path.name} took {times:.0f} times as long as they can, for threads that wait for "
+                f"each other on a busy processor: it goes on with {counted} (-t N fixes the number)"
+            )
+
+        costs.watch = ThreadWatch(context, costs.expected, changed)
+
+    def _unless_it_fails(self, role: str, make: Callable[[], _Made]) -> _Made | None:
+        """A part of the draft; if it cannot be had, the others go on without it and the notes say why."""
+        name = "second draft model" if role == "small draft" else "draft model"
+        try:
+            return make()
+        except SpecdecError as error:
+            self.notes.append(f"the {name} is not used: {error}")
+            return None
+
+    def show_reading(self, show: Callable[[str, int, int], None] | None) -> None:
+        """Report how much of a prompt has been read: what reads it, tokens read, tokens in all. None: no more."""
+        for loaded, what in ((self.target, "prompt"), (self.draft, "prompt (draft model)")):
+            if loaded and loaded.context:
+                loaded.context.on_read = partial(show, what) if show else None
+
+    def reuse(self, allowed: bool) -> None:
+        """Whether the next answer may go by what the contexts hold of its prompt, instead of reading it again."""
+        for loaded in self.all:
+            if loaded.context:
+                loaded.context.reuses = allowed
+
+    def use_threads(self, target: int, draft: int) -> None:
+        """Compute with so many CPU threads from now on; costs are measured anew."""
+        self._tuned_costs = self.tuning = None
+        for loaded, threads in ((self.target, target), (self.draft, draft)):
+            if loaded is not None:
+                loaded.threads = threads
+                loaded.opened.set_threads(threads)
+                loaded.measured.measure_anew()
+
+    def costs(self, text: Sequence[int], budget_s: float | None = None) -> Costs:
+        """What forward passes of both models cost here: as tuned, or else as kept, or measured on some text."""
+        if self._tuned_costs is not None:
+            return self._tuned_costs
+        if self.draft is None:
+            raise RuntimeError("there is no draft model")
+        target, draft = self.target.measured, self.draft.measured
+        if budget_s is None:
+            return Costs(target.verify(text), draft.draft(text))
+        return Costs(target.verify(text, budget_s * 0.7), draft.draft(text, budget_s * 0.3))
+
+    def assume(self, costs: Costs) -> None:
+        """Be on a machine with these costs, of which nothing has been learned yet."""
+        self._tuned_costs = self.tuning = None
+        for loaded in self.all:
+            if loaded.costs is not None:
+                loaded.costs.assume(costs)
+        self.on_threads_changed()
+
+    def agree(self, text: Sequence[int]) -> Agreement:
+        """Which passes of the target agree bit for bit; measured once."""
+        costs = self.target.measured
+        agreement = costs.agree(text)
+        if (limits := costs.limits(agreement)) and limits not in self.notes:
+            self.notes.append(limits)
+        return agreement
+
+    def memory(self) -> list[Memory]:
+        """What the models take with the contexts that are open."""
+        types = repacking.repacked_types()
+        uses = []
+        for loaded in self.all:
+            if loaded.context is not None:
+                needs = memory.footprint(loaded.header, loaded.context.n_ctx, types, loaded.context.max_rows)
+                buffers = needs.buffers + needs.vocabulary
+                uses.append(Memory(loaded.role, needs.weights, needs.repacked, needs.cache, buffers))
+        return uses
+
+    @property
+    def measured_s(self) -> float:
+        """Seconds spent on measuring what passes cost."""
+        return sum(loaded.costs.measured_s for loaded in self.all if loaded.costs)
+
+    def close_contexts(self) -> None:
+        """Keep what was measured, and free the contexts."""
+        self.plan = None
+        for loaded in reversed(self.all):
+            loaded.close_context()
+
+    def close(self) -> None:
+        """Free contexts, then weights."""
+        self.close_contexts()
+        for loaded in reversed(self.all):
+            loaded.model.close()

@@ -1,0 +1,58 @@
+"""Where an answer leaves the target's own, and the proof that this is rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from specdec_cli.decoding import rules
+from specdec_cli.decoding.divergence import Choice, Divergence, Transcript, explain, first_difference
+from specdec_cli.engine.config import Settings
+from specdec_cli.llama.target import LlamaTarget
+
+if TYPE_CHECKING:
+    from specdec_cli.engine.engine import Engine
+
+
+def divergence(
+    engine: Engine, prompt: Sequence[int], own: Transcript, mine: Transcript, seed: int, settings: Settings
+) -> Divergence | None:
+    """Where an answer leaves the target's own, and whether that is rounding or a bug; None if it does not.
+
+    own, mine: the target's own answer and the one in question, with one seed. For rules that reproduce the target's
+    text, and greedily for all. It takes the passes of both answers up to that token.
+    """
+    position = first_difference(mine.tokens, own.tokens)
+    if position is None:
+        return None
+    text = [*prompt, *own.tokens[:position]]
+    sampler = rules.sampler_of(settings.accept, settings.sampling, seed)
+    sampler.watch(text)
+    choice = Choice(sampler, position, len(text), seed)
+    context = engine.models.target.opened
+    threads, watch = context.threads, context.on_pass
+    agreement = engine.models.target.measured.agreement if settings.bitwise else None
+
+    def again(transcript: Transcript) -> LlamaTarget:
+        """A target that computes with the threads of an answer, and changes them where that did."""
+
+        def change(_tokens: int, _seconds: float) -> None:
+            for length, count in transcript.threads[1:]:
+                if length == context.length:
+                    context.set_threads(count)
+
+        context.on_pass = change
+        context.set_threads(transcript.threads[0][1] if transcript.threads else threads)
+        return LlamaTarget(context, agreement)
+
+    try:
+        experts = bool(engine.pair.target.setting("expert_count"))
+        difference = explain(prompt, own, mine, position, choice, again, experts)
+    finally:
+        context.on_pass = watch
+        context.set_threads(threads)
+    if settings.bitwise and not difference.bug:
+        bug = f"passes that agreed bit for bit when measured do not here: {difference}"
+        difference = replace(difference, bug=bug)
+    return difference

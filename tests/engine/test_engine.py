@@ -1,0 +1,212 @@
+"""The library: answers, streams, conversations, what is read again and what is not."""
+
+import re
+from pathlib import Path
+
+import pytest
+from driver import DRAFT, TARGET, run
+from tiny import write
+
+import specdec_cli
+from specdec_cli import (
+    Done,
+    Prefill,
+    SamplingParams,
+    SpecdecError,
+    SpeculativeConfig,
+    Step,
+    UsageError,
+    load,
+)
+
+PROMPT = "def median(values):\n"
+SHORT = SamplingParams(max_tokens=24)
+FIXED = SpeculativeConfig(draft_tokens=4)
+ALONE = SpeculativeConfig(drafter="none")
+PAGE = (Path(__file__).parents[2] / "docs" / "python-api.md").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as engine:
+        yield engine
+
+
+def passes(engine):
+    """Count the tokens that each model decodes from here on."""
+    counts = {}
+    for loaded in engine.models.all:
+
+        def count(tokens, _seconds, role=loaded.role):
+            counts[role] = counts.get(role, 0) + tokens
+
+        loaded.opened.on_pass = count
+    return counts
+
+
+@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
+def test_the_examples_of_the_page_run(code):
+    exec(compile(code, "python-api.md", "exec"), {})
+
+
+def test_the_package_offers_what_it_names():
+    assert all(getattr(specdec_cli, name) for name in specdec_cli.__all__)
+    with pytest.raises(AttributeError, match="nothing_of_this_name"):
+        _ = specdec_cli.nothing_of_this_name
+
+
+def test_an_answer_is_that_of_the_command_line(engine):
+    answer = engine.generate(PROMPT, SHORT)
+    assert answer.text == run(PROMPT, "-n", 24, "-k", 4, "-q").stdout.removesuffix("\n")
+    assert answer.tokens == engine.generate(PROMPT, SHORT, ALONE).tokens
+    assert (answer.finish_reason, answer.metrics.emitted, answer.lossless) == ("length", 24, True)
+
+
+def test_a_stream_is_prefills_steps_and_one_done(engine):
+    events = list(engine.stream(PROMPT, SHORT))
+    kinds = [type(event) for event in events]
+    assert kinds[0] is Prefill and kinds.count(Done) == 1 and kinds[-1] is Done
+    text = "".join(token.text for event in events if isinstance(event, Step) for token in event.tokens)
+    assert text + events[-1].tail == engine.generate(PROMPT, SHORT).text
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_seed_gives_one_text_whatever_drafts(engine, temperature):
+    sampling = SamplingParams(temperature=temperature, seed=5, max_tokens=24)
+    texts = {
+        engine.generate(PROMPT, sampling, SpeculativeConfig(draft_tokens=k, drafter=drafter)).text
+        for k, drafter in ((1, "model"), (5, "model"), (3, "ngram"), (1, "none"))
+    }
+    assert len(texts) == 1
+
+
+def test_what_both_models_hold_is_not_read_again(engine):
+    first = engine.generate(PROMPT, SHORT)
+    prompt = [*first.prompt, *first.tokens]
+    engine.generate([*prompt, *first.prompt], SHORT)  # the contexts have room for it from here on
+    engine.generate(PROMPT, SHORT)
+    counts = passes(engine)
+    again = engine.generate([*prompt, *first.prompt], SHORT)
+    held = again.cached_tokens
+    assert len(first.prompt) <= held < len(again.prompt)
+    steps = [event for event in again.metrics.history if event.index]
+    assert counts["target"] == len(again.prompt) - held + sum(1 + len(step.drafted) for step in steps)
+    assert counts["draft"] <= len(again.prompt) - held + 4 + sum(1 + len(step.drafted) for step in steps)
+    fresh = engine.start([*prompt, *first.prompt], SHORT, reuse=False)
+    assert [type(event) for event in fresh][-1] is Done
+    assert (fresh.result.tokens, fresh.result.cached_tokens) == (again.tokens, 0)
+
+
+@pytest.mark.parametrize(("kind", "tree"), [("llama", 1), ("llama", 3), ("mamba", 1), ("lfm2", 1), ("nemotron_h", 1)])
+def test_what_is_reused_gives_the_answer_that_reading_anew_does(tmp_path, kind, tree):
+    target, draft = write(tmp_path / "t.gguf", kind), write(tmp_path / "d.gguf", kind, noise=0.3)
+    with load(target=target, draft=draft, speculative=SpeculativeConfig(draft_tokens=3, tree=tree), threads=1) as tiny:
+        first = tiny.generate("the end", SHORT)
+        prompts = [first.prompt + first.tokens[:9], first.prompt + first.tokens, first.prompt[:3], first.prompt]
+        for prompt in prompts:
+            again = tiny.generate(prompt, SHORT)
+            fresh = tiny.start(prompt, SHORT, reuse=False)
+            list(fresh)
+            assert again.tokens == fresh.result.tokens
+            tiny.generate(first.prompt, SHORT)
+
+
+def test_another_prompt_shares_only_its_beginning(engine):
+    engine.generate(PROMPT + "    # one", SHORT)
+    answer = engine.generate(PROMPT + "    # two", SHORT)
+    assert 0 < answer.cached_tokens < len(answer.prompt)
+    assert answer.tokens == engine.generate(PROMPT + "    # two", SHORT, ALONE).tokens
+
+
+def test_with_bitwise_nothing_is_reused(engine):
+    engine.generate(PROMPT, SHORT)
+    assert engine.generate(PROMPT, SHORT, SpeculativeConfig(bitwise=True)).cached_tokens == 0
+
+
+def test_a_stream_can_be_abandoned(engine):
+    expected = engine.generate(PROMPT, SHORT).tokens
+    for event in engine.stream(PROMPT, SHORT):
+        if isinstance(event, Step) and event.drafted:
+            break
+    kept = engine.stream(PROMPT, SHORT)
+    next(kept)
+    assert engine.generate(PROMPT, SHORT).tokens == expected
+    with pytest.raises(SpecdecError, match="another answer has begun"):
+        list(kept)
+    assert engine.generate(PROMPT, SHORT).tokens == expected
+
+
+def test_two_engines_live_in_one_process(engine):
+    expected = engine.generate(PROMPT, SHORT).tokens
+    with load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as other:
+        streams = [iter(one.stream(PROMPT, SHORT)) for one in (engine, other)]
+        answers = [[], []]
+        for _ in range(40):
+            for stream, tokens in zip(streams, answers, strict=True):
+                event = next(stream, None)
+                tokens += [token.id for token in event.tokens] if isinstance(event, Step) else []
+    assert answers == [expected, expected]
+
+
+def test_a_longer_prompt_gets_a_longer_context():
+    with load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as engine:
+        engine.generate("x", SamplingParams(max_tokens=8))
+        before = engine.models.target.opened.n_ctx
+        answer = engine.generate("x = 1\n" * 120, SamplingParams(max_tokens=8))
+        assert engine.models.target.opened.n_ctx >= 2 * before
+        assert answer.metrics.emitted == 8
+
+
+def test_a_conversation_goes_through_the_chat_template(tmp_path):
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
+    target = write(tmp_path / "chat.gguf", "llama", chat_template=template)
+    messages = [{"role": "user", "content": "a b"}]
+    with load(target=target, speculative=ALONE, threads=1) as engine:
+        first = engine.generate(messages, SamplingParams(max_tokens=4))
+        more = [*messages, {"role": "assistant", "content": "c"}, {"role": "user", "content": "d"}]
+        second = engine.generate(more, SamplingParams(max_tokens=4))
+        text = engine.models.target.model.tokenize("<user>a b\n")
+        assert first.prompt == text and second.prompt[: len(text) - 1] == text[:-1]
+        assert second.cached_tokens >= len(text) - 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "says"),
+    [
+        ([], "no tokens"),
+        ([-1], "outside the vocabulary"),
+        ([10**9], "outside the vocabulary"),
+        ([{"role": "user"}], "not a message"),
+        ([{"role": "user", "content": "hello"}], "chat template"),
+        (["text"], "not a message"),
+    ],
+)
+def test_a_prompt_that_is_none_is_refused(engine, prompt, says):
+    with pytest.raises(SpecdecError, match=says) as caught:
+        engine.generate(prompt, SHORT)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("sampling", "speculative", "says"),
+    [
+        (SamplingParams(temperature=-1), None, "temperature"),
+        (SamplingParams(max_tokens=0), None, "max tokens"),
+        (SamplingParams(stop=("",)), None, "stop string"),
+        (None, SpeculativeConfig(draft_tokens=0), "draft tokens"),
+        (None, SpeculativeConfig(drafter="nobody"), "no drafter 'nobody'"),
+        (None, SpeculativeConfig(accept="maybe"), "accept cannot be maybe"),
+        (SamplingParams(temperature=1), SpeculativeConfig(bitwise=True, accept="rejection"), "--bitwise promises"),
+    ],
+)
+def test_values_without_sense_are_refused(engine, sampling, speculative, says):
+    with pytest.raises(UsageError, match=says) as caught:
+        engine.generate(PROMPT, sampling, speculative)
+    assert caught.value.hint
+
+
+def test_a_draft_that_was_not_loaded_is_missed():
+    with load(target=TARGET, speculative=ALONE, threads=1) as engine:
+        assert engine.generate(PROMPT, SHORT).metrics.drafted == 0
+        with pytest.raises(UsageError, match="no draft model was loaded"):
+            engine.generate(PROMPT, SHORT, SpeculativeConfig(drafter="model"))
