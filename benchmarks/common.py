@@ -1,4 +1,4 @@
-"""What the benchmarks share: prompts, a session on the bundled pair, the machine's description."""
+"""What the benchmarks share: prompts, an engine on the bundled pair, the machine's description."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from specdec_cli.engine.model_pair import check_pair
-from specdec_cli.engine.session import Session
-from specdec_cli.engine.settings import Settings
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.engine import Engine
 from specdec_cli.llama import library
-from specdec_cli.llama.interrupt import Interrupt
 
 DEMO = Path(__file__).parent.parent / "profiles" / "demo"
 N_CTX = 1024
@@ -38,13 +36,13 @@ def add_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft", default=str(DEMO / "draft.gguf"), help="instead of the bundled one")
 
 
-def open_demo(ways: Sequence[Mapping[str, object]] = (), **changes: object) -> Session:
+def open_demo(ways: Sequence[Mapping[str, object]] = (), **changes: object) -> Engine:
     """The bundled pair, or the one in `changes`, with a context of 1024 tokens and room for all ways to run it."""
     chosen = {"target": str(DEMO / "target.gguf"), "draft": str(DEMO / "draft.gguf"), "ctx": N_CTX, **changes}
     settings = Settings(**{"max_tokens": 128, **chosen})  # type: ignore[arg-type]
-    session = Session(check_pair(settings), settings, Interrupt())
-    session.open_contexts(1, [replace(settings, **way) for way in ways])  # type: ignore[arg-type]
-    return session
+    engine = Engine(settings)
+    engine.open(1, [replace(settings, **way) for way in ways])  # type: ignore[arg-type]
+    return engine
 
 
 def median_and_spread(values: Iterable[float]) -> tuple[float, float, float]:

@@ -147,22 +147,23 @@ def main() -> None:
     options.add_argument("--tokens", type=int, default=256, help="tokens of each answer")
     tokens = options.parse_args().tokens
     print(f"{machine()}\n")
-    with open_demo(max_tokens=tokens) as session:
+    with open_demo(max_tokens=tokens) as engine:
         by_category: dict[str, list[tuple[Sequence[int], Sequence[int]]]] = {}
         for prompt in suites.load("python"):
-            ids = session.target.tokenize(prompt.text)
-            events = session.events(ids, 0, settings=session.settings.alone())
+            ids = engine.tokenize(prompt.text, raw=True)
+            events = engine.events(ids, 0, settings=engine.settings.alone())
             answer = [token.id for event in events if isinstance(event, Step) for token in event.tokens]
             by_category.setdefault(prompt.category, []).append((ids, answer))
         for category, texts in by_category.items():
             show(f"python suite, {category}", texts)
         library = Path(sysconfig.get_paths()["stdlib"])
         source = "\n".join((library / name).read_text("utf-8") for name in ("argparse.py", "typing.py", "pathlib.py"))
-        ids = session.target.tokenize(source)
+        ids = engine.tokenize(source, raw=True)
+        model = engine.models.target.model
         foreign = ("site-packages", "test", "tests", "idlelib", "lib2to3")  # the last is a copy of much of the rest
-        show_code_base("Python's library as corpus", python_files(library, foreign), session.target, every=25)
+        show_code_base("Python's library as corpus", python_files(library, foreign), model, every=25)
         own = Path(__file__).parent.parent / "specdec_cli"
-        show_code_base("specdec as corpus", python_files(own), session.target, every=1)
+        show_code_base("specdec as corpus", python_files(own), model, every=1)
     for size in (1 << 10, 1 << 13, 1 << 15):
         show(f"library, {size:,} tokens", [(ids[:size], ids[size : size + WRITTEN])])
 

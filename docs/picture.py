@@ -14,12 +14,8 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from specdec_cli.decoding.types import Step
+from specdec_cli import SamplingParams, SpeculativeConfig, Step, load
 from specdec_cli.display import live
-from specdec_cli.engine.model_pair import check_pair
-from specdec_cli.engine.session import Session
-from specdec_cli.engine.settings import resolve
-from specdec_cli.llama.interrupt import Interrupt
 
 WIDTH, HEIGHT = 88, 24
 PROMPT = 'class Stack:\n    """A stack of items."""\n\n    def __init__(self):'
@@ -33,14 +29,10 @@ def screen_at(stop_after: int) -> pyte.Screen:
     console = Console(
         file=StringIO(), force_terminal=True, width=WIDTH, height=HEIGHT, color_system="standard", _environ={}
     )
-    settings = resolve(
-        "demo", {"max_tokens": 160, "draft_tokens": 4, "repeat_penalty": 1.3, "repeat_last_n": 128, "threads": 1}
-    )
-    with Session(check_pair(settings), settings, Interrupt()) as session:
-        prompt = session.target.tokenize(PROMPT)
-        session.open_contexts(len(prompt))
-        display = live.LiveDisplay(console, settings.max_tokens)
-        for event in session.events(prompt, seed=0):
+    sampling = SamplingParams(max_tokens=160, repeat_penalty=1.3, repeat_last_n=128)
+    with load("demo", speculative=SpeculativeConfig(draft_tokens=4), threads=1) as engine:
+        display = live.LiveDisplay(console, 160)
+        for event in engine.stream(PROMPT, sampling):
             display.show(event)
             partly = isinstance(event, Step) and 0 < event.accepted < len(event.drafted)
             if isinstance(event, Step) and event.index >= stop_after and partly:

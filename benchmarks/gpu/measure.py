@@ -77,9 +77,9 @@ def measure_waits(options: argparse.Namespace) -> None:
     ways = [name for name in waits.WAYS if not options.setting or name in options.setting]
     models = {"target": options.target, "draft": options.draft}
     every = [waits.WAYS[name] for name in ways]
-    with open_demo(every, threads=options.threads, max_tokens=options.tokens, **models) as session:
-        steps = waits.measure(session, options.repeat, ways)
-        found = {"steps": steps, "rows": waits.rows(session, 9, seconds=5.0), "planning": waits.planning(session)}
+    with open_demo(every, threads=options.threads, max_tokens=options.tokens, **models) as engine:
+        steps = waits.measure(engine, options.repeat, ways)
+        found = {"steps": steps, "rows": waits.rows(engine, 9, seconds=5.0), "planning": waits.planning(engine)}
         write(options, "waits.json", models=models, **found)
     print(report.waits_table(found))
 
@@ -111,18 +111,18 @@ def measure_peers(options: argparse.Namespace) -> None:
     os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # else a tool that is a process an answer loads as it goes
     began = monotonic()
     models = {"target": options.target, "draft": options.draft}
-    with open_demo(threads=options.threads, max_tokens=options.tokens, **models) as session:
+    with open_demo(threads=options.threads, max_tokens=options.tokens, **models) as engine:
         plan = against.Plan(
             options.out / "peers.json",
             options.temps,
-            tasks_of(options, session),
+            tasks_of(options, engine),
             options.repeat,
             lambda: monotonic() - began < options.seconds,
         )
-        with Servers(server, session.settings, OFFLOADED, options.loaded) as servers:
+        with Servers(server, engine.settings, OFFLOADED, options.loaded) as servers:
             grid = against.GRID[:: options.every]
-            finished = against.sweep(plan, servers, session, grid) and against.matches(
-                plan, servers, session, simple, OFFLOADED
+            finished = against.sweep(plan, servers, engine, grid) and against.matches(
+                plan, servers, engine, simple, OFFLOADED
             )
     progress("all is measured" if finished else "out of time: call again to go on")
     print(report.peers_table(plan.load()))

@@ -18,7 +18,7 @@ from typing import Any
 
 from peers import Answer, Static, Task
 
-from specdec_cli.engine.settings import Settings
+from specdec_cli.engine.config import Settings
 
 START_S = 120.0
 """Longer than any model takes to load from memory."""

@@ -33,17 +33,17 @@ def main() -> None:
     print(head("draft tokens", "target alone", *ARMS[:2], "ratio", "acceptance, peer", "specdec"))
     for k in options.k:
         rows = []
-        with open_demo(draft_tokens=k, threads=options.threads) as session:
-            settings = session.settings
+        with open_demo(draft_tokens=k, threads=options.threads) as engine:
+            settings = engine.settings
             peer = SpeculativeSimple(options.binary, settings)
-            tasks = [Task(text, "", text, tuple(session.target.tokenize(text))) for text in PROMPTS]
+            tasks = [Task(text, "", text, tuple(engine.tokenize(text, raw=True))) for text in PROMPTS]
             for _, task, order in interleaved(tasks, ARMS, options.repeat):
                 answers: dict[str, Answer] = {}
                 for arm in order:
                     if arm == "llama-speculative-simple":
                         answers[arm] = peer.answer(task, Static(k))
                     else:
-                        answers[arm] = specdec(session, task, settings if arm == "specdec" else settings.alone())
+                        answers[arm] = specdec(engine, task, settings if arm == "specdec" else settings.alone())
                 theirs, mine, alone = (answers[arm] for arm in ARMS)
                 if mine.counts:
                     ratio = mine.tokens_per_s / theirs.tokens_per_s

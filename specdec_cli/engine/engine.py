@@ -171,6 +171,10 @@ class Engine:
         text = tokenize(prompt, self.models.target.model, self.pair.target, system, raw)
         return Generation(self, text.tokens, settings, stop, (*self.pair.notes, *text.notes), reuse)
 
+    def tokenize(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
+        """The tokens that a prompt becomes, in the target's vocabulary; arguments and errors are those of `stream`."""
+        return tokenize(prompt, self.models.target.model, self.pair.target, system, raw).tokens
+
     def _settings_of(self, sampling: SamplingParams | None, speculative: SpeculativeConfig | None) -> Settings:
         changes = Settings.named(sampling, speculative)
         if not changes:

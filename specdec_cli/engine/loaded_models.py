@@ -126,6 +126,13 @@ class LoadedModels:
         return [loaded for loaded in (self.target, self.draft, self.small) if loaded]
 
     @property
+    def contexts(self) -> tuple[LlamaContext, LlamaContext]:
+        """Those of the target and of the draft model, which must be there."""
+        if self.draft is None:
+            raise RuntimeError("there is no draft model")
+        return self.target.opened, self.draft.opened
+
+    @property
     def drafts(self) -> bool:
         """Whether there is a draft model with a context."""
         return self.draft is not None and self.draft.context is not None
@@ -247,6 +254,11 @@ class LoadedModels:
         if (limits := costs.limits(agreement)) and limits not in self.notes:
             self.notes.append(limits)
         return agreement
+
+    @property
+    def forward_s(self) -> tuple[float, ...]:
+        """Seconds spent in forward passes so far, of the target and of the draft model."""
+        return tuple(loaded.context.decode_s for loaded in (self.target, self.draft) if loaded and loaded.context)
 
     def memory(self) -> list[Memory]:
         """What the models take with the contexts that are open."""

@@ -5,7 +5,8 @@ from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine.settings import Settings, resolve
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.config_layers import resolve
 from specdec_cli.models import profiles
 
 
