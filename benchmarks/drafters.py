@@ -99,7 +99,7 @@ class Elsewhere:
     def go_to(self, costs: Costs) -> None:
         """Be on a machine where nothing has been learned yet."""
         self.clock.costs = costs
-        self.engine.models.assume(replace(costs, other=0.0))
+        self.engine.costs.assume(replace(costs, other=0.0))
 
     def answers(self, way: Settings, prompts: Iterable[tuple[str, list[int]]]) -> dict[str, list[Metrics]]:
         """Reports by category; several of each prompt where they are sampled."""

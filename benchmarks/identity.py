@@ -82,7 +82,7 @@ def main() -> None:
                 line = {"key": key, **_compared(engine, tokens, seed, way, own)}
                 print(json.dumps(line), file=out, flush=True)
                 done[key] = line
-        rounding = str(engine.models.target.measured.agreement or "")
+        rounding = str(engine.costs.agreement or "")
     _summary(about, done, rounding)
 
 

@@ -86,7 +86,7 @@ def measure() -> None:
     """Print this machine's costs with the bundled pair, medians of many rounds."""
     with open_demo(draft_tokens="auto") as engine:
         text = engine.tokenize("def median(values):\n    return sorted(values)[len(values) // 2]\n" * 20, raw=True)
-        costs = engine.models.costs(text, budget_s=10.0)
+        costs = engine.costs.of_pair(text, budget_s=10.0)
         report = Metrics.of(engine.events(text[:64], seed=0, settings=engine.settings.alone()))
         other = (report.sample_s + report.overhead_s) / report.steps
     print(f'description: "{machine()}; the bundled pair"')

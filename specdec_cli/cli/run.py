@@ -181,6 +181,7 @@ def _print_report(engine: Engine, answer: Generation) -> None:
     from specdec_cli.display import run_report
     from specdec_cli.display.choice import can_paint
     from specdec_cli.display.settings_line import settings_line
+    from specdec_cli.engine.loaded_models import memory_of
 
     err = Console(stderr=True, highlight=False)
     result, pair, models = answer.result, engine.pair, engine.models
@@ -195,11 +196,11 @@ def _print_report(engine: Engine, answer: Generation) -> None:
         run_report.run_report(
             result.metrics,
             settings_line({**result.settings.shaping(), **files}, described),
-            models.memory(),
+            memory_of(models),
             result.baseline,
             engine.load_s,
             result.unmeasured,
-            models.measured_s,
-            str(models.target.measured.agreement or ""),
+            engine.costs.measured_s,
+            str(engine.costs.agreement or ""),
         )
     )

@@ -15,9 +15,9 @@ from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.rules import REPRODUCIBLE
 from specdec_cli.drafters import needs_model, needs_small
 from specdec_cli.engine import prompt as prompt_text
+from specdec_cli.engine.config import Settings
 from specdec_cli.engine.corpus import reads_corpus
 from specdec_cli.engine.session import Session
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.variants import Arm
 from specdec_cli.evaluation import advice
 from specdec_cli.evaluation.trials import Summary, Trial, noise, summarise, trial_of

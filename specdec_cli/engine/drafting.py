@@ -26,6 +26,7 @@ from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.loaded_models import LoadedModels
+from specdec_cli.engine.pair_costs import PairCosts
 from specdec_cli.store import tuning
 
 
@@ -35,9 +36,9 @@ class Drafting:
     A policy that adapts serves all answers with the same drafter and sampling, and so learns from one to the next.
     """
 
-    def __init__(self, models: LoadedModels, n_shared: int) -> None:
+    def __init__(self, models: LoadedModels, costs: PairCosts, n_shared: int) -> None:
         self.corpus: Corpus | None = None
-        self._models = models
+        self._models, self._costs = models, costs
         self._n_shared = n_shared
         self._cost_models: list[CostModel] = []
         self._policies: dict[object, Any] = {}
@@ -132,11 +133,10 @@ class Drafting:
 
     def _costs_of(self, spec: type[drafters.DrafterSpec], settings: Settings, text: Sequence[int]) -> Costs:
         """What drafting with a drafter costs, and verifying what it drafts, in the passes that `--bitwise` keeps to."""
-        models = self._models
         if spec.needs_model:
-            costs = models.costs(text)
+            costs = self._costs.of_pair(text)
         else:
-            costs = Costs(models.target.measured.verify(text), Curve({1: spec.token_s}))
+            costs = Costs(self._costs.verify(text), Curve({1: spec.token_s}))
         if not settings.bitwise:
             return costs
-        return replace(costs, verify=models.agree(text).cost(costs.verify, LONGEST + 1))
+        return replace(costs, verify=self._costs.agree(text).cost(costs.verify, LONGEST + 1))

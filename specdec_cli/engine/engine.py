@@ -22,6 +22,7 @@ from specdec_cli.engine.drafting import Drafting
 from specdec_cli.engine.generation import Generation, GenerationResult
 from specdec_cli.engine.loaded_models import LoadedModels
 from specdec_cli.engine.model_pair import ModelPair, check_pair
+from specdec_cli.engine.pair_costs import PairCosts
 from specdec_cli.engine.prompt import Prompt, tokenize
 from specdec_cli.engine.validation import validate
 from specdec_cli.llama.interrupt import Interrupt
@@ -88,7 +89,8 @@ class Engine:
         self.pair = pair or check_pair(settings)
         self.interrupt = interrupt or Interrupt()
         self.models = LoadedModels(self.pair, settings, self.interrupt, tune)
-        self.drafting = Drafting(self.models, self.pair.n_shared)
+        self.costs = PairCosts(self.models)
+        self.drafting = Drafting(self.models, self.costs, self.pair.n_shared)
         self.models.on_threads_changed = self.drafting.forget
         self.clock: Callable[[], float] = perf_counter
         """What answers are timed by, in seconds."""
@@ -199,14 +201,14 @@ class Engine:
         self, prompt: Sequence[int], seed: int, stop: Sequence[str] = (), settings: Settings | None = None
     ) -> Iterator[Event]:
         """Decode an answer to tokens, with the contexts as they are open. What was read before is read again, unless
-        `LoadedModels.reuse` allows more.
+        the contexts may reuse it.
         """
         settings = settings or self.settings
         self._answers += 1
         mine = self._answers
         sampler = rules.sampler_of(settings.accept, settings.sampling, seed)
         target = self.models.target
-        agreement = self.models.agree(prompt) if settings.bitwise else None
+        agreement = self.costs.agree(prompt) if settings.bitwise else None
         policy = self.drafting.policy(settings, prompt)  # before the drafter: it may find that there is none
         for event in generate(
             prompt,
@@ -242,13 +244,7 @@ class Engine:
 
     def keep_costs(self) -> None:
         """Keep what is known of costs for the next start; the notes say so if that fails."""
-        target = self.models.target
-        if target.costs is not None and not self.settings.bitwise:
-            for learned in self.drafting.learned_costs():
-                target.costs.learn(learned)
-        for loaded in self.models.all:
-            if loaded.costs is not None:
-                loaded.costs.keep()
+        self.costs.keep([] if self.settings.bitwise else self.drafting.learned_costs())
 
     def close(self) -> None:
         """Keep what was learned of costs; free contexts and weights."""

@@ -98,13 +98,13 @@ class Generation:
         engine, settings = self._engine, self.result.settings
         engine.open(len(self.result.prompt), [settings])
         if settings.bitwise:
-            engine.models.agree(self.result.prompt)
+            engine.costs.agree(self.result.prompt)
 
     def __iter__(self) -> Iterator[Event]:
         engine, result = self._engine, self.result
         self.prepare()
         models = engine.models
-        models.reuse(self._reuse)
+        self._allow_reuse(self._reuse)
         known = len(models.notes)
         result.notes += tuple(models.notes)
         try:
@@ -113,12 +113,18 @@ class Generation:
                 yield event
         finally:
             if context := models.target.context:  # None: the engine was closed, and the stream only then
-                models.reuse(False)
+                self._allow_reuse(False)
                 result.cached_tokens = context.reused
                 result.threads = tuple(context.thread_log)
                 engine.keep_costs()
                 result.notes += (*models.notes[known:], *_crowded(result, engine))
                 _probed_baseline(result, engine)
+
+    def _allow_reuse(self, allowed: bool) -> None:
+        """Whether the models may go by what their contexts hold of the prompt, instead of reading it again."""
+        for loaded in self._engine.models.all:
+            if loaded.context:
+                loaded.context.reuses = allowed
 
     def measure_baseline(self) -> None:
         """Run the target alone on the same prompt with the same seed; if that fails, the result says so."""
@@ -173,7 +179,7 @@ def _crowded(result: GenerationResult, engine: Engine) -> tuple[str, ...]:
 def to_json(result: GenerationResult, engine: Engine) -> dict[str, Any]:
     """The object that `run --json` prints; scripts rely on its keys."""
     metrics, settings, pair = result.metrics, result.settings, engine.pair
-    agreement = engine.models.target.measured.agreement
+    agreement = engine.costs.agreement
     return {
         "text": result.text,
         "tokens": metrics.tokens,
@@ -188,7 +194,7 @@ def to_json(result: GenerationResult, engine: Engine) -> dict[str, Any]:
         "lookahead": settings.lookahead if settings.chain.looks_ahead else None,
         "lossless": result.lossless,
         "stats": metrics.stats_json(),
-        "timing": metrics.timing_json(engine.load_s, engine.models.measured_s),
+        "timing": metrics.timing_json(engine.load_s, engine.costs.measured_s),
         "rounding": agreement.to_json() if agreement else None,
         "baseline": result.baseline.to_json() if result.baseline else None,
         "speedup": result.speedup,

@@ -9,7 +9,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TypeVar
 
-from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.display.run_report import Memory
@@ -56,13 +55,6 @@ class LoadedModel:
             raise RuntimeError("the contexts are opened first")
         return self.context
 
-    @property
-    def measured(self) -> PassCosts:
-        """What its passes cost; its context must be open."""
-        if self.costs is None:
-            raise RuntimeError("the contexts are opened first")
-        return self.costs
-
     def close_context(self) -> None:
         """Keep what was measured, and free the context."""
         if self.costs is not None:
@@ -89,9 +81,9 @@ class LoadedModels:
         threads = settings.threads or (tuned.threads if tuned else library.physical_cores())
         threads_draft = settings.threads_draft or (tuned.threads_draft if tuned and not settings.threads else threads)
         layers = tuned.gpu_layers_draft if tuned and settings.gpu_layers_draft == -1 else settings.gpu_layers_draft
-        self._tuned_costs: Costs | None = None
+        self.tuned_costs: Costs | None = None
         if tuned and (tuned.threads, tuned.threads_draft, tuned.gpu_layers_draft) == (threads, threads_draft, layers):
-            self._tuned_costs = tuned.costs
+            self.tuned_costs = tuned.costs
         model = Model(pair.target_path, settings.gpu_layers, interrupt)
         self.target = LoadedModel("target", pair.target_path, pair.target, model, threads, settings.gpu_layers)
         self.draft = self._load("draft", pair.draft_path, pair.draft, threads_draft, layers)
@@ -153,7 +145,6 @@ class LoadedModels:
                 drafted = plan.drafted_branches_of(way)
                 require_rewinding(way.without_bitwise(), self.draft.path, drafted, drafted)
         self.close_contexts()
-        self.plan = plan
         free = None if self.target.on_gpu else library.available_memory()  # caches lie where the layers do
         memory.require(self.target.header, plan.n_ctx, free)
         self._open(self.target, plan.n_ctx, plan.rows, min(plan.branches, plan.rows))
@@ -165,6 +156,7 @@ class LoadedModels:
             n_ctx = plan.n_ctx if plan.beyond_trained else min(plan.n_ctx, loaded.model.n_ctx_train or plan.n_ctx)
             if self._unless_it_fails(loaded.role, partial(self._open_draft, loaded, n_ctx, branches, left)):
                 left = None if left is None else left - memory.cache_bytes(loaded.header, n_ctx)
+        self.plan = plan
 
     def _open_draft(self, loaded: LoadedModel, n_ctx: int, branches: int, free: int | None) -> bool:
         if free is not None:
@@ -213,68 +205,19 @@ class LoadedModels:
             if loaded and loaded.context:
                 loaded.context.on_read = partial(show, what) if show else None
 
-    def reuse(self, allowed: bool) -> None:
-        """Whether the next answer may go by what the contexts hold of its prompt, instead of reading it again."""
-        for loaded in self.all:
-            if loaded.context:
-                loaded.context.reuses = allowed
-
     def use_threads(self, target: int, draft: int) -> None:
         """Compute with so many CPU threads from now on; costs are measured anew."""
-        self._tuned_costs = self.tuning = None
+        self.tuned_costs = self.tuning = None
         for loaded, threads in ((self.target, target), (self.draft, draft)):
-            if loaded is not None:
+            if loaded and loaded.context and loaded.costs:
                 loaded.threads = threads
-                loaded.opened.set_threads(threads)
-                loaded.measured.measure_anew()
-
-    def costs(self, text: Sequence[int], budget_s: float | None = None) -> Costs:
-        """What forward passes of both models cost here: as tuned, or else as kept, or measured on some text."""
-        if self._tuned_costs is not None:
-            return self._tuned_costs
-        if self.draft is None:
-            raise RuntimeError("there is no draft model")
-        target, draft = self.target.measured, self.draft.measured
-        if budget_s is None:
-            return Costs(target.verify(text), draft.draft(text))
-        return Costs(target.verify(text, budget_s * 0.7), draft.draft(text, budget_s * 0.3))
-
-    def assume(self, costs: Costs) -> None:
-        """Be on a machine with these costs, of which nothing has been learned yet."""
-        self._tuned_costs = self.tuning = None
-        for loaded in self.all:
-            if loaded.costs is not None:
-                loaded.costs.assume(costs)
-        self.on_threads_changed()
-
-    def agree(self, text: Sequence[int]) -> Agreement:
-        """Which passes of the target agree bit for bit; measured once."""
-        costs = self.target.measured
-        agreement = costs.agree(text)
-        if (limits := costs.limits(agreement)) and limits not in self.notes:
-            self.notes.append(limits)
-        return agreement
+                loaded.context.set_threads(threads)
+                loaded.costs.measure_anew()
 
     @property
     def forward_s(self) -> tuple[float, ...]:
         """Seconds spent in forward passes so far, of the target and of the draft model."""
         return tuple(loaded.context.decode_s for loaded in (self.target, self.draft) if loaded and loaded.context)
-
-    def memory(self) -> list[Memory]:
-        """What the models take with the contexts that are open."""
-        types = repacking.repacked_types()
-        uses = []
-        for loaded in self.all:
-            if loaded.context is not None:
-                needs = memory.footprint(loaded.header, loaded.context.n_ctx, types, loaded.context.max_rows)
-                buffers = needs.buffers + needs.vocabulary
-                uses.append(Memory(loaded.role, needs.weights, needs.repacked, needs.cache, buffers))
-        return uses
-
-    @property
-    def measured_s(self) -> float:
-        """Seconds spent on measuring what passes cost."""
-        return sum(loaded.costs.measured_s for loaded in self.all if loaded.costs)
 
     def close_contexts(self) -> None:
         """Keep what was measured, and free the contexts."""
@@ -287,3 +230,15 @@ class LoadedModels:
         self.close_contexts()
         for loaded in reversed(self.all):
             loaded.model.close()
+
+
+def memory_of(models: LoadedModels) -> list[Memory]:
+    """What the models take with the contexts that are open."""
+    types = repacking.repacked_types()
+    uses = []
+    for loaded in models.all:
+        if loaded.context is not None:
+            needs = memory.footprint(loaded.header, loaded.context.n_ctx, types, loaded.context.max_rows)
+            buffers = needs.buffers + needs.vocabulary
+            uses.append(Memory(loaded.role, needs.weights, needs.repacked, needs.cache, buffers))
+    return uses

@@ -12,8 +12,8 @@ from specdec_cli.decoding.errors import DownloadError, SpecdecError, UsageError
 from specdec_cli.display.download_progress import DownloadDisplay
 from specdec_cli.display.pair_tables import size
 from specdec_cli.engine import model_source as sources
-from specdec_cli.engine.model_source import Source
 from specdec_cli.engine.config_layers import require_known
+from specdec_cli.engine.model_source import Source
 from specdec_cli.hub import cache
 from specdec_cli.hub.download import download
 from specdec_cli.hub.failures import reaching

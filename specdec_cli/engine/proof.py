@@ -32,7 +32,7 @@ def divergence(
     choice = Choice(sampler, position, len(text), seed)
     context = engine.models.target.opened
     threads, watch = context.threads, context.on_pass
-    agreement = engine.models.target.measured.agreement if settings.bitwise else None
+    agreement = engine.costs.agreement if settings.bitwise else None
 
     def again(transcript: Transcript) -> LlamaTarget:
         """A target that computes with the threads of an answer, and changes them where that did."""

@@ -13,9 +13,9 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.engine import prompt as prompt_text
 from specdec_cli.engine.acceptance_recorder import record
+from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_pair import Pair
 from specdec_cli.engine.session import Session
-from specdec_cli.engine.config import Settings
 from specdec_cli.evaluation.simulator import Answer
 from specdec_cli.llama import library
 from specdec_cli.llama.context import LlamaContext
