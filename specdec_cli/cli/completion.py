@@ -1,19 +1,51 @@
-"""What the shell offers when names of pairs, models and other things that are listed somewhere are typed."""
+"""What the shell offers when names of pairs, models and other listed things are typed. Completion never fails."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
+
+Complete = Callable[[str], list[str]]
+
+
+def _listed(module: str, list_names: Callable[..., Iterable[str]], suffixes: tuple[str, ...] = ()) -> Complete:
+    """Names that a module lists, and files of some kinds. The module is imported when a name is typed."""
+
+    def complete(incomplete: str) -> list[str]:
+        try:
+            names = [*list_names(import_module(f"specdec_cli.{module}")), *_files(incomplete, suffixes)]
+            return [name for name in names if name.startswith(incomplete)]
+        except Exception:  # an import that fails, a folder that cannot be read
+            return []
+
+    return complete
+
+
+def _models(profiles: Any) -> list[str]:
+    from specdec_cli.hub import cache
+
+    return [*profiles.names(), *cache.references()]
+
+
+models = _listed("models.profiles", _models, (".gguf",))
+pulled_pairs = _listed("store.pulled_pairs", lambda pulled: pulled.names())
+prompts = _listed("models.suites", lambda suites: suites.builtin(), (".txt", ".jsonl", ".json", ".yaml", ".yml"))
+rules = _listed("decoding.rules", lambda rules: rules.RULES)
+drafters = _listed("drafters", lambda drafters: drafters.names())
+machines = _listed("models.hardware", lambda hardware: hardware.names())
+results = _listed("store.comparisons", lambda comparisons: [name for name, _ in comparisons.kept()])
 
 
 def pairs(incomplete: str) -> list[tuple[str, str]]:
-    """Profiles that begin so, with what they are. Completion never fails: it offers nothing then."""
+    """Profiles that begin so, with what they are."""
     try:
         from specdec_cli.models import profiles
         from specdec_cli.store import pulled_pairs as pulled
 
         here = set(pulled.names())
         return [
-            (name, ("(here) " if name in here else "") + _what(name))
+            (name, ("(here) " if name in here else "") + _description(name))
             for name in profiles.names()
             if name.startswith(incomplete)
         ]
@@ -21,7 +53,7 @@ def pairs(incomplete: str) -> list[tuple[str, str]]:
         return []
 
 
-def _what(name: str) -> str:
+def _description(name: str) -> str:
     """A pair in a few words: what is longer than a line would be taken for several offers."""
     from rich.markup import escape
 
@@ -34,96 +66,12 @@ def _what(name: str) -> str:
     return escape(text if len(text) <= 50 else f"{text[:49]}…")
 
 
-def pulled_pairs(incomplete: str) -> list[str]:
-    """Pairs on this machine that begin so."""
-
-    def known() -> list[str]:
-        from specdec_cli.store import pulled_pairs as pulled
-
-        return pulled.names()
-
-    return _of(known, incomplete)
-
-
-def models(incomplete: str) -> list[str]:
-    """Profiles, models in the Hub's cache, and GGUF files that begin so."""
-
-    def known() -> list[str]:
-        from specdec_cli.hub import cache
-        from specdec_cli.models import profiles
-
-        return [*profiles.names(), *cache.references(), *_files(incomplete, (".gguf",))]
-
-    return _of(known, incomplete)
-
-
-def prompts(incomplete: str) -> list[str]:
-    """Suites, and files that may hold prompts."""
-
-    def known() -> list[str]:
-        from specdec_cli.models import suites
-
-        return [*suites.builtin(), *_files(incomplete, (".txt", ".jsonl", ".json", ".yaml", ".yml"))]
-
-    return _of(known, incomplete)
-
-
-def rules(incomplete: str) -> list[str]:
-    """Acceptance rules."""
-
-    def known() -> Iterable[str]:
-        from specdec_cli.decoding.rules import RULES
-
-        return RULES
-
-    return _of(known, incomplete)
-
-
-def drafters(incomplete: str) -> list[str]:
-    """Drafters, none of them combined."""
-
-    def known() -> list[str]:
-        from specdec_cli.drafters import names
-
-        return names()
-
-    return _of(known, incomplete)
-
-
-def machines(incomplete: str) -> list[str]:
-    """Machines whose costs are known."""
-
-    def known() -> list[str]:
-        from specdec_cli.models import hardware
-
-        return hardware.names()
-
-    return _of(known, incomplete)
-
-
-def results(incomplete: str) -> list[str]:
-    """Kept results of compare."""
-
-    def known() -> list[str]:
-        from specdec_cli.store import comparisons as results
-
-        return [name for name, _ in results.kept()]
-
-    return _of(known, incomplete)
-
-
-def _of(names: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
-    """Those that begin so; none if it cannot be found out, be it for an import that fails."""
-    try:
-        return [name for name in names() if name.startswith(incomplete)]
-    except Exception:
-        return []
-
-
 def _files(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
     """Folders and files of some kinds, as they would be typed on."""
     from pathlib import Path
 
+    if not suffixes:
+        return []
     path = Path(incomplete)
     folder = path if incomplete.endswith("/") else path.parent
     typed = incomplete[: incomplete.rfind("/") + 1]
