@@ -51,7 +51,7 @@ def replay(
     settings, events = read_trace(file)
     if svg is not None or html is not None:
         from specdec_cli.display import export
-        from specdec_cli.display.settings_line import headline
+        from specdec_cli.engine.settings_line import headline
 
         for path, render in ((svg, export.svg), (html, export.html)):
             if path is not None:
@@ -68,7 +68,7 @@ def _show(settings: dict[str, Any], events: list[Event], speed: float, by_key: b
     from specdec_cli.display import run_report as tables
     from specdec_cli.display.choice import on_stdout
     from specdec_cli.display.live import LiveDisplay
-    from specdec_cli.display.settings_line import headline
+    from specdec_cli.engine.settings_line import headline
     from specdec_cli.llama.interrupt import Interrupt
 
     report = Metrics()

@@ -18,8 +18,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.noise import SharedNoise
-from specdec_cli.decoding.types import Categorical, Draft, Event, Rows, Sampler, Step, Target, Verdict
+from specdec_cli.decoding.types import Draft, Event, Rows, Sampler, Step, Target, Verdict
 
 Row = NDArray[np.float32]
 Unit = Literal["logits", "probability"]

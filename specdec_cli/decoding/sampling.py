@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.noise import SharedNoise
-from specdec_cli.decoding.types import Categorical
 
 Row = NDArray[np.float32]
 _CERTAIN = np.ones(1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from specdec_cli.display.run_report import Memory
-from specdec_cli.display.settings_line import headline
+from specdec_cli.decoding.metrics import ModelMemory
 from specdec_cli.engine.session import Session
+from specdec_cli.engine.settings_line import headline
 from specdec_cli.llama import repacking
 from specdec_cli.models import memory
 
@@ -21,13 +21,13 @@ def describe(session: Session) -> str:
     )
 
 
-def memory_of(session: Session) -> list[Memory]:
+def memory_of(session: Session) -> list[ModelMemory]:
     """What the models take with the contexts that were opened."""
     types = repacking.repacked_types()
     found = []
     for role, _, header, context in session.opened():
         needs = memory.footprint(header, context.n_ctx, types, context.max_rows)
-        found.append(Memory(role, needs.weights, needs.repacked, needs.cache, needs.buffers + needs.vocabulary))
+        found.append(ModelMemory(role, needs.weights, needs.repacked, needs.cache, needs.buffers + needs.vocabulary))
     return found
 
 

@@ -11,9 +11,9 @@ from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.rules import LOSSY, REPRODUCIBLE
 from specdec_cli.decoding.types import Done, Event, Step
-from specdec_cli.display.run_report import BaselineResult, speedup_of
 from specdec_cli.engine.session import Session
 from specdec_cli.engine.settings import SHAPING
+from specdec_cli.evaluation.baseline import BaselineResult, speedup_of
 
 _UNEVEN = 4.0
 """How uneven passes must be to be told: a growing context makes them so, too, but less."""
@@ -65,8 +65,7 @@ class Outcome:
             "seed": self.seed,
             "lookahead": settings.lookahead if "lookahead" in settings.drafter else None,
             "lossless": settings.temp == 0 or settings.drafter == "none" or settings.accept not in LOSSY,
-            "stats": report.stats_json(),
-            "timing": report.timing_json(session.load_s, session.measured_s),
+            **report.to_json(session.load_s, session.measured_s),
             "rounding": session.agreement.to_json() if session.agreement else None,
             "baseline": baseline.to_json() if baseline else None,
             "speedup": speedup_of(report, baseline),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdec_cli.display.settings_line import headline
+from specdec_cli.engine.settings_line import headline
 
 
 @pytest.mark.parametrize(
