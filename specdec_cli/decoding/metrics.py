@@ -18,9 +18,8 @@ _ENOUGH = 8
 class Metrics:
     """The running totals of one run. Times are seconds of wall clock, display included.
 
-    drafted counts tokens sent to verification, accepted those kept, emitted those shown. `steps` are forward
-    passes of the target after the prompt's, so the first token, which the prompt's own pass yields, is
-    in `emitted` but belongs to no step.
+    drafted counts tokens sent to verification, accepted those kept, emitted those shown. `steps` are forward passes of
+    the target after the prompt's: the first token, which the prompt's own pass yields, belongs to none.
     """
 
     prompt_tokens: int = 0
@@ -31,19 +30,16 @@ class Metrics:
     drafted: int = 0
     accepted: int = 0
     reached: list[int] = field(default_factory=list)
-    """reached[i]: how often position i of a draft was drafted; in a tree, by at least one token."""
     kept: list[int] = field(default_factory=list)
-    """kept[i]: how often position i of a draft was accepted."""
-    histogram: list[int] = field(default_factory=list)
-    """histogram[n]: steps in which exactly n draft tokens were accepted."""
+    """How often position i of a draft was drafted (in a tree, by at least one token), and how often accepted."""
     lengths: list[int] = field(default_factory=list)
-    """lengths[n]: steps in which exactly n tokens were drafted."""
+    histogram: list[int] = field(default_factory=list)
+    """Steps in which exactly n tokens were drafted, and in which n were accepted."""
     sources: dict[str, list[int]] = field(default_factory=dict)
     """By drafter: tokens drafted, tokens accepted."""
     probes: int = 0
-    """Steps that drafted nothing, as did those before (SETTLED): what the target alone is like in this very context."""
     plain_s: float = 0.0
-    """Verification and sampling in these."""
+    """Steps that drafted nothing, as did those before (SETTLED), and their time: the target alone in this context."""
     prefill_s: float = 0.0
     ttft_s: float = 0.0
     draft_s: float = 0.0
@@ -51,7 +47,7 @@ class Metrics:
     sample_s: float = 0.0
     total_s: float = 0.0
     draft_prefill_s: float = 0.0
-    """The draft model's reading of the prompt. It comes after the first token, and counts as drafting."""
+    """The draft model's reading of the prompt, after the first token; it counts as drafting."""
     distance: float | None = None
     """Of a lossy rule: the total variation between its tokens' distributions and the target's, summed; None: exact."""
     reason: FinishReason = "interrupted"

@@ -120,9 +120,8 @@ class Step:
     why: str = ""
     """Why the draft has this length; may be empty."""
     parents: tuple[int, ...] | None = None
-    """Where the draft is a tree: what each of its tokens follows (-1: the pending token)."""
     path: tuple[int, ...] | None = None
-    """Where the draft is a tree: which of its tokens were accepted."""
+    """Where the draft is a tree: what each token follows (as in `Draft`), and which were accepted."""
     distance: float | None = None
     """As in the verdict."""
 
@@ -231,67 +230,50 @@ class Target(Protocol):
     max_draft: int
     """The most draft tokens that one pass can verify."""
     max_branches: int
-    """The most branches that a tree of them may have; 0: `Draft.parents` must be None."""
+    """The most branches of a tree of them; 0: `Draft.parents` must be None."""
 
     @property
     def length(self) -> int:
         """Tokens of the text that it has read, as its cache has them."""
-        ...
 
     def prefill(self, prompt: Sequence[int]) -> Logits:
         """Forget everything and read the prompt. Returns one row: what follows it."""
-        ...
 
     def verify(self, pending: int, draft: Draft) -> Rows:
         """ONE forward pass over the pending token and the draft. Returns 1 + len(draft.tokens) rows."""
-        ...
 
     def commit(self, verdict: Verdict) -> None:
         """Keep the pending token and the accepted part of the draft, drop the rest."""
-        ...
 
 
 class Sampler(Protocol):
     """Turns logits into distributions. The same object makes the target's p and the draft's q."""
 
-    @property
-    def greedy(self) -> bool: ...
-
-    @property
-    def penalises(self) -> bool:
-        """Whether the history matters."""
-        ...
-
-    @property
-    def coupled(self) -> bool:
-        """Whether target and draft draw with the same noise."""
-        ...
+    greedy: bool
+    penalises: bool
+    """Whether the history matters."""
+    coupled: bool
+    """Whether target and draft draw with the same noise."""
 
     def watch(self, context: Sequence[int]) -> None:
         """Use this (growing) sequence as the history for penalties."""
-        ...
 
     def penalised(self, row: NDArray[np.float32], ahead: Sequence[int] = ()) -> NDArray[np.float32]:
         """The row with the tokens of the recent history made less likely; itself if none is."""
-        ...
 
     def argmax(self, row: NDArray[np.float32], ahead: Sequence[int] = ()) -> int:
         """The most likely token. `ahead`: draft tokens between the end of the history and this row."""
-        ...
 
     def likeliest(
         self, row: NDArray[np.float32], count: int, ahead: Sequence[int] = ()
     ) -> tuple[list[int], list[float]]:
         """The `count` most likely tokens, the first the argmax, and their probabilities at temperature 1, uncut."""
-        ...
 
     def categorical(self, row: NDArray[np.float32], ahead: Sequence[int] = ()) -> Categorical:
         """The distribution that a token is drawn from."""
-        ...
 
     def draw(self, p: Categorical, ahead: int, rng: np.random.Generator) -> int:
         """A token of p, for the place so many tokens after the end of the history (before it, if negative)."""
-        ...
 
 
 AcceptRule: TypeAlias = Callable[[Draft, Rows, Sampler, np.random.Generator], Verdict]

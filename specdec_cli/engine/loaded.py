@@ -28,7 +28,7 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.threads import ThreadWatch
 from specdec_cli.models import memory
-from specdec_cli.models.gguf import Header
+from specdec_cli.models.gguf_header import Header
 from specdec_cli.store import tuning
 from specdec_cli.store.tuning import Tuning
 

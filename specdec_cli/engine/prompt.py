@@ -12,7 +12,7 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 
 if TYPE_CHECKING:
     from specdec_cli.llama.model import Model
-    from specdec_cli.models.gguf import Header
+    from specdec_cli.models.gguf_header import Header
 
 
 def gather(argument: str | None, file: Path | None) -> str | None:
