@@ -18,8 +18,9 @@ import numpy as np
 from common import add_models, open_demo
 
 from specdec_cli.decoding.accept import onto
+from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import StandardSampler
-from specdec_cli.decoding.types import Categorical, Step
+from specdec_cli.decoding.types import Step
 from specdec_cli.engine.engine import Engine
 from specdec_cli.evaluation.simulator import Text
 from specdec_cli.llama.context import LlamaContext

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.rules import RULES, sampler_of
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.text import TextStream
-from specdec_cli.decoding.types import NO_DRAFT, Categorical, Draft, Event, LengthPolicy, Logits, Step, Verdict
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Event, LengthPolicy, Logits, Step, Verdict
 from specdec_cli.draft_length.auto import FixedLength
 from specdec_cli.drafters.none import NoDrafter
 

@@ -29,7 +29,7 @@ def check(
     """
     from specdec_cli.decoding.errors import IncompatiblePair, UsageError
     from specdec_cli.engine import model_source as sources
-    from specdec_cli.models import vocab
+    from specdec_cli.models import tokenizer_comparison
 
     notes: list[str] = []
     if draft is None and not sources.is_profile(target):
@@ -37,7 +37,7 @@ def check(
     names = (sources.named(target, "target"), sources.named(draft or target, "draft"))
     with status_line("reading headers", json_):
         first, second = (sources.read(name, notes, here_first=True) for name in names)
-        comparison = vocab.compare(first.header, second.header)
+        comparison = tokenizer_comparison.compare(first.header, second.header)
         result = sources.judged(first, second, comparison, ctx)
     result["notes"] = [*notes, *sources.problems(first), *sources.problems(second)]
     if json_:

@@ -19,8 +19,8 @@ from specdec_cli.display.status_line import status_line
 if TYPE_CHECKING:
     from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.engine.comparison_run import Measurement
-    from specdec_cli.engine.model_pair import Pair
     from specdec_cli.engine.config import Settings
+    from specdec_cli.engine.model_pair import Pair
     from specdec_cli.models.suites import Prompt
     from specdec_cli.store.corpora import Source
 

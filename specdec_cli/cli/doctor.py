@@ -84,10 +84,10 @@ def _bundled_pair() -> dict[str, Any]:
     """Read, compare and run the demo pair for a few tokens, whatever the user's own settings say."""
     from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.decoding.metrics import Metrics
+    from specdec_cli.engine.config import Settings
     from specdec_cli.engine.model_pair import check_pair
     from specdec_cli.engine.pass_costs import usual_threads
     from specdec_cli.engine.session import Session
-    from specdec_cli.engine.config import Settings
     from specdec_cli.llama.interrupt import Interrupt
     from specdec_cli.models import profiles
 

@@ -15,8 +15,8 @@ from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.decoding.costs import Costs
-    from specdec_cli.engine.model_pair import Pair
     from specdec_cli.engine.config import Settings
+    from specdec_cli.engine.model_pair import Pair
     from specdec_cli.store.acceptance_traces import Recording
 
 _CONTEXT = 1024
@@ -65,8 +65,8 @@ def tune(
 
     from specdec_cli.decoding.errors import UsageError
     from specdec_cli.decoding.rules import LOSSY
-    from specdec_cli.engine.model_pair import check_pair
     from specdec_cli.engine.config import AUTO
+    from specdec_cli.engine.model_pair import check_pair
     from specdec_cli.engine.validation import validate
 
     if not 1 <= seconds <= 3600:

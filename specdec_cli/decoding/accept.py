@@ -1,4 +1,4 @@
-"""The exact acceptance rules: which draft tokens stand, and what follows them. One function each.
+"""The exact acceptance rules: which draft tokens are accepted, and what follows them. One function each.
 
 p is the target's distribution and q the draft's, after the same temperature, cuts and penalties.
 Rows are looked at one by one, and none past the first rejection.
@@ -6,49 +6,45 @@ Rows are looked at one by one, and none past the first rejection.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_cli.decoding.types import Categorical, Draft, Origin, Rows, Sampler, Verdict
+from specdec_cli.decoding.categorical import Categorical
+from specdec_cli.decoding.types import Draft, Origin, Rows, Sampler, Verdict
+
+Selection: TypeAlias = tuple[Categorical | None, int | None, int]
+"""At one position: p where it was looked at, the draft token that is accepted, if any, and the token that comes."""
 
 
 def match(draft: Draft, logits: Rows, sampler: Sampler, rng: np.random.Generator) -> Verdict:
-    """Draw from p as if there were no draft; draft tokens stand as long as the draws agree with them.
+    """Draw from p as if there were no draft; draft tokens are accepted as long as the draws agree with them.
 
     Exact for any drafter, and one uniform number is used per emitted token, so that with one seed the
     output is the very text that the target alone produces.
     """
-    path: tuple[int, ...] = ()
-    ahead: tuple[int, ...] = ()
-    p_of: tuple[float, ...] = ()
-    q_of: tuple[float, ...] = ()
-    at = -1
-    while True:
+
+    def choose(row: Any, ahead: Sequence[int], children: Sequence[int]) -> Selection:
         if sampler.greedy:
-            token = sampler.argmax(logits[at + 1], ahead)
+            p, token = None, sampler.argmax(row, ahead)
         else:
-            p = sampler.categorical(logits[at + 1], ahead)
+            p = sampler.categorical(row, ahead)
             token = sampler.draw(p, len(ahead), rng)
-            p_of += (p.prob(token),)
-        children = draft.children(at)
         for child in children:
             if draft.tokens[child] == token:
-                at = child
-                path += (child,)
-                ahead += (token,)
-                q_of += (1.0 if draft.q is None else draft.q[child].prob(token),)
-                break
-        else:
-            return Verdict(path, token, kind_after(path, children), p_of, q_of if p_of else ())
+                return p, child, token
+        return p, None, token
+
+    return walk(draft, logits, choose)
 
 
 def coupled(draft: Draft, logits: Rows, sampler: Sampler, rng: np.random.Generator) -> Verdict:
     """Gumbel coupling (Daliri et al., arXiv 2408.07978): target and draft draw with the same noise.
 
-    In each place the target's token is argmax(log p + g) and the draft's argmax(log q + g), siblings being the next
-    largest; g is a function of seed, position and token id (`SharedNoise`). A draft token stands if it is the
+    At each position the target's token is argmax(log p + g) and the draft's argmax(log q + g), siblings being the next
+    largest; g is a function of seed, position and token id (`SharedNoise`). A draft token is accepted if it is the
     target's. So the text depends on the seed and on the target only: not on the drafter, the draft length, the tree
     or the clock. Acceptance is at least (1 - d) / (1 + d), where d is the total variation between p and q;
     `rejection` accepts 1 - d.
@@ -59,34 +55,48 @@ def coupled(draft: Draft, logits: Rows, sampler: Sampler, rng: np.random.Generat
 def rejection(draft: Draft, logits: Rows, sampler: Sampler, rng: np.random.Generator) -> Verdict:
     """Speculative sampling (Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318).
 
-    Draft token x stands with probability min(1, p(x) / q(x)). If it does not, what is left of p is max(0, p - q),
+    Draft token x is accepted with probability min(1, p(x) / q(x)). If it is not, what is left of p is max(0, p - q),
     normalised: its next sibling, drawn from q without x, is tried against that, and so on (recursive rejection
     sampling: SpecInfer, arXiv 2305.09781; Jeon et al., arXiv 2402.14160). After the last one a token is drawn from
-    what is left; after an accepted token without children, from p. A deterministic drafter has a one-hot q: x stands
-    with probability p(x). When p is one-hot too (temperature 0), all of this is `match`.
+    what is left; after an accepted token without children, from p. A deterministic drafter has a one-hot q: x is
+    accepted with probability p(x). When p is one-hot too (temperature 0), all of this is `match`.
     """
     if sampler.greedy:
         return match(draft, logits, sampler, rng)
+
+    def choose(row: Any, ahead: Sequence[int], children: Sequence[int]) -> Selection:
+        p = sampler.categorical(row, ahead)
+        return p, *judge(p, draft, children, rng)
+
+    return walk(draft, logits, choose)
+
+
+def walk(draft: Draft, logits: Rows, choose: Callable[[Any, Sequence[int], Sequence[int]], Selection]) -> Verdict:
+    """Go down the draft, from the pending token, as long as one of the tokens that come next is accepted.
+
+    choose: from the target's row, the tokens accepted so far, and the draft tokens that may come next.
+    """
     path: tuple[int, ...] = ()
     ahead: tuple[int, ...] = ()
     p_of: tuple[float, ...] = ()
     q_of: tuple[float, ...] = ()
-    at = -1
+    node = -1
     while True:
-        p = sampler.categorical(logits[at + 1], ahead)
-        children = draft.children(at)
-        child, token = judge(p, draft, children, rng)
-        p_of += (p.prob(token),)
+        children = draft.children(node)
+        p, child, token = choose(logits[node + 1], ahead, children)
+        if p is not None:
+            p_of += (p.prob(token),)
         if child is None:
             return Verdict(path, token, kind_after(path, children), p_of, q_of)
-        at = child
+        node = child
         path += (child,)
         ahead += (token,)
-        q_of += (1.0 if draft.q is None else draft.q[child].prob(token),)
+        if p is not None:
+            q_of += (1.0 if draft.q is None else draft.q[child].prob(token),)
 
 
 def judge(p: Categorical, draft: Draft, children: Sequence[int], rng: np.random.Generator) -> tuple[int | None, int]:
-    """One place of `rejection`: which of the draft's tokens stands there, if any, and the token that does."""
+    """One position of `rejection`: which of the draft's tokens is accepted, if any, and the token that comes there."""
     for child in children:
         token = draft.tokens[child]
         q = draft.q[child] if draft.q is not None else None
@@ -113,29 +123,29 @@ def residual(p: Categorical, q: Categorical) -> Categorical:
 
 def onto(p: Categorical, q: Categorical) -> NDArray[np.float64]:
     """q's probabilities of p's tokens, in p's order: float64, of the shape of p.probs."""
-    found = np.zeros(p.probs.size)
+    probs = np.zeros(p.probs.size)
     if p.ids is None and q.ids is None:
         shared = min(p.probs.size, q.probs.size)
-        found[:shared] = q.probs[:shared]
+        probs[:shared] = q.probs[:shared]
     elif p.ids is not None and q.ids is None:
         known = p.ids < q.probs.size
-        found[known] = q.probs[p.ids[known]]
+        probs[known] = q.probs[p.ids[known]]
     elif p.ids is None and q.ids is not None:
-        known = q.ids < found.size
-        found[q.ids[known]] = q.probs[known]
+        known = q.ids < probs.size
+        probs[q.ids[known]] = q.probs[known]
     elif p.ids is not None and q.ids is not None:
-        place = q.ids.searchsorted(p.ids)
-        place[place == q.ids.size] = 0
-        found += np.where(q.ids[place] == p.ids, q.probs[place], 0.0)
-    return found
+        index = q.ids.searchsorted(p.ids)
+        index[index == q.ids.size] = 0
+        probs += np.where(q.ids[index] == p.ids, q.probs[index], 0.0)
+    return probs
 
 
 def without(p: Categorical, token: int) -> Categorical:
     """p given that it is not `token`: the residual against a one-hot q."""
     left = p.probs.astype(np.float64)
-    at = token if p.ids is None else int(p.ids.searchsorted(token))
-    if at < left.size and (p.ids is None or p.ids[at] == token):
-        left[at] = 0.0
+    index = token if p.ids is None else int(p.ids.searchsorted(token))
+    if index < left.size and (p.ids is None or p.ids[index] == token):
+        left[index] = 0.0
     mass = left.sum()
     if mass <= 0.0:  # p is one-hot on the token, which then cannot have been rejected but by rounding
         return p

@@ -13,8 +13,8 @@ from specdec_cli.decoding.costs import Curve
 class Agreement:
     """Passes of `reference` to `widest` tokens give the same logits, and leave the same keys and values, bit for bit.
 
-    reference: tokens in a pass that writes one token: 1; or 2, the second of which nobody reads, where a single one
-    rounds unlike all others. contexts: tokens in the cache where it was measured. threads: CPU threads it holds for.
+    reference: tokens in a pass that writes one token: 1; or 2, the second unread, where a single one rounds unlike all
+    others. contexts: tokens in the cache where it was measured. threads: CPU threads it holds for.
     off: tokens in a pass -> by how much the logits of that pass differ, at most, from the reference's.
     """
 
@@ -25,13 +25,13 @@ class Agreement:
     off: Mapping[int, float]
 
     def sizes(self, tokens: int) -> list[int]:
-        """How to read so many tokens in passes that agree: as few as there can be, about equally large."""
+        """The sizes of the passes that read so many tokens: as few as possible, about equally large."""
         count = -(-tokens // self.widest)
         least, larger = divmod(tokens, count)
         return [least + 1] * larger + [least] * (count - larger)
 
     def padding(self, size: int) -> int:
-        """Tokens to add to a pass of so many, that nobody reads."""
+        """Unread tokens to add to a pass of so many."""
         return max(self.reference - size, 0)
 
     def cost(self, single: Curve, longest: int) -> Curve:
@@ -43,12 +43,12 @@ class Agreement:
     def __str__(self) -> str:
         where = f"{self.threads} thread{'s' * (self.threads > 1)}, {_listed(self.contexts)} tokens of context"
         if self.widest > self.reference:
-            said = f"passes of {self.reference} to {self.widest} tokens agree bit for bit ({where})"
+            text = f"passes of {self.reference} to {self.widest} tokens agree bit for bit ({where})"
         else:
-            said = f"no pass of several tokens agrees bit for bit with a pass of one ({where})"
+            text = f"no pass of several tokens agrees bit for bit with a pass of one ({where})"
         if self.off:
-            said += f"; of {_listed(sorted(self.off))} they differ by up to {max(self.off.values()):.2g} in a logit"
-        return said
+            text += f"; of {_listed(sorted(self.off))} they differ by up to {max(self.off.values()):.2g} in a logit"
+        return text
 
     def to_json(self) -> dict[str, Any]:
         off = {str(size): by for size, by in self.off.items()}

@@ -16,8 +16,8 @@ anew, and on a GPU it records a CUDA graph in the second and replays that from t
 class Curve:
     """Seconds of a pass over n tokens. points: n -> seconds, at least one.
 
-    Between measured points a straight line; beyond them the steeper of the last slope and the average one, for
-    such curves are jagged and hope is no measurement; below the first, the first.
+    Between measured points a straight line; below the first, the first; beyond the last the steeper of the last slope
+    and the average one, since such curves are jagged.
     """
 
     points: Mapping[int, float]
@@ -50,7 +50,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What a step is made of on some machine, in seconds.
+    """What the parts of a step cost on some machine, in seconds.
 
     verify: of the target over n tokens, every row of logits read. draft: of the draft model over n tokens, one row
     read. other: per step, whatever it drafts.

@@ -1,8 +1,8 @@
-"""Where an answer leaves the target's own, and the proof that this is rounding: both places are computed again.
+"""Where an answer leaves the target's own, and the proof that this is rounding: the position is computed again.
 
 Kernels for different numbers of tokens add in different orders, so a row of logits depends, in its last bits or in
-more, on the pass that it came from. No margin tells that from a bug. Computing the place again does: in the passes of
-the target alone, and in the passes of the answer that left it. If each prefers the token that its answer has, the
+more, on the pass that it came from. No margin tells that from a bug. Computing the position again does: in the passes
+of the target alone, and in the passes of the answer that left it. If each prefers the token that its answer has, the
 kernels round differently; if not, something is wrong. A mistake that repeats itself there, such as a cache that keeps
 a rejected token, shows when the rejected tokens are replaced by others: no row may depend on them.
 """
@@ -18,8 +18,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.noise import SharedNoise
-from specdec_cli.decoding.types import Categorical, Draft, Event, Rows, Sampler, Step, Target, Verdict
+from specdec_cli.decoding.types import Draft, Event, Rows, Sampler, Step, Target, Verdict
 
 Row = NDArray[np.float32]
 Unit = Literal["logits", "probability"]
@@ -27,9 +28,8 @@ Unit = Literal["logits", "probability"]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One forward pass of the target: the draft that it verified, which of it stood, and the tokens that followed.
-
-    The first pass of an answer reads the prompt.
+    """One forward pass of the target, which for the first is the prompt's: what it verified, what was accepted (path),
+    and the tokens that it added to the answer.
     """
 
     draft: Draft
@@ -58,13 +58,14 @@ class Transcript:
         return [token for each in self.passes for token in each.tokens]
 
     def with_other_rejected(self, position: int) -> Transcript:
-        """The same passes, but with other tokens in the place of those that did not stand before a position."""
+        """The same passes, with other tokens instead of those that were rejected before a position."""
         passes, first = list[Pass](), 0
         for each in self.passes:
-            standing = each.path[: max(position - first, 0)]
-            others = [token - 1 if token else 1 for token in each.draft.tokens]
-            tokens = (token if i in standing else others[i] for i, token in enumerate(each.draft.tokens))
-            passes.append(replace(each, draft=replace(each.draft, tokens=tuple(tokens))))
+            accepted = each.path[: max(position - first, 0)]
+            tokens = tuple(
+                token if i in accepted else token - 1 if token else 1 for i, token in enumerate(each.draft.tokens)
+            )
+            passes.append(replace(each, draft=replace(each.draft, tokens=tokens)))
             first += len(each.tokens)
         return replace(self, passes=tuple(passes))
 
@@ -77,7 +78,7 @@ class Divergence:
     """The first token at which an answer differs from the target's own.
 
     width: tokens in the pass that decided. own_margin: by how much the target's own passes prefer its token to the
-    other; margin: by how much the answer's passes prefer theirs; None where that cannot be said. unit: of logits, to
+    other; margin: by how much the answer's passes prefer theirs; None where that is not known. unit: of logits, to
     which `coupled` adds its noise, or of the probability by which a draw of `match` missed the other token. bug: what
     is wrong; empty where it is rounding, proved.
     """
@@ -108,9 +109,9 @@ def _by(margin: float | None) -> str:
 
 
 class Choice:
-    """What a reproducible rule takes from the target's row in one place, and by how much.
+    """What a reproducible rule takes from the target's row at one position, and by how much.
 
-    sampler: it must watch the text before that place, of `position` tokens of the answer. seed: of the run.
+    sampler: it must watch the text before it. position: in the answer. length: of the text. seed: of the run.
     """
 
     def __init__(self, sampler: Sampler, position: int, length: int, seed: int) -> None:
@@ -125,12 +126,10 @@ class Choice:
         if self._sampler.greedy:
             return self._sampler.argmax(row)
         p = self._sampler.categorical(row)
-        if self._noise:
-            return self._noise.draw(p, self._length)
-        return p.at(self._uniform)
+        return self._noise.draw(p, self._length) if self._noise else p.at(self._uniform)
 
     def margin(self, row: Row, other: int) -> float | None:
-        """By how much `token(row)` is preferred to another; None where the other has been cut."""
+        """By how much `token(row)` is preferred to another; None where the other was cut."""
         best = self.token(row)
         if self._sampler.greedy:
             penalised = self._sampler.penalised(row)
@@ -148,21 +147,17 @@ class Choice:
 def draw_margin(p: Categorical, uniform: float, token: int) -> float:
     """How far a uniform number is from the ones that draw `token` from p; infinite if none does."""
     ids = np.arange(p.probs.size) if p.ids is None else p.ids
-    place = (ids == token).nonzero()[0]
-    if not place.size:
+    index = (ids == token).nonzero()[0]
+    if not index.size:
         return math.inf
-    cumulative = p.probs.cumsum(dtype=np.float64)
-    high = float(cumulative[place[0]])
-    low = high - float(p.probs[place[0]])
-    return max(low - uniform, uniform - high, 0.0)
+    high = float(p.probs.cumsum(dtype=np.float64)[index[0]])
+    return max(high - float(p.probs[index[0]]) - uniform, uniform - high, 0.0)
 
 
 def first_difference(mine: Sequence[int], other: Sequence[int]) -> int | None:
     """The first position at which two answers differ, a missing token included; None if they are equal."""
-    for i, (a, b) in enumerate(zip(mine, other, strict=False)):
-        if a != b:
-            return i
-    return None if len(mine) == len(other) else min(len(mine), len(other))
+    differing = (i for i, (a, b) in enumerate(zip(mine, other, strict=False)) if a != b)
+    return next(differing, None if len(mine) == len(other) else min(len(mine), len(other)))
 
 
 def explain(
@@ -174,34 +169,35 @@ def explain(
     target_of: Callable[[Transcript], Target],
     experts: bool = False,
 ) -> Divergence:
-    """Compute the place where `mine` leaves `own` again, in the passes of both, and say what that shows.
+    """Compute the position where `mine` leaves `own` again, in the passes of both, and say what that shows.
 
     target_of: a target that computes as an answer's did, with an empty cache. experts: whether it is a mixture of
     experts, in which the tokens of a pass share kernels, so that other rejected tokens may round otherwise.
     """
-    width = _decisive(mine, position)[0].draft.tokens
+    width = len(_decisive(mine, position)[0].draft.tokens) + 1
+
+    def wrong(bug: str) -> Divergence:
+        return Divergence(position, width, None, None, choice.unit, bug)
+
     tokens = [transcript.tokens[position : position + 1] for transcript in (own, mine)]
     if not all(tokens):
-        ended = "the target's own answer" if not tokens[0] else "the answer"
-        return Divergence(position, len(width) + 1, None, None, choice.unit, f"{ended} ended before the other")
+        return wrong(("the answer" if tokens[0] else "the target's own answer") + " ended before the other")
     (theirs,), (ours,) = tokens
     margins: list[float | None] = []
     for transcript, token, other, what in (
         (own, theirs, ours, "the target alone"),
-        (mine, ours, theirs, f"the pass of {len(width) + 1} tokens"),
+        (mine, ours, theirs, f"the pass of {width} tokens"),
     ):
         row = recomputed(target_of(transcript), prompt, transcript, position)
         if isinstance(row, str):
-            return Divergence(position, len(width) + 1, None, None, choice.unit, row)
-        if (found := choice.token(row)) != token:
-            bug = f"computed again, {what} prefers token {found}, not {token}, which was written"
-            return Divergence(position, len(width) + 1, None, None, choice.unit, bug)
+            return wrong(row)
+        if (preferred := choice.token(row)) != token:
+            return wrong(f"computed again, {what} prefers token {preferred}, not {token}, which was written")
         margins.append(choice.margin(row, other))
     again = recomputed(target_of(mine), prompt, mine.with_other_rejected(position), position)
     if isinstance(again, str) or not (np.array_equal(row, again) or (experts and choice.token(again) == ours)):
-        bug = "the row that decided depends on rejected tokens"
-        return Divergence(position, len(width) + 1, None, None, choice.unit, bug)
-    return Divergence(position, len(width) + 1, margins[0], margins[1], choice.unit)
+        return wrong("the row that decided depends on rejected tokens")
+    return Divergence(position, width, margins[0], margins[1], choice.unit)
 
 
 def recomputed(target: Target, prompt: Sequence[int], transcript: Transcript, position: int) -> Row | str:
@@ -220,8 +216,8 @@ def recomputed(target: Target, prompt: Sequence[int], transcript: Transcript, po
             return f"the cache holds {target.length} tokens where the text has {length - 1}"
         rows = target.verify(each.tokens[-1], following.draft)
         rows[following.path[-1] + 1 if following.path else 0]  # as far as it was read then
-    place = position - first
-    return np.array(rows[decisive.path[place - 1] + 1 if place else 0], np.float32)
+    depth = position - first
+    return np.array(rows[decisive.path[depth - 1] + 1 if depth else 0], np.float32)
 
 
 def _decisive(transcript: Transcript, position: int) -> tuple[Pass, int]:

@@ -1,4 +1,4 @@
-"""The errors a user can meet: what went wrong, what to do about it, and the exit code that says so to a script."""
+"""The errors a user can meet: what went wrong, what to do about it, and the exit code for scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class SpecdecError(Exception):
 
 
 class UsageError(SpecdecError):
-    """The command line or a settings file asks for something that makes no sense."""
+    """The command line or a settings file asks for something impossible."""
 
     exit_code = 2
 
@@ -32,4 +32,4 @@ class DownloadError(SpecdecError):
 
 
 class Interrupted(Exception):
-    """A forward pass or a load was cut short because the user asked to stop. Not an error."""
+    """The user stopped a forward pass or a load. Not an error."""

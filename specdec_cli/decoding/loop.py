@@ -54,16 +54,14 @@ def generate(
 ) -> Iterator[Event]:
     """Decode an answer to `prompt`, speculating with `drafter`; the baseline is a drafter that proposes nothing.
 
-    prompt: at least one token id, fewer than the target's context. Yields a Prefill per model, a Step per
-    forward pass of the target (step 0 reads the prompt's), and one Done, also when interrupted.
-    clock: seconds, from any moment on.
-    A drafter that raises is dropped and the answer goes on without it; Done.notes says why.
+    prompt: at least one token id, fewer than the target's context. clock: seconds, from any moment on.
+    Yields a Prefill per model, a Step per forward pass of the target (step 0 reads the prompt's), and one Done, also
+    when interrupted. A drafter that raises is dropped and the answer goes on without it; Done.notes says why.
     """
     context = list(prompt)
     sampler.watch(context)
     speculation = Speculation(drafter, policy, target, prompt)
-    draft, draft_s, verify_s, index, why = NO_DRAFT, 0.0, 0.0, 0, ""
-    reason: FinishReason | None = None
+    draft, why, draft_s, verify_s, index = NO_DRAFT, "", 0.0, 0.0, 0
     started = clock()
     try:
         logits: Rows = target.prefill(prompt)
@@ -72,30 +70,11 @@ def generate(
             before = clock()
             verdict = accept(draft, logits, sampler, rng)
             sample_s = clock() - before
-
             tokens, reason = _commit(draft, verdict, context, text, ending, len(context) - len(prompt))
-            standing = verdict.path[: len(tokens)]
-            step = Step(
-                index=index,
-                tokens=tokens,
-                drafted=draft.tokens,
-                accepted=len(standing),
-                rejected_text=text.render([token for i, token in enumerate(draft.tokens) if i not in verdict.path]),
-                source=draft.source,
-                draft_s=draft_s,
-                verify_s=verify_s,
-                sample_s=sample_s,
-                at=clock() - started,
-                why=why,
-                parents=draft.parents,
-                path=standing if draft.parents is not None else None,
-                distance=verdict.distance,
-            )
+            step = _step(index, draft, verdict, tokens, text, (draft_s, verify_s, sample_s), clock() - started, why)
             yield step
-            reason = reason or _stopped(ending, len(context) > target.n_ctx)
-            if reason:
+            if reason := reason or _stopped(ending, len(context) > target.n_ctx):
                 break
-
             before = clock()
             target.commit(verdict)
             commit_s = clock() - before
@@ -110,8 +89,7 @@ def generate(
                 yield Prefill("draft", read, now - before, now - started)
                 before = clock()
             draft = speculation.propose(context, budget)
-            why = speculation.why
-            after = clock()
+            why, after = speculation.why, clock()
             logits = target.verify(context[-1], draft)
             if draft.row_observer is not None:
                 speculation.show(draft.row_observer, logits)
@@ -119,7 +97,40 @@ def generate(
             index += 1
     except Interrupted:
         reason = "interrupted"
-    yield Done(reason or "interrupted", text.flush(), speculation.notes, clock() - started)
+    yield Done(reason, text.flush(), speculation.notes, clock() - started)
+
+
+def _step(
+    index: int,
+    draft: Draft,
+    verdict: Verdict,
+    tokens: tuple[Token, ...],
+    text: TextStream,
+    seconds: tuple[float, float, float],
+    at: float,
+    why: str,
+) -> Step:
+    """What one round came to. seconds: of drafting, verifying and sampling."""
+    path, drafted = verdict.path, draft.tokens
+    accepted = path[: len(tokens)]  # the answer may have ended before the last of them
+    rejected = text.render([token for i, token in enumerate(drafted) if i not in path]) if drafted else ()
+    draft_s, verify_s, sample_s = seconds
+    return Step(
+        index=index,
+        tokens=tokens,
+        drafted=drafted,
+        accepted=len(accepted),
+        rejected_text=rejected,
+        source=draft.source,
+        draft_s=draft_s,
+        verify_s=verify_s,
+        sample_s=sample_s,
+        at=at,
+        why=why,
+        parents=draft.parents,
+        path=None if draft.parents is None else accepted,
+        distance=verdict.distance,
+    )
 
 
 def _stopped(ending: Ending, full: bool) -> FinishReason | None:
@@ -130,11 +141,11 @@ def _stopped(ending: Ending, full: bool) -> FinishReason | None:
 def _commit(
     draft: Draft, verdict: Verdict, context: list[int], text: TextStream, ending: Ending, emitted: int
 ) -> tuple[tuple[Token, ...], FinishReason | None]:
-    """Append what the verdict lets stand to the context, up to whatever ends the answer."""
+    """Append the accepted tokens and the one after them to the context, up to whatever ends the answer."""
     tokens: list[Token] = []
-    standing = [draft.tokens[node] for node in verdict.path]
-    for i, token in enumerate([*standing, verdict.token]):
-        origin: Origin = "accepted" if i < len(standing) else verdict.kind
+    accepted = [draft.tokens[node] for node in verdict.path]
+    for i, token in enumerate([*accepted, verdict.token]):
+        origin: Origin = "accepted" if i < len(accepted) else verdict.kind
         p = verdict.p[i] if verdict.p else None
         q = verdict.q[i] if i < len(verdict.q) else None
         context.append(token)

@@ -1,4 +1,4 @@
-"""What a run amounted to: a fold over its events, with no other source of truth."""
+"""The metrics of a run: a fold over its events, and nothing else."""
 
 from __future__ import annotations
 
@@ -9,41 +9,37 @@ from specdec_cli.decoding.costs import SETTLED
 from specdec_cli.decoding.types import Done, Event, FinishReason, Prefill, Step
 
 LEAST_PROBES = 2
-"""Steps without a draft that it takes to say what the target alone would do."""
+"""Fewer steps without a draft do not say what the target alone would do."""
 _ENOUGH = 8
-"""Passes of a size that it takes to say how even they are."""
+"""Fewer passes of a size do not say how even they are."""
 
 
 @dataclass(slots=True)
 class Metrics:
     """The running totals of one run. Times are seconds of wall clock, display included.
 
-    drafted counts tokens sent to verification, accepted those kept, emitted those shown. `steps` are forward
-    passes of the target after the prompt's, so the first token, which the prompt's own pass yields, is
-    in `emitted` but belongs to no step.
+    drafted counts tokens sent to verification, accepted those kept, emitted those shown. `steps` are forward passes of
+    the target after the prompt's: the first token, which the prompt's own pass yields, belongs to none.
     """
 
     prompt_tokens: int = 0
     tokens: list[int] = field(default_factory=list)
     history: list[Step] = field(default_factory=list)
-    """All steps, to compute a place of the answer again."""
+    """All steps, to compute a position of the answer again."""
     steps: int = 0
     drafted: int = 0
     accepted: int = 0
     reached: list[int] = field(default_factory=list)
-    """reached[i]: how often position i of a draft was drafted; in a tree, by at least one token."""
     kept: list[int] = field(default_factory=list)
-    """kept[i]: how often position i of a draft was accepted."""
-    histogram: list[int] = field(default_factory=list)
-    """histogram[n]: steps in which exactly n draft tokens were accepted."""
+    """How often position i of a draft was drafted (in a tree, by at least one token), and how often accepted."""
     lengths: list[int] = field(default_factory=list)
-    """lengths[n]: steps in which exactly n tokens were drafted."""
+    histogram: list[int] = field(default_factory=list)
+    """Steps in which exactly n tokens were drafted, and in which n were accepted."""
     sources: dict[str, list[int]] = field(default_factory=dict)
     """By drafter: tokens drafted, tokens accepted."""
     probes: int = 0
-    """Steps that drafted nothing, as did those before (SETTLED): what the target alone is like in this very context."""
     plain_s: float = 0.0
-    """Verification and sampling in these."""
+    """Steps that drafted nothing, as did those before (SETTLED), and their time: the target alone in this context."""
     prefill_s: float = 0.0
     ttft_s: float = 0.0
     draft_s: float = 0.0
@@ -51,7 +47,7 @@ class Metrics:
     sample_s: float = 0.0
     total_s: float = 0.0
     draft_prefill_s: float = 0.0
-    """The draft model's reading of the prompt. It comes after the first token, and counts as drafting."""
+    """The draft model's reading of the prompt, after the first token; it counts as drafting."""
     distance: float | None = None
     """Of a lossy rule: the total variation between its tokens' distributions and the target's, summed; None: exact."""
     reason: FinishReason = "interrupted"
@@ -72,7 +68,13 @@ class Metrics:
         self.total_s = event.at
         match event:
             case Step():
-                self._add_step(event)
+                self.tokens += [token.id for token in event.tokens]
+                self.history.append(event)
+                self.sample_s += event.sample_s
+                if event.index == 0:
+                    self.ttft_s = event.at
+                else:
+                    self._add_pass(event)
             case Prefill(model="target"):
                 self.prompt_tokens = event.tokens
                 self.prefill_s += event.seconds
@@ -83,34 +85,25 @@ class Metrics:
                 self.reason = event.reason
                 self.notes = event.notes
 
-    def _add_step(self, step: Step) -> None:
-        self.tokens += [token.id for token in step.tokens]
-        self.history.append(step)
-        self.sample_s += step.sample_s
-        if step.index == 0:
-            self.ttft_s = step.at
-            return
-        if step.distance is not None:
-            self.distance = (self.distance or 0.0) + step.distance
-        self.steps += 1
-        self.draft_s += step.draft_s
-        self.verify_s += step.verify_s
+    def _add_pass(self, step: Step) -> None:
+        """Fold in a step that verified, if only the pending token."""
         drafted = len(step.drafted)
-        count, seconds, shortest = self._passes.get(drafted, (0, 0.0, step.verify_s))
-        self._passes[drafted] = count + 1, seconds + step.verify_s, min(shortest, step.verify_s)
+        self.steps += 1
         self.drafted += drafted
         self.accepted += step.accepted
+        self.draft_s += step.draft_s
+        self.verify_s += step.verify_s
+        if step.distance is not None:
+            self.distance = (self.distance or 0.0) + step.distance
+        count, seconds, shortest = self._passes.get(drafted, (0, 0.0, step.verify_s))
+        self._passes[drafted] = count + 1, seconds + step.verify_s, min(shortest, step.verify_s)
         if drafted:
             by_source = self.sources.setdefault(step.source, [0, 0])
             by_source[0] += drafted
             by_source[1] += step.accepted
-        depth = drafted if step.parents is None else _depth(step.parents)
-        while len(self.reached) < depth:
-            self.reached.append(0)
-            self.kept.append(0)
-        for i in range(depth):
-            self.reached[i] += 1
-            self.kept[i] += i < step.accepted
+        for i in range(drafted if step.parents is None else _depth(step.parents)):
+            _count(self.reached, i)
+            _count(self.kept, i, i < step.accepted)
         _count(self.histogram, step.accepted)
         _count(self.lengths, drafted)
         plain = not drafted and step.draft_s < 0.05 * step.verify_s  # an unsure draft was asked, too
@@ -160,51 +153,50 @@ class Metrics:
 
     @property
     def overhead_s(self) -> float:
-        """What was neither drafting, verifying nor sampling: bookkeeping and the display."""
+        """Neither drafting, verifying nor sampling: bookkeeping and the display."""
         return max(self.decode_s - self.draft_s - self.verify_s - self.sample_s, 0.0)
 
     @property
     def unevenness(self) -> float:
         """How many times as long as the shortest a verification took on average; 1 where they are too few to tell."""
-        told = [(seconds / count, least) for count, seconds, least in self._passes.values() if count >= _ENOUGH]
-        return max((mean / least for mean, least in told if least > 0), default=1.0)
+        enough = [(seconds / count, least) for count, seconds, least in self._passes.values() if count >= _ENOUGH]
+        return max((mean / least for mean, least in enough if least > 0), default=1.0)
 
     @property
     def probed_tokens_per_s(self) -> float | None:
         """The target alone, by this run's own steps without a draft; None where they are too few."""
         return self.probes / self.plain_s if self.probes >= LEAST_PROBES and self.drafted else None
 
-    def stats_json(self) -> dict[str, object]:
-        """The `stats` object of `run --json`."""
+    def to_json(self, load_s: float, measured_s: float = 0.0) -> dict[str, dict[str, object]]:
+        """The objects `stats` and `timing` of `run --json`."""
+        stats = ("steps", "drafted", "accepted", "emitted", "acceptance_rate", "tokens_per_step", "per_position")
+        timing = ("prefill_s", "ttft_s", "decode_s", "tokens_per_s", "tpot_ms")
         return {
-            "steps": self.steps,
-            "drafted": self.drafted,
-            "accepted": self.accepted,
-            "emitted": self.emitted,
-            "acceptance_rate": self.acceptance_rate,
-            "tokens_per_step": self.tokens_per_step,
-            "per_position": self.per_position,
-            "histogram": self.histogram,
-            "lengths": self.lengths,
-            "distance_per_token": self.distance_per_token,
-            "sources": {name: {"drafted": n, "accepted": kept} for name, (n, kept) in self.sources.items()},
+            "stats": {
+                **{name: getattr(self, name) for name in (*stats, "histogram", "lengths", "distance_per_token")},
+                "sources": {name: {"drafted": n, "accepted": kept} for name, (n, kept) in self.sources.items()},
+            },
+            "timing": {
+                "load_s": load_s,
+                "measuring_s": measured_s,
+                **{name: getattr(self, name) for name in (*timing, "draft_s", "verify_s", "sample_s", "overhead_s")},
+            },
         }
 
-    def timing_json(self, load_s: float, measured_s: float = 0.0) -> dict[str, object]:
-        """The `timing` object of `run --json`."""
-        return {
-            "load_s": load_s,
-            "measuring_s": measured_s,
-            "prefill_s": self.prefill_s,
-            "ttft_s": self.ttft_s,
-            "decode_s": self.decode_s,
-            "tokens_per_s": self.tokens_per_s,
-            "tpot_ms": self.tpot_ms,
-            "draft_s": self.draft_s,
-            "verify_s": self.verify_s,
-            "sample_s": self.sample_s,
-            "overhead_s": self.overhead_s,
-        }
+
+@dataclass(frozen=True, slots=True)
+class ModelMemory:
+    """Bytes of one model: its weights, copies of them, its cache, and all else that it works with."""
+
+    name: str
+    weights: int
+    repacked: int
+    cache: int
+    buffers: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.repacked + self.cache + self.buffers
 
 
 def _depth(parents: Sequence[int]) -> int:
@@ -215,7 +207,6 @@ def _depth(parents: Sequence[int]) -> int:
     return max(depths, default=0)
 
 
-def _count(histogram: list[int], at: int) -> None:
-    while len(histogram) <= at:
-        histogram.append(0)
-    histogram[at] += 1
+def _count(histogram: list[int], index: int, by: int = 1) -> None:
+    histogram += [0] * (index + 1 - len(histogram))
+    histogram[index] += by

@@ -11,11 +11,10 @@ from specdec_cli.decoding.typical import typical
 RULES: dict[str, AcceptRule] = {"coupled": coupled, "match": match, "rejection": rejection, "typical": typical}
 
 LOSSY = frozenset({"typical"})
-"""Those that change the output's distribution; to be called lossy wherever they are named."""
-
+"""They change the output's distribution, and are called lossy wherever they are named."""
 
 REPRODUCIBLE = frozenset({"coupled", "match"})
-"""Those that, with a seed, give the very text that the target alone samples with it."""
+"""With a seed, they give the very text that the target alone samples with it."""
 
 
 def sampler_of(rule: str, sampling: SamplingSettings, seed: int) -> StandardSampler:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.noise import SharedNoise
-from specdec_cli.decoding.types import Categorical
 
 Row = NDArray[np.float32]
 _CERTAIN = np.ones(1)
@@ -36,22 +36,20 @@ class SamplingSettings:
     penalty_window: int = 64
 
     def __post_init__(self) -> None:
-        for name, value, valid, fix in (
-            (
-                "temperature",
-                self.temperature,
-                self.temperature == 0 or 0.001 <= self.temperature <= 1000,
-                "0 (greedy), or a number from 0.001 to 1000",
-            ),
-            ("top-k", self.top_k, self.top_k >= 0, "0 (off) or more"),
-            ("top-p", self.top_p, 0 < self.top_p <= 1, "a number in (0, 1]; 1 is off"),
-            ("min-p", self.min_p, 0 <= self.min_p <= 1, "a number in [0, 1]; 0 is off"),
-            ("repeat penalty", self.repeat_penalty, 0 < self.repeat_penalty < float("inf"), "more than 0; 1 is off"),
-            ("frequency penalty", self.frequency_penalty, abs(self.frequency_penalty) < float("inf"), "a number"),
-            ("presence penalty", self.presence_penalty, abs(self.presence_penalty) < float("inf"), "a number"),
-            ("penalty window", self.penalty_window, self.penalty_window >= 0, "0 or more tokens"),
+        usable = self.temperature == 0 or 0.001 <= self.temperature <= 1000
+        infinity = float("inf")
+        for name, valid, fix in (
+            ("temperature", usable, "0 (greedy), or a number from 0.001 to 1000"),
+            ("top-k", self.top_k >= 0, "0 (off) or more"),
+            ("top-p", 0 < self.top_p <= 1, "a number in (0, 1]; 1 is off"),
+            ("min-p", 0 <= self.min_p <= 1, "a number in [0, 1]; 0 is off"),
+            ("repeat penalty", 0 < self.repeat_penalty < infinity, "more than 0; 1 is off"),
+            ("frequency penalty", abs(self.frequency_penalty) < infinity, "a number"),
+            ("presence penalty", abs(self.presence_penalty) < infinity, "a number"),
+            ("penalty window", self.penalty_window >= 0, "0 or more tokens"),
         ):
             if not valid:
+                value = getattr(self, name.replace(" ", "_").replace("-", "_"))
                 raise UsageError(f"{name} cannot be {value}", f"Give {fix}.")
 
     @property
@@ -85,10 +83,10 @@ class StandardSampler:
     def likeliest(self, row: Row, count: int, ahead: Sequence[int] = ()) -> tuple[list[int], list[float]]:
         row = self.penalised(row, ahead)
         best = row.max()
-        found, values = _with_the_top(row, min(count, row.size))
+        ids, values = _with_the_top(row, min(count, row.size))
         order = np.argsort(-values, kind="stable")[:count]
-        chances = np.exp(values[order] - best) * confidence(row)
-        return (order if found is None else found[order]).tolist(), chances.tolist()
+        probabilities = np.exp(values[order] - best) * confidence(row)
+        return (order if ids is None else ids[order]).tolist(), probabilities.tolist()
 
     def categorical(self, row: Row, ahead: Sequence[int] = ()) -> Categorical:
         """The distribution after all cuts, at a temperature above 0.

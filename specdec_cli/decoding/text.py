@@ -39,25 +39,21 @@ class TextStream:
         return text
 
     def render(self, tokens: Sequence[int]) -> tuple[str, ...]:
-        """The text of tokens that were thrown away, each by itself. Changes nothing."""
+        """The text of rejected tokens, each by itself. Changes nothing."""
         return tuple(self._piece(token).decode("utf-8", "replace") for token in tokens)
 
     def _release(self, text: str) -> str:
         self._held += text
-        ends = [at for at in map(self._held.find, self._stop) if at >= 0]
+        ends = [index for index in map(self._held.find, self._stop) if index >= 0]
         if ends:
             self.stopped = True
             safe, self._held = self._held[: min(ends)], ""
-            return safe
-        keep = max(_overlap(self._held, stop) for stop in self._stop)
-        cut = len(self._held) - keep
-        safe, self._held = self._held[:cut], self._held[cut:]
+        else:
+            cut = len(self._held) - max(_overlap(self._held, stop) for stop in self._stop)
+            safe, self._held = self._held[:cut], self._held[cut:]
         return safe
 
 
 def _overlap(text: str, stop: str) -> int:
     """The length of the longest end of `text` that could be the start of `stop`."""
-    for size in range(min(len(text), len(stop) - 1), 0, -1):
-        if text.endswith(stop[:size]):
-            return size
-    return 0
+    return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)

@@ -1,7 +1,4 @@
-"""The vocabulary of speculative decoding: drafts, verdicts, steps, and the protocols that make and consume them.
-
-Everything here is free of llama.cpp, of terminals and of files, so every part of the project can share it.
-"""
+"""The vocabulary of speculative decoding: drafts, verdicts, steps, and the protocols that make and consume them."""
 
 from __future__ import annotations
 
@@ -12,12 +9,14 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec_cli.decoding.categorical import Categorical
+
 Logits: TypeAlias = NDArray[np.float32]
 """(rows, n_vocab). Row 0 follows the pending token, row i + 1 draft token i. Valid until the next forward pass."""
 
 
 class Rows(Protocol):
-    """Such rows by number: an array, or a list of its rows in another order."""
+    """Rows of logits by number: an array, or a list of its rows in another order."""
 
     def __getitem__(self, number: int, /) -> Any: ...
 
@@ -26,58 +25,6 @@ Origin: TypeAlias = Literal["accepted", "correction", "bonus", "plain"]
 """Where a token came from: the draft, the target against it, the target after the whole of it, the target alone."""
 
 FinishReason: TypeAlias = Literal["stop", "length", "stop_string", "context", "interrupted"]
-
-
-@dataclass(frozen=True, slots=True)
-class Categorical:
-    """A distribution over token ids.
-
-    ids:   int64 (n,), ascending; None means dense: `probs[i]` belongs to token i.
-    probs: float (n,), sums to 1.
-
-    Ascending ids rather than descending probability: a draw walks the ids, so two passes whose logits
-    differ in the last bits still map one uniform number to the same token, which a swap of two
-    near-equal probabilities would break.
-    """
-
-    ids: NDArray[np.int64] | None
-    probs: NDArray[np.floating[Any]]
-
-    def prob(self, token: int) -> float:
-        """The probability of one token; 0 for a token that was cut or does not exist."""
-        if self.ids is None:
-            return float(self.probs[token]) if token < self.probs.size else 0.0
-        place = int(self.ids.searchsorted(token))
-        return float(self.probs[place]) if place < self.ids.size and self.ids[place] == token else 0.0
-
-    def draw(self, rng: np.random.Generator) -> int:
-        """One token: exactly one uniform number is used."""
-        return self.at(rng.random())
-
-    def at(self, uniform: float) -> int:
-        """The token that a number from [0, 1) draws, by inversion of the cumulative distribution."""
-        if self.ids is None:
-            return _draw_dense(self.probs, uniform)
-        if self.ids.size == 1:
-            return int(self.ids[0])
-        cumulative = self.probs.cumsum()
-        place = int(cumulative.searchsorted(uniform * cumulative[-1], side="right"))
-        return int(self.ids[min(place, self.ids.size - 1)])
-
-
-def _draw_dense(probs: NDArray[np.floating[Any]], uniform: float) -> int:
-    """Invert the cumulative distribution in two stages, so that 150k probabilities are summed once, not scanned."""
-    block = 512
-    starts = np.arange(0, probs.size, block)
-    cumulative = np.add.reduceat(probs, starts).cumsum(dtype=np.float64)
-    goal = uniform * cumulative[-1]
-    at = min(int(cumulative.searchsorted(goal, side="right")), starts.size - 1)
-    inside = probs[starts[at] : starts[at] + block].cumsum(dtype=np.float64)
-    goal -= cumulative[at - 1] if at else 0.0
-    place = int(inside.searchsorted(goal, side="right"))
-    if place >= inside.size:  # rounding at the block's edge: the last token with any probability
-        place = int(inside.searchsorted(inside[-1]))
-    return int(starts[at]) + place
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +56,7 @@ NO_DRAFT = Draft()
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of one verification: the draft tokens on `path` stand, from the first down, then `token` follows.
+    """The outcome of one verification: the draft tokens on `path` are accepted, then `token` follows.
 
     p holds the target's probability of each of these tokens and q the draft's of those accepted; both may be
     empty, for greedy decoding looks at no probabilities.
@@ -125,13 +72,13 @@ class Verdict:
 
     @property
     def accepted(self) -> int:
-        """How many draft tokens stand."""
+        """How many draft tokens are accepted."""
         return len(self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of the answer. `text` is what became displayable with it (bytes of a split character wait)."""
+    """One token of the answer. `text` is what can be shown since it came (bytes of a split character wait)."""
 
     id: int
     text: str
@@ -155,7 +102,7 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One round of draft and verify. `drafted` and `rejected_text` are what was proposed and what was thrown away.
+    """One round of draft and verify. rejected_text: of the drafted tokens that were not accepted.
 
     Step 0 takes its token from the prompt's own forward pass, so it has no draft and costs no verification.
     """
@@ -171,11 +118,10 @@ class Step:
     sample_s: float
     at: float
     why: str = ""
-    """Why the draft has this length, where the length policy has something to say."""
+    """Why the draft has this length; may be empty."""
     parents: tuple[int, ...] | None = None
-    """Where the draft is a tree: what each of its tokens follows (-1: the pending token)."""
     path: tuple[int, ...] | None = None
-    """Where the draft is a tree: which of its tokens were accepted."""
+    """Where the draft is a tree: what each token follows (as in `Draft`), and which were accepted."""
     distance: float | None = None
     """As in the verdict."""
 
@@ -284,67 +230,50 @@ class Target(Protocol):
     max_draft: int
     """The most draft tokens that one pass can verify."""
     max_branches: int
-    """The most branches that a tree of them may have; 0: `Draft.parents` must be None."""
+    """The most branches of a tree of them; 0: `Draft.parents` must be None."""
 
     @property
     def length(self) -> int:
         """Tokens of the text that it has read, as its cache has them."""
-        ...
 
     def prefill(self, prompt: Sequence[int]) -> Logits:
         """Forget everything and read the prompt. Returns one row: what follows it."""
-        ...
 
     def verify(self, pending: int, draft: Draft) -> Rows:
         """ONE forward pass over the pending token and the draft. Returns 1 + len(draft.tokens) rows."""
-        ...
 
     def commit(self, verdict: Verdict) -> None:
         """Keep the pending token and the accepted part of the draft, drop the rest."""
-        ...
 
 
 class Sampler(Protocol):
     """Turns logits into distributions. The same object makes the target's p and the draft's q."""
 
-    @property
-    def greedy(self) -> bool: ...
-
-    @property
-    def penalises(self) -> bool:
-        """Whether the history matters."""
-        ...
-
-    @property
-    def coupled(self) -> bool:
-        """Whether target and draft draw with the same noise."""
-        ...
+    greedy: bool
+    penalises: bool
+    """Whether the history matters."""
+    coupled: bool
+    """Whether target and draft draw with the same noise."""
 
     def watch(self, context: Sequence[int]) -> None:
-        """Use this (growing) sequence as the history that penalties look at."""
-        ...
+        """Use this (growing) sequence as the history for penalties."""
 
     def penalised(self, row: NDArray[np.float32], ahead: Sequence[int] = ()) -> NDArray[np.float32]:
         """The row with the tokens of the recent history made less likely; itself if none is."""
-        ...
 
     def argmax(self, row: NDArray[np.float32], ahead: Sequence[int] = ()) -> int:
         """The most likely token. `ahead`: draft tokens between the end of the history and this row."""
-        ...
 
     def likeliest(
         self, row: NDArray[np.float32], count: int, ahead: Sequence[int] = ()
     ) -> tuple[list[int], list[float]]:
         """The `count` most likely tokens, the first the argmax, and their probabilities at temperature 1, uncut."""
-        ...
 
     def categorical(self, row: NDArray[np.float32], ahead: Sequence[int] = ()) -> Categorical:
         """The distribution that a token is drawn from."""
-        ...
 
     def draw(self, p: Categorical, ahead: int, rng: np.random.Generator) -> int:
         """A token of p, for the place so many tokens after the end of the history (before it, if negative)."""
-        ...
 
 
 AcceptRule: TypeAlias = Callable[[Draft, Rows, Sampler, np.random.Generator], Verdict]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from specdec_cli.decoding.divergence import Divergence
-from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.decoding.metrics import Metrics, ModelMemory
 from specdec_cli.display.theme import LEGEND, STYLES, safe
+from specdec_cli.evaluation.baseline import BaselineResult, speedup_of
 
 _REASONS = {
     "stop": "the model ended its answer",
@@ -21,45 +19,10 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class BaselineResult:
-    """The target alone on the same prompt with the same seed, and how its output compares.
-
-    divergence: None when identical; `identical` is None where the two are not
-    meant to agree (sampling by rejection keeps the distribution, not the text). probes: 0 for a baseline that was run;
-    else the number of steps without a draft, interleaved in the run itself, that it was measured in.
-    """
-
-    tokens_per_s: float | None
-    identical: bool | None
-    divergence: Divergence | None = None
-    probes: int = 0
-
-    def to_json(self) -> dict[str, object]:
-        """The `baseline` object of `run --json`."""
-        return {
-            "method": "probes" if self.probes else "measured",
-            "tokens_per_s": self.tokens_per_s,
-            "identical": self.identical,
-            "first_divergence": self.divergence.to_json() if self.divergence else None,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes of one model: its weights, copies of them, its cache, and all else that it works with."""
-
-    name: str
-    weights: int
-    repacked: int
-    cache: int
-    buffers: int
-
-
 def run_report(
     report: Metrics,
     settings: str,
-    memory: list[Memory] | None,
+    memory: list[ModelMemory] | None,
     baseline: BaselineResult | None,
     load_s: float | None,
     unmeasured: str = "not measured",
@@ -114,13 +77,6 @@ def legend() -> Text:
     for origin in LEGEND:
         line.append(origin, STYLES[origin]).append("  ")
     return line
-
-
-def speedup_of(report: Metrics, baseline: BaselineResult | None) -> float | None:
-    """Tokens per second over the measured baseline's; None when either is missing."""
-    if baseline is None or not baseline.tokens_per_s or not report.tokens_per_s:
-        return None
-    return report.tokens_per_s / baseline.tokens_per_s
 
 
 def _acceptance(report: Metrics) -> str:
@@ -186,7 +142,7 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 0.9995 else f"{seconds * 1000:.3g} ms"
 
 
-def _memory(models: list[Memory]) -> str:
+def _memory(models: list[ModelMemory]) -> str:
     """What each model takes, by its parts, and all of them together."""
     shown, total = [], 0
     for model in models:

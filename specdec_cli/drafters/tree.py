@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from specdec_cli.decoding.accept import without
+from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import Row, confidence
-from specdec_cli.decoding.types import NO_DRAFT, Categorical, Draft, LengthPolicy, Logits, Sampler, Step
+from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Logits, Sampler, Step
 
 
 @dataclass(slots=True)

@@ -9,8 +9,9 @@ import numpy as np
 
 from specdec_cli.decoding import rules
 from specdec_cli.decoding.accept import residual
+from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import Row, confidence
-from specdec_cli.decoding.types import NO_DRAFT, Categorical, Verdict
+from specdec_cli.decoding.types import NO_DRAFT, Verdict
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.session import Session
 from specdec_cli.engine.validation import sampling_of

@@ -10,7 +10,7 @@ from specdec_cli.drafters.corpus_index import Corpus, join, sort
 from specdec_cli.engine.config import Settings
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
-from specdec_cli.models.gguf import Header
+from specdec_cli.models.gguf_header import Header
 from specdec_cli.store import corpora
 from specdec_cli.store.corpora import Source
 

@@ -19,8 +19,9 @@ from specdec_cli.llama import quantize
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.quantize import Copy, Unfit
-from specdec_cli.models import files, vocab
-from specdec_cli.models.gguf import Header, part_names, read_header, require_runnable
+from specdec_cli.models import files, tokenizer_comparison
+from specdec_cli.models.gguf import part_names, read_header
+from specdec_cli.models.gguf_header import Header, require_runnable
 from specdec_cli.store import made_drafts as drafts
 
 
@@ -39,7 +40,7 @@ class Target:
         path = locate(model, shlex.join(pull))
         header = read_header(path)
         require_runnable(header)
-        vocab.compare(header, header).require()  # there must be a tokenizer
+        tokenizer_comparison.compare(header, header).require()  # there must be a tokenizer
         return cls(path, header)
 
 
@@ -89,7 +90,7 @@ def copy(target: Target, wanted: Copy, tensors: int, silent: bool, interrupt: In
 def examine(made: Path, target: Target, layers: int | None, tensors: int, interrupt: Interrupt) -> Header:
     """Raise SpecdecError unless a copy has the target's tokenizer, so many layers and tensors, and loads."""
     header = read_header(made)
-    comparison = vocab.compare(target.header, header)
+    comparison = tokenizer_comparison.compare(target.header, header)
     found = (header.setting("block_count"), len(header.tensors))
     if comparison.verdict != "identical" or found != (layers, tensors):
         why = comparison.reason or f"it has {found[0]} layers of {found[1]} tensors, not {layers} of {tensors}"

@@ -12,9 +12,9 @@ from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.rules import LOSSY, REPRODUCIBLE
 from specdec_cli.decoding.types import Done, Event, FinishReason, Step
-from specdec_cli.display.run_report import BaselineResult, speedup_of
 from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
+from specdec_cli.evaluation.baseline import BaselineResult, speedup_of
 
 if TYPE_CHECKING:
     from specdec_cli.engine.engine import Engine
@@ -193,8 +193,7 @@ def to_json(result: GenerationResult, engine: Engine) -> dict[str, Any]:
         "seed": result.seed,
         "lookahead": settings.lookahead if settings.chain.looks_ahead else None,
         "lossless": result.lossless,
-        "stats": metrics.stats_json(),
-        "timing": metrics.timing_json(engine.load_s, engine.costs.measured_s),
+        **metrics.to_json(engine.load_s, engine.costs.measured_s),
         "rounding": agreement.to_json() if agreement else None,
         "baseline": result.baseline.to_json() if result.baseline else None,
         "speedup": result.speedup,

@@ -20,7 +20,7 @@ from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.models import suites
-from specdec_cli.models.gguf import Header
+from specdec_cli.models.gguf_header import Header
 from specdec_cli.models.layer_skipping import SkippableCopy
 
 _PROMPTS = 8

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.display.run_report import Memory
+from specdec_cli.decoding.metrics import ModelMemory
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.context_plan import ContextPlan
 from specdec_cli.engine.model_pair import ModelPair
@@ -24,7 +24,7 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.threads import ThreadWatch
 from specdec_cli.models import memory
-from specdec_cli.models.gguf import Header
+from specdec_cli.models.gguf_header import Header
 from specdec_cli.store import tuning
 from specdec_cli.store.tuning import Tuning
 
@@ -232,7 +232,7 @@ class LoadedModels:
             loaded.model.close()
 
 
-def memory_of(models: LoadedModels) -> list[Memory]:
+def memory_of(models: LoadedModels) -> list[ModelMemory]:
     """What the models take with the contexts that are open."""
     types = repacking.repacked_types()
     uses = []
@@ -240,5 +240,5 @@ def memory_of(models: LoadedModels) -> list[Memory]:
         if loaded.context is not None:
             needs = memory.footprint(loaded.header, loaded.context.n_ctx, types, loaded.context.max_rows)
             buffers = needs.buffers + needs.vocabulary
-            uses.append(Memory(loaded.role, needs.weights, needs.repacked, needs.cache, buffers))
+            uses.append(ModelMemory(loaded.role, needs.weights, needs.repacked, needs.cache, buffers))
     return uses

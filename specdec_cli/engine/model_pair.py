@@ -9,8 +9,9 @@ from pathlib import Path
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.engine.config import Settings
 from specdec_cli.hub.locate import locate
-from specdec_cli.models import vocab
-from specdec_cli.models.gguf import Header, read_header, require_runnable
+from specdec_cli.models import tokenizer_comparison
+from specdec_cli.models.gguf import read_header
+from specdec_cli.models.gguf_header import Header, require_runnable
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def _fitting(target: Header, path: Path) -> tuple[Header, int, tuple[str, ...]]:
     """A draft model's header, the ids it shares with the target, and notes. Raises as `check_pair` does."""
     draft = read_header(path)
     require_runnable(draft)
-    comparison = vocab.compare(target, draft)
+    comparison = tokenizer_comparison.compare(target, draft)
     comparison.require()
     notes = [comparison.reason] if comparison.verdict == "compatible" else []
     if draft.n_params > target.n_params:

@@ -11,8 +11,9 @@ from specdec_cli.hub import cache, ranges, repository
 from specdec_cli.hub.repository import RemoteModel
 from specdec_cli.models import profiles, references
 from specdec_cli.models.assessment import Room, assess
-from specdec_cli.models.gguf import Header, read_header, read_model, require_runnable
-from specdec_cli.models.vocab import Comparison
+from specdec_cli.models.gguf import read_header, read_model
+from specdec_cli.models.gguf_header import Header, require_runnable
+from specdec_cli.models.tokenizer_comparison import Comparison
 
 Role = Literal["target", "draft"]
 

@@ -19,9 +19,10 @@ from specdec_cli.hub.download import download
 from specdec_cli.hub.failures import reaching
 from specdec_cli.hub.repository import RemoteModel
 from specdec_cli.models import draft_candidates as families
-from specdec_cli.models import profiles, references, vocab
+from specdec_cli.models import profiles, references, tokenizer_comparison
 from specdec_cli.models.assessment import CONTEXT
-from specdec_cli.models.gguf import read_header, require_runnable
+from specdec_cli.models.gguf import read_header
+from specdec_cli.models.gguf_header import require_runnable
 from specdec_cli.store import pulled_pairs as pairs
 from specdec_cli.store.pulled_pairs import PulledPair
 
@@ -114,7 +115,7 @@ class Puller:
                 failure = failure or error
                 self.notes.append(f"{name} was not looked at: {error}")
                 continue
-            comparison = vocab.compare(target.header, draft.header)
+            comparison = tokenizer_comparison.compare(target.header, draft.header)
             ratio = draft.header.n_active_params / max(1, target.header.n_active_params)
             if comparison.verdict != "incompatible" and ratio < 1:
                 found.append(
@@ -143,7 +144,7 @@ class Puller:
             return
         self._draft = sources.read(self.wanted.draft, self.notes, here_first=False)
         require_runnable(self._draft.header)
-        comparison = vocab.compare(self._read.header, self._draft.header)
+        comparison = tokenizer_comparison.compare(self._read.header, self._draft.header)
         comparison.require()
         self._check = sources.judged(self._read, self._draft, comparison, CONTEXT)
 
@@ -234,7 +235,7 @@ class Puller:
         headers = [read_header(path) for path in self.paths()]
         if len(headers) == 1:
             return "alone"
-        comparison = vocab.compare(*headers)
+        comparison = tokenizer_comparison.compare(*headers)
         comparison.require()
         return comparison.verdict
 

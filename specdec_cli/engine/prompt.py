@@ -9,7 +9,7 @@ from typing import TypeAlias
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.llama.model import Model
 from specdec_cli.models import chat
-from specdec_cli.models.gguf import Header
+from specdec_cli.models.gguf_header import Header
 
 Message: TypeAlias = Mapping[str, str]
 """One message of a conversation: {"role": "system", "user" or "assistant", "content": text}."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from specdec_cli.models.gguf import Header
+from specdec_cli.models.gguf_header import Header
 from specdec_cli.models.memory import Footprint, footprint
 
 CONTEXT = 4096

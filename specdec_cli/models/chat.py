@@ -13,7 +13,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models.gguf import Header, StringArray
+from specdec_cli.models.gguf_header import Header, StringArray
 
 
 def template_of(header: Header) -> str | None:

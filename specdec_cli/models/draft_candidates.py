@@ -9,7 +9,7 @@ import yaml
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.models import profiles
-from specdec_cli.models.gguf import Header
+from specdec_cli.models.gguf_header import Header
 
 BEST_RATIO = 0.05
 """Proposals are ranked by how near their share of the target's parameters comes to this: pairs with published gains

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.models.gguf import Header, Tensor, shown
+from specdec_cli.models.gguf_header import Header, Tensor, shown
 
 _ALIKE = {
     *("arcee", "bloom", "codeshell", "exaone", "falcon", "gemma", "glm4", "gpt2", "gptneox", "granite", "granitemoe"),

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models.gguf import read_header, shown
+from specdec_cli.models.gguf import read_header
+from specdec_cli.models.gguf_header import shown
 from specdec_cli.models.layer_pruning import outlets
 
 

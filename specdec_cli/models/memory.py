@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models.gguf import Header, StringArray, Tensor
+from specdec_cli.models.gguf_header import Header, StringArray, Tensor
 
 _F16_BYTES, _F32_BYTES = 2, 4
 _PASS = 512

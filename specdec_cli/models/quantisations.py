@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.models.gguf import QUANTISATIONS, TYPES, Header
+from specdec_cli.models.gguf_header import QUANTISATIONS, TYPES, Header
 from specdec_cli.models.profiles import suggest
 
 _MAIN = {"IQ2_S": "IQ2_XS", "IQ2_M": "IQ2_S", "IQ3_XS": "IQ3_S", "IQ3_M": "IQ3_S"}

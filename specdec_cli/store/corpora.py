@@ -22,7 +22,7 @@ import platformdirs
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.models import vocab
 from specdec_cli.models.files import write_whole
-from specdec_cli.models.gguf import Header
+from specdec_cli.models.gguf_header import Header
 
 FORMAT = 1
 _HEAD = struct.Struct("=16sQQI28x")

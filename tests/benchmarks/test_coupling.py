@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.noise import SharedNoise
-from specdec_cli.decoding.types import Categorical
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 

@@ -14,6 +14,8 @@ import pytest
 import tiny
 from conftest import DEMO
 from driver import DRAFT, ESCAPE, PROMPT, TARGET, assert_refused, complaint, read_terminal, run, specdec, start
+from specdec_cli.engine.session import Session
+from specdec_cli.engine.settings import Settings
 from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
@@ -26,8 +28,6 @@ from specdec_cli.engine import pass_costs as costing
 from specdec_cli.engine import session as sessions
 from specdec_cli.engine import tuning_run as tuner
 from specdec_cli.engine.model_pair import check_pair
-from specdec_cli.engine.session import Session
-from specdec_cli.engine.settings import Settings
 from specdec_cli.evaluation.simulator import AHEAD, Answer
 from specdec_cli.llama import library
 from specdec_cli.llama.context import LlamaContext

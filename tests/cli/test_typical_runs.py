@@ -8,8 +8,9 @@ from driver import DRAFT, PROMPT, TARGET, assert_refused
 from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
+from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
-from specdec_cli.decoding.types import Categorical, Draft
+from specdec_cli.decoding.types import Draft
 from specdec_cli.decoding.typical import typical
 from specdec_cli.display.jsonl import read_trace
 

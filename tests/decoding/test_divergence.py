@@ -7,6 +7,7 @@ import pytest
 from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
 
 from specdec_cli.decoding import rules
+from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.divergence import (
     Choice,
     Divergence,
@@ -17,7 +18,7 @@ from specdec_cli.decoding.divergence import (
     recomputed,
 )
 from specdec_cli.decoding.sampling import SamplingSettings
-from specdec_cli.decoding.types import NO_DRAFT, Categorical, Step, Verdict
+from specdec_cli.decoding.types import NO_DRAFT, Step, Verdict
 from specdec_cli.drafters.draft_model import ModelDrafter
 
 V = 30

@@ -19,11 +19,12 @@ from timed import FLAT, STEEP, auto
 
 from specdec_cli.decoding import accept, guard, rules
 from specdec_cli.decoding.accept import without
+from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.rules import RULES
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.text import TextStream
-from specdec_cli.decoding.types import Categorical, Draft, Step, Verdict
+from specdec_cli.decoding.types import Draft, Step, Verdict
 from specdec_cli.draft_length.auto import FixedLength
 from specdec_cli.drafters import tree
 from specdec_cli.drafters.draft_model import ModelDrafter

@@ -3,9 +3,10 @@
 import pytest
 from fakes import Counting, FakeTarget, ScriptedDrafter, ScriptedPolicy, Table, origins_of, run, text_of, tokens_of
 
+from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.types import Categorical, Done, Draft, Prefill, Step
+from specdec_cli.decoding.types import Done, Draft, Prefill, Step
 
 
 def steps_of(events):
@@ -165,7 +166,7 @@ def test_report_is_a_fold_of_the_events():
     assert report.lengths == [1, 1, 1, 1]
     assert report.tokens_per_step == 2.0
     assert report.decode_s >= report.draft_s + report.verify_s
-    assert report.stats_json()["emitted"] == 9
+    assert report.to_json(0.0)["stats"]["emitted"] == 9
 
 
 def test_report_of_nothing_has_no_rates():

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler, confidence
-from specdec_cli.decoding.types import Categorical
 
 
 def obvious(row, s):

@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from specdec_cli.display import pair_tables as pairs
-from specdec_cli.models import vocab
 from specdec_cli.models.assessment import Room, assess
 from specdec_cli.models.gguf import read_header
+from specdec_cli.models.tokenizer_comparison import Check, Comparison, compare
 
 GB = 1000**3
 
@@ -27,24 +27,28 @@ def remote(name, size):
 def checked(room=Room(0, 16 * GB), **changes):  # noqa: B008
     """What `check` finds for the bundled pair on a given machine."""
     headers = read_header(TARGET), read_header(DRAFT)
-    result = {**vocab.compare(*headers).to_json(), **assess(*headers, 4096, room).to_json(), "notes": ["a note"]}
+    result = {
+        **compare(*headers).to_json(),
+        **assess(*headers, 4096, room).to_json(),
+        "notes": ["a note"],
+    }
     for role, path in (("target", "big.gguf"), ("draft", "org/small:Q8_0")):
         result[role] |= {"name": path, "path": path, "remote": remote("small", 5) if role == "draft" else None}
     return {**result, **changes}
 
 
 CHECK = checked()
-OTHER = vocab.Comparison(
+OTHER = Comparison(
     "incompatible",
     4096,
     2,
     (
-        vocab.Check("pre-tokenizer", "gpt-2", "gpt-2", "same"),
-        vocab.Check(
+        Check("pre-tokenizer", "gpt-2", "gpt-2", "same"),
+        Check(
             *("token texts", "4,096", "2 differ", "different"),
             *("token 300 is 'ab' in the target, 'cd' in the draft (2 of 4,096 differ)", True),
         ),
-        vocab.Check("vocabulary", "4,100", "4,096", "harmless", "the target's vocabulary ends in 4 reserved ids"),
+        Check("vocabulary", "4,100", "4,096", "harmless", "the target's vocabulary ends in 4 reserved ids"),
     ),
 )
 INCOMPATIBLE = checked(Room(0, 10**6), **OTHER.to_json())

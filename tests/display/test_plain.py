@@ -8,14 +8,15 @@ from io import StringIO
 import pytest
 from fakes import Counting, FakeTarget, ScriptedDrafter, run
 from rich.console import Console
+from specdec_cli.engine.generation_result import Outcome
 
 from specdec_cli.decoding.divergence import Divergence
-from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.decoding.metrics import Metrics, ModelMemory
 from specdec_cli.decoding.types import Done, Step, Token
 from specdec_cli.display.jsonl import Trace
 from specdec_cli.display.plain import PlainDisplay
-from specdec_cli.display.run_report import BaselineResult, Memory, run_report, speedup_of
-from specdec_cli.engine.generation_result import Outcome
+from specdec_cli.display.run_report import run_report
+from specdec_cli.evaluation.baseline import BaselineResult, speedup_of
 
 
 def scripted_events():
@@ -75,8 +76,8 @@ def fixed_report():
 
 def shown(report, baseline=None):
     console = Console(file=StringIO(), width=110, _environ={})
-    target = Memory("target", 4_700_000_000, 3_100_000_000, 512_000_000, 330_000_000)
-    memory = [target, Memory("draft", 400_000_000, 0, 64_000_000, 90_000_000)]
+    target = ModelMemory("target", 4_700_000_000, 3_100_000_000, 512_000_000, 330_000_000)
+    memory = [target, ModelMemory("draft", 400_000_000, 0, 64_000_000, 90_000_000)]
     unmeasured = Outcome(0, [], (), ()).unmeasured
     console.print(run_report(report, "a.gguf + b.gguf, k=3, greedy", memory, baseline, 2.5, unmeasured))
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"

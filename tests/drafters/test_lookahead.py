@@ -8,9 +8,10 @@ from exactness import PROMPT, V, exact, p_value
 from fakes import Counting, FakeTarget, Table, run, tokens_of
 
 from specdec_cli.decoding import accept, rules
+from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings
-from specdec_cli.decoding.types import NO_DRAFT, Categorical, Draft, Step, Token, Verdict
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Step, Token, Verdict
 from specdec_cli.draft_length.auto import FixedLength
 from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.lookahead import LookaheadDrafter

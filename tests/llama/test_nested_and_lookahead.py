@@ -12,6 +12,8 @@ from driver import assert_refused, run
 from fakes import tokens_of
 from prompts import PROMPTS
 from scipy.stats import chi2
+from specdec_cli.engine.session import Session
+from specdec_cli.engine.settings import Settings
 
 from specdec_cli import drafters
 from specdec_cli.decoding.accept import rejection
@@ -23,8 +25,6 @@ from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.engine.model_pair import check_pair
 from specdec_cli.engine.pass_costs import PassCosts
-from specdec_cli.engine.session import Session
-from specdec_cli.engine.settings import Settings
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_cli.models.assessment import Room, assess, place_of, side_of
-from specdec_cli.models.gguf import Header, Tensor, read_header
+from specdec_cli.models.gguf import read_header
+from specdec_cli.models.gguf_header import Header, Tensor
 from specdec_cli.models.memory import cache_bytes, footprint
 
 GB = 1000**3

@@ -4,7 +4,7 @@ import pytest
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.engine.prompt import tokenize
 from specdec_cli.models import chat
-from specdec_cli.models.gguf import Header, StringArray
+from specdec_cli.models.gguf_header import Header, StringArray
 
 WORDS = ["<s>", "</s>", "a"]
 CHATML = """{{ bos_token }}{% for m in messages %}

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models.gguf import Header, StringArray, Tensor, read_header, require_runnable
+from specdec_cli.models.gguf import read_header
+from specdec_cli.models.gguf_header import Header, StringArray, Tensor, require_runnable
 
 DEMO = Path(__file__).parents[2] / "profiles" / "demo"
 TYPE = gguf.GGUFValueType

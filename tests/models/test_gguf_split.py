@@ -13,7 +13,8 @@ import pytest
 from driver import DRAFT, PROMPT, TARGET, assert_refused, run
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models.gguf import Header, part_names, read_header, read_model
+from specdec_cli.models.gguf import part_names, read_header, read_model
+from specdec_cli.models.gguf_header import Header
 
 ORDERS = ["little", "big"]
 

@@ -6,7 +6,8 @@ import tiny
 from conftest import DEMO
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.models.gguf import Header, Tensor, read_header
+from specdec_cli.models.gguf import read_header
+from specdec_cli.models.gguf_header import Header, Tensor
 from specdec_cli.models.layer_pruning import layers_of, outlets, ranges, require_copyable, require_prunable, size_with
 
 TENSORS = ("attn_norm.weight", "attn_output.weight", "ffn_down.weight")

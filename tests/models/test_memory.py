@@ -5,7 +5,8 @@ import pytest
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.llama import repacking
-from specdec_cli.models.gguf import Header, StringArray, Tensor, read_header
+from specdec_cli.models.gguf import read_header
+from specdec_cli.models.gguf_header import Header, StringArray, Tensor
 from specdec_cli.models.memory import cache_bytes, footprint, require
 
 DEMO = Path(__file__).parents[2] / "profiles" / "demo"

@@ -11,8 +11,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from specdec_cli.decoding.errors import IncompatiblePair, SpecdecError
-from specdec_cli.models.gguf import Header, StringArray, read_header
-from specdec_cli.models.vocab import compare
+from specdec_cli.models.gguf import read_header
+from specdec_cli.models.gguf_header import Header, StringArray
+from specdec_cli.models.tokenizer_comparison import compare
 
 WORDS = [b"<unk>", b"<s>", b"</s>", b"a", b"b", b"ab", b"\xff"]
 

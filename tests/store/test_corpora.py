@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.models.gguf import Header, StringArray
+from specdec_cli.models.gguf_header import Header, StringArray
 from specdec_cli.store import corpora
 
 TOKENS, ORDER = np.array([-1, 5, 6, 7, -1], np.int32), np.array([2, 3], np.int32)

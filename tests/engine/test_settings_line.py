@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdec_cli.display.settings_line import headline
+from specdec_cli.display.settings_line import settings_line
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,15 @@ from specdec_cli.display.settings_line import headline
     ],
 )
 def test_what_is_known_is_said(settings, line):
-    assert headline(settings) == line
+    assert settings_line(settings) == line
 
 
 def test_lossy_rules_are_marked_and_more_comes_last():
-    assert headline({"temp": 1.0, "accept": "typical"}, ["2 threads"]) == "temp=1.0, accept=typical (lossy), 2 threads"
+    assert (
+        settings_line({"temp": 1.0, "accept": "typical"}, ["2 threads"])
+        == "temp=1.0, accept=typical (lossy), 2 threads"
+    )
 
 
 def test_a_name_that_is_not_text():
-    assert headline({"target": "x/\udcff.gguf", "drafter": "none"}) == "?.gguf, alone"
+    assert settings_line({"target": "x/\udcff.gguf", "drafter": "none"}) == "?.gguf, alone"

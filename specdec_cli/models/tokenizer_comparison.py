@@ -1,0 +1,264 @@
+"""Do two models share a tokenizer? Answered from the GGUF headers alone, local or remote.
+
+A draft is only useful if its token ids mean what the target's mean. llama.cpp (common/speculative.cpp) compares
+the vocabulary type, BOS and EOS where they are added, the size within 128, and the texts from id 5 on. Here
+ids 0 to 4, token types, merges, the pre-tokenizer and the special tokens count too. This rule is milder in one thing
+only: reserved tokens that neither model emits may have different names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from specdec_cli.decoding.errors import IncompatiblePair
+from specdec_cli.models.gguf_header import Header, StringArray, shown
+from specdec_cli.models.vocab import Vocabulary, quoted
+
+MAX_PADDING = 128
+"""Ids by which the sizes may differ: llama.cpp's SPEC_VOCAB_MAX_SIZE_DIFFERENCE."""
+_FIRST_COMPARED = 5  # llama.cpp's SPEC_VOCAB_CHECK_START_TOKEN_ID
+
+# Special tokens, and whether it is of no consequence that only one of the files says which it is: llama.cpp finds EOT
+# by its name, and neither of the others is ever added to a text or ends it.
+_SPECIALS = {"bos": False, "eos": False, "eot": True, "unknown": True, "separator": True}
+
+_BPE = ("gpt2", "gemma4", "hybriddna", "whitespace")  # one type to llama.cpp
+_PRE_ALIASES = {"None": "default", "llama3": "llama-bpe", "llama-v3": "llama-bpe"}  # None: not stated
+_ASSUMED_IDS = {("llama", "bos"): 1, ("llama", "eos"): 2, ("gpt2", "bos"): 11, ("gpt2", "eos"): 11}
+
+TEXTS = "token texts"
+
+CheckOutcome = Literal["same", "harmless", "different"]
+Compatibility = Literal["identical", "compatible", "incompatible"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing compared, as it is in either model.
+
+    harmless: a difference that cannot change what is decoded. why: what differs, if anything.
+    llama_cpp: whether llama.cpp's own rule would refuse the pair over it.
+    """
+
+    what: str
+    target: str
+    draft: str
+    outcome: CheckOutcome = "same"
+    why: str = ""
+    llama_cpp: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """identical: every part is equal. compatible: but for reserved ids. incompatible: `reason` says how.
+
+    n_shared:    ids from 0 on that both models have.
+    n_differing: ids among them whose text or type differs, harmlessly or not.
+    """
+
+    verdict: Compatibility
+    n_shared: int
+    n_differing: int
+    checks: tuple[Check, ...]
+
+    @property
+    def reason(self) -> str:
+        """What decided the verdict: the first difference that counts, else those that do not; empty if identical."""
+        grave = [check for check in self.checks if check.outcome == "different"]
+        grave.sort(key=lambda check: check.what != TEXTS)  # of several, a token says most: which, and what in either
+        return grave[0].why if grave else "; ".join(check.why for check in self.checks if check.outcome == "harmless")
+
+    @property
+    def llama_cpp_accepts(self) -> bool:
+        """Whether llama.cpp's own speculative decoding would take the pair."""
+        return not any(check.llama_cpp for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "n_shared": self.n_shared,
+            "n_differing": self.n_differing,
+            "llama_cpp_accepts": self.llama_cpp_accepts,
+            "checks": [asdict(check) for check in self.checks],
+        }
+
+    def require(self) -> None:
+        """Raise IncompatiblePair unless the pair can be used."""
+        if self.verdict == "incompatible":
+            raise IncompatiblePair(
+                f"draft and target do not share a tokenizer: {self.reason}",
+                "Use a draft of the same model family, or run the target alone: --drafter none.",
+            )
+
+
+def compare(target: Header, draft: Header) -> Comparison:
+    """Compare the tokenizers of two models. A header without a tokenizer is incompatible with everything."""
+    mine, theirs = Vocabulary(target), Vocabulary(draft)
+    if not (len(mine) and len(theirs)):
+        counts = [f"{len(vocabulary):,}" if len(vocabulary) else "none" for vocabulary in (mine, theirs)]
+        without = (theirs if len(mine) else mine).header.name
+        missing = Check("vocabulary", counts[0], counts[1], "different", f"{without} has no tokenizer", True)
+        return Comparison("incompatible", 0, 0, (missing,))
+    shared = min(len(mine), len(theirs))
+    differing = _differing(mine, theirs, shared)
+    checks = (
+        _model(mine, theirs),
+        _pre(mine, theirs),
+        _texts(mine, theirs, differing, shared),
+        _types(mine, theirs, differing, shared),
+        _size(mine, theirs, shared),
+        _merges(mine, theirs),
+        *(_special(mine, theirs, name) for name in _SPECIALS),
+        *(_added(mine, theirs, name) for name in ("bos", "eos")),
+    )
+    outcomes = {check.outcome for check in checks}
+    verdict: Compatibility = (
+        "incompatible" if "different" in outcomes else "compatible" if "harmless" in outcomes else "identical"
+    )
+    return Comparison(verdict, shared, len(differing), checks)
+
+
+def _differing(mine: Vocabulary, theirs: Vocabulary, shared: int) -> list[int]:
+    """The shared ids whose text or type differs."""
+    ids = set((mine.types[:shared] != theirs.types[:shared]).nonzero()[0].tolist())
+    if mine.tokens != theirs.tokens:
+        texts = zip(mine.tokens.values, theirs.tokens.values, strict=False)
+        ids |= {i for i, (a, b) in enumerate(texts) if a != b}
+    return sorted(ids)
+
+
+def _model(mine: Vocabulary, theirs: Vocabulary) -> Check:
+    a, b = mine.field("model"), theirs.field("model")
+    if _equal(a, b):
+        return Check("tokenizer model", _stated(a), _stated(b))
+    return _different("tokenizer model", a, b, not (str(a) in _BPE and str(b) in _BPE))
+
+
+def _pre(mine: Vocabulary, theirs: Vocabulary) -> Check:
+    a, b = mine.field("pre"), theirs.field("pre")
+    names = [_PRE_ALIASES.get(str(value), str(value)) for value in (a, b)]
+    if names[0] == names[1] and isinstance(a, str | None) and isinstance(b, str | None):
+        return Check("pre-tokenizer", _stated(a), _stated(b))
+    return _different("pre-tokenizer", a, b, False)
+
+
+def _different(what: str, a: Any, b: Any, llama_cpp: bool, verb: str = "") -> Check:
+    """A value of the metadata that is not the same in both."""
+    why = f"{what}{verb} {_sentence(a)} in the target, {_sentence(b)} in the draft"
+    return Check(what, _stated(a), _stated(b), "different", why, llama_cpp)
+
+
+def _size(mine: Vocabulary, theirs: Vocabulary, shared: int) -> Check:
+    sizes = (f"{len(mine):,}", f"{len(theirs):,}")
+    padding = abs(len(mine) - len(theirs))
+    if not padding:
+        return Check("vocabulary", *sizes)
+    longer, role = (mine, "target") if len(mine) > len(theirs) else (theirs, "draft")
+    used = next((token for token in range(shared, len(longer)) if not longer.reserved(token)), None)
+    if used is None and padding <= MAX_PADDING:
+        why = f"the {role}'s vocabulary ends in {padding:,} reserved ids that no model emits"
+        return Check("vocabulary", *sizes, "harmless", why)
+    why = f"the target has {sizes[0]} tokens, the draft {sizes[1]}"
+    if used is None:
+        why += f"; sizes may differ by {MAX_PADDING} at most"
+    else:
+        why += f", and token {used} of {longer.header.name} is {longer.text(used)}"
+    return Check("vocabulary", *sizes, "different", why, padding > MAX_PADDING)
+
+
+def _texts(mine: Vocabulary, theirs: Vocabulary, differing: list[int], shared: int) -> Check:
+    a, b = (mine.tokens.values, theirs.tokens.values) if differing else ([], [])  # splitting them takes 0.1 s
+    other = [i for i in differing if a[i] != b[i]]
+    if not other:
+        return Check(TEXTS, f"{shared:,}", "the same")
+    counts = (f"{shared:,}", f"{len(other):,} differ")
+    llama_cpp = other[-1] >= _FIRST_COMPARED
+    first = _first_in_use(mine, theirs, other)
+    if first is None:
+        return Check(TEXTS, *counts, "harmless", f"{len(other):,} reserved tokens have other names", llama_cpp)
+    why = (
+        f"token {first} is {quoted(a[first])} in the target, {quoted(b[first])} in the draft "
+        f"({len(other):,} of {shared:,} differ)"
+    )
+    return Check(TEXTS, *counts, "different", why, llama_cpp)
+
+
+def _types(mine: Vocabulary, theirs: Vocabulary, differing: list[int], shared: int) -> Check:
+    other = [i for i in differing if mine.types[i] != theirs.types[i]]
+    if not other:
+        return Check("token types", f"{shared:,}", "the same")
+    counts = (f"{shared:,}", f"{len(other):,} differ")
+    first = _first_in_use(mine, theirs, other)
+    if first is None:
+        return Check("token types", *counts, "harmless", f"{len(other):,} reserved tokens have other types")
+    why = (
+        f"token {first} ({mine.text(first)}) is of type {mine.types[first]} in the target, {theirs.types[first]} in "
+        f"the draft ({len(other):,} types differ)"
+    )
+    return Check("token types", *counts, "different", why)
+
+
+def _first_in_use(mine: Vocabulary, theirs: Vocabulary, ids: list[int]) -> int | None:
+    return next((i for i in ids if not (mine.reserved(i) and theirs.reserved(i))), None)
+
+
+def _merges(mine: Vocabulary, theirs: Vocabulary) -> Check:
+    a, b = mine.field("merges"), theirs.field("merges")
+    counts = [f"{merges.count:,}" if isinstance(merges, StringArray) else "none" for merges in (a, b)]
+    why = ""
+    if not isinstance(a, StringArray) or not isinstance(b, StringArray):
+        why = "only one of them has BPE merges" if counts[0] != counts[1] else ""
+    elif a != b:  # unless they are just stored in different byte orders
+        pairs = enumerate(zip(a.values, b.values, strict=False))
+        first = next(((i, x, y) for i, (x, y) in pairs if x != y), None)
+        if first is not None:
+            why = f"merge {first[0]} is {quoted(first[1])} in the target, {quoted(first[2])} in the draft"
+        elif a.count != b.count:
+            why = f"the target has {counts[0]} merges, the draft {counts[1]}"
+    return Check("merges", counts[0], counts[1], "different" if why else "same", why)
+
+
+def _special(mine: Vocabulary, theirs: Vocabulary, name: str) -> Check:
+    what = f"{name.upper()} token"
+    a, b = mine.field(f"{name}_token_id"), theirs.field(f"{name}_token_id")
+    values = (_stated(a), _stated(b))
+    if _equal(a, b):
+        return Check(what, *values)
+    unused = _SPECIALS[name] or not (mine.adds(name) or theirs.adds(name))
+    if unused and (a is None or b is None):
+        return Check(what, *values, "harmless", f"only one of the files says which token is the {what}")
+    assumed = _ASSUMED_IDS.get((str(mine.field("model")), name))
+    same = _equal(assumed if a is None else a, assumed if b is None else b)
+    why = f"the {what} is {_sentence(a)} in the target, {_sentence(b)} in the draft"
+    return Check(what, *values, "different", why, not same and mine.adds(name) and theirs.adds(name))
+
+
+def _added(mine: Vocabulary, theirs: Vocabulary, name: str) -> Check:
+    what = f"add_{name}_token"
+    a, b = mine.field(what), theirs.field(what)
+    if mine.adds(name) == theirs.adds(name):
+        return Check(what, _stated(a), _stated(b))
+    return _different(what, a, b, True, verb=" is")
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two values of the metadata, which may be anything, are the same."""
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return type(a) is type(b) and np.array_equal(a, b)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    return bool(a == b)
+
+
+def _sentence(value: Any) -> str:
+    """A value of the metadata for a sentence."""
+    return repr(shown(value)) if isinstance(value, str) else shown(value)
+
+
+def _stated(value: Any) -> str:
+    """A value of the metadata for a table."""
+    return "not stated" if value is None else shown(value)
