@@ -13,9 +13,9 @@ from typing import TypeVar
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.draft_length.auto import LONGEST, AutoLength, FixedLength
+from specdec_cli.decoding.length_policy import LengthPolicy
+from specdec_cli.draft_length import LONGEST
 from specdec_cli.draft_length.cost_model import CostModel
-from specdec_cli.draft_length.known_draft import KnownLength
 from specdec_cli.drafters.corpus_index import Corpus
 from specdec_cli.engine import validation as terms
 from specdec_cli.engine.model_pair import Pair
@@ -58,8 +58,8 @@ class LoadedPair:
         """By what a model is for: target or draft."""
         self._learned: list[CostModel] = []
         """What the answers so far have shown of costs."""
-        self._adaptive: dict[object, AutoLength | KnownLength] = {}
-        self._fixed: dict[object, FixedLength] = {}
+        self._adaptive: dict[object, LengthPolicy] = {}
+        self._fixed: dict[object, LengthPolicy] = {}
         self.corpus: Corpus | None = None
         """Other texts for drafters that look into them; whoever runs the pair may put one here."""
         self.notes: tuple[str, ...] = ()

@@ -13,19 +13,15 @@ from specdec_cli import drafters
 from specdec_cli.decoding import rules
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.divergence import Choice, Divergence, Transcript, explain, first_difference
+from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.text import TextStream
-from specdec_cli.decoding.types import Drafter, Event, LengthPolicy
-from specdec_cli.draft_length.auto import LONGEST, AutoLength
+from specdec_cli.decoding.types import Drafter, Event
+from specdec_cli.draft_length import LONGEST, DraftForm, adaptive_length, chain_length
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.draft_length.chain_length import ChainedLength
 from specdec_cli.draft_length.cost_model import CostModel
-from specdec_cli.draft_length.known_draft import KnownLength
-from specdec_cli.draft_length.whole_draft import WholesaleLength
-from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
-from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine import validation as terms
 from specdec_cli.engine.loaded import LoadedPair
 from specdec_cli.engine.settings import AUTO, Settings
@@ -104,13 +100,13 @@ class Session(LoadedPair):
     def _length_policy(self, settings: Settings, prompt: Sequence[int]) -> LengthPolicy:
         """What decides the draft length. One that adapts serves all runs with the same sampling, and remembers."""
         if settings.draft_tokens != AUTO or settings.drafter == "none":
-            wanted = fixed_length(settings)
-            return self._fixed.setdefault((wanted, sampling_of(settings), settings.tree), wanted)
+            key = (settings.draft_tokens, settings.draft_min_p, settings.drafter, settings.tree, sampling_of(settings))
+            return self._fixed.setdefault(key, fixed_length(settings))
         found = {name: self._auto(name, settings, prompt) for name in self._usable(settings)}
         policies = {name: policy for name, policy in found.items() if policy}
         if not policies or len(policies) < len(found):
             return fixed_length(settings)
-        return ChainedLength(policies) if len(policies) > 1 else next(iter(policies.values()))
+        return chain_length(policies)
 
     def _usable(self, settings: Settings) -> list[str]:
         """The drafters asked for, without those whose draft model could not be had; the notes say why."""
@@ -119,7 +115,7 @@ class Session(LoadedPair):
             names = [name.removesuffix("<small") for name in names]
         return [name for name in names if self._draft_context is not None or not drafters.spec(name).needs_model]
 
-    def _auto(self, name: str, settings: Settings, prompt: Sequence[int]) -> AutoLength | KnownLength | None:
+    def _auto(self, name: str, settings: Settings, prompt: Sequence[int]) -> LengthPolicy | None:
         """The adaptive length of one drafter with these settings; None if its costs cannot be measured."""
         kind = drafters.spec(name)
         shape = (settings.drafter, settings.draft_min_p, settings.tree, settings.lookahead)
@@ -129,16 +125,13 @@ class Session(LoadedPair):
             if measured is None:  # without costs there is no adapting, and the draft model does not work
                 self._draft_context = None
                 return None
-            longest = terms.lookahead_size(settings) if name == "lookahead" else LONGEST
+            form = drafters.form(name)
+            longest = terms.lookahead_size(settings) if form is DraftForm.WHOLE else LONGEST
             costs = CostModel(measured, min(self._opened.max_rows - 1, longest))
-            if settings.tree == 1 and name != "lookahead":  # the passes of trees take longer
+            if settings.tree == 1 and form is not DraftForm.WHOLE:  # the passes of trees take longer
                 self._learned.append(costs)
             greedy, min_p = settings.temp == 0, settings.draft_min_p
-            self._adaptive[key] = (
-                AutoLength(costs, self._calibration(settings), min_p, greedy)
-                if kind.needs_model
-                else (WholesaleLength if name == "lookahead" else KnownLength)(costs, min_p)
-            )
+            self._adaptive[key] = adaptive_length(form, costs, self._calibration(settings), min_p, greedy)
         return self._adaptive[key]
 
     def _calibration(self, settings: Settings) -> Calibration:
@@ -160,21 +153,15 @@ class Session(LoadedPair):
         return replace(costs, verify=agreement.cost(costs.verify, LONGEST + 1)) if agreement else costs
 
     def _drafter(self, sampler: StandardSampler, seed: int, settings: Settings) -> Drafter:
-        draws = settings.accept != "match"
-        made = []
-        for i, name in enumerate(self._usable(settings), 1):
-            rng = np.random.default_rng((seed, i))  # apart from the target's, which must not depend on the draft
-            models = (self._draft_context, self._small_context)
-            parts = DrafterContext(
-                models[0],
-                self.pair.n_shared,
-                sampler,
-                draws,
-                rng,
-                settings.tree,
-                models[1],
-                terms.lookahead_of(settings),
-                self.corpus,
-            )
-            made.append(drafters.create(name, parts))
-        return ChainDrafter(made) if len(made) > 1 else made[0] if made else NoDrafter()
+        context = DrafterContext(
+            self._draft_context,
+            self.pair.n_shared,
+            sampler,
+            settings.accept != "match",
+            np.random.default_rng(seed),
+            settings.tree,
+            self._small_context,
+            terms.lookahead_of(settings),
+            self.corpus,
+        )
+        return drafters.create_all(self._usable(settings), context, seed)

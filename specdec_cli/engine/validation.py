@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from specdec_cli import drafters
+from specdec_cli import draft_length, drafters
 from specdec_cli.decoding.errors import UsageError
+from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.rules import REPRODUCIBLE
 from specdec_cli.decoding.sampling import SamplingSettings
-from specdec_cli.draft_length.auto import FixedLength
 from specdec_cli.engine.settings import Settings
 from specdec_cli.llama.context import MOST_SEQUENCES, N_BATCH
 
@@ -125,11 +125,11 @@ def require_rewinding(
         )
 
 
-def fixed_length(settings: Settings) -> FixedLength:
+def fixed_length(settings: Settings) -> LengthPolicy:
     """The fixed draft length that the settings ask for, or any where they leave it open."""
     tokens = settings.draft_tokens if isinstance(settings.draft_tokens, int) else 1
     whole = "lookahead" in drafters.split(settings.drafter)
-    return FixedLength(tokens, settings.draft_min_p, settings.temp == 0, whole)
+    return draft_length.fixed_length(tokens, settings.draft_min_p, settings.temp == 0, whole)
 
 
 def sampling_of(settings: Settings) -> SamplingSettings:

@@ -18,7 +18,7 @@ from specdec_cli.decoding import noise, rules
 from specdec_cli.decoding.noise import SharedNoise
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Categorical, Draft, Step, Verdict
-from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
 
