@@ -26,7 +26,7 @@ from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Draft, Logits, Sampler, Step, Verdict
-from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.engine.acceptance_recorder import before_a_loop
 from specdec_cli.engine.config import AUTO, Settings

@@ -25,7 +25,7 @@ from common import machine, open_demo
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
 from specdec_cli.decoding.types import Step
-from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.corpus_index import Corpus
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.llama.model import Model

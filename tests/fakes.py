@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from specdec_cli.decoding.categorical import Categorical
+from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.rules import RULES, sampler_of
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.text import TextStream
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Event, LengthPolicy, Logits, Step, Verdict
-from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Event, Logits, Step, Verdict
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.none import NoDrafter
 
 GREEDY = SamplingSettings()
@@ -171,36 +172,20 @@ class ScriptedDrafter:
         self.observed.append(step)
 
 
-class ScriptedPolicy:
+class ScriptedPolicy(LengthPolicy):
     """Limits drafts to the given lengths one after the other, then to nothing. missed: what it is told of."""
 
-    why = ""
     uses_confidence = False
 
     def __init__(self, limits: Iterable[int]) -> None:
         self._limits = iter(limits)
         self.missed: list[tuple[float, float]] = []
 
-    def begin(self, prompt_tokens: int) -> None:
-        pass
-
     def limit(self, room: int) -> int:
         return min(next(self._limits, 0), room)
 
     def observe_counterfactual(self, confidence: float, outcome: float) -> None:
         self.missed.append((confidence, outcome))
-
-    def rate(self, rank: int, confidence: float) -> float:
-        return confidence
-
-    def look(self, drafted: int, reach: float | None = None) -> bool:
-        return True
-
-    def should_draft(self, drafted: int, confidence: float, rank: int = 0, before: float | None = None) -> bool:
-        return True
-
-    def observe(self, step: Step) -> None:
-        pass
 
 
 def piece(token: int) -> bytes:

@@ -7,7 +7,8 @@ from typing import Any
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.types import Step
-from specdec_cli.draft_length.auto import LONGEST, AutoLength
+from specdec_cli.draft_length import LONGEST
+from specdec_cli.draft_length.auto import AutoLength
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel
 
@@ -32,7 +33,7 @@ class Timed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.policy, name)
 
-    def observe(self, step: Step) -> None:
+    def observe(self, step: Step, own_time: bool = True) -> None:
         self.steps.append(step)
         drafted = len(step.drafted)
         draft_s = drafted * self.costs.draft(1)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from specdec_cli.decoding.errors import Interrupted
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, LengthPolicy, Rows, Step, Target
+from specdec_cli.decoding.length_policy import LengthPolicy
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, LengthReason, Rows, Step, Target
 
 _Result = TypeVar("_Result")
 
@@ -33,9 +34,9 @@ class Speculation:
         return (note,) if note else ()
 
     @property
-    def why(self) -> str:
+    def why(self) -> LengthReason:
         """Why the last draft had its length."""
-        return self._policy.why if self.note is None else ""
+        return self._policy.why if self.note is None else LengthReason.NONE
 
     def budget(self, room: int, most: int) -> int:
         """How many tokens to draft, `most` at most. room: how many may still follow the pending one."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.decoding.guard import Speculation
+from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import (
     NO_DRAFT,
@@ -19,7 +20,6 @@ from specdec_cli.decoding.types import (
     Drafter,
     Event,
     FinishReason,
-    LengthPolicy,
     Origin,
     Prefill,
     Rows,

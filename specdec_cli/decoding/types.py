@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.decoding.categorical import Categorical
+
+if TYPE_CHECKING:  # which is made of these types itself
+    from specdec_cli.decoding.length_policy import LengthPolicy
 
 Logits: TypeAlias = NDArray[np.float32]
 """(rows, n_vocab). Row 0 follows the pending token, row i + 1 draft token i. Valid until the next forward pass."""
@@ -27,13 +31,31 @@ Origin: TypeAlias = Literal["accepted", "correction", "bonus", "plain"]
 FinishReason: TypeAlias = Literal["stop", "length", "stop_string", "context", "interrupted"]
 
 
+class LengthReason(str, Enum):
+    """Why a draft has its length, as displays show it and traces keep it."""
+
+    NONE = ""
+    WORTH_IT = "worth it"
+    UNSURE = "the draft is unsure"
+    NOT_WORTH_IT = "drafting does not pay"
+    BASELINE = "timing the target alone"
+    TRIAL = "trying again"
+    TOO_UNSURE = "too unsure to pay"
+    RIVAL = "another draft promises more"
+    RESTING = "resting: it did not pay"
+    WORTH_A_TRY = "worth a try"
+    TOO_DEAR = "too dear to try"
+
+    __str__ = str.__str__
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """What a drafter proposes: a tree of tokens that may follow the pending token; mostly a chain.
 
     parents[i] is the token that token i follows, an earlier one, or -1 for the pending token; `parents=None` says
     that each follows the one before. Siblings are different tokens, tried in their order. q[i] is the distribution
-    that token i was really drawn from, given its elder siblings; `q=None` says the tokens were chosen
+    that token i was really drawn from, given its earlier siblings; `q=None` says the tokens were chosen
     deterministically. `source` names the drafter. `row_observer`, if there is one, is shown the rows of the pass that
     verifies the draft, before they are judged.
     """
@@ -118,7 +140,7 @@ class Step:
     sample_s: float
     at: float
     why: str = ""
-    """Why the draft has this length; may be empty."""
+    """Why the draft has this length: a LengthReason, or what an older trace says."""
     parents: tuple[int, ...] | None = None
     path: tuple[int, ...] | None = None
     """Where the draft is a tree: what each token follows (as in `Draft`), and which were accepted."""
@@ -148,60 +170,6 @@ class Done:
 
 
 Event: TypeAlias = Prefill | Step | Done
-
-
-class LengthPolicy(Protocol):
-    """How many tokens to draft. It may look at the draft model's probabilities, never at the target's of the
-    same step; and it is asked before a token is drawn, because dropping a token for what it turned out to be
-    would bias the output.
-    """
-
-    @property
-    def why(self) -> str:
-        """Why the last draft had its length; empty where there is nothing to say."""
-        ...
-
-    @property
-    def uses_confidence(self) -> bool:
-        """Whether `should_draft` needs the draft's confidence, which may cost a softmax a token."""
-        ...
-
-    def begin(self, prompt_tokens: int) -> None:
-        """An answer to a prompt of so many tokens begins; the drafter has read nothing of it."""
-        ...
-
-    def limit(self, room: int) -> int:
-        """The most tokens to draft in the coming step; 0 verifies the pending token alone. room: how many tokens may
-        still follow the pending one before the answer or the context is full; a chain has no use for more.
-        """
-        ...
-
-    def observe_counterfactual(self, confidence: float, outcome: float) -> None:
-        """At a place that went by without a draft, the draft would have been so sure, and so often right (0 to 1)."""
-        ...
-
-    def rate(self, rank: int, confidence: float) -> float:
-        """For trees: how probable it is that a token stands, given that what it follows does and that its elder
-        siblings, `rank` of them, do not. `confidence` is the draft's own idea of that.
-        """
-        ...
-
-    def look(self, drafted: int, reach: float | None = None) -> bool:
-        """Whether to spend a pass of the draft model on what might follow one of `drafted` tokens: the last, or one
-        that stands with probability `reach`.
-        """
-        ...
-
-    def should_draft(self, drafted: int, confidence: float, rank: int = 0, before: float | None = None) -> bool:
-        """Whether to add another token to `drafted` ones. `confidence`: the draft's highest probability there.
-        In a tree, `before` is the probability that what it follows stands and its elder siblings, `rank` of them,
-        do not.
-        """
-        ...
-
-    def observe(self, step: Step) -> None:
-        """Learn from what came of a step."""
-        ...
 
 
 class Drafter(Protocol):

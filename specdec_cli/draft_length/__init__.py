@@ -1,0 +1,48 @@
+"""How many tokens to draft. Whoever needs a policy builds it here, and names no class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from specdec_cli.decoding.length_policy import LengthPolicy
+from specdec_cli.draft_length.auto import LONGEST, AutoLength
+from specdec_cli.draft_length.calibration import Calibration
+from specdec_cli.draft_length.chain_length import ChainLength
+from specdec_cli.draft_length.cost_model import CostModel
+from specdec_cli.draft_length.fixed import FixedLength
+from specdec_cli.draft_length.known_draft import KnownLength
+from specdec_cli.draft_length.whole_draft import WholeDraftLength
+
+__all__ = ["LONGEST", "DraftForm", "adaptive_length", "chain_length", "fixed_length"]
+
+
+class DraftForm(Enum):
+    """How a drafter's draft comes about, which decides what adapts its length.
+
+    GROWN: by passes of a draft model, token by token. KNOWN: at no cost, all of it at once. WHOLE: so too, and of use
+    in one size only.
+    """
+
+    GROWN = "grown"
+    KNOWN = "known"
+    WHOLE = "whole"
+
+
+def fixed_length(tokens: int, min_p: float = 0.0, greedy: bool = True, whole: bool = False) -> LengthPolicy:
+    """Always the same length. Raises UsageError if that is none."""
+    return FixedLength(tokens, min_p, greedy, whole)
+
+
+def adaptive_length(
+    form: DraftForm, costs: CostModel, calibration: Calibration, min_p: float = 0.0, greedy: bool = True
+) -> LengthPolicy:
+    """The length that pays, for one drafter. calibration: what a draft model's confidence is worth; it learns."""
+    if form is DraftForm.GROWN:
+        return AutoLength(costs, calibration, min_p, greedy)
+    return (WholeDraftLength if form is DraftForm.WHOLE else KnownLength)(costs, min_p)
+
+
+def chain_length(policies: Mapping[str, LengthPolicy]) -> LengthPolicy:
+    """One policy for several drafters, by their names in the order in which they are asked."""
+    return ChainLength(policies) if len(policies) > 1 else next(iter(policies.values()))

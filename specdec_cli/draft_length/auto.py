@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from specdec_cli.decoding.costs import SETTLED
-from specdec_cli.decoding.errors import UsageError
-from specdec_cli.decoding.types import Step
+from specdec_cli.decoding.length_policy import Candidate, LengthPolicy
+from specdec_cli.decoding.types import LengthReason, Step
 from specdec_cli.draft_length.calibration import Calibration, bin_of
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.optimal_stopping import Plan, solve
@@ -14,66 +12,6 @@ from specdec_cli.draft_length.sibling_calibration import SiblingCalibration
 
 LONGEST = 16
 """The longest draft that `auto` considers."""
-
-
-@dataclass(frozen=True)
-class FixedLength:
-    """Always up to `tokens`, fewer where the draft's confidence falls below `min_p`.
-
-    whole: also where fewer may still follow, for drafters whose drafts are wider than long.
-    Which token of a tree to add next takes some idea of what stands, which depends on whether decoding is greedy and
-    is learned from one answer to the next.
-    """
-
-    tokens: int
-    min_p: float = 0.0
-    greedy: bool = True
-    whole: bool = False
-    _ranks: SiblingCalibration = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_ranks", SiblingCalibration(Calibration.prior(self.greedy), self.greedy))
-        if self.tokens < 1:
-            raise UsageError(
-                f"the number of draft tokens cannot be {self.tokens}",
-                "Give -k 1 or more, or auto; to run the target alone, use --drafter none.",
-            )
-        if not 0 <= self.min_p < 1:
-            raise UsageError(f"draft-min-p cannot be {self.min_p}", "Give a number in [0, 1); 0 is off.")
-
-    @property
-    def uses_confidence(self) -> bool:
-        return self.min_p > 0
-
-    @property
-    def why(self) -> str:
-        return ""
-
-    def begin(self, prompt_tokens: int) -> None:
-        """A fixed length does not depend on the prompt."""
-
-    def limit(self, room: int) -> int:
-        self._ranks.begin()
-        return self.tokens if self.whole else min(self.tokens, room)
-
-    def observe_counterfactual(self, confidence: float, outcome: float) -> None:
-        """A fixed length does not care."""
-
-    def rate(self, rank: int, confidence: float) -> float:
-        return self._ranks.rate(rank, confidence)
-
-    def look(self, drafted: int, reach: float | None = None) -> bool:
-        return True
-
-    def should_draft(self, drafted: int, confidence: float, rank: int = 0, before: float | None = None) -> bool:
-        goes_on = confidence >= self.min_p
-        if goes_on and before is not None:
-            self._ranks.take(rank, confidence)
-        return goes_on
-
-    def observe(self, step: Step) -> None:
-        if step.parents is not None:
-            self._ranks.learn(step)
 
 
 # All that is spent or saved is counted in seconds of steps of the target alone.
@@ -111,14 +49,8 @@ _FIRST_LENGTH, _KNOWN = 2, 64
 """While fewer than so many confidences have been seen, a run begins with short drafts; the longest allowed doubles
 each time that all of it is accepted."""
 
-_WORTH_IT = "worth it"
-_UNSURE = "the draft is unsure"
-_NOT_WORTH_IT = "drafting does not pay"
-_PROBE = "timing the target alone"
-_TRIAL = "trying again"
 
-
-class AutoLength:
+class AutoLength(LengthPolicy):
     """As many tokens as pay, step by step, none included: `-k auto`.
 
     Drafting goes on while the chance that the next token is reached and accepted outweighs its share of drafting
@@ -133,14 +65,11 @@ class AutoLength:
     state does not grow.
     """
 
-    uses_confidence = True
-
     def __init__(self, costs: CostModel, calibration: Calibration, min_p: float = 0.0, greedy: bool = True) -> None:
-        self.why = ""
         self._min_p = min_p
         self._costs = costs
         self._calibration = calibration
-        self._ranks = SiblingCalibration(calibration, greedy)
+        self._siblings = SiblingCalibration(calibration, greedy)
         self._alone = costs.alone() - costs.other
         self._leash = _START * self._alone
         self._savings = _FIRST_SAVINGS * self._alone
@@ -173,7 +102,7 @@ class AutoLength:
         """Whether the next limit is 0, with nothing to decide."""
         return self._nap > 0
 
-    def gain(self, room: int) -> float:
+    def expected_gain(self, room: int) -> float:
         """Seconds that a draft is expected to save now; 0 where none would be made, or only in hope."""
         if not self._pays or self._optimism or self._leash <= 0 or self._nap:
             return 0.0
@@ -200,8 +129,8 @@ class AutoLength:
         if self._nap:
             return 0
         self._passes, self._reach, self._reviews, self._taught, self._invested = 0, 1.0, False, False, 0.0
-        self._ranks.begin()
-        self.why = ""
+        self._siblings.begin()
+        self.why = LengthReason.NONE
         if room < 1:
             return 0
         if self._leash > 0 and self._steps >= self._next_plan:
@@ -221,7 +150,7 @@ class AutoLength:
             self._review_after = min(2 * self._review_after, _MOST_REVIEW)
             return min(self._allowed, room)
         self._invested = 0.0
-        self.why = _NOT_WORTH_IT
+        self.why = LengthReason.NOT_WORTH_IT
         return 0
 
     def _unless_it_is_time_for_a_probe(self, room: int) -> int:
@@ -236,43 +165,47 @@ class AutoLength:
         """One of several steps without a draft, of which the last tells the cost."""
         self._probes_left -= 1
         self._since_probe = 0
-        self.why = _PROBE
+        self.why = LengthReason.BASELINE
         return 0
 
     def observe_counterfactual(self, confidence: float, outcome: float) -> None:
         at = bin_of(confidence)
-        self._calibration.look(at)
+        self._calibration.observe_confidence(at)
         self._calibration.learn(at, outcome)
         self._taught = True
 
-    def rate(self, rank: int, confidence: float) -> float:
-        return self._ranks.rate(rank, confidence, self._optimism)
+    def rate(self, sibling_index: int, confidence: float) -> float:
+        return self._siblings.rate(sibling_index, confidence, self._optimism)
 
-    def look(self, drafted: int, reach: float | None = None) -> bool:
-        looks = (self._reach if reach is None else reach) >= self._plan.look[drafted]
+    def should_read(self, drafted: int, path_probability: float | None = None) -> bool:
+        looks = (self._reach if path_probability is None else path_probability) >= self._plan.look[drafted]
         self._passes += looks
         return looks
 
-    def should_draft(self, drafted: int, confidence: float, rank: int = 0, before: float | None = None) -> bool:
+    def should_draft(self, drafted: int, confidence: float, candidate: Candidate | None = None) -> bool:
+        rank = candidate.sibling_index if candidate else 0
+        before = candidate.path_probability if candidate else None
         self._passes = self._passes or 1  # the first is not asked for
+        if not super().should_draft(drafted, confidence):
+            return False
         if rank == 0:
-            self._calibration.look(bin_of(confidence))
+            self._calibration.observe_confidence(bin_of(confidence))
         if drafted == 0 and self._reviews and not self._again():
-            self.why = _NOT_WORTH_IT if self._taught else _TRIAL
+            self.why = LengthReason.NOT_WORTH_IT if self._taught else LengthReason.TRIAL
             self._reach = 0.0
             if not self._taught:  # where reading taught nothing, one token is put to the test
-                self._ranks.take(rank, confidence)
+                self._siblings.add(rank, confidence)
             return not self._taught
         reach = (self._reach if before is None else before) * self.rate(rank, confidence)
         if reach < self._plan.add[drafted] or confidence < self._min_p:
-            self.why = _UNSURE
+            self.why = LengthReason.UNSURE
             return False
         self._reach = reach
-        self._ranks.take(rank, confidence)
-        self.why = _WORTH_IT
+        self._siblings.add(rank, confidence)
+        self.why = LengthReason.WORTH_IT
         return True
 
-    def observe(self, step: Step) -> None:
+    def observe(self, step: Step, own_time: bool = True) -> None:
         if self._nap:  # nothing was decided, and nothing is to be learned
             self._nap -= 1
             self._behind += 1
@@ -293,7 +226,7 @@ class AutoLength:
         else:
             self._behind += 1
             self._idle += 1
-            if self.why is _NOT_WORTH_IT:
+            if self.why is LengthReason.NOT_WORTH_IT:
                 self._nap = _NAP
                 costs.skip()
                 seconds *= 1 + _NAP
@@ -302,7 +235,7 @@ class AutoLength:
         most = max(_REFILL * self._alone + _SAVED * self._gained, 1.2 * costs.draft(self._behind))
         self._savings = min(self._savings + _SHARE * seconds, most)
 
-    def pass_by(self, step: Step) -> None:
+    def observe_other(self, step: Step) -> None:
         """Learn of a step in which another drafter drafted: so many tokens went by."""
         count = len(step.tokens)
         self._behind += count
@@ -319,7 +252,7 @@ class AutoLength:
     def _learn(self, step: Step, seconds: float) -> None:
         """Outcomes of a draft, and what it has gained or lost."""
         drafted, accepted, alone = len(step.drafted), step.accepted, self._alone
-        self._ranks.learn(step)
+        self._siblings.learn(step)
         gain = (accepted + 1) * alone - seconds + self._invested
         if gain > 0:
             self._review_after = _LEAST_REVIEW

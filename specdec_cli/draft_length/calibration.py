@@ -61,7 +61,7 @@ class Calibration:
         """
         return cls(offset=1.0, slope=1.0) if greedy else cls(offset=0.6, slope=0.55)
 
-    def look(self, at: int) -> None:
+    def observe_confidence(self, at: int) -> None:
         """Count a confidence that came up, whatever became of it."""
         self.looks += 1
         share = max(1 / (self.looks + 4), _LOOK_SHARE)

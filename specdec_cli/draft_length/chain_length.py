@@ -4,85 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from specdec_cli.decoding.types import Step
-from specdec_cli.draft_length.auto import AutoLength
-from specdec_cli.draft_length.known_draft import KnownLength
-
-SURE = 0.5
-"""How sure a drafter must be of its first token while others could still be asked."""
+from specdec_cli.decoding.length_policy import LengthPolicy
+from specdec_cli.decoding.types import LengthReason, Step
 
 _UNLIMITED = 1 << 30
 
 
-class ChainedLength:
+class ChainLength(LengthPolicy):
     """Policies in the order in which their drafters are asked, by the drafters' names.
 
     A policy is asked for its limit only when its drafter's turn comes, and learns from the drafts of that one alone;
-    of other steps it hears how many tokens went by.
-    Of a draft that is known as a whole it is known what to expect: it is left to the next drafter if that one's is
-    expected to save more.
+    of other steps it learns how many tokens went by. It is told what the later drafters are expected to save.
     """
 
-    uses_confidence = True
-
-    def __init__(self, policies: Mapping[str, AutoLength | KnownLength]) -> None:
-        self.parts = tuple(policies.values())
+    def __init__(self, policies: Mapping[str, LengthPolicy]) -> None:
+        self._policies = tuple(policies.values())
         self._names = tuple(policies)
         self._room = 0
         self._asked = 0
         """How many policies were asked for their limit."""
-        self._looked = 0
+        self._searched = 0
         """How many of them had their drafters look for a draft, or come before one that had."""
-        self.why = ""
 
-    def begin(self, prompt_tokens: int) -> None:
-        for part in self.parts:
-            part.begin(prompt_tokens, read_apart=False)
+    def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
+        for policy in self._policies:
+            policy.begin(prompt_tokens, read_apart=False)
 
     def limit(self, room: int) -> int:
         """No limit: it is asked of the policies one by one, some of which may go beyond the room, for trees do.
         Where none has anything to decide, no drafter need be asked.
         """
-        self._room, self._asked, self._looked, self.why = room, 0, 0, ""
-        if all(part.idle for part in self.parts):
-            for place in range(len(self.parts)):
-                self.ask(place)  # each forgets the draft before this step
-            return 0
-        return _UNLIMITED
+        self._room, self._asked, self._searched, self.why = room, 0, 0, LengthReason.NONE
+        if not all(policy.idle for policy in self._policies):
+            return _UNLIMITED
+        for place in range(len(self._policies)):
+            self.turn(place, False, 0)  # each forgets the draft before this step
+        return 0
 
-    def ask(self, place: int) -> int:
-        """The limit of one policy, whose drafter's turn it is."""
+    def turn(self, place: int, last: bool, budget: int) -> tuple[LengthPolicy, int]:
         self._asked = place + 1
-        part = self.parts[place]
-        if isinstance(part, KnownLength):
-            part.rival = max(
-                (later.gain(self._room) for later in self.parts[place + 1 :] if isinstance(later, AutoLength)),
-                default=0,
-            )
-        limit = part.limit(self._room)
+        policy = self._policies[place]
+        policy.rival_gain = max((later.expected_gain(self._room) for later in self._policies[place + 1 :]), default=0.0)
+        limit = policy.limit(self._room)
         if limit:
-            self._looked = place + 1
-        return limit
+            self._searched = place + 1
+        return policy.turn(place, last, min(limit, budget))
 
-    def observe_counterfactual(self, confidence: float, outcome: float) -> None:
-        """Each drafter tells its own policy."""
-
-    def rate(self, rank: int, confidence: float) -> float:
-        return confidence
-
-    def look(self, drafted: int, reach: float | None = None) -> bool:
-        return True
-
-    def should_draft(self, drafted: int, confidence: float, rank: int = 0, before: float | None = None) -> bool:
-        return True
-
-    def observe(self, step: Step) -> None:
-        for place, (name, part) in enumerate(zip(self._names, self.parts, strict=True)):
+    def observe(self, step: Step, own_time: bool = True) -> None:
+        for place, (name, policy) in enumerate(zip(self._names, self._policies, strict=True)):
             if step.drafted and name != step.source:
-                part.pass_by(step)
+                policy.observe_other(step)
             elif place < self._asked:
-                if isinstance(part, KnownLength):
-                    part.observe(step, alone=self._looked == place + 1)
-                else:
-                    part.observe(step)
-                self.why = part.why or self.why
+                policy.observe(step, own_time=self._searched == place + 1)
+                self.why = policy.why or self.why

@@ -9,43 +9,43 @@ from specdec_cli.draft_length.calibration import Calibration, bin_of
 
 
 class SiblingCalibration:
-    """One calibration a rank. The confidence of a rank is that its token is right if its elder siblings are not.
+    """One calibration for each sibling index: the confidence of number i is that its token is right if those before
+    it are not.
 
     first: that of first choices, which chains consist of. The others begin from a prior: a second choice is more often
     right than a greedy draft believes, and less often than a drawn one does, since its first draw took the likelier.
     """
 
     def __init__(self, first: Calibration, greedy: bool) -> None:
-        self._first = first
+        self._calibrations = {0: first}
         self._greedy = greedy
-        self._others: dict[int, Calibration] = {}
-        self._taken: list[tuple[int, int]] = []
+        self._drafted: list[tuple[int, int]] = []
+        """The sibling index and the bin of confidence of each token of the draft in hand."""
 
     def begin(self) -> None:
         """A new draft begins."""
-        self._taken.clear()
+        self._drafted.clear()
 
-    def take(self, rank: int, confidence: float) -> None:
-        """Another token of the draft, of this rank and so sure."""
-        self._taken.append((rank, bin_of(confidence)))
+    def add(self, sibling_index: int, confidence: float) -> None:
+        """The draft has another token."""
+        self._drafted.append((sibling_index, bin_of(confidence)))
 
-    def rate(self, rank: int, confidence: float, optimism: float = 0.0) -> float:
-        """The probability that such a token stands, given that what it hangs on does and its elder siblings do not."""
-        return self._of(rank).rate(bin_of(confidence), optimism)
+    def rate(self, sibling_index: int, confidence: float, optimism: float = 0.0) -> float:
+        """The probability that such a token stands, given that what it follows does and its earlier siblings do not."""
+        return self._of(sibling_index).rate(bin_of(confidence), optimism)
 
     def learn(self, step: Step) -> None:
         """What became of the draft."""
         for node, stands in outcomes(step):
-            if node < len(self._taken):
-                rank, at = self._taken[node]
-                self._of(rank).learn(at, float(stands))
+            if node < len(self._drafted):
+                sibling_index, at = self._drafted[node]
+                self._of(sibling_index).learn(at, float(stands))
 
-    def _of(self, rank: int) -> Calibration:
-        if rank == 0:
-            return self._first
-        if rank not in self._others:
-            self._others[rank] = Calibration(0.5, 0.8) if self._greedy else Calibration(-0.8, 0.6)
-        return self._others[rank]
+    def _of(self, sibling_index: int) -> Calibration:
+        if sibling_index not in self._calibrations:
+            prior = Calibration(0.5, 0.8) if self._greedy else Calibration(-0.8, 0.6)
+            self._calibrations[sibling_index] = prior
+        return self._calibrations[sibling_index]
 
 
 def outcomes(step: Step) -> Sequence[tuple[int, bool]]:
@@ -54,10 +54,10 @@ def outcomes(step: Step) -> Sequence[tuple[int, bool]]:
         tested = min(step.accepted + 1, len(step.drafted))
         return [(node, node < step.accepted) for node in range(tested)]
     path = step.path or ()
-    settled, found = set[int](), []
+    settled, tried = set[int](), []
     for node, parent in enumerate(step.parents):
         if (parent == -1 or parent in path) and parent not in settled:
-            found.append((node, node in path))
-            if node in path:  # its younger siblings were not looked at
+            tried.append((node, node in path))
+            if node in path:  # its later siblings were not looked at
                 settled.add(parent)
-    return found
+    return tried

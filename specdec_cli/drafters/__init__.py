@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Protocol
+from typing import Protocol, cast
+
+import numpy as np
 
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.types import Drafter
+from specdec_cli.draft_length import DraftForm
+from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.lookahead import LookaheadDrafter
-from specdec_cli.drafters.nested import NestedDrafter
+from specdec_cli.drafters.nested import Guesser, NestedDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.drafters.self import SelfDrafter
@@ -23,10 +29,11 @@ GROUP = "specdec.drafters"
 
 
 class DrafterSpec(Protocol):
-    """What a drafter's class tells about itself. `parts.model` is there if, and only if, `needs_model`.
+    """What a drafter's class tells about itself. `context.model` is there if, and only if, `needs_model`.
 
     needs, helps: for people: what it takes, and when it is of use. token_s: without a model, about how many seconds a
-    drafted token takes; costs are corrected as a run goes on.
+    drafted token takes; costs are corrected as a run goes on. One with `guess` and `forget` (see `nested.Guesser`) can
+    draft for a draft model; with `nested_only`, it does nothing else. `form`, if there is one, is a DraftForm.
     """
 
     name: str
@@ -36,7 +43,7 @@ class DrafterSpec(Protocol):
     token_s: float
 
     @classmethod
-    def create(cls, parts: DrafterContext) -> Drafter: ...
+    def create(cls, context: DrafterContext) -> Drafter: ...
 
 
 _OURS: dict[str, type[DrafterSpec]] = {
@@ -47,8 +54,6 @@ _OURS: dict[str, type[DrafterSpec]] = {
     "small": SmallDrafter,
     "none": NoDrafter,
 }
-_GUESSERS: dict[str, type[NgramDrafter] | type[SmallDrafter]] = {"ngram": NgramDrafter, "small": SmallDrafter}
-"""Those that can draft for a draft model."""
 
 
 def names() -> list[str]:
@@ -64,17 +69,17 @@ def spec(name: str) -> type[DrafterSpec]:
     name = name.partition("<")[0]
     if name in _OURS:
         return _OURS[name]
-    found = _foreign().get(name)
-    if found is None:
+    entry = _foreign().get(name)
+    if entry is None:
         raise UsageError(f"there is no drafter {name!r}", f"Drafters: {', '.join(names())}.")
     try:
-        loaded: type[DrafterSpec] = found.load()
+        loaded: type[DrafterSpec] = entry.load()
         if not (callable(loaded.create) and isinstance(loaded.needs_model, bool)):
             raise TypeError("it is no drafter")
         return loaded
     except Exception as error:  # a package's import may raise anything
         raise UsageError(
-            f"the drafter {name!r} of the package {origin(name)} does not load: {error}", "Mend or remove the package."
+            f"the drafter {name!r} of the package {origin(name)} does not load: {error}", "Fix or remove the package."
         ) from None
 
 
@@ -86,12 +91,12 @@ def split(name: str) -> list[str]:
     """
     if not all(re.split("[+<>]", name)):
         raise UsageError(f"{name!r} names no drafter in one place", f"Drafters: {', '.join(names())}.")
-    found = [_nested(part) for part in name.split("+")]
-    if len(found) > 1 and ("none" in found or len(set(found)) < len(found)):
+    parts = [_nested(part) for part in name.split("+")]
+    if len(parts) > 1 and ("none" in parts or len(set(parts)) < len(parts)):
         raise UsageError(f"{name!r} is no chain of drafters", "Name different drafters: ngram+model.")
-    if sum(spec(part).needs_model for part in found) > 1:  # each would keep the model's cache in its own state
+    if sum(spec(part).needs_model for part in parts) > 1:  # each would keep the model's cache in its own state
         raise UsageError(f"{name!r} would need two draft models", "Name one of them: ngram+model, ngram+self.")
-    return found
+    return parts
 
 
 def _nested(name: str) -> str:
@@ -101,19 +106,37 @@ def _nested(name: str) -> str:
     outer, speeds_up, inner = name.partition("<")
     for part in (outer, inner) if speeds_up else (outer,):
         spec(part)
-    if outer == "small":
-        raise UsageError("small drafts for another draft model only", "Write small>model.")
-    if speeds_up and (outer not in ("model", "self") or inner not in _GUESSERS):
+    if getattr(spec(outer), "nested_only", False):
+        raise UsageError(f"{outer} drafts for another draft model only", f"Write {outer}>model.")
+    if speeds_up and (outer not in ("model", "self") or "<" in inner or not hasattr(spec(inner), "guess")):
         raise UsageError(
             f"{inner!r} cannot speed up {outer!r}", "Write model<ngram or small>model; self may stand for model."
         )
     return name
 
 
-def create(name: str, parts: DrafterContext) -> Drafter:
+def create(name: str, context: DrafterContext) -> Drafter:
     """A drafter, by a name that `split` returned."""
     outer, _, inner = name.partition("<")
-    return NestedDrafter(outer, _GUESSERS[inner].create(parts), parts) if inner else spec(outer).create(parts)
+    if not inner:
+        return spec(outer).create(context)
+    return NestedDrafter(outer, cast(Guesser, spec(inner).create(context)), context)
+
+
+def create_all(names: Sequence[str], context: DrafterContext, seed: int) -> Drafter:
+    """One drafter out of those of some names: a chain of several, none out of none. Each draws by a generator of its
+    own, apart from the target's, which must not depend on the draft.
+    """
+    contexts = [replace(context, rng=np.random.default_rng((seed, number))) for number in range(1, len(names) + 1)]
+    made = [create(name, own) for name, own in zip(names, contexts, strict=True)]
+    return ChainDrafter(made) if len(made) > 1 else made[0] if made else NoDrafter()
+
+
+def form(name: str) -> DraftForm:
+    """How the drafts of a drafter come about."""
+    usual = DraftForm.GROWN if spec(name).needs_model else DraftForm.KNOWN
+    stated: DraftForm = getattr(spec(name), "form", usual)
+    return stated
 
 
 def needs_model(name: str) -> bool:
@@ -123,7 +146,8 @@ def needs_model(name: str) -> bool:
 
 def needs_small(name: str) -> bool:
     """Whether a drafter needs a second draft model."""
-    return any(part.endswith("<small") for part in split(name))
+    inner = [part.partition("<")[2] for part in split(name)]
+    return any(part and spec(part).needs_model for part in inner)
 
 
 def drafts_itself(name: str) -> bool:
@@ -133,10 +157,10 @@ def drafts_itself(name: str) -> bool:
 
 def origin(name: str) -> str:
     """The package that a drafter comes from."""
-    found = None if name in _OURS else _foreign().get(name)
-    return "specdec" if found is None else found.dist.name if found.dist else found.module
+    entry = None if name in _OURS else _foreign().get(name)
+    return "specdec" if entry is None else entry.dist.name if entry.dist else entry.module
 
 
 @cache
 def _foreign() -> dict[str, EntryPoint]:
-    return {found.name: found for found in entry_points(group=GROUP)}
+    return {entry.name: entry for entry in entry_points(group=GROUP)}

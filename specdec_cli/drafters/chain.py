@@ -7,25 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
 
 from specdec_cli.decoding.errors import Interrupted
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, LengthPolicy, Step
-from specdec_cli.draft_length.chain_length import SURE, ChainedLength
-from specdec_cli.draft_length.known_draft import KnownLength
-
-
-class _Sure:
-    """A policy that leaves to the next drafter what is less likely right than wrong."""
-
-    def __init__(self, policy: LengthPolicy) -> None:
-        self._policy = policy
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._policy, name)
-
-    def should_draft(self, drafted: int, confidence: float, rank: int = 0, before: float | None = None) -> bool:
-        return (drafted > 0 or confidence >= SURE) and self._policy.should_draft(drafted, confidence, rank, before)
+from specdec_cli.decoding.length_policy import LengthPolicy
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, Step
 
 
 class ChainDrafter:
@@ -51,15 +36,9 @@ class ChainDrafter:
 
     def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
         for place, drafter in enumerate(self._drafters):
-            own: LengthPolicy = policy
-            room = budget
-            if isinstance(policy, ChainedLength):  # each with what it costs and how often it is right
-                own = policy.parts[place]
-                room = min(policy.ask(place), budget)
+            own, room = policy.turn(place, place == len(self._drafters) - 1, budget)
             if room < 1 or drafter.name in self._failed:
                 continue
-            if place < len(self._drafters) - 1 and not isinstance(own, KnownLength):  # which knows by itself
-                own = cast(LengthPolicy, _Sure(own))
             try:
                 draft = self._ask(drafter, context, room, own)
             except Interrupted:
@@ -72,7 +51,7 @@ class ChainDrafter:
         return NO_DRAFT
 
     def observe(self, step: Step) -> None:
-        """To the drafters that did not propose, what was emitted fell from the sky."""
+        """The drafters that did not propose see a step without a draft."""
         others = replace(step, drafted=(), accepted=0, parents=None, path=None) if step.drafted else step
         for drafter in self._drafters:
             if drafter.name in self._started and drafter.name not in self._failed:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.sampling import Row, confidence
-from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Logits, Sampler, Step
-from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.decoding.types import Draft, Logits, Sampler, Step
 from specdec_cli.drafters.drafter_context import DrafterContext, DraftModel
 from specdec_cli.drafters.tree import Tree
 
@@ -30,10 +30,10 @@ class ModelDrafter:
     token_s = 0.0  # measured
 
     @classmethod
-    def create(cls, parts: DrafterContext) -> ModelDrafter:
-        if parts.model is None:
+    def create(cls, context: DrafterContext) -> ModelDrafter:
+        if context.model is None:
             raise ValueError("this drafter needs a draft model")
-        return cls(parts.model, parts.n_vocab, parts.sampler, parts.draws, parts.rng, parts.width)
+        return cls(context.model, context.n_vocab, context.sampler, context.draws, context.rng, context.width)
 
     def __init__(
         self,
@@ -80,29 +80,6 @@ class ModelDrafter:
         model.checkpoint()
         self._proposed_at = len(context)
         return row
-
-    def guess(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> Draft:
-        """For drafting what another draft model writes: what may follow `context` and then `ahead`, which may yet be
-        taken back (`forget`). Nothing where this model cannot follow.
-        """
-        model, length = self._model, len(context) + len(ahead)
-        settled = context[model.length :]
-        news = [*settled, *ahead[max(model.length - len(context), 0) :]]
-        if length + budget > model.n_ctx or max(news) >= model.n_vocab:
-            return NO_DRAFT
-        if settled and not model.rewinds:  # it can come back to a checkpoint only: there must be one before `ahead`
-            model.decode(settled)
-            model.checkpoint()
-            news = list(ahead)
-        row = model.decode(news)[0, : self._n_vocab]
-        self._tree = Tree(self._sampler, self._rng, self._draws, 1, FixedLength(budget), len(ahead))
-        self._tree.grow(row, budget, self._read)
-        return self._tree.draft(self.name)
-
-    def forget(self, length: int) -> None:
-        """What was read from this place on is not true any more."""
-        if self._model.length > length:
-            self._model.rewind(length)
 
     def observe(self, step: Step) -> None:
         """Drop the rejected tokens from the cache; the accepted ones are already right."""

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Rows, Step
+from specdec_cli.decoding.length_policy import LengthPolicy
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Rows, Step
+from specdec_cli.draft_length import DraftForm
 from specdec_cli.drafters.drafter_context import DrafterContext
 
 
@@ -28,10 +30,11 @@ class LookaheadDrafter:
     needs = "spare computing power: each pass reads 16 tokens or more"
     helps = "on a GPU, without a draft model, in text with many set phrases"
     token_s = 1e-6
+    form = DraftForm.WHOLE
 
     @classmethod
-    def create(cls, parts: DrafterContext) -> LookaheadDrafter:
-        return cls(*parts.lookahead, parts.rng)
+    def create(cls, context: DrafterContext) -> LookaheadDrafter:
+        return cls(*context.lookahead, context.rng)
 
     def __init__(self, window: int, size: int, candidates: int, rng: np.random.Generator) -> None:
         self._window, self._size, self._candidates = window, size, candidates

@@ -11,8 +11,9 @@ from typing import Protocol
 
 from specdec_cli.decoding.accept import judge
 from specdec_cli.decoding.categorical import Categorical
+from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.sampling import Row, confidence
-from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Logits, Step
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Logits, Step
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
 
@@ -39,10 +40,10 @@ class Guesser(Protocol):
 class NestedDrafter(ModelDrafter):
     """Drafts a chain with a draft model, and that model's text with another drafter."""
 
-    def __init__(self, outer: str, guesser: Guesser, parts: DrafterContext) -> None:
-        if parts.model is None:
+    def __init__(self, outer: str, guesser: Guesser, context: DrafterContext) -> None:
+        if context.model is None:
             raise ValueError("this drafter needs a draft model")
-        super().__init__(parts.model, parts.n_vocab, parts.sampler, parts.draws, parts.rng)
+        super().__init__(context.model, context.n_vocab, context.sampler, context.draws, context.rng)
         self.name = f"{outer}<{guesser.name}"
         self._guesser = guesser
         self._pace = _FIRST_PACE
@@ -64,7 +65,7 @@ class NestedDrafter(ModelDrafter):
             if model.length > read:
                 model.rewind(read)
             self._guesser.forget(read)
-            if not policy.look(len(tokens)):
+            if not policy.should_read(len(tokens)):
                 break
             self._adapt(len(guess.tokens), standing)
             room = min(self._pace, budget - len(tokens) - 1, model.max_rows - 1)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Step
-from specdec_cli.draft_length.chain_length import SURE
-from specdec_cli.draft_length.known_draft import KnownLength
+from specdec_cli.decoding.length_policy import LIKELY, LengthPolicy
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Step
 from specdec_cli.drafters.corpus_index import DEPTH, Corpus
 from specdec_cli.drafters.corpus_lookup import LEAST_REACH, CorpusLookup
 from specdec_cli.drafters.drafter_context import DrafterContext
@@ -45,8 +44,8 @@ class NgramDrafter:
     token_s = 5e-6
 
     @classmethod
-    def create(cls, parts: DrafterContext) -> NgramDrafter:
-        return cls(parts.corpus)
+    def create(cls, context: DrafterContext) -> NgramDrafter:
+        return cls(context.corpus)
 
     def __init__(self, corpus: Corpus | None = None) -> None:
         self._text = SuffixAutomaton()
@@ -68,10 +67,7 @@ class NgramDrafter:
         tokens, sure = self._sequel(state, self._text.length(state), budget)
         if self._reader is not None:
             tokens, sure = self._surer(self._reader, context, tokens, sure, budget)
-        if isinstance(policy, KnownLength):
-            count = policy.choose(sure)
-        else:
-            count = next((i for i, confidence in enumerate(sure) if not policy.should_draft(i, confidence)), len(sure))
+        count = policy.choose(sure)
         return Draft(tuple(tokens[:count]), None, self.name) if count else NO_DRAFT
 
     def guess(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> Draft:
@@ -87,7 +83,7 @@ class NgramDrafter:
                 matched = text.length(state)
             state, matched = (after, matched + 1) if after >= 0 else (state, 0)
         tokens, sure = self._sequel(state, matched, budget)
-        count = next((i for i, confidence in enumerate(sure) if confidence < SURE), len(sure))
+        count = next((i for i, confidence in enumerate(sure) if confidence < LIKELY), len(sure))
         return Draft(tuple(tokens[:count]), None, self.name) if count else NO_DRAFT
 
     def forget(self, length: int) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Step
+from specdec_cli.decoding.length_policy import LengthPolicy
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Step
 from specdec_cli.drafters.drafter_context import DrafterContext
 
 
@@ -18,7 +19,7 @@ class NoDrafter:
     token_s = 0.0
 
     @classmethod
-    def create(cls, parts: DrafterContext) -> NoDrafter:
+    def create(cls, context: DrafterContext) -> NoDrafter:
         return cls()
 
     def start(self, prompt: Sequence[int]) -> int:

@@ -4,26 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from specdec_cli.decoding.types import NO_DRAFT, Draft
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
+from specdec_cli.drafters.tree import Tree
 
 
 class SmallDrafter(ModelDrafter):
-    """Drafts as any draft model does, for another one."""
+    """Drafts what another draft model writes."""
 
     name = "small"
     needs = "a still smaller model with the same tokenizer (-mds); it drafts for the draft model: small>model"
     helps = "with a draft model that is itself slow, as a 7B for a 70B"
+    nested_only = True
 
     @classmethod
-    def create(cls, parts: DrafterContext) -> SmallDrafter:
-        if parts.small is None:
+    def create(cls, context: DrafterContext) -> SmallDrafter:
+        if context.small is None:
             raise ValueError("this drafter needs a second draft model")
-        return cls(parts.small, parts.n_vocab, parts.sampler, parts.draws, parts.rng)
+        return cls(context.small, context.n_vocab, context.sampler, context.draws, context.rng)
 
     def start(self, prompt: Sequence[int]) -> int:
         """Read the prompt. One that this model cannot read costs its help, not that of the model it drafts for."""
         try:
             return super().start(prompt)
-        except ValueError:  # `guess` will find the same
+        except ValueError:  # `guess` meets the same limit, and returns nothing
             return 0
+
+    def guess(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> Draft:
+        """What may follow `context` and then `ahead`, which may yet be taken back (`forget`). Nothing where this model
+        cannot follow.
+        """
+        model, length = self._model, len(context) + len(ahead)
+        settled = context[model.length :]
+        news = [*settled, *ahead[max(model.length - len(context), 0) :]]
+        if length + budget > model.n_ctx or max(news) >= model.n_vocab:
+            return NO_DRAFT
+        if settled and not model.rewinds:  # it can come back to a checkpoint only: there must be one before `ahead`
+            model.decode(settled)
+            model.checkpoint()
+            news = list(ahead)
+        row = model.decode(news)[0, : self._n_vocab]
+        self._tree = Tree(self._sampler, self._rng, self._draws, 1, FixedLength(budget), len(ahead))
+        self._tree.grow(row, budget, self._read)
+        return self._tree.draft(self.name)
+
+    def forget(self, length: int) -> None:
+        """What was read from this place on is not true any more."""
+        if self._model.length > length:
+            self._model.rewind(length)

@@ -14,21 +14,22 @@ import numpy as np
 
 from specdec_cli.decoding.accept import without
 from specdec_cli.decoding.categorical import Categorical
+from specdec_cli.decoding.length_policy import Candidate, LengthPolicy
 from specdec_cli.decoding.sampling import Row, confidence
-from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Logits, Sampler, Step
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Logits, Sampler, Step
 
 
 @dataclass(slots=True)
 class _Place:
-    """Where a token can be added: after `node`, as the child number `rank`.
+    """Where a token can be added: after `node`, as the child number `sibling_index`.
 
-    before: the probability that it comes to that: the node stands, elder siblings do not. sure: the draft's
+    before: the probability that it comes to that: the node stands, earlier siblings do not. sure: the draft's
     confidence there. value: the probability that the token stands. q: what it is to be drawn from, or else ranked:
     the most likely tokens and their probabilities.
     """
 
     node: int
-    rank: int
+    sibling_index: int
     before: float
     sure: float
     value: float
@@ -106,7 +107,7 @@ class Tree:
         for node in self._unread[:width]:
             if best is not None and reach[node] <= best.value:
                 break
-            if not self._policy.look(drafted, reach[node] if width > 1 else None):
+            if not self._policy.should_read(drafted, reach[node] if width > 1 else None):
                 self._unread = nodes[:]  # the others are no better
                 break
             nodes.append(node)
@@ -129,45 +130,45 @@ class Tree:
 
     def _offer(self, place: _Place) -> None:
         if self._width > 1:
-            place.value = place.before * self._policy.rate(place.rank, place.sure)
+            place.value = place.before * self._policy.rate(place.sibling_index, place.sure)
         self._places.append(place)
 
     def _add(self, place: _Place) -> bool:
         """Put a token there, if the policy wants one."""
         self._places.remove(place)
-        before = place.before if self._width > 1 else None
-        if not self._policy.should_draft(len(self.tokens), place.sure, place.rank, before):
+        candidate = Candidate(place.sibling_index, place.before) if self._width > 1 else None
+        if not self._policy.should_draft(len(self.tokens), place.sure, candidate):
             return False
         if place.q is not None:
             token = self._sampler.draw(place.q, self._start + self._depth(place.node), self._rng)
             self._q.append(place.q)
         else:
-            token = place.ranked[0][place.rank]
+            token = place.ranked[0][place.sibling_index]
         self._unread.append(len(self.tokens))
         self.tokens.append(token)
         self.parents.append(place.node)
         self.numbers.append(-1)
         self._reach.append(place.value)
-        if place.rank:
+        if place.sibling_index:
             self._branches += 1
         if self._branches < self._width:
             self._offer_sibling(place, token)
         else:
-            self._places = [other for other in self._places if other.rank == 0]
+            self._places = [other for other in self._places if other.sibling_index == 0]
         return True
 
     def _offer_sibling(self, place: _Place, token: int) -> None:
         """What else may stand where `token` was put, if that does not."""
-        rank, before = place.rank + 1, place.before - place.value
+        sibling_index, before = place.sibling_index + 1, place.before - place.value
         if place.q is not None:
             if np.count_nonzero(place.q.probs) > 1:
                 q = without(place.q, token)
-                self._offer(_Place(place.node, rank, before, float(q.probs.max()), 0.0, q, place.ranked))
-        elif rank < len(place.ranked[0]):
+                self._offer(_Place(place.node, sibling_index, before, float(q.probs.max()), 0.0, q, place.ranked))
+        elif sibling_index < len(place.ranked[0]):
             chances = place.ranked[1]
-            left = 1.0 - sum(chances[:rank])
-            sure = min(chances[rank] / left, 1.0) if left > 0 else 0.0
-            self._offer(_Place(place.node, rank, before, sure, 0.0, None, place.ranked))
+            left = 1.0 - sum(chances[:sibling_index])
+            sure = min(chances[sibling_index] / left, 1.0) if left > 0 else 0.0
+            self._offer(_Place(place.node, sibling_index, before, sure, 0.0, None, place.ranked))
 
     def _depth(self, node: int) -> int:
         return len(self.tokens) if self._width == 1 else len(self._path(node))

@@ -5,25 +5,20 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from specdec_cli import drafters
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.sampling import StandardSampler
-from specdec_cli.decoding.types import Drafter, LengthPolicy
-from specdec_cli.draft_length.auto import LONGEST, AutoLength, FixedLength
+from specdec_cli.decoding.types import Drafter
+from specdec_cli.draft_length import LONGEST, DraftForm, adaptive_length, chain_length, fixed_length
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.draft_length.chain_length import ChainedLength
 from specdec_cli.draft_length.cost_model import CostModel
-from specdec_cli.draft_length.known_draft import KnownLength
-from specdec_cli.draft_length.whole_draft import WholesaleLength
-from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.corpus_index import Corpus
 from specdec_cli.drafters.drafter_context import DrafterContext
-from specdec_cli.drafters.none import NoDrafter
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.loaded_models import LoadedModels
 from specdec_cli.engine.pair_costs import PairCosts
@@ -41,7 +36,7 @@ class Drafting:
         self._models, self._costs = models, costs
         self._n_shared = n_shared
         self._cost_models: list[CostModel] = []
-        self._policies: dict[object, Any] = {}
+        self._policies: dict[object, LengthPolicy] = {}
 
     def policy(self, settings: Settings, prompt: Sequence[int]) -> LengthPolicy:
         """What decides the draft length."""
@@ -51,27 +46,23 @@ class Drafting:
         policies = {name: policy for name in names if (policy := self._adaptive(name, settings, prompt))}
         if not policies or len(policies) < len(names):
             return self._fixed(settings)
-        return ChainedLength(policies) if len(policies) > 1 else next(iter(policies.values()))
+        return chain_length(policies)
 
     def drafter(self, settings: Settings, sampler: StandardSampler, seed: int) -> Drafter:
         """What drafts, made anew for each answer. seed: of the answer."""
-        models = self._models
-        made = []
-        for i, name in enumerate(self._usable(settings), 1):
-            shape = settings.lookahead_shape
-            context = DrafterContext(
-                model=models.draft.context if models.draft else None,
-                n_vocab=self._n_shared,
-                sampler=sampler,
-                draws=settings.accept != "match",
-                rng=np.random.default_rng((seed, i)),  # apart from the target's, which must not depend on the draft
-                width=settings.tree,
-                small=models.small.context if models.small else None,
-                lookahead=(shape.window, shape.size, shape.candidates),
-                corpus=self.corpus,
-            )
-            made.append(drafters.create(name, context))
-        return ChainDrafter(made) if len(made) > 1 else made[0] if made else NoDrafter()
+        models, shape = self._models, settings.lookahead_shape
+        context = DrafterContext(
+            model=models.draft.context if models.draft else None,
+            n_vocab=self._n_shared,
+            sampler=sampler,
+            draws=settings.accept != "match",
+            rng=np.random.default_rng(seed),
+            width=settings.tree,
+            small=models.small.context if models.small else None,
+            lookahead=(shape.window, shape.size, shape.candidates),
+            corpus=self.corpus,
+        )
+        return drafters.create_all(self._usable(settings), context, seed)
 
     def forget(self) -> None:
         """Passes cost something else from now on: nothing that was learned of them is true."""
@@ -91,34 +82,33 @@ class Drafting:
 
     def _fixed(self, settings: Settings) -> LengthPolicy:
         tokens = settings.draft_tokens if isinstance(settings.draft_tokens, int) else 1
-        length = FixedLength(tokens, settings.draft_min_p, settings.temp == 0, settings.chain.looks_ahead)
-        key = (length, settings.sampling, settings.tree)
-        return self._policies.setdefault(key, length)  # type: ignore[no-any-return]
+        key = (tokens, settings.draft_min_p, settings.drafter, settings.tree, settings.sampling)
+        if key not in self._policies:
+            whole = settings.chain.looks_ahead
+            self._policies[key] = fixed_length(tokens, settings.draft_min_p, settings.temp == 0, whole)
+        return self._policies[key]
 
-    def _adaptive(self, name: str, settings: Settings, prompt: Sequence[int]) -> Any:
+    def _adaptive(self, name: str, settings: Settings, prompt: Sequence[int]) -> LengthPolicy | None:
         """The adaptive length of one drafter; None if its costs cannot be measured."""
         shape = (settings.drafter, settings.draft_min_p, settings.tree, settings.lookahead)
         key = (name, shape, settings.sampling, settings.accept)
         if key in self._policies:
             return self._policies[key]
-        spec = drafters.spec(name)
         try:
-            measured = self._costs_of(spec, settings, prompt)
+            measured = self._costs_of(name, settings, prompt)
         except SpecdecError as error:  # without costs there is no adapting, and the draft model does not work
             self._models.notes.append(f"the draft model is not used: {error}")
             if self._models.draft:
                 self._models.draft.close_context()
             return None
-        looks_ahead = name == "lookahead"
-        longest = settings.lookahead_shape.tokens if looks_ahead else LONGEST
+        form = drafters.form(name)
+        longest = settings.lookahead_shape.tokens if form is DraftForm.WHOLE else LONGEST
         costs = CostModel(measured, min(self._models.target.opened.max_rows - 1, longest))
-        if settings.tree == 1 and not looks_ahead:  # the passes of trees take longer
+        if settings.tree == 1 and form is not DraftForm.WHOLE:  # the passes of trees take longer
             self._cost_models.append(costs)
-        greedy, min_p = settings.temp == 0, settings.draft_min_p
-        if spec.needs_model:
-            policy: Any = AutoLength(costs, self._calibration(settings), min_p, greedy)
-        else:
-            policy = (WholesaleLength if looks_ahead else KnownLength)(costs, min_p)
+        policy = adaptive_length(
+            form, costs, self._calibration(settings), settings.draft_min_p, greedy=settings.temp == 0
+        )
         self._policies[key] = policy
         return policy
 
@@ -131,8 +121,9 @@ class Drafting:
             calibration = known.get(tuning.kind_of(greedy, "rejection"))
         return copy.deepcopy(calibration) if calibration else Calibration.prior(greedy)
 
-    def _costs_of(self, spec: type[drafters.DrafterSpec], settings: Settings, text: Sequence[int]) -> Costs:
+    def _costs_of(self, name: str, settings: Settings, text: Sequence[int]) -> Costs:
         """What drafting with a drafter costs, and verifying what it drafts, in the passes that `--bitwise` keeps to."""
+        spec = drafters.spec(name)
         if spec.needs_model:
             costs = self._costs.of_pair(text)
         else:

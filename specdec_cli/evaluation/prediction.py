@@ -66,7 +66,7 @@ def calibrate(answers: Sequence[Answer], greedy: bool) -> Calibration:
     for answer in answers:
         for confidence, stands in zip(answer.confidence, answer.stands, strict=True):
             at = bin_of(confidence)
-            found.look(at)
+            found.observe_confidence(at)
             found.learn(at, float(stands))
     return found
 

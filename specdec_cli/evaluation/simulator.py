@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.types import NO_DRAFT, Drafter, LengthPolicy, Step, Token
-from specdec_cli.draft_length.auto import LONGEST, AutoLength, FixedLength
+from specdec_cli.decoding.length_policy import LengthPolicy
+from specdec_cli.decoding.types import NO_DRAFT, Drafter, Step, Token
+from specdec_cli.draft_length.auto import LONGEST, AutoLength
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.known_draft import KnownLength
 
 AHEAD = LONGEST
@@ -149,7 +151,7 @@ def _draft(policy: LengthPolicy, answer: Answer, at: int, budget: int) -> tuple[
             accepted += answer.stands[at + drafted]
             wrong = None if answer.stands[at + drafted] else at + drafted
         drafted += 1
-        if drafted == budget or not policy.look(drafted):
+        if drafted == budget or not policy.should_read(drafted):
             break
     return drafted, accepted, passes
 

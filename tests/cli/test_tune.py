@@ -267,9 +267,11 @@ def test_a_run_does_not_change_what_is_stored(opened, timed, monkeypatch):
     keep(calibrations=stored)
     found, learning = tuning.load(TARGET, DRAFT), []
     monkeypatch.setattr(tuning, "load", lambda *_: found)
-    auto = sessions.AutoLength
+    auto = sessions.adaptive_length
     monkeypatch.setattr(
-        sessions, "AutoLength", lambda costs, known, *rest: learning.append(known) or auto(costs, known, *rest)
+        sessions,
+        "adaptive_length",
+        lambda form, costs, known, *rest: learning.append(known) or auto(form, costs, known, *rest),
     )
     session = opened()
     tokens = session.target.tokenize(PROMPT)

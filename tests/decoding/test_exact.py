@@ -14,7 +14,7 @@ from specdec_cli.decoding import accept, rules
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Draft, Verdict
-from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
 
 

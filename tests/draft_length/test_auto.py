@@ -14,9 +14,10 @@ from specdec_cli.decoding.costs import SETTLED, Costs, Curve
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Step
-from specdec_cli.draft_length.auto import LONGEST, FixedLength
+from specdec_cli.draft_length import LONGEST
 from specdec_cli.draft_length.calibration import BINS, Calibration, bin_of
 from specdec_cli.draft_length.cost_model import CostModel
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.optimal_stopping import solve
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.evaluation.simulator import Answer, alone, replay
@@ -130,7 +131,7 @@ def test_the_calibration_comes_to_what_was_observed():
 def test_hindsight_counts_as_much_as_a_verdict():
     by_draft, by_reading = Calibration.prior(True), auto()
     for _ in range(40):
-        by_draft.look(bin_of(0.6))
+        by_draft.observe_confidence(bin_of(0.6))
         by_draft.learn(bin_of(0.6), 0.0)
         by_reading.observe_counterfactual(0.6, 0.0)
     assert by_reading._calibration == by_draft
@@ -224,7 +225,7 @@ def test_costs_little_and_does_not_grow(text):
         for confidences, step in calls:
             if policy.limit(16):
                 for i, confidence in enumerate(confidences):
-                    if not policy.should_draft(i, confidence) or not policy.look(i + 1):
+                    if not policy.should_draft(i, confidence) or not policy.should_read(i + 1):
                         break
             policy.observe(step)
         best = min(best, (perf_counter() - before) / len(calls))

@@ -10,7 +10,7 @@ from timed import FLAT, STEEP
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.sampling import SamplingSettings
-from specdec_cli.decoding.types import Draft, Step
+from specdec_cli.decoding.types import Draft, LengthReason, Step
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.known_draft import KnownLength
@@ -31,7 +31,7 @@ class Clocked(KnownLength):
         super().__init__(CostModel(costs, LONGEST))
         self.curve, self.seconds, self.emitted = costs, 0.0, 0
 
-    def observe(self, step: Step) -> None:
+    def observe(self, step: Step, own_time: bool = True) -> None:
         cost = self.curve.verify(len(step.drafted) + 1)
         self.seconds += cost
         self.emitted += len(step.tokens)
@@ -86,8 +86,8 @@ def test_a_drafter_that_asks_token_by_token_gets_as_far():
 def test_it_leaves_to_another_drafter_what_that_promises_to_do_better():
     ngram, alone = known(FLAT), 1 / known(FLAT)._price
     assert ngram.choose([0.3] * 4) > 0, "checking is nearly free"
-    ngram.rival = alone  # seconds: a token more a step
-    assert ngram.choose([0.3] * 4) == 0 and "another" in ngram.why
+    ngram.rival_gain = alone  # seconds: a token more a step
+    assert ngram.choose([0.3] * 4) == 0 and ngram.why is LengthReason.RIVAL
     assert ngram.choose([0.9] * 8) > 1, "this promises more"
 
 

@@ -79,7 +79,7 @@ def test_each_rank_learns_for_itself():
     for _ in range(40):  # the first never stands, the second always does, the third is never tried
         ranks.begin()
         for rank in (0, 1, 2):
-            ranks.take(rank, 0.5)
+            ranks.add(rank, 0.5)
         ranks.learn(step(3, 1, (-1, -1, -1), (1,)))
     after = [ranks.rate(rank, 0.5) for rank in (0, 1, 2)]
     assert after[0] < before[0] - 0.2 and after[1] > before[1] + 0.2 and after[2] == before[2]

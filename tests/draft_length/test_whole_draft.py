@@ -8,10 +8,10 @@ import pytest
 from fakes import FakeTarget, Table, run, tokens_of
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.types import Draft, Step
-from specdec_cli.draft_length.chain_length import ChainedLength
+from specdec_cli.decoding.types import Draft, LengthReason, Step
+from specdec_cli.draft_length.chain_length import ChainLength
 from specdec_cli.draft_length.cost_model import CostModel
-from specdec_cli.draft_length.whole_draft import WholesaleLength
+from specdec_cli.draft_length.whole_draft import WholeDraftLength
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 
 SIZE = (5, 4, 5)
@@ -23,14 +23,14 @@ SLOW = Costs(Curve({1: 0.010, 64: 0.640}), Curve({1: 1e-6}))
 """Every token costs what one does: no draft can ever pay."""
 
 
-class Clocked(WholesaleLength):
+class Clocked(WholeDraftLength):
     """Told what steps cost on a machine, not what they take here."""
 
     def __init__(self, costs: Costs, curve: Costs | None = None) -> None:
         super().__init__(CostModel(costs, LARGEST))
         self.curve, self.seconds, self.emitted, self.drafts = curve or costs, 0.0, 0, []
 
-    def observe(self, step: Step) -> None:
+    def observe(self, step: Step, own_time: bool = True) -> None:
         cost = self.curve.verify(len(step.drafted) + 1)
         self.seconds += cost
         self.emitted += len(step.tokens)
@@ -133,7 +133,7 @@ def test_after_a_gain_it_rests_shortly_again():
 def test_a_rest_goes_on_in_the_next_answer():
     policy = Clocked(LAPTOP)
     run(FakeTarget(Surprising(100, 0)), (1,), Useless(), policy=policy, max_tokens=40)
-    assert policy.limit(100) == 0 and "rest" in policy.why
+    assert policy.limit(100) == 0 and policy.why is LengthReason.RESTING
     policy.begin(5)
     assert policy.limit(100) == 0
 
@@ -147,5 +147,5 @@ def test_the_limit_is_no_matter_of_how_many_tokens_may_follow():
 
 def test_nor_is_it_in_a_chain():
     """The others of a chain are bound by what may follow, each by itself."""
-    chained = ChainedLength({"other": Clocked(GPU), "lookahead": Clocked(GPU)})
-    assert chained.limit(2) >= LARGEST and chained.ask(1) == LARGEST
+    chained = ChainLength({"other": Clocked(GPU), "lookahead": Clocked(GPU)})
+    assert chained.limit(2) >= LARGEST and chained.turn(1, True, 99)[1] == LARGEST

@@ -12,7 +12,7 @@ from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Draft, Step, Token
 from specdec_cli.draft_length.auto import LONGEST
-from specdec_cli.draft_length.chain_length import ChainedLength
+from specdec_cli.draft_length.chain_length import ChainLength
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.known_draft import KnownLength
 from specdec_cli.drafters.chain import ChainDrafter
@@ -113,7 +113,7 @@ def test_sampled_output_has_the_targets_distribution(rule, seed):
 def test_each_policy_learns_from_its_own_drafter():
     policies = {"ngram": auto(FLAT), "model": auto(FLAT)}
     drafter = ChainDrafter([NgramDrafter(), model_over(Counting(), SamplingSettings())])
-    events = run(FakeTarget(Counting()), (0, 1), drafter, policy=ChainedLength(policies), max_tokens=60)
+    events = run(FakeTarget(Counting()), (0, 1), drafter, policy=ChainLength(policies), max_tokens=60)
     assert tokens_of(events) == list(range(2, 62))
     assert set(sources_of(events)) == {"model"}, "nothing repeats itself in counting"
     assert policies["model"]._calibration.looks > 5 and policies["ngram"]._calibration.looks == 0
@@ -125,15 +125,15 @@ class Noted(KnownLength):
 
     def __init__(self, limit, idle=False):
         super().__init__(CostModel(FLAT, LONGEST))
-        self.limits, self._idle, self.alone, self.steps = limit, idle, [], 0
+        self.limits, self._idle, self.own_time, self.steps = limit, idle, [], 0
 
     idle = property(lambda self: self._idle)
 
     def limit(self, room):
         return min(self.limits, room)
 
-    def observe(self, step, alone=True):
-        self.alone.append(alone)
+    def observe(self, step, own_time=True):
+        self.own_time.append(own_time)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ class Noted(KnownLength):
 def test_the_time_it_took_to_find_nothing_is_that_of_the_last_who_looked(limits, whose):
     first, last = (Noted(limit) for limit in limits)
     drafter = ChainDrafter([Scripted("a", []), Scripted("b", [])])
-    run(FakeTarget(Counting()), (0,), drafter, policy=ChainedLength({"a": first, "b": last}), max_tokens=5)
-    assert [set(part.alone) for part in (first, last)] == [{each} for each in whose]
+    run(FakeTarget(Counting()), (0,), drafter, policy=ChainLength({"a": first, "b": last}), max_tokens=5)
+    assert [set(part.own_time) for part in (first, last)] == [{each} for each in whose]
 
 
 def test_where_nobody_has_anything_to_decide_nobody_is_asked():
@@ -153,18 +153,18 @@ def test_where_nobody_has_anything_to_decide_nobody_is_asked():
 
     parts = {name: Noted(4, idle=True) for name in "ab"}
     drafter = ChainDrafter([Untouched(name, []) for name in "ab"])
-    events = run(FakeTarget(Counting()), (0,), drafter, policy=ChainedLength(parts), max_tokens=6)
+    events = run(FakeTarget(Counting()), (0,), drafter, policy=ChainLength(parts), max_tokens=6)
     assert tokens_of(events) == [1, 2, 3, 4, 5, 6] and events[-1].notes == ()
-    assert all(len(part.alone) == 4 for part in parts.values()), (
+    assert all(len(part.own_time) == 4 for part in parts.values()), (
         "each hears of every step between the first and the last"
     )
 
 
 def test_a_rest_says_nothing_of_the_draft_before_it():
     policy = KnownLength(CostModel(FLAT, LONGEST))
-    chained = ChainedLength({"a": policy})
+    chained = ChainLength({"a": policy})
     chained.limit(9)
-    chained.ask(0)
+    chained.turn(0, True, 9)
     assert policy.choose([0.9] * 4) == 4
     policy._resting = 5
     for _ in range(3):

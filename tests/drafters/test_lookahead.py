@@ -12,21 +12,14 @@ from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings
 from specdec_cli.decoding.types import NO_DRAFT, Draft, Step, Token, Verdict
-from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 
 SIZES = [(7, 4, 7), (5, 3, 5), (1, 2, 1), (1, 5, 3), (4, 2, 2), (3, 7, 1)]
 
 
-class Whole(FixedLength):
-    """As long as it may be, however few tokens may still follow: a tree is no longer than its longest path."""
-
-    def limit(self, room):
-        return self.tokens
-
-
-ANY = Whole(400)
+ANY = FixedLength(400, whole=True)
 
 
 def lookahead(window, size, candidates, seed=0):
@@ -226,7 +219,7 @@ def test_ngrams_of_the_text_are_proposed_the_latest_first():
 
 def test_a_policy_that_wants_nothing_gets_nothing_and_the_window_moves_on():
     class No(FixedLength):
-        def should_draft(self, drafted, confidence, rank=0, before=None):
+        def should_draft(self, drafted, confidence, candidate=None):
             return False
 
     drafter = lookahead(3, 3, 2)

@@ -6,7 +6,7 @@ from fakes import Counting, FakeDraftModel, FakeTarget, ScriptedPolicy, Table, o
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
-from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
 
 

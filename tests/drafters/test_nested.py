@@ -12,7 +12,7 @@ from specdec_cli import drafters
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Draft, Step
-from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.nested import NestedDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
@@ -105,7 +105,7 @@ def test_it_stops_where_the_policy_does():
         drafter, _ = nested("model<small", Table(9, 1), Table(9, 1), StandardSampler(GREEDY))
         drafter.start([1, 2, 3])
         policy = ScriptedPolicy([])
-        policy.should_draft = lambda drafted, sure, rank=0, before=None, most=most: drafted < most
+        policy.should_draft = lambda drafted, sure, most=most: drafted < most
         assert len(drafter.propose([1, 2, 3], 8, policy).tokens) == most
 
 

@@ -6,7 +6,7 @@ from fakes import GREEDY, FakeDraftModel, FakeTarget, Table, run, tokens_of
 
 from specdec_cli import drafters
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
-from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.ngram import NgramDrafter
@@ -19,14 +19,12 @@ class Hesitant(FixedLength):
 
     def __init__(self, tokens, seed):
         super().__init__(tokens)
-        object.__setattr__(self, "rng", np.random.default_rng(seed))
+        self.rng = np.random.default_rng(seed)
 
-    __slots__ = ("rng",)
-
-    def look(self, drafted, reach=None):
+    def should_read(self, drafted, path_probability=None):
         return self.rng.random() < 0.6
 
-    def should_draft(self, drafted, confidence, rank=0, before=None):
+    def should_draft(self, drafted, confidence, candidate=None):
         return self.rng.random() < 0.9
 
 

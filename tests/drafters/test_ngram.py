@@ -12,7 +12,7 @@ from specdec_cli.decoding import accept, rules
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings
 from specdec_cli.decoding.types import Draft, Verdict
-from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.ngram import NgramDrafter
 
 FIXED = FixedLength(8)

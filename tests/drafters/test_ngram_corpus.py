@@ -12,7 +12,7 @@ from specdec_cli.decoding import accept, rules
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import NO_DRAFT, Draft, Verdict
-from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.corpus_index import Corpus
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.ngram import NgramDrafter

@@ -11,7 +11,7 @@ from timed import FLAT, STEEP, Timed
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import NO_DRAFT, Step
-from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
 
 SAMPLED = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
@@ -322,7 +322,7 @@ def test_no_token_where_the_draft_is_less_sure_than_min_p(draws):
 
 def test_a_policy_that_wants_no_more_passes_gets_siblings():
     class NoLook(Believing):
-        def look(self, drafted, reach=None):
+        def should_read(self, drafted, path_probability=None):
             return False
 
     draft, model = draft_of(Table(8, 1, scale=0.5), 4, NoLook(6), 6)

@@ -16,7 +16,7 @@ from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Step
-from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.engine import acceptance_recorder as recorder
 from specdec_cli.engine.acceptance_recorder import before_a_loop, record, record_rules
 from specdec_cli.engine.model_pair import check_pair

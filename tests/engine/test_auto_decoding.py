@@ -87,7 +87,7 @@ def test_hindsight_is_what_the_draft_would_have_done(monkeypatch):
         monkeypatch.setattr(policy, "observe_counterfactual", lambda sure, outcome: heard.append((sure, outcome)))
         steps = iter([0] * 20 + [1] * 1000)  # twenty steps without a draft, then drafts of one
         monkeypatch.setattr(policy, "limit", lambda room: min(next(steps), room))
-        monkeypatch.setattr(policy, "should_draft", lambda drafted, sure: True)
+        monkeypatch.setattr(policy, "should_draft", lambda *_: True)
         report = Metrics.of(session.events(prompt, 0))
         own = report.tokens
         model = session.contexts[1]

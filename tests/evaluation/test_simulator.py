@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.evaluation import simulator as simulation
 from specdec_cli.evaluation.simulator import Answer, Text, replay

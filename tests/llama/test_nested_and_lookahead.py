@@ -20,7 +20,7 @@ from specdec_cli.decoding.accept import rejection
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
-from specdec_cli.draft_length.auto import FixedLength
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.engine.model_pair import check_pair

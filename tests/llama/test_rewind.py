@@ -11,8 +11,9 @@ import tiny
 from fakes import run, tokens_of
 
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
-from specdec_cli.decoding.types import Draft, Event, LengthPolicy, Logits, Step
+from specdec_cli.decoding.types import Draft, Event, Logits, Step
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.llama.context import N_BATCH, LlamaContext
 from specdec_cli.llama.interrupt import Interrupt

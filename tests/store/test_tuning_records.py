@@ -18,7 +18,7 @@ from specdec_cli.store.tuning import Tuning
 def learned(greedy=True):
     found = Calibration.prior(greedy)
     for i in range(50):
-        found.look(i % BINS)
+        found.observe_confidence(i % BINS)
         found.learn(i % BINS, float(i % 3 > 0))
     return found
 

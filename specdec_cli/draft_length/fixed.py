@@ -1,0 +1,48 @@
+"""A draft length that does not adapt: `-k N`."""
+
+from __future__ import annotations
+
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.decoding.length_policy import Candidate, LengthPolicy
+from specdec_cli.decoding.types import Step
+from specdec_cli.draft_length.calibration import Calibration
+from specdec_cli.draft_length.sibling_calibration import SiblingCalibration
+
+
+class FixedLength(LengthPolicy):
+    """Always up to `tokens`, fewer where the draft's confidence falls below `min_p`.
+
+    whole: also where fewer may still follow, for drafters whose drafts are wider than long.
+    Which token of a tree to add next takes an estimate of what stands. That depends on whether decoding is greedy, and
+    is learned from one answer to the next.
+    """
+
+    def __init__(self, tokens: int, min_p: float = 0.0, greedy: bool = True, whole: bool = False) -> None:
+        if tokens < 1:
+            raise UsageError(
+                f"the number of draft tokens cannot be {tokens}",
+                "Give -k 1 or more, or auto; to run the target alone, use --drafter none.",
+            )
+        if not 0 <= min_p < 1:
+            raise UsageError(f"draft-min-p cannot be {min_p}", "Give a number in [0, 1); 0 is off.")
+        self.uses_confidence = min_p > 0
+        self._tokens, self._min_p, self._whole = tokens, min_p, whole
+        self._siblings = SiblingCalibration(Calibration.prior(greedy), greedy)
+
+    def limit(self, room: int) -> int:
+        self._siblings.begin()
+        return self._tokens if self._whole else min(self._tokens, room)
+
+    def rate(self, sibling_index: int, confidence: float) -> float:
+        return self._siblings.rate(sibling_index, confidence)
+
+    def should_draft(self, drafted: int, confidence: float, candidate: Candidate | None = None) -> bool:
+        if confidence < self._min_p or not super().should_draft(drafted, confidence, candidate):
+            return False
+        if candidate is not None:
+            self._siblings.add(candidate.sibling_index, confidence)
+        return True
+
+    def observe(self, step: Step, own_time: bool = True) -> None:
+        if step.parents is not None:
+            self._siblings.learn(step)
