@@ -113,6 +113,10 @@ class FakeDraftModel:
     def length(self) -> int:
         return len(self._cache)
 
+    def begin(self, text: Sequence[int]) -> int:
+        self.rewind(0)
+        return 0
+
     def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
         assert tokens, "an empty decode"
         assert not all_rows or len(tokens) <= self.max_rows, "more rows than it was opened for"
