@@ -18,11 +18,11 @@ from specdec_cli.display.status_line import working
 
 if TYPE_CHECKING:
     from specdec_cli.decoding.types import Event
-    from specdec_cli.display.jsonl import Trace
     from specdec_cli.engine.generation_result import Outcome
     from specdec_cli.engine.session import Session
     from specdec_cli.engine.settings import Settings
-    from specdec_cli.store.corpora import Source
+    from specdec_cli.models.corpus_files import Source
+    from specdec_cli.store.traces import TraceWriter
 
 
 def run(
@@ -159,20 +159,20 @@ def _execute(settings: Settings, request: _Request) -> int:
         return interrupt.exit_code
 
 
-def _open_trace(path: Path, settings: Settings) -> Trace:
+def _open_trace(path: Path, settings: Settings) -> TraceWriter:
     """Begin the record of a run; raises UsageError if the file cannot be made."""
     from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.display.jsonl import Trace
     from specdec_cli.engine.settings import SHAPING
+    from specdec_cli.store.traces import TraceWriter
 
     try:
         out = path.open("w", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None
-    return Trace(out, {name: getattr(settings, name) for name in ("target", "draft", "draft_small", *SHAPING)})
+    return TraceWriter(out, {name: getattr(settings, name) for name in ("target", "draft", "draft_small", *SHAPING)})
 
 
-def _answer(session: Session, request: _Request, trace: Trace | None) -> Outcome:
+def _answer(session: Session, request: _Request, trace: TraceWriter | None) -> Outcome:
     """Run the prompt and show it. A reader that goes away ends the answer; a target that fails is told at the end."""
     from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.display.choice import on_stdout

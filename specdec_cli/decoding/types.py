@@ -6,7 +6,7 @@ Everything here is free of llama.cpp, of terminals and of files, so every part o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -149,9 +149,6 @@ class Prefill:
     seconds: float
     at: float
 
-    def to_json(self) -> dict[str, Any]:
-        return {"event": "prefill", **asdict(self)}
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -179,14 +176,6 @@ class Step:
     distance: float | None = None
     """As in the verdict."""
 
-    def to_json(self) -> dict[str, Any]:
-        fields = asdict(self)
-        if self.parents is None:  # most drafts are chains
-            del fields["parents"], fields["path"]
-        if self.distance is None:
-            del fields["distance"]
-        return {"event": "step", **fields}
-
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -196,9 +185,6 @@ class Done:
     tail: str
     notes: tuple[str, ...]
     at: float
-
-    def to_json(self) -> dict[str, Any]:
-        return {"event": "done", **asdict(self)}
 
 
 Event: TypeAlias = Prefill | Step | Done

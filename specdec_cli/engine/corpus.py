@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from specdec_cli.engine.session import Session
     from specdec_cli.engine.settings import Settings
     from specdec_cli.llama.interrupt import Interrupt
-    from specdec_cli.store.corpora import Index, Source
+    from specdec_cli.models.corpus_files import Source
+    from specdec_cli.store.corpora import Index
 
 _TOLD_EVERY_S = 0.1
 _PIECE = 1 << 18  # characters
@@ -26,11 +27,11 @@ def reads_corpus(drafter: str) -> bool:
 
 def sources_of(settings: Settings, drafters: Iterable[str]) -> list[Source]:
     """The files of the corpus; none if no drafter looks into it. Raises UsageError if it is unusable."""
-    from specdec_cli.store import corpora
+    from specdec_cli.models import corpus_files
 
     if not settings.ngram_corpus or not any(map(reads_corpus, drafters)):
         return []
-    return corpora.find(settings.ngram_corpus)
+    return corpus_files.find(settings.ngram_corpus)
 
 
 def open_corpus(session: Session, sources: Sequence[Source], interrupt: Interrupt, silent: bool) -> None:
@@ -58,7 +59,7 @@ def open_corpus(session: Session, sources: Sequence[Source], interrupt: Interrup
 
 def _index(session: Session, sources: Sequence[Source], interrupt: Interrupt, silent: bool) -> Index:
     from specdec_cli.drafters.corpus_index import join, sort
-    from specdec_cli.store import corpora
+    from specdec_cli.models import corpus_files
 
     def heed() -> None:
         if interrupt.is_set():
@@ -73,7 +74,7 @@ def _index(session: Session, sources: Sequence[Source], interrupt: Interrupt, si
                 told = perf_counter()
                 say(f"reading the corpus, file {number:,} of {len(sources):,}")
             tokens: list[int] = []
-            for piece in _pieces(corpora.read(source) or ""):
+            for piece in _pieces(corpus_files.read(source) or ""):
                 heed()
                 tokens += session.target.tokenize(piece, add_bos=False, special=False)
             texts += [tokens] if tokens else []

@@ -14,6 +14,7 @@ from specdec_cli.decoding.types import Done, Event, Step
 from specdec_cli.display.run_report import BaselineResult, speedup_of
 from specdec_cli.engine.session import Session
 from specdec_cli.engine.settings import SHAPING
+from specdec_cli.store.json_store import to_json
 
 _UNEVEN = 4.0
 """How uneven passes must be to be told: a growing context makes them so, too, but less."""
@@ -67,7 +68,7 @@ class Outcome:
             "lossless": settings.temp == 0 or settings.drafter == "none" or settings.accept not in LOSSY,
             "stats": report.stats_json(),
             "timing": report.timing_json(session.load_s, session.measured_s),
-            "rounding": session.agreement.to_json() if session.agreement else None,
+            "rounding": to_json(session.agreement),
             "baseline": baseline.to_json() if baseline else None,
             "speedup": speedup_of(report, baseline),
             "notes": [*self.notes, *report.notes],

@@ -11,7 +11,7 @@ from specdec_cli import drafters
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.rules import RULES
 from specdec_cli.hub.locate import locate
-from specdec_cli.models import profiles
+from specdec_cli.models import profiles, user_files
 from specdec_cli.models.profiles import Profile
 from specdec_cli.store import made_drafts as drafts
 from specdec_cli.store import pulled_pairs as pairs
@@ -98,9 +98,9 @@ def resolve(profile: str | None, flags: dict[str, Any]) -> Settings:
     its cache. Raises UsageError on unknown or senseless values, SpecdecError on an unknown profile, DownloadError on
     a model that has not been pulled.
     """
-    config_file = profiles.config_dir() / "config.yaml"
-    config = profiles.read_mapping(config_file) if config_file.is_file() else {}
-    profiles.check_keys(config, (*_NAMES, "profile"), config_file)
+    config_file = user_files.config_dir() / "config.yaml"
+    config = user_files.read_mapping(config_file) if config_file.is_file() else {}
+    user_files.check_keys(config, (*_NAMES, "profile"), config_file)
     given = {name: value for name, value in flags.items() if value is not None}
     config_profile = config.pop("profile", None)
     config = {name: _checked(name, value) for name, value in config.items()}
@@ -188,7 +188,7 @@ def _of_profile(name: str, config_file: Path) -> dict[str, Any]:
 
 def require_known(profile: Profile) -> None:
     """Raise UsageError on settings of a profile that there are not, or that have no such value."""
-    profiles.check_keys(profile.settings, _NAMES, profile.folder / f"{profile.name}.yaml")
+    user_files.check_keys(profile.settings, _NAMES, profile.folder / f"{profile.name}.yaml")
     for name, value in profile.settings.items():
         _checked(name, value)
 

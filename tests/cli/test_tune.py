@@ -37,6 +37,7 @@ from specdec_cli.models import profiles
 from specdec_cli.store import acceptance_traces as recordings
 from specdec_cli.store import tuning
 from specdec_cli.store.acceptance_traces import Recording
+from specdec_cli.store.json_store import to_json
 from specdec_cli.store.tuning import Tuning
 
 CATEGORIES = ["functions", "classes", "tests", "scripts", "loops"]
@@ -172,7 +173,7 @@ def test_what_was_tuned_is_kept_under_the_users_settings(bundled, monkeypatch):
     assert sorted(path.parent.iterdir()) == sorted([path, path.with_suffix(".greedy.json.gz")])
     kept = tuning.load(TARGET, DRAFT)
     assert kept.machine == found["machine"] == library.machine()
-    assert kept.costs.to_json() == found["costs"] and set(kept.calibrations) == {"greedy"}
+    assert to_json(kept.costs) == found["costs"] and set(kept.calibrations) == {"greedy"}
     assert kept.calibrations["greedy"].looks == found["recorded_tokens"]
     own = recordings.read(tuning.recording_of(TARGET, DRAFT, "greedy"))
     assert sum(len(answer.stands) for answer in own.answers) == found["recorded_tokens"]
