@@ -8,10 +8,7 @@ from __future__ import annotations
 import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import yaml
-from msgspec import Meta
+from typing import Any, Literal
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.models import references
@@ -23,7 +20,6 @@ _KINDS = (
     "It must be text (in quotes if it looks like something else); true or false for gated, a number above 0 for sizes, "
     "`- text` lines under sources, `key: value` lines under settings."
 )
-_Size = Annotated[float, Meta(gt=0, lt=1e6)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +36,19 @@ class Profile:
     why: str = ""
     licence: str = ""
     gated: bool = False
-    download_gb: _Size | None = None
-    memory_gb: _Size | None = None
-    fits_gb: _Size | None = None
+    download_gb: float | None = None
+    memory_gb: float | None = None
+    fits_gb: float | None = None
     settings: dict[Any, Any] = field(default_factory=dict)
     sources: list[str] = field(default_factory=list)
     verified: str = ""
     folder: Path = Path()
+
+    def __post_init__(self) -> None:
+        for key in ("download_gb", "memory_gb", "fits_gb"):
+            size = getattr(self, key)
+            if size is not None and not 0 < size < 1e6:
+                raise ValueError(f"{key} is {size:g}")
 
     @property
     def own(self) -> bool:
@@ -85,6 +87,8 @@ def load(name: str) -> Profile:
 
 def save(name: str, target: str, draft: str | None, description: str) -> Path:
     """Write a profile of the user's own; raises SpecdecError if it cannot be written."""
+    import yaml
+
     path = config_dir() / "profiles" / f"{name}.yaml"
     data = {"description": _SAVED + description, "target": target, "draft": draft}
     write_whole(path, yaml.safe_dump(data, sort_keys=False))
