@@ -6,12 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specdec_cli.decoding.errors import (
-        DownloadError,
-        IncompatiblePair,
-        SpecdecError,
-        UsageError,
-    )
+    from specdec_cli.decoding.errors import DownloadError, IncompatiblePair, SpecdecError, UsageError
     from specdec_cli.decoding.metrics import Metrics
     from specdec_cli.decoding.types import Done, Event, Prefill, Step, Token
     from specdec_cli.engine.config import SamplingParams, SpeculativeConfig

@@ -7,8 +7,7 @@ from typing import Any
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.types import Step
-from specdec_cli.draft_length import LONGEST
-from specdec_cli.draft_length.auto import AutoLength
+from specdec_cli.draft_length.auto import LONGEST, AutoLength
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel
 

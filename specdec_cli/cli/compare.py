@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from specdec_cli.engine.comparison_run import Measurement
     from specdec_cli.engine.config import Settings
     from specdec_cli.engine.model_pair import Pair
+    from specdec_cli.models.corpus_files import Source
     from specdec_cli.models.suites import Prompt
-    from specdec_cli.store.corpora import Source
 
 _OUTPUT = "Output"
 
@@ -179,6 +179,7 @@ def _prompts(
     from specdec_cli.decoding.errors import UsageError
     from specdec_cli.engine import prompt as prompt_text
     from specdec_cli.models import profiles, suites
+    from specdec_cli.models.user_files import bundled_dir
 
     if given and suite:
         raise UsageError("prompts were given and a suite too", "Give prompts, or --prompts.")
@@ -189,7 +190,7 @@ def _prompts(
             raise UsageError("a prompt is empty", 'Give texts: specdec compare "def median(values):"')
         found = [suites.Prompt(str(i), "given", text) for i, text in enumerate(given, 1)]
     else:
-        bundled = Path(settings.target).parent == profiles.bundled_dir() / profiles.DEMO
+        bundled = Path(settings.target).parent == bundled_dir() / profiles.DEMO
         found = suites.load(suite or ("python" if bundled else "code"))
     return suites.select(found, categories, limit, each)
 

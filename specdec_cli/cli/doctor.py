@@ -39,6 +39,7 @@ def _findings() -> dict[str, Any]:
     from specdec_cli.hub import cache
     from specdec_cli.llama import library
     from specdec_cli.models import profiles
+    from specdec_cli.models.user_files import config_dir
     from specdec_cli.store import corpora
 
     devices = library.devices()
@@ -59,7 +60,7 @@ def _findings() -> dict[str, Any]:
         "unused_gpu": {**asdict(gpu), "command": _enable(gpu)} if gpu else None,
         "weights_cache": str(cache.cache_dir()),
         "corpora": {"folder": str(corpora.folder()), "bytes": corpora.kept_bytes()},
-        "config": str(profiles.config_dir()),
+        "config": str(config_dir()),
         "config_problem": _config_problem(),
         "profiles": profiles.names(),
         "bundled_pair": _bundled_pair(),
@@ -90,8 +91,9 @@ def _bundled_pair() -> dict[str, Any]:
     from specdec_cli.engine.session import Session
     from specdec_cli.llama.interrupt import Interrupt
     from specdec_cli.models import profiles
+    from specdec_cli.models.user_files import bundled_dir
 
-    folder = profiles.bundled_dir() / profiles.DEMO
+    folder = bundled_dir() / profiles.DEMO
     settings = Settings(
         str(folder / "target.gguf"),
         str(folder / "draft.gguf"),

@@ -40,7 +40,7 @@ def replay(
     """
     from specdec_cli.decoding.errors import UsageError
     from specdec_cli.display.choice import can_paint
-    from specdec_cli.display.jsonl import read_trace
+    from specdec_cli.store.traces import read_trace
 
     if speed is not None and not (math.isfinite(speed) and speed > 0):
         raise UsageError(f"the speed cannot be {speed:g}", "Give a number above 0; 1 is the speed of the run.")

@@ -18,10 +18,10 @@ from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.decoding.types import Event
-    from specdec_cli.display.jsonl import Trace
     from specdec_cli.engine.config import Settings
     from specdec_cli.engine.engine import Engine
     from specdec_cli.engine.generation import Generation
+    from specdec_cli.store.traces import TraceWriter
 
 
 @opt.takes(*opt.ALL)
@@ -133,19 +133,19 @@ def _execute(settings: Settings, request: _Request) -> int:
         return interrupt.exit_code
 
 
-def _open_trace(path: Path, settings: Settings) -> Trace:
+def _open_trace(path: Path, settings: Settings) -> TraceWriter:
     """Begin the record of a run; raises UsageError if the file cannot be made."""
-    from specdec_cli.display.jsonl import Trace
+    from specdec_cli.store.traces import TraceWriter
 
     try:
         out = path.open("w", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None
     models = {name: getattr(settings, name) for name in ("target", "draft", "draft_small")}
-    return Trace(out, {**models, **settings.shaping()})
+    return TraceWriter(out, {**models, **settings.shaping()})
 
 
-def _show(engine: Engine, answer: Generation, request: _Request, trace: Trace | None) -> SpecdecError | None:
+def _show(engine: Engine, answer: Generation, request: _Request, trace: TraceWriter | None) -> SpecdecError | None:
     """Run the prompt and show it. A reader that goes away ends the answer; a target that fails is told at the end."""
     from specdec_cli.display.choice import on_stdout
     from specdec_cli.display.live import LiveDisplay

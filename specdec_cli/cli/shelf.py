@@ -85,6 +85,7 @@ def rm(
     from specdec_cli.display.pair_tables import size
     from specdec_cli.display.theme import safe
     from specdec_cli.models import profiles
+    from specdec_cli.models.user_files import suggest
     from specdec_cli.store import pulled_pairs as pairs
 
     pair = pairs.load(name)
@@ -98,7 +99,7 @@ def rm(
         return
     if pair is None:
         known = pairs.names()
-        hint = profiles.suggest(name, known, "Pulled pairs") if known else "specdec pull has brought none yet."
+        hint = suggest(name, known, "Pulled pairs") if known else "specdec pull has brought none yet."
         raise SpecdecError(f"no pair {name!r} has been pulled", hint)
     free, kept = pairs.removable(pair)
     stay = ", ".join(map(safe, kept))

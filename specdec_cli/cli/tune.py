@@ -133,7 +133,7 @@ def _measure(
     from dataclasses import asdict
 
     from specdec_cli.decoding.errors import Interrupted, SpecdecError
-    from specdec_cli.engine.about import memory_of
+    from specdec_cli.engine.loaded_models import memory_of
     from specdec_cli.engine.session import Session
     from specdec_cli.engine.tuning_run import Tuner, place_draft
     from specdec_cli.evaluation.prediction import calibrate
@@ -183,6 +183,7 @@ def _measure(
 
 def _result(pair: Pair, recording: Recording, costs: Costs, where: str) -> dict[str, Any]:
     from specdec_cli.evaluation.prediction import predict, verdict
+    from specdec_cli.store.json_store import to_json
 
     by_category = recording.by_category()
     predictions = predict(by_category, costs, recording.greedy)
@@ -191,7 +192,7 @@ def _result(pair: Pair, recording: Recording, costs: Costs, where: str) -> dict[
         "draft": Path(str(pair.draft_path)).name,
         "greedy": recording.greedy,
         "recorded_tokens": sum(len(answer.stands) for answer in recording.answers),
-        "costs": costs.to_json(),
+        "costs": to_json(costs),
         "predictions": [found.to_json() for found in predictions],
         "verdict": verdict(predictions, recording.answers, costs, recording.greedy, where),
     }

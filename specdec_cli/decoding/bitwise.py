@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from specdec_cli.decoding.costs import Curve
 
@@ -23,6 +22,10 @@ class Agreement:
     threads: int
     contexts: tuple[int, ...]
     off: Mapping[int, float]
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.reference <= 2 and self.reference <= self.widest <= 512 and self.contexts):
+            raise ValueError("not an agreement: a figure is out of range")
 
     def sizes(self, tokens: int) -> list[int]:
         """The sizes of the passes that read so many tokens: as few as possible, about equally large."""
@@ -49,33 +52,6 @@ class Agreement:
         if self.off:
             text += f"; of {_listed(sorted(self.off))} they differ by up to {max(self.off.values()):.2g} in a logit"
         return text
-
-    def to_json(self) -> dict[str, Any]:
-        off = {str(size): by for size, by in self.off.items()}
-        return {
-            "reference": self.reference,
-            "widest": self.widest,
-            "threads": self.threads,
-            "contexts": list(self.contexts),
-            "off": off,
-        }
-
-    @classmethod
-    def from_json(cls, data: Any) -> Agreement:
-        """Raises ValueError on anything that `to_json` does not write."""
-        try:
-            found = cls(
-                reference=int(data["reference"]),
-                widest=int(data["widest"]),
-                threads=int(data["threads"]),
-                contexts=tuple(int(tokens) for tokens in data["contexts"]),
-                off={int(size): float(by) for size, by in data["off"].items()},
-            )
-        except (KeyError, TypeError, AttributeError, ArithmeticError) as error:
-            raise ValueError(f"not an agreement: {error}") from None
-        if not (1 <= found.reference <= 2 and found.reference <= found.widest <= 512 and found.contexts):
-            raise ValueError("not an agreement: a figure is out of range")
-        return found
 
 
 def _listed(numbers: Sequence[int]) -> str:

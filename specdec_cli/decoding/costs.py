@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 SETTLED = 3
 """Passes of one size until they cost what they do where nothing is drafted: llama.cpp plans the first of another size
 anew, and on a GPU it records a CUDA graph in the second and replays that from the third on."""
 
 
-@dataclass(frozen=True, slots=True)
 class Curve:
     """Seconds of a pass over n tokens. points: n -> seconds, at least one.
 
@@ -20,14 +18,20 @@ class Curve:
     and the average one, since such curves are jagged.
     """
 
-    points: Mapping[int, float]
-    _tokens: list[int] = field(init=False, repr=False, compare=False)
-    _seconds: list[float] = field(init=False, repr=False, compare=False)
+    __slots__ = ("_seconds", "_tokens", "points")
 
-    def __post_init__(self) -> None:
-        tokens = sorted(self.points)
-        object.__setattr__(self, "_tokens", tokens)
-        object.__setattr__(self, "_seconds", [self.points[n] for n in tokens])
+    def __init__(self, points: Mapping[int, float]) -> None:
+        self.points = dict(sorted(points.items()))
+        self._tokens, self._seconds = list(self.points), list(self.points.values())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Curve) and self.points == other.points
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.points.items()))
+
+    def __repr__(self) -> str:
+        return f"Curve({self.points})"
 
     def __call__(self, n: int) -> float:
         tokens, seconds = self._tokens, self._seconds
@@ -44,9 +48,6 @@ class Curve:
     def _slope(self, low: int, high: int) -> float:
         return (self._seconds[high] - self._seconds[low]) / (self._tokens[high] - self._tokens[low])
 
-    def to_json(self) -> dict[str, float]:
-        return {str(n): seconds for n, seconds in zip(self._tokens, self._seconds, strict=True)}
-
 
 @dataclass(frozen=True, slots=True)
 class Costs:
@@ -59,6 +60,3 @@ class Costs:
     verify: Curve
     draft: Curve
     other: float = 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        return {"verify": self.verify.to_json(), "draft": self.draft.to_json(), "other": self.other}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -118,9 +118,6 @@ class Prefill:
     seconds: float
     at: float
 
-    def to_json(self) -> dict[str, Any]:
-        return {"event": "prefill", **asdict(self)}
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -147,14 +144,6 @@ class Step:
     distance: float | None = None
     """As in the verdict."""
 
-    def to_json(self) -> dict[str, Any]:
-        fields = asdict(self)
-        if self.parents is None:  # most drafts are chains
-            del fields["parents"], fields["path"]
-        if self.distance is None:
-            del fields["distance"]
-        return {"event": "step", **fields}
-
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -164,9 +153,6 @@ class Done:
     tail: str
     notes: tuple[str, ...]
     at: float
-
-    def to_json(self) -> dict[str, Any]:
-        return {"event": "done", **asdict(self)}
 
 
 Event: TypeAlias = Prefill | Step | Done

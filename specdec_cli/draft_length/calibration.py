@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import Any
 
 EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
 """Bounds of the bins of confidence; the last are narrow, for long drafts are decided there."""
@@ -101,30 +100,16 @@ class Calibration:
         """The same for every bin."""
         return [self.rate(at, optimism) for at in range(BINS)]
 
-    def to_json(self) -> dict[str, Any]:
-        """What was learned, for `from_json`."""
-        names = ("offset", "slope", "variance", "counts", "accepted", "seen", "looks")
-        return {name: getattr(self, name) for name in names}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Calibration:
-        """Raises ValueError on anything that `to_json` does not write."""
-        try:
-            found = cls(float(data["offset"]), float(data["slope"]), float(data["variance"]), looks=int(data["looks"]))
-            found.counts, found.accepted, found.seen = (
-                [float(value) for value in data[name]] for name in ("counts", "accepted", "seen")
-            )
-        except (KeyError, TypeError, ArithmeticError) as error:
-            raise ValueError(f"not a calibration: {error}") from None
-        if {len(found.counts), len(found.accepted), len(found.seen)} != {BINS}:
+    def __post_init__(self) -> None:
+        """Raises ValueError on what cannot have been learned, as a damaged file may hold it."""
+        if {len(self.counts), len(self.accepted), len(self.seen)} != {BINS}:
             raise ValueError("not a calibration: its bins are others")
-        shape = (abs(found.offset) < 50, abs(found.slope) < 50, 0 < found.variance < 100, 0 <= found.looks < 2**53)
-        outcomes = zip(found.counts, found.accepted, strict=True)
+        shape = (abs(self.offset) < 50, abs(self.slope) < 50, 0 < self.variance < 100, 0 <= self.looks < 2**53)
+        outcomes = zip(self.counts, self.accepted, strict=True)
         if not all(shape) or not all(0 <= accepted <= count < 1e9 for count, accepted in outcomes):
             raise ValueError("not a calibration: a figure is out of range")
-        if not all(0 <= share <= 1 for share in found.seen) or not 0.99 < sum(found.seen) < 1.01:
+        if not all(0 <= share <= 1 for share in self.seen) or not 0.99 < sum(self.seen) < 1.01:
             raise ValueError("not a calibration: its shares do not add up")
-        return found
 
 
 def _logistic(log_odds: float) -> float:

@@ -24,6 +24,7 @@ from specdec_cli.evaluation.trials import Summary, Trial, noise, summarise, tria
 from specdec_cli.llama import library
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.models import memory
+from specdec_cli.store.json_store import to_json
 
 if TYPE_CHECKING:
     from specdec_cli.models.suites import Prompt
@@ -178,7 +179,7 @@ class Measurement:
             ],
             "skipped": self._skipped,
             "noise": {arm.name: noise(self.trials, arm.name) for arm in self.arms if arm.name == arm.baseline},
-            "costs": costs.to_json() if costs else None,
+            "costs": to_json(costs),
             "summaries": [_summary_json(summary) for _, summary in summaries],
             "exactness": self._exactness(),
             "divergences": [

@@ -15,6 +15,7 @@ from specdec_cli.engine.config import Settings
 from specdec_cli.hub.locate import locate
 from specdec_cli.models import profiles
 from specdec_cli.models.profiles import Profile
+from specdec_cli.models.user_files import check_keys, config_dir, read_mapping
 from specdec_cli.store import made_drafts, pulled_pairs
 
 _NAMES = tuple(field.name for field in fields(Settings))
@@ -28,9 +29,9 @@ def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
     its cache. Raises UsageError on unknown or senseless values, SpecdecError on an unknown profile, DownloadError on
     a model that has not been pulled.
     """
-    config_file = profiles.config_dir() / "config.yaml"
-    config = profiles.read_mapping(config_file) if config_file.is_file() else {}
-    profiles.check_keys(config, (*_NAMES, "profile"), config_file)
+    config_file = config_dir() / "config.yaml"
+    config = read_mapping(config_file) if config_file.is_file() else {}
+    check_keys(config, (*_NAMES, "profile"), config_file)
     given = {name: value for name, value in given.items() if value is not None}
     config_profile = config.pop("profile", None)
     config = {name: check_value(name, value) for name, value in config.items()}
@@ -120,7 +121,7 @@ def _profile_layer(name: str) -> dict[str, Any]:
 
 def require_known(profile: Profile) -> None:
     """Raise UsageError on settings of a profile that do not exist, or cannot have such a value."""
-    profiles.check_keys(profile.settings, _NAMES, profile.folder / f"{profile.name}.yaml")
+    check_keys(profile.settings, _NAMES, profile.folder / f"{profile.name}.yaml")
     for name, value in profile.settings.items():
         check_value(name, value)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.draft_length import LONGEST
+from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.llama.context import MAX_SNAPSHOTS
 from specdec_cli.llama.model import Model

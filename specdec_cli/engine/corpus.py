@@ -10,9 +10,10 @@ from specdec_cli.drafters.corpus_index import Corpus, join, sort
 from specdec_cli.engine.config import Settings
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
+from specdec_cli.models import corpus_files
+from specdec_cli.models.corpus_files import Source
 from specdec_cli.models.gguf_header import Header
 from specdec_cli.store import corpora
-from specdec_cli.store.corpora import Source
 
 _REPORT_EVERY_S = 0.1
 _PIECE = 1 << 18  # characters
@@ -24,7 +25,7 @@ def files_of(settings: Settings, ways: Iterable[Settings]) -> list[Source]:
     """The files of the corpus; none if no drafter of `ways` reads it. Raises UsageError if it cannot be used."""
     if not settings.ngram_corpus or not any(way.chain.reads_corpus for way in ways):
         return []
-    return corpora.find(settings.ngram_corpus)
+    return corpus_files.find(settings.ngram_corpus)
 
 
 def read(
@@ -66,7 +67,7 @@ def _index(
             reported = perf_counter()
             progress(f"reading the corpus, file {number:,} of {len(files):,}")
         tokens: list[int] = []
-        for piece in _pieces(corpora.read(file) or ""):
+        for piece in _pieces(corpus_files.read(file) or ""):
             check()
             tokens += model.tokenize(piece, add_bos=False, special=False)
         texts += [tokens] if tokens else []

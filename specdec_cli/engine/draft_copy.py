@@ -19,7 +19,7 @@ from specdec_cli.llama import quantize
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.quantize import Copy, Unfit
-from specdec_cli.models import files, tokenizer_comparison
+from specdec_cli.models import tokenizer_comparison, user_files
 from specdec_cli.models.gguf import part_names, read_header
 from specdec_cli.models.gguf_header import Header, require_runnable
 from specdec_cli.store import made_drafts as drafts
@@ -59,7 +59,7 @@ def check_place(out: Path, target: Target, force: bool) -> None:
             raise UsageError(f"{out} is a {'folder' if out.is_dir() else 'device'}", "Name a file with -o.")
         if not force:
             raise UsageError(f"{out} exists already", "Name another file with -o, or add --force.")
-    files.require_writable(out.parent)
+    user_files.require_writable(out.parent)
 
 
 def require_room(out: Path, needed: int) -> None:

@@ -14,7 +14,8 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Drafter
-from specdec_cli.draft_length import LONGEST, DraftForm, adaptive_length, chain_length, fixed_length
+from specdec_cli.draft_length import DraftForm, adaptive_length, chain_length, fixed_length
+from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.drafters.corpus_index import Corpus

@@ -15,6 +15,7 @@ from specdec_cli.decoding.types import Done, Event, FinishReason, Step
 from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
 from specdec_cli.evaluation.baseline import BaselineResult, speedup_of
+from specdec_cli.store.json_store import to_json as record_to_json
 
 if TYPE_CHECKING:
     from specdec_cli.engine.engine import Engine
@@ -194,7 +195,7 @@ def to_json(result: GenerationResult, engine: Engine) -> dict[str, Any]:
         "lookahead": settings.lookahead if settings.chain.looks_ahead else None,
         "lossless": result.lossless,
         **metrics.to_json(engine.load_s, engine.costs.measured_s),
-        "rounding": agreement.to_json() if agreement else None,
+        "rounding": record_to_json(agreement) if agreement else None,
         "baseline": result.baseline.to_json() if result.baseline else None,
         "speedup": result.speedup,
         "notes": list(result.notes),

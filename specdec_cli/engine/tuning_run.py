@@ -24,6 +24,7 @@ from specdec_cli.llama.model import Model
 from specdec_cli.llama.timing import pass_seconds
 from specdec_cli.models import profiles, suites
 from specdec_cli.models.suites import Prompt
+from specdec_cli.models.user_files import bundled_dir
 from specdec_cli.store.acceptance_traces import Recording, identity
 from specdec_cli.store.tuning import Tuning
 
@@ -168,7 +169,7 @@ def _chosen(session: Session, suite: str | None) -> list[Prompt]:
     """The prompts of a suite; by default a mixture, or Python's beginnings for the bundled pair."""
     if suite:
         return suites.load(suite)
-    if session.pair.target_path.parent == profiles.bundled_dir() / profiles.DEMO:
+    if session.pair.target_path.parent == bundled_dir() / profiles.DEMO:
         return suites.load("python")
     found: list[Prompt] = []
     for name in _MIXTURE:

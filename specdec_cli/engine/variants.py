@@ -10,7 +10,7 @@ from specdec_cli.decoding.errors import UsageError
 from specdec_cli.drafters import drafts_itself, needs_model
 from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.engine.validation import validate
-from specdec_cli.models.profiles import suggest
+from specdec_cli.models.user_files import suggest
 
 ALONE = "target alone"
 

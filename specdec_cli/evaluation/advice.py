@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.draft_length import LONGEST
+from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.evaluation.trials import Interval, Summary, Trial
 
 

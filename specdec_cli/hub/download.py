@@ -14,7 +14,7 @@ from specdec_cli.decoding.errors import DownloadError
 from specdec_cli.hub import cache
 from specdec_cli.hub.failures import patiently, reaching
 from specdec_cli.hub.repository import RemoteFile, RemoteModel
-from specdec_cli.models.files import write_whole
+from specdec_cli.models.user_files import write_whole
 
 _LARGEST_BY_HTTP = 50 * 1000**3  # the Hub serves larger files by Xet alone
 _CHUNK = 1 << 20  # what a kill can cost; huggingface_hub's own 10 MB make a slow download look stuck

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
-import yaml
+import msgspec
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.models import profiles
 from specdec_cli.models.gguf_header import Header
+from specdec_cli.models.user_files import bundled_dir, parse_yaml
 
 BEST_RATIO = 0.05
 """Proposals are ranked by how near their share of the target's parameters comes to this: pairs with published gains
@@ -31,7 +34,6 @@ def candidates(target: Header, name: str) -> list[str]:
 
     name: how the target was named; it is never a candidate itself.
     """
-    own = [profile.model("draft") for profile in _profiles() if profile.target == name]
     pre = target.metadata.get("tokenizer.ggml.pre", "default")
     known = [
         draft
@@ -39,7 +41,7 @@ def candidates(target: Header, name: str) -> list[str]:
         if target.architecture in family.architectures and isinstance(pre, str) and pre == family.pre
         for draft in family.drafts
     ]
-    return list(dict.fromkeys(draft for draft in (*own, *known) if draft and draft != name))
+    return [draft for draft in dict.fromkeys((*_drafts_in_profiles(name), *known)) if draft != name]
 
 
 def rank(ratio: float) -> float:
@@ -48,16 +50,14 @@ def rank(ratio: float) -> float:
 
 
 def _families() -> list[Family]:
-    path = profiles.bundled_dir() / "families" / "drafts.yaml"
-    return [Family(**family) for family in yaml.safe_load(path.read_text("utf-8"))]
+    path = bundled_dir() / "families" / "drafts.yaml"
+    return msgspec.convert(parse_yaml(path.read_text("utf-8")), list[Family])
 
 
-def _profiles() -> list[profiles.Profile]:
-    """All profiles that can be read; a broken one of the user's is not what this is about."""
-    found = []
+def _drafts_in_profiles(target: str) -> Iterator[str]:
+    """What profiles for a target draft with; a broken profile of the user's is not what this is about."""
     for name in profiles.names():
-        try:
-            found.append(profiles.load(name))
-        except SpecdecError:
-            continue
-    return found
+        with suppress(SpecdecError):
+            profile = profiles.load(name)
+            if profile.target == target and (draft := profile.model("draft")):
+                yield draft

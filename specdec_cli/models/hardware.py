@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.models.profiles import bundled_dir, check_keys, config_dir, read_mapping, suggest
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.models.user_files import bundled_dir, config_dir, named, read_mapping, suggest, to_record
 
-_KEYS = ("description", "basis", "source", "verify_ms", "draft_ms", "other_ms")
-_BASES = ("measured", "derived")
+_FIX = (
+    "Write basis (measured, derived), verify_ms and draft_ms as tokens: milliseconds, from 1 on, such as "
+    "{1: 20, 4: 23}, and other_ms in milliseconds."
+)
+_Points = dict[Annotated[int, Meta(ge=1)], Annotated[float, Meta(ge=1e-6, lt=1e7)]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +30,26 @@ class Hardware:
     costs: Costs
 
 
+@dataclass(frozen=True, slots=True)
+class _HardwareFile:
+    """Milliseconds, as a user writes them."""
+
+    basis: Literal["measured", "derived"]
+    verify_ms: _Points
+    draft_ms: _Points
+    other_ms: Annotated[float, Meta(ge=0, lt=1e7)] = 0.0
+    description: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for key, points in (("verify_ms", self.verify_ms), ("draft_ms", self.draft_ms)):
+            if 1 not in points:
+                raise ValueError(f"{key} says nothing of a pass of one token")
+
+
 def names() -> list[str]:
     """All machines, the user's own included."""
-    return sorted({path.stem for folder in _folders() for path in folder.glob("*.yaml")})
+    return list(_files())
 
 
 def load(name: str) -> Hardware:
@@ -35,40 +57,18 @@ def load(name: str) -> Hardware:
 
     Raises SpecdecError if there is none of that name, UsageError if its file is malformed.
     """
-    for folder in _folders():
-        path = folder / f"{name}.yaml"
-        if name in {found.stem for found in folder.glob("*.yaml")}:
-            return _parse(name, path)
-    raise SpecdecError(f"there is no hardware {name!r}", suggest(name, names(), "Hardware"))
+    files = _files()
+    if name not in files:
+        raise SpecdecError(f"there is no hardware {name!r}", suggest(name, files, "Hardware"))
+    data = to_record(read_mapping(files[name]), _HardwareFile, files[name], _FIX)
+    description, source = (" ".join(text.split()) for text in (data.description, data.source))
+    costs = Costs(_seconds(data.verify_ms), _seconds(data.draft_ms), data.other_ms / 1000)
+    return Hardware(name, description, data.basis, source, costs)
 
 
-def _folders() -> tuple[Path, Path]:
-    return config_dir() / "hardware", bundled_dir() / "hardware"
+def _files() -> dict[str, Path]:
+    return named(config_dir() / "hardware", bundled_dir() / "hardware")
 
 
-def _parse(name: str, path: Path) -> Hardware:
-    data = read_mapping(path)
-    check_keys(data, _KEYS, path)
-    basis = data.get("basis")
-    if basis not in _BASES:
-        raise UsageError(f"the basis in {path.name} is {basis!r}", f"Write one of: {', '.join(_BASES)}.")
-    other = data.get("other_ms", 0.0)
-    if not _is_time(other, least=0.0):
-        raise UsageError(f"other_ms in {path.name} is {other!r}, not a time", "Write milliseconds, 0 or more.")
-    costs = Costs(_curve(data, "verify_ms", path), _curve(data, "draft_ms", path), other / 1000)
-    texts = [" ".join(str(data.get(key, "")).split()) for key in ("description", "source")]
-    return Hardware(name, texts[0], basis, texts[1], costs)
-
-
-def _curve(data: dict[str, Any], key: str, path: Path) -> Curve:
-    points = data.get(key)
-    fix = f"Write tokens: milliseconds, from 1 on: {key}: {{1: 20, 4: 23}}."
-    if not isinstance(points, dict) or 1 not in points:
-        raise UsageError(f"{key} in {path.name} is not a cost curve", fix)
-    if not all(type(n) is int and n > 0 and _is_time(ms) for n, ms in points.items()):
-        raise UsageError(f"{key} in {path.name} has a point that is none", fix)
-    return Curve({n: ms / 1000 for n, ms in sorted(points.items())})
-
-
-def _is_time(value: Any, least: float = 1e-6) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value < 1e7
+def _seconds(points: _Points) -> Curve:
+    return Curve({n: ms / 1000 for n, ms in points.items()})

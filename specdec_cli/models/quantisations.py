@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.models.gguf_header import QUANTISATIONS, TYPES, Header
-from specdec_cli.models.profiles import suggest
+from specdec_cli.models.user_files import suggest
 
 _MAIN = {"IQ2_S": "IQ2_XS", "IQ2_M": "IQ2_S", "IQ3_XS": "IQ3_S", "IQ3_M": "IQ3_S"}
 """The tensors' type, where it is not the name without its last part (llama_ftype_get_default_type)."""

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.models import profiles
+from specdec_cli.models.user_files import bundled_dir, config_dir, named, parse_yaml, read_mapping, suggest, to_record
 
 _MOST_BYTES = 64 << 20  # more is a mistake, such as a model's file
 
@@ -26,10 +24,32 @@ class Prompt:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A prompt as a file has it."""
+
+    prompt: str
+    id: str | int | None = None
+    category: str | None = None
+
+    def __post_init__(self) -> None:
+        for key, value in (("prompt", self.prompt), ("id", self.id), ("category", self.category)):
+            if isinstance(value, str) and not value.strip():
+                raise ValueError(f"the {key} is empty")
+            if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+                raise ValueError(f"the {key} holds half a surrogate pair, a lone \\ud... escape")
+
+
+@dataclass(frozen=True, slots=True)
+class _SuiteFile:
+    prompts: list[Any] | None = None
+    description: Any = ""
+
+
 def builtin() -> dict[str, str]:
     """The suites that come with specdec: their names and descriptions."""
-    found = _suites_in(profiles.bundled_dir())
-    return {name: str(profiles.read_mapping(path).get("description", "")) for name, path in found.items()}
+    files = named(bundled_dir() / "suites")
+    return {name: str(read_mapping(path).get("description", "")) for name, path in files.items()}
 
 
 def load(source: str) -> list[Prompt]:
@@ -41,26 +61,25 @@ def load(source: str) -> list[Prompt]:
 
     Raises UsageError if there is no such suite or file, if it is malformed, or if it holds no prompts.
     """
-    path = _named().get(source) or Path(source)
-    text = _read(path, source)
+    suites = named(config_dir() / "suites", bundled_dir() / "suites")
+    path = suites.get(source) or Path(source)
+    text = _read(path, source, suites)
     suffix = path.suffix.lower()
-    if suffix in (".yaml", ".yml"):
-        unit, entries = "prompt", _from_yaml(text, path)
-    elif suffix in (".jsonl", ".json"):
-        unit, entries = "line", _from_jsonl(text, path)
-    else:
-        unit, entries = "line", _lines(text)
-    prompts: list[Prompt] = []
+    unit = "prompt" if suffix in (".yaml", ".yml") else "line"
     numbers: dict[str, int] = {}
-    for number, entry in entries:
-        prompt = _prompt(entry, number, path, f"{path.name}, {unit} {number}")
-        if prompt.id in numbers:
+    prompts = []
+    for number, entry in _entries(text, suffix, path.name):
+        data = entry if isinstance(entry, dict) else {"prompt": entry}
+        where = f"{path.name}, {unit} {number}"
+        fix = "Give it a text under the key `prompt`, and an id and a category as text in quotes, or none."
+        found = to_record(data, _Entry, where, fix)
+        ident = str(number if found.id is None else found.id)
+        if (first := numbers.setdefault(ident, number)) != number:
             raise UsageError(
-                f"{path.name}: {unit} {number} has the id {prompt.id!r}, as has {unit} {numbers[prompt.id]}",
+                f"{path.name}: {unit} {number} has the id {ident!r}, as has {unit} {first}",
                 "Give each prompt an id of its own; one without takes its number.",
             )
-        numbers[prompt.id] = number
-        prompts.append(prompt)
+        prompts.append(Prompt(ident, path.stem if found.category is None else found.category, found.prompt))
     if not prompts:
         raise UsageError(f"{path.name} holds no prompts", "Write at least one.")
     return prompts
@@ -83,7 +102,7 @@ def select(
             raise UsageError(f"{flag} is {most}", "Give 1 or more, or leave it out.")
     known = list(dict.fromkeys(prompt.category for prompt in prompts))
     for unknown in (category for category in categories if category not in known):
-        raise UsageError(f"no prompt has the category {unknown!r}", profiles.suggest(unknown, known, "Categories"))
+        raise UsageError(f"no prompt has the category {unknown!r}", suggest(unknown, known, "Categories"))
     seen: Counter[str] = Counter()
     ranked = []  # (rank in its category, index)
     for index, prompt in enumerate(prompts):
@@ -96,101 +115,63 @@ def select(
     return [prompts[index] for index in sorted(index for _, index in chosen)]
 
 
-def _named() -> dict[str, Path]:
-    return _suites_in(profiles.bundled_dir()) | _suites_in(profiles.config_dir())
-
-
-def _suites_in(folder: Path) -> dict[str, Path]:
-    return {path.stem: path for path in sorted((folder / "suites").glob("*.yaml"))}
-
-
-def _read(path: Path, source: str) -> str:
+def _read(path: Path, source: str, suites: dict[str, Path]) -> str:
     """The file's text, its line ends made line feeds."""
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise UsageError(f"{path.name} is over {_MOST_BYTES >> 20} MB, too large for prompts", "Give a text file.")
+        text = data.decode("utf-8-sig")
     except FileNotFoundError:
-        hint = profiles.suggest(source, sorted(_named()), "Suites")
+        hint = suggest(source, suites, "Suites")
         raise UsageError(f"there is no prompt suite or file {source!r}", hint) from None
+    except UnicodeDecodeError as error:
+        what = f"{path.name} is not UTF-8 text: byte {error.object[error.start]:#04x} at {error.start:,}"
+        raise UsageError(what, f"Convert it first: iconv -t UTF-8 {path}") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"cannot read the prompts {source!r}: {reason}", "Check the path and permissions.") from None
-    if len(data) > _MOST_BYTES:
-        raise UsageError(f"{path.name} is over {_MOST_BYTES >> 20} MB, too large for prompts", "Give a text file.")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{path.name} is not UTF-8 text: byte {data[error.start]:#04x} at {error.start:,}",
-            f"Convert it first: iconv -t UTF-8 {path}",
-        ) from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines that are not blank, with their numbers from 1; not `splitlines`, which also splits within JSON texts."""
-    return ((number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip())
+def _entries(text: str, suffix: str, name: str) -> Iterator[tuple[int, Any]]:
+    """What stands for each prompt, with its number, or its line's."""
+    if suffix in (".yaml", ".yml"):
+        yield from enumerate(_in_yaml(text, name), 1)
+        return
+    for number, line in enumerate(text.split("\n"), 1):  # not `splitlines`, which also splits within JSON texts
+        if line.strip():
+            yield number, _in_json(line, f"{name}, line {number}") if suffix in (".jsonl", ".json") else line
 
 
-def _from_jsonl(text: str, path: Path) -> Iterator[tuple[int, Any]]:
-    hint = "Write one JSON object a line."
-    for number, line in _lines(text):
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-            raise UsageError(f"{path.name}, line {number} is not JSON: {reason}", hint) from None
-        if not isinstance(entry, dict):
-            raise UsageError(f"{path.name}, line {number} is not a JSON object", hint)
-        yield number, _from_benchmark(entry)
+def _in_yaml(text: str, name: str) -> list[Any]:
+    try:
+        data = parse_yaml(text)
+    except ValueError as error:
+        raise UsageError(f"{name} is not YAML: {error}", "Fix the file.") from None
+    fix = "Write `prompts:` and under it `- prompt: TEXT` each."
+    if isinstance(data, dict):
+        data = to_record(data, _SuiteFile, name, fix).prompts
+    if not isinstance(data, (list, type(None))):
+        raise UsageError(f"{name} has no list of prompts", fix)
+    return data or []
 
 
-def _from_benchmark(entry: dict[str, Any]) -> dict[str, Any]:
-    """The keys of Spec-Bench and HumanEval read as ours; further keys, such as reference answers, are dropped."""
-    task, turns = entry.get("task_id"), entry.get("turns")
+def _in_json(line: str, where: str) -> dict[str, Any]:
+    """A prompt, also with the keys of Spec-Bench and HumanEval; others, such as reference answers, are dropped."""
+    fix = "Write one JSON object a line."
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+        raise UsageError(f"{where} is not JSON: {reason}", fix) from None
+    if not isinstance(data, dict):
+        raise UsageError(f"{where} is not a JSON object", fix)
+    task, turns = data.get("task_id"), data.get("turns")
     family = task.partition("/")[0].lower() if isinstance(task, str) and "/" in task else None
     return {
-        "id": entry.get("id", entry.get("question_id", task)),
-        "category": entry.get("category", family or None),
-        "prompt": entry.get("prompt", turns[0] if isinstance(turns, list) and turns else None),
+        "id": data.get("id", data.get("question_id", task)),
+        "category": data.get("category", family or None),
+        "prompt": data.get("prompt", turns[0] if isinstance(turns, list) and turns else None),
     }
-
-
-def _from_yaml(text: str, path: Path) -> Iterator[tuple[int, Any]]:
-    try:
-        data = yaml.safe_load(text)
-    except (ValueError, RecursionError, yaml.YAMLError) as error:  # PyYAML raises them all
-        reason = " ".join(str(error).split())
-        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
-            reason = f"{error.problem} at line {error.problem_mark.line + 1}"
-        raise UsageError(f"{path.name} is not YAML: {reason}", "Mend the file.") from None
-    if isinstance(data, dict):
-        profiles.check_keys(data, ("description", "prompts"), path)
-        data = data.get("prompts")
-    if not isinstance(data, (list, type(None))):
-        raise UsageError(f"{path.name} has no list of prompts", "Write `prompts:` and under it `- prompt: TEXT` each.")
-    for number, entry in enumerate(data or [], 1):
-        if isinstance(entry, dict):
-            profiles.check_keys(entry, ("id", "category", "prompt"), path)
-        yield number, entry
-
-
-def _prompt(entry: Any, number: int, path: Path, where: str) -> Prompt:
-    """A prompt from a mapping, or from its text alone; raises UsageError if anything in it has the wrong type."""
-    if not isinstance(entry, dict):
-        entry = {"prompt": entry}
-    ident, category, text = (entry.get(key) for key in ("id", "category", "prompt"))
-    if text is None:
-        raise UsageError(f"{where} has no prompt", "Give it one, under the key `prompt`.")
-    if ident is None or type(ident) is int:
-        ident = str(number if ident is None else ident)
-    values = {"id": ident, "category": path.stem if category is None else category, "prompt": text}
-    for key, value in values.items():
-        if not isinstance(value, str):
-            kind = type(value).__name__
-            raise UsageError(f"the {key} of {where} is not a text but of type {kind}", "Write it as text, in quotes.")
-        if not value.strip():
-            raise UsageError(f"the {key} of {where} is empty", "Fill it in, or remove it.")
-        if any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise UsageError(f"the {key} of {where} holds half a surrogate pair", "Remove the lone \\ud... escape.")
-    return Prompt(*values.values())

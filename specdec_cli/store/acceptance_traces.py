@@ -8,15 +8,19 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+from msgspec import Meta
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.evaluation.simulator import Answer, Text
+from specdec_cli.models.user_files import write_whole
+from specdec_cli.store.json_store import from_json, loads
 
-FORMAT = 1
 _MOST_BYTES = 1 << 28
-_MEND = "Record it again."
+_FIX = "Record it again."
 _Entry = TypeVar("_Entry", Answer, Text)
+_Thousandths = list[Annotated[int, Meta(ge=0, le=1000)]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,33 @@ class Recording:
                 )
 
 
+@dataclass(frozen=True, slots=True)
+class _PackedAnswer:
+    """An answer as a file has it: probabilities in thousandths, and a 0 or a 1 for each place that stands."""
+
+    category: str
+    prompt_tokens: int
+    confidence: _Thousandths
+    stands: Annotated[str, Meta(pattern="^[01]+$")]
+    astray: list[_Thousandths]
+
+    def unpack(self) -> Answer:
+        if len(self.confidence) != len(self.stands):
+            raise ValueError("it says more of some places than of others")
+        stands = tuple(stands == "1" for stands in self.stands)
+        wrong = iter(self.astray)
+        astray = tuple(() if right else _unpacked(next(wrong, [])) for right in stands)
+        return Answer(self.category, self.prompt_tokens, _unpacked(self.confidence), stands, astray)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    format: Literal[1]
+    greedy: bool
+    answers: list[_PackedAnswer]
+    texts: tuple[Text, ...] = ()
+
+
 def identity(target: Path, draft: Path | None) -> dict[str, Any]:
     """What a recording says of the models that it was made with."""
     paths = {"target": target, "draft": draft}
@@ -59,28 +90,20 @@ def identity(target: Path, draft: Path | None) -> dict[str, Any]:
     return names | {f"{role}_bytes": path.stat().st_size for role, path in paths.items() if path}
 
 
-def _by_category(entries: Iterable[_Entry]) -> dict[str, list[_Entry]]:
-    found: dict[str, list[_Entry]] = {}
-    for entry in entries:
-        found.setdefault(entry.category, []).append(entry)
-    return found
-
-
 def write(path: Path, recording: Recording) -> None:
-    """Write a recording; probabilities keep three digits."""
-    data = {
-        "format": FORMAT,
-        "greedy": recording.greedy,
-        **recording.about,
-        "answers": [_answer_json(answer) for answer in recording.answers],
-    }
-    if recording.texts:
-        data["texts"] = [asdict(text) for text in recording.texts]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(gzip.compress(json.dumps(data, separators=(",", ":")).encode(), mtime=0))
-    except OSError as error:
-        raise SpecdecError(f"cannot write {path}: {error.strerror}", "Free some space, or mend the folder.") from None
+    """Write a recording; probabilities keep three digits. Raises SpecdecError if it cannot be written."""
+    answers = [
+        asdict(answer)
+        | {
+            "confidence": _packed(answer.confidence),
+            "stands": "".join("01"[stands] for stands in answer.stands),
+            "astray": [_packed(probabilities) for probabilities in answer.astray if probabilities],
+        }
+        for answer in recording.answers
+    ]
+    texts = {"texts": [asdict(text) for text in recording.texts]} if recording.texts else {}
+    data = {"format": 1, "greedy": recording.greedy, **recording.about, "answers": answers, **texts}
+    write_whole(path, gzip.compress(json.dumps(data, separators=(",", ":")).encode(), mtime=0))
 
 
 def read(path: Path) -> Recording:
@@ -90,55 +113,25 @@ def read(path: Path) -> Recording:
             text = file.read(_MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:
             raise ValueError("it is too large")
-        data = json.loads(text)
-        if data["format"] != FORMAT:
-            raise ValueError(f"its format is {data['format']}")
-        answers = tuple(_answer(found) for found in data["answers"])
-        texts = tuple(_text(found) for found in data.get("texts", ()))
-        if not (answers or texts) or not all(answer.stands for answer in answers):
-            raise ValueError("it holds an answer without a place, or none at all")
-        about = {key: value for key, value in data.items() if key not in ("format", "greedy", "answers", "texts")}
-        return Recording(bool(data["greedy"]), answers, about, texts)
+        data = loads(text)
+        found = from_json(data, _File)
+        if not (found.answers or found.texts):
+            raise ValueError("it holds no answers")
+        if any(min(tokens, default=-1) < 0 for text in found.texts for tokens in (text.prompt, text.tokens)):
+            raise ValueError("a text is empty, or holds what is no token")
+        about = {key: value for key, value in data.items() if key not in _File.__dataclass_fields__}
+        return Recording(found.greedy, tuple(answer.unpack() for answer in found.answers), about, found.texts)
     except OSError as error:
-        raise SpecdecError(f"cannot read {path}: {error.strerror or error}", _MEND) from None
-    except (
-        EOFError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-        zlib.error,
-    ) as error:
-        raise SpecdecError(f"{path.name} is not a recording: {' '.join(str(error).split())}", _MEND) from None
+        raise SpecdecError(f"cannot read {path}: {error.strerror or error}", _FIX) from None
+    except (EOFError, ValueError, RecursionError, zlib.error) as error:
+        raise SpecdecError(f"{path.name} is not a recording: {' '.join(str(error).split())}", _FIX) from None
 
 
-def _answer_json(answer: Answer) -> dict[str, Any]:
-    return {
-        "category": answer.category,
-        "prompt_tokens": answer.prompt_tokens,
-        "confidence": _packed(answer.confidence),
-        "stands": "".join("01"[stands] for stands in answer.stands),
-        "astray": [_packed(astray) for astray in answer.astray if astray],
-    }
-
-
-def _answer(data: dict[str, Any]) -> Answer:
-    stands = tuple({"0": False, "1": True}[digit] for digit in data["stands"])
-    confidence = _unpacked(data["confidence"])
-    wrong = iter(data["astray"])
-    astray = tuple(() if stands_here else _unpacked(next(wrong, [])) for stands_here in stands)
-    if len(confidence) != len(stands):
-        raise ValueError("it says more of some places than of others")
-    return Answer(str(data["category"]), int(data["prompt_tokens"]), confidence, stands, astray)
-
-
-def _text(data: dict[str, Any]) -> Text:
-    prompt, tokens = (tuple(int(token) for token in data[name]) for name in ("prompt", "tokens"))
-    if not prompt or not tokens or min(prompt + tokens) < 0:
-        raise ValueError("a text is empty, or holds what is no token")
-    return Text(str(data["category"]), prompt, tokens)
+def _by_category(entries: Iterable[_Entry]) -> dict[str, list[_Entry]]:
+    categories: dict[str, list[_Entry]] = {}
+    for entry in entries:
+        categories.setdefault(entry.category, []).append(entry)
+    return categories
 
 
 def _packed(probabilities: Sequence[float]) -> list[int]:
@@ -146,4 +139,4 @@ def _packed(probabilities: Sequence[float]) -> list[int]:
 
 
 def _unpacked(thousandths: Sequence[int]) -> tuple[float, ...]:
-    return tuple([min(max(int(n), 0), 1000) / 1000 for n in thousandths])
+    return tuple([n / 1000 for n in thousandths])

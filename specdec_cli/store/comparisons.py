@@ -11,7 +11,7 @@ from typing import Any
 import platformdirs
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.models.profiles import suggest
+from specdec_cli.models.user_files import suggest
 
 _NEEDED = {"models", "machine", "versions", "max_tokens", "arms", "prompts", "trials"}
 _NEEDED_OF_TRIAL = {"arm", "prompt", "tokens_per_s"}

@@ -1,129 +1,35 @@
-"""Texts of the user's own: which files they are, and their index, kept in the user's cache folder.
+"""Indexes of texts of the user's own, kept in the user's cache folder.
 
-An index is one file: a head, the tokens, their order (`drafters.corpus`). It is mapped into memory; all of it is
+An index is one file: a head, the tokens, their order (`drafters.corpus_index`). It is mapped into memory; all of it is
 passed over once, for its checksum.
 """
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 import struct
 import time
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import platformdirs
 
-from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.models import vocab
-from specdec_cli.models.files import write_whole
+from specdec_cli.models.corpus_files import Source
 from specdec_cli.models.gguf_header import Header
+from specdec_cli.models.user_files import write_whole
+from specdec_cli.store.json_store import FORMAT, digest
 
-FORMAT = 1
 _HEAD = struct.Struct("=16sQQI28x")
 _MAGIC = b"specdec corpus" + struct.pack("=H", FORMAT)
-_LOOKED_AT = 8 << 10  # bytes in which a binary file has a NUL
-_MOST_EACH = 4 << 20  # bytes of a file in a folder: what is larger was hardly written by hand
-_MOST_IN_ALL = 128 << 20  # bytes: sorting takes some 40 times the tokens' number
 _MOST_KEPT = 2 << 30
 _ABANDONED_S = 3600
 
 Index = tuple[memoryview, memoryview]
 """Tokens and their order, both int32."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A file that may be text. named: the user asked for this very file, so it must be."""
-
-    path: Path
-    size: int
-    mtime_ns: int
-    named: bool
-
-
-def find(names: Sequence[str]) -> list[Source]:
-    """The files that were named, and those in folders that were, each once.
-
-    Of a folder all files that are not hidden and not too large; whether they are text is seen on reading.
-    Raises UsageError if a name is of neither, if a file that was named is not text, if there is nothing or too much.
-    """
-    found: dict[Path, Source] = {}
-    for name in names:
-        path = Path(name).expanduser()
-        try:
-            for source in _in_folder(path) if path.is_dir() else [_named(path)]:
-                found.setdefault(source.path, source)
-        except OSError as error:
-            raise _unusable(path, error) from None
-    sources = list(found.values())
-    size = sum(source.size for source in sources)
-    if size > _MOST_IN_ALL:
-        raise UsageError(
-            f"the corpus has {size / 1e6:,.0f} MB in {len(sources):,} files, the most is {_MOST_IN_ALL / 1e6:,.0f} MB",
-            "Name the folders that matter.",
-        )
-    if not size:
-        raise UsageError(f"there is nothing in the corpus {', '.join(names)}", "Name files or folders of text.")
-    return sources
-
-
-def _in_folder(folder: Path) -> Iterator[Source]:
-    def stop_at_first(error: OSError) -> None:
-        if error.filename == str(folder):
-            raise error
-
-    for place, folders, files in os.walk(folder.resolve(), onerror=stop_at_first):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            path = Path(place, name)
-            with suppress(OSError):  # a dangling link
-                about = path.stat()
-                if not name.startswith(".") and path.is_file() and about.st_size <= _MOST_EACH:
-                    yield Source(path, about.st_size, about.st_mtime_ns, named=False)
-
-
-def _named(path: Path) -> Source:
-    about = path.stat()
-    if not path.is_file():
-        raise UsageError(f"the corpus {path} is a device", "Name a file or a folder of text.")
-    with path.open("rb") as file:
-        _require_text(file.read(_LOOKED_AT), path)
-    return Source(path.resolve(), about.st_size, about.st_mtime_ns, named=True)
-
-
-def _require_text(start: bytes, path: Path) -> None:
-    if b"\0" in start:
-        raise UsageError(f"the corpus {path} is not text: it holds zero bytes", "Name a file or a folder of text.")
-
-
-def _unusable(path: Path, error: OSError) -> UsageError:
-    if isinstance(error, FileNotFoundError):
-        return UsageError(f"there is no file or folder {path} for the corpus", "Check --ngram-corpus.")
-    return UsageError(f"cannot read the corpus {path}: {error.strerror}", "Check the path and permissions.")
-
-
-def read(source: Source) -> str | None:
-    """A file's text; None if it is none. Raises UsageError instead if the user named this very file."""
-    try:
-        data = source.path.read_bytes()
-        _require_text(data[:_LOOKED_AT], source.path)
-        return data.decode("utf-8-sig")
-    except OSError as error:
-        problem = _unusable(source.path, error)
-    except UsageError as error:
-        problem = error
-    except UnicodeDecodeError as error:
-        where = f"byte {data[error.start]:#04x} at {error.start:,}"
-        problem = UsageError(f"the corpus {source.path} is not UTF-8 text: {where}", "Convert it: iconv -t UTF-8")
-    if source.named:
-        raise problem
-    return None
 
 
 def folder() -> Path:
@@ -139,10 +45,7 @@ def path_of(header: Header, names: Sequence[str], sources: Sequence[Source]) -> 
     tokenizer = vocab.digest(header)
     places = [str(Path(name).expanduser().resolve()) for name in names]
     files = [(os.fsdecode(source.path), source.size, source.mtime_ns) for source in sources]
-    parts = [
-        hashlib.sha256(repr((tokenizer, said)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-        for said in (places, (FORMAT, places, files))
-    ]
+    parts = [digest(repr((tokenizer, about)), 16) for about in (places, (FORMAT, places, files))]
     return folder() / f"{'-'.join(parts)}.index"
 
 
@@ -169,7 +72,7 @@ def save(path: Path, index: Index) -> None:
     try:
         _prune(path)
     except OSError as error:
-        raise SpecdecError(f"cannot clean {path.parent}: {error.strerror}", "Mend the folder.") from None
+        raise SpecdecError(f"cannot clean {path.parent}: {error.strerror}", "Fix the folder.") from None
 
 
 def kept_bytes() -> int:

@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from msgspec import Meta
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models import files
 from specdec_cli.models.gguf import part_names
-from specdec_cli.models.profiles import config_dir
+from specdec_cli.models.user_files import config_dir
+from specdec_cli.store.json_store import JsonStore, record_name
 
-FORMAT = 1
-_LONGEST_NAME = 100  # bytes: file systems take 255 in all
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What tells that a file is still the one it was. changed: in nanoseconds, as the file system says."""
+
+    path: str
+    size: int
+    changed: int
+
+
+@dataclass(frozen=True, slots=True)
+class MadeDraft:
+    """The files of both models, and how the draft was made."""
+
+    target: tuple[_Part, ...]
+    draft: Annotated[tuple[_Part, ...], Meta(min_length=1)]
+    how: str = ""
+
+
+_DRAFTS = JsonStore(lambda: config_dir() / "drafts", MadeDraft, "Make the draft again: specdec draft.")
 
 
 def path_of(target: Path) -> Path:
     """Where it is kept what was made of a target."""
     target = target.resolve()
-    digest = hashlib.sha256(str(target).encode("utf-8", "surrogateescape")).hexdigest()[:8]
-    name = target.stem.encode("utf-8", "surrogateescape")[:_LONGEST_NAME].decode(errors="ignore")
-    return config_dir() / "drafts" / f"{name}-{digest}.json"
+    return _DRAFTS.path(record_name((target.stem,), str(target)))
 
 
 def remember(target: Path, draft: Path, how: str) -> None:
     """Keep that `draft` was made of `target`, in place of an older one. Raises SpecdecError if that cannot be kept."""
-    found = {"format": FORMAT, "target": _identity(target), "draft": _identity(draft), "how": how}
-    files.write_whole(path_of(target), json.dumps(found, indent=1))
+    _DRAFTS.save(path_of(target).stem, MadeDraft(_parts(target), _parts(draft), how))
 
 
 def find(target: Path) -> Path | None:
@@ -35,30 +51,17 @@ def find(target: Path) -> Path | None:
 
     Raises SpecdecError if what was kept is damaged.
     """
-    path = path_of(target)
+    made = _DRAFTS.load(path_of(target).stem)
+    draft = Path(made.draft[0].path) if made else Path()
     try:
-        found = json.loads(path.read_text("utf-8"))
-        if found["format"] != FORMAT:
-            raise SpecdecError(
-                f"cannot read {path}: its format is {found['format']}, not {FORMAT}",
-                "Remove the file, and make the draft again.",
-            )
-        draft = Path(found["draft"][0]["path"])
-        same = found["target"] == _identity(target) and found["draft"] == _identity(draft)
-        return draft if same else None
-    except FileNotFoundError:  # the record, or a model
+        same = made and (made.target, made.draft) == (_parts(target), _parts(draft))
+    except (FileNotFoundError, ValueError):  # ValueError: a NUL in a path
         return None
     except OSError as error:
-        raise SpecdecError(f"cannot read {path}: {error.strerror}", "Check its permissions.") from None
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
-        raise SpecdecError(f"{path} is damaged", "Remove the file, and make the draft again.") from None
+        raise SpecdecError(f"cannot read {error.filename}: {error.strerror}", "Check its permissions.") from None
+    return draft if same else None
 
 
-def _identity(model: Path) -> list[dict[str, Any]]:
-    """What tells that a model's files are still those they were: their places, sizes and times."""
-    found = []
-    for name in part_names(model.name):
-        part = model.with_name(name).resolve()
-        about = part.stat()
-        found.append({"path": str(part), "size": about.st_size, "changed": about.st_mtime_ns})
-    return found
+def _parts(model: Path) -> tuple[_Part, ...]:
+    files = [model.with_name(name).resolve() for name in part_names(model.name)]
+    return tuple(_Part(str(file), (about := file.stat()).st_size, about.st_mtime_ns) for file in files)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.hub import cache
 from specdec_cli.hub.repository import RemoteFile, RemoteModel
-from specdec_cli.models import files, profiles, references
-from specdec_cli.models.files import write_whole
-from specdec_cli.models.profiles import config_dir
+from specdec_cli.models import profiles, references, user_files
+from specdec_cli.models.user_files import config_dir
+from specdec_cli.store.json_store import JsonStore, digest
 
-FORMAT = 1
+_File = tuple[RemoteModel, RemoteFile]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +49,27 @@ class PulledPair:
         return target, draft[0] if draft else None
 
 
+def _check(pair: PulledPair) -> None:
+    """Raise ValueError on names that would lead out of the cache."""
+    for model in pair.models:
+        names = [model.repo, model.commit, *(name for file in model.files for name in (file.name, file.digest))]
+        if not model.files or any(map(references.leads_out, names)):
+            raise ValueError(f"impossible names in {model.repo!r:.60}")
+
+
+def _folder() -> Path:
+    return config_dir() / "pulled"
+
+
+_PAIRS = JsonStore(
+    _folder, PulledPair, "Run specdec pull {name} again, or remove the file.", remade=False, check=_check
+)
+
+
 def require_writable() -> None:
     """Raise SpecdecError now rather than after gigabytes."""
-    files.require_writable(_folder())
-    files.require_writable(config_dir() / "profiles")
+    for folder in (_folder(), config_dir() / "profiles"):
+        user_files.require_writable(folder)
 
 
 def check_name(name: str) -> str:
@@ -68,95 +82,34 @@ def check_name(name: str) -> str:
 def name_of(target: RemoteModel, draft: RemoteModel | None) -> str:
     """A name for a pair that was given none: of its two files, with the owner's and more if another pair has it."""
     models = [model for model in (target, draft) if model]
-    wanted = tuple(model.reference for model in models)
-    files_ = "+".join(references.stem(model.files[0].name.rpartition("/")[2])[:60] for model in models)
-    digest = hashlib.sha256(repr(wanted).encode()).hexdigest()[:8]
+    asked = tuple(model.reference for model in models)
+    stems = "+".join(references.stem(model.files[0].name.rpartition("/")[2])[:60] for model in models)
     owners = "+".join(model.repo.partition("/")[0] for model in models)
-    for name in (files_, f"{owners}-{files_}", f"{files_}-{digest}"):
-        if len(name) <= 150 and is_free(name, wanted):
+    for name in (stems, f"{owners}-{stems}", f"{stems}-{digest(repr(asked), 8)}"):
+        if len(name) <= 150 and is_free(name, asked):
             break
     return check_name(name)
 
 
-def is_free(name: str, wanted: tuple[str, ...]) -> bool:
-    """Whether a name is nobody's, or that of the same models."""
+def is_free(name: str, models: tuple[str, ...]) -> bool:
+    """Whether no profile has a name, or one of the same models has."""
     if name not in profiles.names():
         return True
     try:
         profile = profiles.load(name)
     except SpecdecError:
         return False
-    return tuple(model for model in (profile.target, profile.draft) if model) == wanted
+    return tuple(model for model in (profile.target, profile.draft) if model) == models
 
 
 def names() -> list[str]:
     """All pulled pairs."""
-    return sorted(path.stem for path in _folder().glob("*.json"))
+    return _PAIRS.names()
 
 
 def load(name: str) -> PulledPair | None:
     """A pulled pair by name; None if there is none. Raises SpecdecError if its record is damaged."""
-    if name not in names():  # a path would lead elsewhere
-        return None
-    path = _folder() / f"{name}.json"
-    try:
-        data = json.loads(path.read_text("utf-8"))
-        if data["format"] != FORMAT:
-            raise ValueError(f"its format is {data['format']}")
-        target, draft = (_model(data[role]) for role in ("target", "draft"))
-        if target is None:
-            raise ValueError("it names no target")
-        return PulledPair(name, target, draft, str(data["verdict"]), str(data["pulled"]), bool(data["made_profile"]))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        why = " ".join(str(error).split())
-        raise SpecdecError(
-            f"cannot read {path}: {why}", f"Run specdec pull {name} again, or remove the file."
-        ) from None
-
-
-def save(pair: PulledPair) -> None:
-    """Record a pair, all at once or not at all; raises SpecdecError if it cannot be written."""
-    data = {"format": FORMAT, **{key: value for key, value in asdict(pair).items() if key != "name"}}
-    write_whole(_folder() / f"{pair.name}.json", json.dumps(data, indent=1))
-
-
-def removable(pair: PulledPair) -> tuple[int, list[str]]:
-    """Bytes that removing a pair would free, and the names of its files whose content another pair uses."""
-    others = _others(pair)
-    free = sum(cache.freeable(model, file) for model, file in _own(pair, others))
-    content = {(model.repo, file.digest) for model, file in others}
-    return free, [file.name for model, file in _files(pair) if (model.repo, file.digest) in content]
-
-
-def remove(pair: PulledPair) -> int:
-    """Forget a pair and take its files out of the cache, but for those that another pair uses. Returns bytes freed."""
-    try:
-        freed = sum(cache.remove(model, file) for model, file in _own(pair, _others(pair)))
-        (_folder() / f"{pair.name}.json").unlink()
-        if pair.made_profile and profiles.is_as_saved(pair.name):
-            (config_dir() / "profiles" / f"{pair.name}.yaml").unlink(missing_ok=True)
-    except OSError as error:
-        raise SpecdecError(f"cannot remove {error.filename}: {error.strerror}", "Mend the folder's rights.") from None
-    return freed
-
-
-def _files(pair: PulledPair) -> list[tuple[RemoteModel, RemoteFile]]:
-    """Each file once, also where target and draft are the same."""
-    return list(dict.fromkeys((model, file) for model in pair.models for file in model.files))
-
-
-def _others(pair: PulledPair) -> list[tuple[RemoteModel, RemoteFile]]:
-    """The files of all other pairs."""
-    pairs = (readable(name) for name in names() if name != pair.name)
-    return [file for other in pairs if other for file in _files(other)]
-
-
-def _own(pair: PulledPair, others: list[tuple[RemoteModel, RemoteFile]]) -> list[tuple[RemoteModel, RemoteFile]]:
-    """A pair's files that no other pair has at the same commit; the cache itself keeps content that others link to."""
-    used = {(model.repo, model.commit, file.name) for model, file in others}
-    return [(model, file) for model, file in _files(pair) if (model.repo, model.commit, file.name) not in used]
+    return _PAIRS.load(name) if name in names() else None  # a path would lead elsewhere
 
 
 def readable(name: str) -> PulledPair | None:
@@ -167,17 +120,41 @@ def readable(name: str) -> PulledPair | None:
         return None
 
 
-def _folder() -> Path:
-    return config_dir() / "pulled"
+def save(pair: PulledPair) -> None:
+    """Record a pair, all at once or not at all; raises SpecdecError if it cannot be written."""
+    _PAIRS.save(pair.name, pair)
 
 
-def _model(data: dict[str, Any] | None) -> RemoteModel | None:
-    if data is None:
-        return None
-    files = tuple(RemoteFile(str(file["name"]), int(file["size"]), str(file["digest"])) for file in data["files"])
-    if not files or any(references.leads_out(text) for file in files for text in (file.name, file.digest)):
-        raise ValueError("its files have impossible names")
-    about = {key: str(data[key]) for key in ("reference", "repo", "commit", "licence")}
-    if references.parse(about["repo"]) is None or references.leads_out(about["commit"]):
-        raise ValueError("its repository has an impossible name")
-    return RemoteModel(about["reference"], about["repo"], about["commit"], files, bool(data["gated"]), about["licence"])
+def removable(pair: PulledPair) -> tuple[int, list[str]]:
+    """Bytes that removing a pair would free, and the names of its files whose content another pair uses."""
+    content = {(model.repo, file.digest) for model, file in _files_of_others(pair)}
+    used = [file.name for model, file in _files(pair) if (model.repo, file.digest) in content]
+    return sum(cache.freeable(model, file) for model, file in _own_files(pair)), used
+
+
+def remove(pair: PulledPair) -> int:
+    """Forget a pair and take its files out of the cache, but for those that another pair uses. Returns bytes freed."""
+    try:
+        freed = sum(cache.remove(model, file) for model, file in _own_files(pair))
+        _PAIRS.remove(pair.name)
+        if pair.made_profile and profiles.is_as_saved(pair.name):
+            (config_dir() / "profiles" / f"{pair.name}.yaml").unlink(missing_ok=True)
+    except OSError as error:
+        raise SpecdecError(f"cannot remove {error.filename}: {error.strerror}", "Fix the folder's rights.") from None
+    return freed
+
+
+def _files(pair: PulledPair) -> list[_File]:
+    """Each file once, also where target and draft are the same."""
+    return list(dict.fromkeys((model, file) for model in pair.models for file in model.files))
+
+
+def _files_of_others(pair: PulledPair) -> list[_File]:
+    pairs = (readable(name) for name in names() if name != pair.name)
+    return [file for other in pairs if other for file in _files(other)]
+
+
+def _own_files(pair: PulledPair) -> list[_File]:
+    """A pair's files that no other pair has at the same commit; the cache itself keeps content that others link to."""
+    used = {(model.repo, model.commit, file.name) for model, file in _files_of_others(pair)}
+    return [(model, file) for model, file in _files(pair) if (model.repo, model.commit, file.name) not in used]

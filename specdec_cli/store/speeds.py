@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from specdec_cli.store.tuning import path_of
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.store.json_store import FORMAT, JsonStore
+from specdec_cli.store.tuning import folder, path_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,24 +22,17 @@ class Speed:
     when: str
 
 
+_SPEEDS = JsonStore(folder, Speed, "Run specdec compare again.", formats=(FORMAT, None))
+
+
 def keep(target: Path, draft: Path, speed: Speed) -> None:
     """Remember a measurement in place of the last one. Never raises: it is a convenience, not a result."""
-    with contextlib.suppress(OSError):
-        path = _file(target, draft)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(speed)), "utf-8")
+    with suppress(SpecdecError, OSError):
+        _SPEEDS.save(f"{path_of(target, draft).stem}.speed", speed)
 
 
 def last(target: Path, draft: Path) -> Speed | None:
     """The last measurement, if there is one that can be read."""
-    try:
-        found = Speed(**json.loads(_file(target, draft).read_text("utf-8")))
-        bounds = [bound for bound in (found.low, found.high) if bound is not None]
-        right = all(isinstance(figure, (int, float)) for figure in (found.speedup, *bounds))
-        return found if right and isinstance(found.settings, str) and isinstance(found.when, str) else None
-    except (OSError, ValueError, TypeError, RecursionError):
-        return None
-
-
-def _file(target: Path, draft: Path) -> Path:
-    return path_of(target, draft).with_suffix(".speed.json")
+    with suppress(SpecdecError, OSError):
+        return _SPEEDS.load(f"{path_of(target, draft).stem}.speed")
+    return None

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from specdec_cli.decoding.costs import Costs, Curve
+from msgspec import Meta
+
+from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.models import files
-from specdec_cli.models.profiles import bundled_dir, config_dir
+from specdec_cli.models import user_files
+from specdec_cli.models.user_files import bundled_dir, config_dir
 from specdec_cli.store import acceptance_traces as recordings
-
-FORMAT = 1
-_LONGEST_NAME = 100  # bytes of each model's name: file systems take 255 in all
+from specdec_cli.store.json_store import JsonStore, record_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +26,24 @@ class Tuning:
     """
 
     machine: str
-    threads: int
-    threads_draft: int
+    threads: Annotated[int, Meta(ge=1)]
+    threads_draft: Annotated[int, Meta(ge=1)]
     gpu_layers: int
     gpu_layers_draft: int
     costs: Costs
     calibrations: dict[str, Calibration]
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "machine": self.machine,
-            "threads": self.threads,
-            "threads_draft": self.threads_draft,
-            "gpu_layers": self.gpu_layers,
-            "gpu_layers_draft": self.gpu_layers_draft,
-            "costs": self.costs.to_json(),
-            "calibrations": {kind: found.to_json() for kind, found in self.calibrations.items()},
-        }
+    def __post_init__(self) -> None:
+        if not 0 <= self.costs.other < 1e6:
+            raise ValueError(f"a step cannot take {self.costs.other} s besides its passes")
+
+
+def folder() -> Path:
+    """Where it is kept what was measured of pairs."""
+    return config_dir() / "tuned"
+
+
+_TUNINGS = JsonStore(folder, Tuning, "Run specdec tune again.")
 
 
 def kind_of(greedy: bool, accept: str) -> str:
@@ -54,11 +52,9 @@ def kind_of(greedy: bool, accept: str) -> str:
 
 
 def path_of(target: Path, draft: Path) -> Path:
-    """Where a pair's tuning is kept: in the folder of the user's profiles, named after the two files."""
+    """Where a pair's tuning is kept: named after the two files, and a digest of their names and sizes."""
     size = "-".join(str(path.stat().st_size) for path in (target, draft))
-    digest = hashlib.sha256(f"{target.name}/{draft.name}/{size}".encode()).hexdigest()[:8]
-    names = [path.stem.encode()[:_LONGEST_NAME].decode(errors="ignore") for path in (target, draft)]
-    return config_dir() / "tuned" / f"{'+'.join(names)}-{digest}.json"
+    return _TUNINGS.path(record_name((target.stem, draft.stem), f"{target.name}/{draft.name}/{size}"))
 
 
 def recording_of(target: Path, draft: Path, kind: str) -> Path | None:
@@ -79,62 +75,25 @@ def recording_of(target: Path, draft: Path, kind: str) -> Path | None:
     return None
 
 
+def load(target: Path, draft: Path) -> Tuning | None:
+    """A pair's tuning; None if there is none. Raises SpecdecError if its file is damaged."""
+    return _TUNINGS.load(path_of(target, draft).stem)
+
+
 def save(target: Path, draft: Path, tuning: Tuning) -> Path:
     """Keep a pair's tuning, in place of an older one but for the calibrations it does not have.
 
     Returns the file; raises SpecdecError if it cannot be written.
     """
-    path = path_of(target, draft)
     try:
         older = load(target, draft)
     except SpecdecError:
         older = None
     if older:  # what the other kind of sampling taught stays true
         tuning = replace(tuning, calibrations={**older.calibrations, **tuning.calibrations})
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(tuning.to_json(), indent=1), "utf-8")
-    except OSError as error:
-        raise SpecdecError(f"cannot write {path}: {error.strerror}", "Free some space, or mend the folder.") from None
-    return path
+    return _TUNINGS.save(path_of(target, draft).stem, tuning)
 
 
 def require_writable(target: Path, draft: Path) -> None:
     """Raise SpecdecError now rather than after a minute of measuring."""
-    files.require_writable(path_of(target, draft).parent)
-
-
-def load(target: Path, draft: Path) -> Tuning | None:
-    """A pair's tuning; None if there is none. Raises SpecdecError if its file is damaged."""
-    path = path_of(target, draft)
-    try:
-        data = json.loads(path.read_text("utf-8"))
-        if data["format"] != FORMAT:
-            raise ValueError(f"its format is {data['format']}")
-        costs = data["costs"]
-        other = float(costs["other"])
-        if not 0 <= other < 1e6:
-            raise ValueError("a cost is none")
-        if min(int(data["threads"]), int(data["threads_draft"])) < 1:
-            raise ValueError("a number of threads is none")
-        return Tuning(
-            machine=str(data["machine"]),
-            threads=int(data["threads"]),
-            threads_draft=int(data["threads_draft"]),
-            gpu_layers=int(data["gpu_layers"]),
-            gpu_layers_draft=int(data["gpu_layers_draft"]),
-            costs=Costs(_curve(costs["verify"]), _curve(costs["draft"]), other),
-            calibrations={kind: Calibration.from_json(found) for kind, found in data["calibrations"].items()},
-        )
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        why = " ".join(str(error).split())
-        raise SpecdecError(f"cannot read {path}: {why}", "Run specdec tune again, or remove the file.") from None
-
-
-def _curve(points: dict[str, float]) -> Curve:
-    found = {int(n): float(seconds) for n, seconds in points.items()}
-    if 1 not in found or min(found) < 1 or not all(0 < seconds < 1e6 for seconds in found.values()):
-        raise ValueError("a cost curve is none")
-    return Curve(found)
+    user_files.require_writable(path_of(target, draft).parent)

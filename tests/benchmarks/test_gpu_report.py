@@ -18,9 +18,9 @@ import report
 import waits
 from common import DEMO, open_demo
 from peers import Static, Task
-from specdec_cli.engine.settings import Settings
 
 from specdec_cli.decoding.types import Prefill, Step
+from specdec_cli.engine.config import Settings
 from specdec_cli.models import hardware
 
 

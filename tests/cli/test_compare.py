@@ -13,7 +13,6 @@ from dataclasses import replace
 import pytest
 from conftest import DEMO
 from specdec_cli.engine.session import Session
-from specdec_cli.engine.settings import Settings
 from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
@@ -21,6 +20,7 @@ from specdec_cli.decoding import accept, rules
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.display import comparison_tables as comparison
 from specdec_cli.drafters.draft_model import ModelDrafter
+from specdec_cli.engine.config import Settings
 from specdec_cli.engine.variants import ALONE, make_arms
 from specdec_cli.llama.target import LlamaTarget
 from specdec_cli.store import comparisons as results

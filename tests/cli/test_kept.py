@@ -14,12 +14,12 @@ from conftest import DEMO
 from fakes import Counting, FakeTarget, ScriptedDrafter, run
 from specdec_cli.engine.generation_result import Outcome
 from specdec_cli.engine.session import Session
-from specdec_cli.engine.settings import Settings
 from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.sampling import SamplingSettings
+from specdec_cli.engine.config import Settings
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.target import LlamaTarget
 

@@ -152,7 +152,7 @@ def test_loading_is_told_from_measuring():
         (lambda data: "not json", "Expecting value"),
         (lambda data: json.dumps({**data, "build": "llama.cpp 0"}), "of another build"),
         (lambda data: json.dumps({**data, "machine": "a toaster"}), "of another machine"),
-        (lambda data: json.dumps({**data, "verify": {"1": -3}}), "not a positive number"),
+        (lambda data: json.dumps({**data, "verify": {"1": -3}}), "Expected `float` > 0"),
     ],
     ids=["damaged", "build", "machine", "nonsense"],
 )

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
 from specdec_cli.decoding.types import Done, Prefill, Step, Token
-from specdec_cli.display.jsonl import read_trace
 from specdec_cli.models import profiles
+from specdec_cli.store.traces import event_json, read_trace
 
 TEXT = "def median(values):\n    return"
 
@@ -282,15 +282,15 @@ def test_trees_that_are_none(tmp_path, wrong):
     path = tmp_path / "bad.jsonl"
     path.write_text(changed(2, **wrong))
     what = refused(replay(path))
-    assert "line 4 is a step with" in what and what.isprintable()
+    assert "line 4 is a damaged step: " in what and what.isprintable()
 
 
 def test_a_path_that_jumps(tmp_path):
-    events = [event.to_json() for event in tree_events()]
+    events = [event_json(event) for event in tree_events()]
     events[2]["path"] = [1, 4]
     path = tmp_path / "bad.jsonl"
     path.write_text('{"event": "run", "format": 1}\n' + "".join(json.dumps(line) + "\n" for line in events))
-    assert "line 4 is a step with a draft that is no tree" in refused(replay(path))
+    assert "line 4 is a damaged step: a draft that is no tree" in refused(replay(path))
 
 
 # --- Ctrl-C -------------------------------------------------------------------------------------------------------

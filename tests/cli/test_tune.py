@@ -15,7 +15,6 @@ import tiny
 from conftest import DEMO
 from driver import DRAFT, ESCAPE, PROMPT, TARGET, assert_refused, complaint, read_terminal, run, specdec, start
 from specdec_cli.engine.session import Session
-from specdec_cli.engine.settings import Settings
 from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
@@ -27,6 +26,7 @@ from specdec_cli.engine import loaded
 from specdec_cli.engine import pass_costs as costing
 from specdec_cli.engine import session as sessions
 from specdec_cli.engine import tuning_run as tuner
+from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_pair import check_pair
 from specdec_cli.evaluation.simulator import AHEAD, Answer
 from specdec_cli.llama import library
@@ -37,6 +37,7 @@ from specdec_cli.models import profiles
 from specdec_cli.store import acceptance_traces as recordings
 from specdec_cli.store import tuning
 from specdec_cli.store.acceptance_traces import Recording
+from specdec_cli.store.json_store import to_json
 from specdec_cli.store.tuning import Tuning
 
 CATEGORIES = ["functions", "classes", "tests", "scripts", "loops"]
@@ -172,7 +173,7 @@ def test_what_was_tuned_is_kept_under_the_users_settings(bundled, monkeypatch):
     assert sorted(path.parent.iterdir()) == sorted([path, path.with_suffix(".greedy.json.gz")])
     kept = tuning.load(TARGET, DRAFT)
     assert kept.machine == found["machine"] == library.machine()
-    assert kept.costs.to_json() == found["costs"] and set(kept.calibrations) == {"greedy"}
+    assert to_json(kept.costs) == found["costs"] and set(kept.calibrations) == {"greedy"}
     assert kept.calibrations["greedy"].looks == found["recorded_tokens"]
     own = recordings.read(tuning.recording_of(TARGET, DRAFT, "greedy"))
     assert sum(len(answer.stands) for answer in own.answers) == found["recorded_tokens"]

@@ -12,7 +12,7 @@ from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Draft
 from specdec_cli.decoding.typical import typical
-from specdec_cli.display.jsonl import read_trace
+from specdec_cli.store.traces import read_trace
 
 MODELS = ("-m", TARGET, "-md", DRAFT)
 TYPICAL = (*MODELS, "-k", 4, "-n", 48, "--accept", "typical")

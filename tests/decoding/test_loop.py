@@ -3,7 +3,6 @@
 import pytest
 from fakes import Counting, FakeTarget, ScriptedDrafter, ScriptedPolicy, Table, origins_of, run, text_of, tokens_of
 
-from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Draft, Prefill, Step
@@ -172,15 +171,6 @@ def test_report_is_a_fold_of_the_events():
 def test_report_of_nothing_has_no_rates():
     report = Metrics.of([])
     assert report.acceptance_rate is report.tokens_per_step is report.tokens_per_s is report.tpot_ms is None
-
-
-def test_events_survive_json():
-    import json
-
-    q = Categorical(None, __import__("numpy").ones(1000) / 1000)
-    events = run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 99)], q=lambda _: q), max_tokens=5)
-    kinds = [json.loads(json.dumps(event.to_json()))["event"] for event in events]
-    assert kinds == ["prefill", "step", "prefill", "step", "step", "step", "done"]
 
 
 def test_a_policy_hears_of_every_step_after_the_prompt():

@@ -13,10 +13,10 @@ from specdec_cli.engine.generation_result import Outcome
 from specdec_cli.decoding.divergence import Divergence
 from specdec_cli.decoding.metrics import Metrics, ModelMemory
 from specdec_cli.decoding.types import Done, Step, Token
-from specdec_cli.display.jsonl import Trace
 from specdec_cli.display.plain import PlainDisplay
 from specdec_cli.display.run_report import run_report
 from specdec_cli.evaluation.baseline import BaselineResult, speedup_of
+from specdec_cli.store.traces import TraceWriter
 
 
 def scripted_events():
@@ -60,7 +60,7 @@ def without_times(line):
 
 def test_trace(snapshot):
     out = StringIO()
-    trace = Trace(out, {"target": "t.gguf"})
+    trace = TraceWriter(out, {"target": "t.gguf"})
     for event in scripted_events():
         trace.show(event)
     lines = [without_times(json.loads(line)) for line in out.getvalue().splitlines()]

@@ -1,10 +1,11 @@
 """The law behind `-k auto`: when it drafts, how far, what it costs, and what it may look at."""
 
 import random
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import groupby
 from time import perf_counter
 
+import msgspec
 import numpy as np
 import pytest
 from fakes import FakeDraftModel, FakeTarget, Table, run
@@ -14,7 +15,7 @@ from specdec_cli.decoding.costs import SETTLED, Costs, Curve
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Step
-from specdec_cli.draft_length import LONGEST
+from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.calibration import BINS, Calibration, bin_of
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.fixed import FixedLength
@@ -291,17 +292,17 @@ def test_never_looks_at_the_target_of_the_same_step():
 def test_a_calibration_survives_being_kept():
     policy = auto()
     replay(policy, [answer(code(random.Random(1), 300))], FLAT)
-    kept = policy._calibration.to_json()
-    again = Calibration.from_json(kept)
-    assert again.rates() == policy._calibration.rates() and again.to_json() == kept
+    kept = asdict(policy._calibration)
+    again = msgspec.convert(kept, Calibration)
+    assert again.rates() == policy._calibration.rates() and asdict(again) == kept
 
 
 @pytest.mark.parametrize(
     "damage", [{"offset": "high"}, {"counts": [1.0]}, {"variance": -1.0}, {"seen": None}, {"looks": None}]
 )
 def test_a_damaged_calibration_is_refused(damage):
-    with pytest.raises(ValueError, match=r"not a calibration|could not convert"):
-        Calibration.from_json({**Calibration.prior(True).to_json(), **damage})
+    with pytest.raises(ValueError, match=r"not a calibration|Expected"):
+        msgspec.convert({**asdict(Calibration.prior(True)), **damage}, Calibration)
 
 
 def test_a_fixed_length_must_be_one():

@@ -10,7 +10,6 @@ from fakes import FakeDraftModel, Table, tokens_of
 from prompts import PROMPTS
 from scipy.stats import chi2
 from specdec_cli.engine.session import Session
-from specdec_cli.engine.settings import Settings
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.metrics import Metrics
@@ -19,6 +18,7 @@ from specdec_cli.decoding.types import Step
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.engine import acceptance_recorder as recorder
 from specdec_cli.engine.acceptance_recorder import before_a_loop, record, record_rules
+from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_pair import check_pair
 from specdec_cli.evaluation.simulator import AHEAD, replay
 from specdec_cli.llama.interrupt import Interrupt

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from prompts import PROMPTS
 from specdec_cli.engine.generation_result import Outcome, crowded, probed_baseline
-from specdec_cli.engine.settings import Settings
 from test_pair_decoding import open_session
 from timed import FLAT, STEEP
 
@@ -16,6 +15,7 @@ from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Done, Step, Token
+from specdec_cli.engine.config import Settings
 from specdec_cli.engine.validation import sampling_of
 from specdec_cli.llama import library
 

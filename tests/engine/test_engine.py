@@ -8,16 +8,7 @@ from driver import DRAFT, TARGET, run
 from tiny import write
 
 import specdec_cli
-from specdec_cli import (
-    Done,
-    Prefill,
-    SamplingParams,
-    SpecdecError,
-    SpeculativeConfig,
-    Step,
-    UsageError,
-    load,
-)
+from specdec_cli import Done, Prefill, SamplingParams, SpecdecError, SpeculativeConfig, Step, UsageError, load
 
 PROMPT = "def median(values):\n"
 SHORT = SamplingParams(max_tokens=24)

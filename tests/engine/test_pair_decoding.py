@@ -9,13 +9,13 @@ from fakes import tokens_of
 from prompts import PROMPTS
 from scipy.stats import chi2
 from specdec_cli.engine.session import Session
-from specdec_cli.engine.settings import Settings
 
 from specdec_cli.decoding.accept import rejection
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Draft
+from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_pair import check_pair
 from specdec_cli.llama.context import N_BATCH, LlamaContext
 from specdec_cli.llama.interrupt import Interrupt

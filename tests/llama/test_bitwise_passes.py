@@ -8,12 +8,12 @@ from driver import DRAFT, TARGET
 from fakes import tokens_of
 from prompts import PROMPTS
 from specdec_cli.engine.session import Session
-from specdec_cli.engine.settings import Settings
 
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Draft, Verdict
+from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_pair import check_pair
 from specdec_cli.llama import agreement
 from specdec_cli.llama.context import LlamaContext

@@ -13,7 +13,6 @@ from fakes import tokens_of
 from prompts import PROMPTS
 from scipy.stats import chi2
 from specdec_cli.engine.session import Session
-from specdec_cli.engine.settings import Settings
 
 from specdec_cli import drafters
 from specdec_cli.decoding.accept import rejection
@@ -23,6 +22,7 @@ from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.lookahead import LookaheadDrafter
+from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_pair import check_pair
 from specdec_cli.engine.pass_costs import PassCosts
 from specdec_cli.llama.context import LlamaContext

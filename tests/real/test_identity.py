@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 from specdec_cli.engine.session import Session
-from specdec_cli.engine.settings import Settings
 
 from specdec_cli.decoding import rules
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.types import NO_DRAFT
+from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_pair import check_pair
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.target import LlamaTarget

@@ -1,5 +1,6 @@
 """What is remembered of drafts made, and when it is not believed any more."""
 
+import json
 import os
 
 import pytest
@@ -58,8 +59,19 @@ def test_parts_of_a_split_target_count_too(tmp_path):
     assert drafts.find(parts[0]) is None
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}', '{"format": 1, "draft": []}', "[" * 9999])
-def test_a_damaged_record_is_told(files, text):
-    drafts.path_of(files[0]).write_text(text)
-    with pytest.raises(SpecdecError, match=r"(cannot read .*target-.*: its format|target-.* is damaged)"):
+@pytest.mark.parametrize("change", [{"target": None}, {"draft": []}, {"draft": [{"path": 5}]}], ids=str)
+def test_a_damaged_record_is_told_once(files, change):
+    path = drafts.path_of(files[0])
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(SpecdecError, match=r"cannot read .*target-.*renamed") as caught:
+        drafts.find(files[0])
+    assert "specdec draft" in caught.value.hint and drafts.find(files[0]) is None
+
+
+def test_a_draft_that_may_not_be_looked_at_is_told(files, monkeypatch):
+    def refused(*_args, **_options):
+        raise PermissionError(13, "Permission denied", "draft.gguf")
+
+    monkeypatch.setattr("specdec_cli.store.made_drafts._parts", refused)
+    with pytest.raises(SpecdecError, match=r"cannot read draft\.gguf"):
         drafts.find(files[0])

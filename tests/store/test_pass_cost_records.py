@@ -49,40 +49,16 @@ def test_another_machine_or_build_is_named(model, what):
     assert "Remove" in found.value.hint
 
 
-DAMAGES = [
-    lambda data: data.clear(),
-    lambda data: data.update(format=99),
-    lambda data: data.update(verify=[1]),
-    lambda data: data.update(verify={"0": 1}),
-    lambda data: data.update(verify={"1": -1}),
-    lambda data: data.update(draft={"x": 1}),
-    lambda data: data.update(draft={"1": "soon"}),
-    lambda data: data.update(agreement={"reference": 7}),
-    lambda data: data.update(agreement=[]),
-]
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_refused(model, damage):
+@pytest.mark.parametrize(
+    "damage",
+    [{"verify": [1]}, {"verify": {"0": 1}}, {"verify": {"1": -1}}, {"draft": {"x": 1}}, {"draft": {"1": "soon"}},
+     {"agreement": {"reference": 7}}, {"agreement": []}],
+    ids=str,
+)  # fmt: skip
+def test_a_damaged_file_is_told_once(model, damage):
     kept_costs.save(model, HERE, COSTS)
     path = kept_costs.path_of(model, HERE)
-    data = json.loads(path.read_text())
-    damage(data)
-    path.write_text(json.dumps(data))
-    with pytest.raises(SpecdecError, match="cannot use the costs kept in"):
+    path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
+    with pytest.raises(SpecdecError, match="cannot read"):
         kept_costs.load(model, HERE)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"null"])
-def test_a_file_that_is_no_json_is_refused(model, content):
-    kept_costs.save(model, HERE, COSTS)
-    kept_costs.path_of(model, HERE).write_bytes(content)
-    with pytest.raises(SpecdecError, match="cannot use"):
-        kept_costs.load(model, HERE)
-
-
-def test_a_place_that_cannot_be_written_is_an_error(model, tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(SpecdecError, match="cannot write"):
-        kept_costs.save(model, HERE, COSTS)
+    assert kept_costs.load(model, HERE) is None

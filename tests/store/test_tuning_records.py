@@ -1,6 +1,5 @@
 """What `tune` keeps: where, what comes back, and what is refused."""
 
-import copy
 import json
 
 import pytest
@@ -12,6 +11,7 @@ from specdec_cli.draft_length.calibration import BINS, Calibration
 from specdec_cli.models import profiles
 from specdec_cli.store import acceptance_traces as recordings
 from specdec_cli.store import tuning
+from specdec_cli.store.json_store import to_json
 from specdec_cli.store.tuning import Tuning
 
 
@@ -43,7 +43,7 @@ def test_what_is_kept_comes_back(pair):
     assert (found.machine, found.threads, found.threads_draft) == ("a machine; 8 cores", 4, 2)
     assert (found.gpu_layers, found.gpu_layers_draft) == (-1, 0)
     assert found.costs == COSTS
-    assert found.to_json() == FOUND.to_json()
+    assert json.loads(path.read_text()) == {"format": 1, **to_json(FOUND)} == {"format": 1, **to_json(found)}
     for kind, before in FOUND.calibrations.items():
         assert found.calibrations[kind].rates() == before.rates()
 
@@ -119,78 +119,31 @@ def test_whose_recording(pair, greedy, tmp_path):
     )
 
 
-@pytest.mark.parametrize("place", [".", "tuned"])
-def test_a_folder_that_cannot_be_written(pair, place):
-    blocked = profiles.config_dir() / place
-    blocked.parent.mkdir(parents=True, exist_ok=True)
-    blocked.write_text("in the way")
-    with pytest.raises(SpecdecError, match="cannot write") as caught:
-        tuning.save(*pair, FOUND)
-    assert caught.value.hint and caught.value.exit_code == 1
-
-
 NAN, ENDLESS = float("nan"), float("inf")
 CALIBRATION = ("calibrations", "greedy")
 WRONG = [
-    *(("threads", value) for value in (0, -1, "many", None, NAN, ENDLESS, [])),
-    ("threads_draft", 0), ("gpu_layers", "all"), ("gpu_layers", ENDLESS), ("gpu_layers_draft", None),
-    ("format", 2), ("format", None), ("costs", []), ("costs", "verify", {}), ("costs", "verify", [1]),
-    ("costs", "draft", None),
-    *(("costs", curve, points) for curve in ("verify", "draft") for points in (
-        {"2": 0.1}, {"1": 0}, {"1": -1}, {"1": NAN}, {"1": ENDLESS}, {"1": "fast"}, {"1": None}, {"1": 1, "0": 1},
-        {"one": 1},
-    )),
-    *(("costs", "other", value) for value in (-1, NAN, ENDLESS, None, "none")),
-    ("calibrations", None), ("calibrations", []), (*CALIBRATION, None), (*CALIBRATION, []), (*CALIBRATION, 1),
-    *((*CALIBRATION, name, value) for name in ("offset", "slope", "variance")
-      for value in (NAN, ENDLESS, -1e9, None, "x")),
-    (*CALIBRATION, "looks", -5), (*CALIBRATION, "looks", ENDLESS), (*CALIBRATION, "looks", None),
+    *(("threads", value) for value in (0, "many", None, ENDLESS)), ("threads_draft", 0), ("gpu_layers", "all"),
+    ("gpu_layers_draft", None), ("machine", 5), ("costs", []), ("costs", "verify", {}), ("costs", "draft", None),
+    *(("costs", "other", value) for value in (-1, ENDLESS, None)),
+    ("calibrations", []), (*CALIBRATION, None),
+    *((*CALIBRATION, name, value) for name in ("offset", "slope", "variance") for value in (NAN, ENDLESS, -1e9, "x")),
+    *((*CALIBRATION, "looks", value) for value in (-5, ENDLESS, None)),
     *((*CALIBRATION, name, value) for name in ("counts", "accepted", "seen") for value in (
-        None, 1, [], [1.0] * (BINS - 1), [1.0] * (BINS + 1), ["x"] * BINS, [NAN] * BINS, [ENDLESS] * BINS,
-        [-16.0] * BINS,
+        None, [], [1.0] * (BINS - 1), ["x"] * BINS, [ENDLESS] * BINS, [-16.0] * BINS,
     )),
-    (*CALIBRATION, "accepted", [1e9] * BINS),
+    (*CALIBRATION, "accepted", [1e9] * BINS), (*CALIBRATION, "seen", [1.0] * BINS),
 ]  # fmt: skip
-
-
-def refused(pair):
-    with pytest.raises(SpecdecError, match="cannot read") as caught:
-        tuning.load(*pair)
-    assert str(tuning.path_of(*pair)) in str(caught.value) and "\n" not in str(caught.value)
-    assert "specdec tune" in caught.value.hint
 
 
 @pytest.mark.parametrize("change", WRONG, ids=lambda change: " ".join(map(str, change))[:45])
 def test_a_wrong_value(pair, change):
     *path, last, value = change
-    data = copy.deepcopy(FOUND.to_json())
+    data = json.loads(tuning.save(*pair, FOUND).read_text())
     place = data
     for key in path:
         place = place[key]
     place[last] = value
-    tuning.save(*pair, FOUND).write_text(json.dumps(data))
-    refused(pair)
-
-
-@pytest.mark.parametrize("missing", ["format", "machine", "threads", "gpu_layers", "costs", "calibrations"])
-def test_a_missing_value(pair, missing):
-    data = {key: value for key, value in FOUND.to_json().items() if key != missing}
-    tuning.save(*pair, FOUND).write_text(json.dumps(data))
-    refused(pair)
-
-
-WHOLE = json.dumps(FOUND.to_json()).encode()
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"words", WHOLE[:-20], b"[]", b"null", b"5", b"\xff", b"[" * 100_000, b"1" * 5000],
-    ids=lambda content: repr(content[:8]),
-)  # fmt: skip
-def test_a_damaged_file(pair, content):
-    tuning.save(*pair, FOUND).write_bytes(content)
-    refused(pair)
-
-
-def test_a_folder_in_its_place(pair):
-    tuning.path_of(*pair).mkdir(parents=True)
-    refused(pair)
+    tuning.path_of(*pair).write_text(json.dumps(data))
+    with pytest.raises(SpecdecError, match="cannot read") as caught:
+        tuning.load(*pair)
+    assert "specdec tune" in caught.value.hint

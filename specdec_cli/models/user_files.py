@@ -1,0 +1,123 @@
+"""Files of the user's and of specdec's own: where they are, how they are read, and how they are written whole."""
+
+from __future__ import annotations
+
+import difflib
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import platformdirs
+
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+
+_Schema = TypeVar("_Schema")
+
+
+def config_dir() -> Path:
+    """Where the user's own profiles and settings are."""
+    return platformdirs.user_config_path("specdec")
+
+
+def bundled_dir() -> Path:
+    """Where the profiles that come with specdec are: inside the wheel, or at the top of a checkout."""
+    package = Path(__file__).parent.parent
+    inside = package / "profiles"
+    return inside if inside.is_dir() else package.parent / "profiles"
+
+
+def named(*folders: Path) -> dict[str, Path]:
+    """The YAML files in some folders by name, sorted; a file in an earlier folder overrides one in a later folder."""
+    files = {path.stem: path for folder in reversed(folders) for path in folder.glob("*.yaml")}
+    return dict(sorted(files.items()))
+
+
+def parse_yaml(text: str) -> Any:
+    """What a YAML text holds; raises ValueError, in one line, if it is not YAML."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)  # the quicker loader in C crashes on deep nesting
+    except yaml.MarkedYAMLError as error:
+        line = f" at line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ValueError(f"{error.problem or error.context}{line}") from None
+    except (ValueError, RecursionError, yaml.YAMLError) as error:  # PyYAML raises them all
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """A YAML file that holds one mapping, or nothing; raises UsageError if it holds anything else."""
+    try:
+        data = parse_yaml(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {path}: {error}", "Fix or remove the file.") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise UsageError(f"{path} is not a mapping", "Write one `key: value` a line.")
+    return data
+
+
+def to_record(data: Mapping[Any, Any], schema: type[_Schema], where: Path | str, fix: str, **known: Any) -> _Schema:
+    """What a file says as the dataclass `schema`. known: fields that the file does not say.
+
+    Raises UsageError on an unknown key, and with `fix` on a value of the wrong kind.
+    """
+    import msgspec
+
+    check_keys(data, [field.name for field in fields(schema) if field.name not in known], where)  # type: ignore[arg-type]
+    try:
+        return msgspec.convert({**data, **known}, schema)
+    except ValueError as error:
+        what, _, place = str(error).replace("`", "").replace("Object missing", "missing").partition(" - at $.")
+        raise UsageError(": ".join(filter(None, (_called(where), place, what))), fix) from None
+
+
+def check_keys(data: Iterable[Any], known: Iterable[str], where: Path | str) -> None:
+    """Raise UsageError on the first unknown key, with the nearest known one."""
+    for key in data:
+        if key not in known:
+            raise UsageError(f"{_called(where)} has the unknown key {key!r}", suggest(str(key), known, "Keys"))
+
+
+def _called(where: Path | str) -> str:
+    return where.name if isinstance(where, Path) else where
+
+
+def suggest(word: str, known: Iterable[str], what: str) -> str:
+    """A hint for a misspelt word: the nearest known one, or all of them."""
+    known = list(known)
+    close = difflib.get_close_matches(word, known, 1)
+    return f"Did you mean {close[0]!r}?" if close else f"{what}: {', '.join(known)}."
+
+
+def write_whole(path: Path, *parts: str | bytes | memoryview) -> None:
+    """Replace a file's content; whatever happens, it is the old or the new. Raises SpecdecError if it cannot be.
+
+    parts: one after the other, text as UTF-8.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
+            new = Path(file.name)
+            try:
+                for part in parts:
+                    file.write(part.encode("utf-8") if isinstance(part, str) else part)
+                file.close()
+                new.replace(path)
+            finally:
+                new.unlink(missing_ok=True)
+    except OSError as error:
+        raise SpecdecError(f"cannot write {path}: {error.strerror}", "Free some space, or fix the folder.") from None
+
+
+def require_writable(folder: Path) -> None:
+    """Raise SpecdecError now rather than after the work whose result is to be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise SpecdecError(f"cannot write to {folder}: {error.strerror}", "Fix the folder, or free space.") from None

@@ -1,0 +1,155 @@
+"""The event stream as JSON lines: `--trace FILE` writes them, `replay` reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+import msgspec
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.types import Done, Event, Prefill, Step
+from specdec_cli.store.json_store import FORMAT, loads
+
+INCOMPLETE = "the recording is incomplete: the run was cut off before its end"
+
+_EVENTS: dict[str, type[Event]] = {"prefill": Prefill, "step": Step, "done": Done}
+_ABSENT = ("parents", "path", "distance")
+"""Fields that are written only where they say something: most drafts are chains."""
+_MOST = dict.fromkeys(("at", "seconds", "draft_s", "verify_s", "sample_s"), 1e9) | {"p": 1.001, "q": 1.001}
+"""Below what a number must be; others must be below 2**53."""
+_LONGEST_LINE = 1 << 24
+_RECORD = "Record a run with: specdec run --trace FILE"
+
+
+class TraceWriter:
+    """Writes one line of settings, then one line an event.
+
+    `problem` is what went wrong, if anything did: a full disk must not cost the answer.
+    """
+
+    def __init__(self, out: TextIO, settings: dict[str, Any]) -> None:
+        self.problem: OSError | None = None
+        self._out = out
+        self._write({"event": "run", "format": FORMAT, **settings})
+
+    def show(self, event: Event) -> None:
+        """Write an event."""
+        self._write(event_json(event))
+
+    def close(self) -> None:
+        """Write everything out."""
+        try:
+            self._out.close()
+        except OSError as error:
+            self.problem = self.problem or error
+
+    def _write(self, line: dict[str, Any]) -> None:
+        try:
+            self._out.write(json.dumps(line) + "\n")
+        except OSError as error:
+            self.problem = self.problem or error
+
+
+def event_json(event: Event) -> dict[str, Any]:
+    """An event as a trace holds it."""
+    fields = msgspec.to_builtins(event)
+    said = {name: value for name, value in fields.items() if value is not None or name not in _ABSENT}
+    return {"event": type(event).__name__.lower(), **said}
+
+
+def read_trace(path: Path) -> tuple[dict[str, Any], list[Event]]:
+    """The settings and the events of a recorded run; the last event is a Done.
+
+    A recording that was cut short (a killed run, a full disk) is read up to its last whole line, and its Done
+    says `interrupted` with INCOMPLETE among the notes. Raises SpecdecError on anything else that is not a trace.
+    """
+    try:
+        with path.open("rb") as file:
+            lines = _objects(file, path)
+            settings = _settings(next(lines, None), path)
+            events = [_event(line, path, number) for number, line in enumerate(lines, 2)]
+    except OSError as error:
+        raise SpecdecError(f"cannot read {path}: {error.strerror}", _RECORD) from None
+    if not events or not isinstance(events[-1], Done):
+        events.append(Done("interrupted", "", (INCOMPLETE,), events[-1].at if events else 0.0))
+    for number, event in enumerate(events[:-1], 2):
+        if isinstance(event, Done):
+            raise _bad(path, number, "is followed by more events, though it ends the run")
+    return settings, events
+
+
+def _objects(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
+    """Each line. Only a last line without its line break may be broken: it was cut off there."""
+    for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b""), 1):
+        try:
+            data = loads(line)
+        except (ValueError, RecursionError):
+            if number > 1 and not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
+                return
+            raise _bad(path, number, "is not JSON") from None
+        if not isinstance(data, dict):
+            raise _bad(path, number, "is not a JSON object")
+        yield data
+
+
+def _settings(line: dict[str, Any] | None, path: Path) -> dict[str, Any]:
+    if line is None:
+        raise SpecdecError(f"{path} is empty: the run was perhaps killed before anything was written", _RECORD)
+    if line.pop("event", None) != "run":
+        raise _bad(path, 1, "does not begin a recorded run")
+    if (found := line.pop("format", None)) != FORMAT:
+        what = f"{path} is recorded in format {found!r:.20}; this specdec reads format {FORMAT}"
+        raise SpecdecError(what, "Use the specdec that recorded it, or record the run anew.")
+    return line
+
+
+def _event(line: dict[str, Any], path: Path, number: int) -> Event:
+    """An event; fields that it does not have are ignored, so that traces may grow."""
+    name = line.get("event")
+    if not isinstance(name, str) or name not in _EVENTS:
+        raise _bad(path, number, f"holds an unknown event, {name!r:.40}")
+    try:
+        event = msgspec.convert(line, _EVENTS[name])
+        _check("", msgspec.to_builtins(event))
+        if isinstance(event, Step) and event.accepted > min(len(event.drafted), len(event.tokens)):
+            raise ValueError(f"more accepted than there is: {event.accepted}")
+        if isinstance(event, Step) and not _is_tree(event):
+            raise ValueError("a draft that is no tree")
+    except ValueError as error:
+        raise _bad(path, number, f"is a damaged {name}: {error}") from None
+    return event
+
+
+def _check(name: str, value: Any) -> None:
+    """Raise ValueError on a number or a text that no run writes."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            _check(key, part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            _check(name, part)
+    elif isinstance(value, str):
+        if any("\ud800" <= char <= "\udfff" for char in value):
+            raise ValueError(f"half a surrogate pair in {name!r}")
+    elif value is not None and not -(name == "parents") <= value < _MOST.get(name, 2**53):
+        raise ValueError(f"{name!r} = {value!r:.40}")
+
+
+def _is_tree(step: Step) -> bool:
+    """Whether what a step says of its draft's shape fits together; a chain says nothing."""
+    parents, path = step.parents, step.path
+    if parents is None or path is None:
+        return parents is path
+    if len(parents) != len(step.drafted) or len(path) != step.accepted:
+        return False
+    follows = zip(path, (-1, *path), strict=False)
+    return all(parent < node for node, parent in enumerate(parents)) and all(
+        node < len(parents) and parents[node] == above for node, above in follows
+    )
+
+
+def _bad(path: Path, number: int, what: str) -> SpecdecError:
+    return SpecdecError(f"{path} is no recording that can be replayed: line {number} {what}", _RECORD)

@@ -1,0 +1,100 @@
+"""Which files a corpus is: what is text in a folder, what must be because it was named, and what is refused."""
+
+import os
+
+import pytest
+
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.models import corpus_files
+
+
+@pytest.fixture
+def code(tmp_path):
+    """A folder with text and with much that is none."""
+    folder = tmp_path / "code"
+    for name, data in {
+        "b.py": b"b = 1\n",
+        "a.py": b"a = 1\n",
+        "sub/c.txt": "ä = 1\n".encode(),
+        ".hidden": b"no",
+        ".git/config": b"no",
+        "image.png": b"\x89PNG\0\0",
+        "latin.txt": b"caf\xe9",
+        "large.txt": b"x" * ((4 << 20) + 1),
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    (folder / "dangling").symlink_to("nowhere")
+    os.mkfifo(folder / "pipe")
+    return folder
+
+
+def texts(*names):
+    return {
+        source.path.name: text
+        for source in corpus_files.find([str(n) for n in names])
+        if (text := corpus_files.read(source)) is not None
+    }
+
+
+def test_of_a_folder_what_is_text(code):
+    assert texts(code) == {"a.py": "a = 1\n", "b.py": "b = 1\n", "c.txt": "ä = 1\n"}
+
+
+def test_files_count_once_however_often_they_are_named(code):
+    found = corpus_files.find([str(code / "b.py"), str(code), str(code / "sub" / ".." / "b.py")])
+    assert [source.path.name for source in found].count("b.py") == 1
+
+
+def test_a_file_that_is_named_may_be_hidden_or_large(code):
+    assert list(texts(code / ".hidden", code / "large.txt")) == [".hidden", "large.txt"]
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "bom.py").write_bytes(b"\xef\xbb\xbfx = 1")
+    assert texts(tmp_path / "bom.py") == {"bom.py": "x = 1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("image.png", "is not text"), ("latin.txt", "byte 0xe9 at 3"), ("missing", "there is no file"),
+     ("pipe", "is a device"), ("dangling", "there is no file")],
+)  # fmt: skip
+def test_what_is_named_must_be_text(code, name, says):
+    with pytest.raises(UsageError, match=says) as caught:
+        texts(code / name)
+    assert caught.value.hint and caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_what_may_not_be_read(code, monkeypatch, what):
+    def refused(*_args, **_options):
+        raise PermissionError(13, "Permission denied", str(code))
+
+    monkeypatch.setattr("pathlib.Path.open" if what == "file" else "os.scandir", refused)
+    with pytest.raises(UsageError, match="Permission denied"):
+        corpus_files.find([str(code / "a.py" if what == "file" else code)])
+
+
+def test_a_file_that_goes_away_before_it_is_read(code):
+    (folder_file,) = [source for source in corpus_files.find([str(code)]) if source.path.name == "a.py"]
+    (named_file,) = corpus_files.find([str(code / "a.py")])
+    (code / "a.py").unlink()
+    assert corpus_files.read(folder_file) is None
+    with pytest.raises(UsageError, match="there is no file"):
+        corpus_files.read(named_file)
+
+
+def test_an_empty_corpus(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty.txt").touch()
+    for name in ("empty", "empty.txt"):
+        with pytest.raises(UsageError, match="nothing in the corpus") as caught:
+            corpus_files.find([str(tmp_path / name)])
+        assert name in str(caught.value)
+
+
+def test_a_corpus_that_is_too_large(code, monkeypatch):
+    monkeypatch.setattr(corpus_files, "_MOST_IN_ALL", 10)
+    with pytest.raises(UsageError, match="5 files"):
+        corpus_files.find([str(code)])

@@ -1,0 +1,56 @@
+"""Hints for misspelt words, YAML that is none, and files that are written whole."""
+
+import pytest
+
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.models import user_files
+
+
+@pytest.mark.parametrize(("word", "hint"), [("tempp", "Did you mean 'temp'?"), ("q", "Keys: temp, seed.")])
+def test_suggestions(word, hint):
+    assert user_files.suggest(word, iter(["temp", "seed"]), "Keys") == hint
+
+
+MALFORMED = {
+    "syntax": "target: [1\n",
+    "tabs": "target: x\n\tdraft: y\n",
+    "list": "- target\n",
+    "text": "just words\n",
+    "two documents": "target: a\n---\ntarget: b\n",
+    "not UTF-8": b"target: \xff\n",
+    "control characters": "target: \x00\n",
+    "an object": "target: !!python/object/apply:os.system ['true']\n",
+    "impossible date": "target: 2024-99-99\n",
+    "deep nesting": "target: " + "[" * 5000 + "\n",
+    "unhashable key": "target: x\n? [a]\n: b\n",
+}
+
+
+@pytest.mark.parametrize("content", MALFORMED.values(), ids=MALFORMED)
+def test_what_is_no_mapping_is_a_usage_error(tmp_path, content):
+    (tmp_path / "bad.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UsageError) as caught:
+        user_files.read_mapping(tmp_path / "bad.yaml")
+    assert "bad.yaml" in str(caught.value) and caught.value.hint and "\n" not in str(caught.value)
+
+
+def test_nothing_is_an_empty_mapping(tmp_path):
+    (tmp_path / "empty.yaml").touch()
+    assert user_files.read_mapping(tmp_path / "empty.yaml") == {}
+
+
+def test_a_file_in_an_earlier_folder_overrides(tmp_path):
+    for folder, names in (("own", "ac"), ("bundled", "ab")):
+        (tmp_path / folder).mkdir()
+        for name in names:
+            (tmp_path / folder / f"{name}.yaml").touch()
+    found = user_files.named(tmp_path / "own", tmp_path / "bundled")
+    assert [path.parent.name for path in found.values()] == ["own", "bundled", "own"] and list(found) == ["a", "b", "c"]
+
+
+def test_a_folder_that_cannot_be_written_is_told_before(tmp_path):
+    user_files.require_writable(tmp_path / "new" / "folder")
+    assert list((tmp_path / "new" / "folder").iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(SpecdecError, match="cannot write to"):
+        user_files.require_writable(tmp_path / "file")
