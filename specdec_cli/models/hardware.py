@@ -60,7 +60,7 @@ def load(name: str) -> Hardware:
     files = _files()
     if name not in files:
         raise SpecdecError(f"there is no hardware {name!r}", suggest(name, files, "Hardware"))
-    data = to_record(read_mapping(files[name]), _HardwareFile, files[name], _FIX)
+    data = to_record(read_mapping(files[name]), _HardwareFile, files[name].name, _FIX)
     description, source = (" ".join(text.split()) for text in (data.description, data.source))
     costs = Costs(_seconds(data.verify_ms), _seconds(data.draft_ms), data.other_ms / 1000)
     return Hardware(name, description, data.basis, source, costs)

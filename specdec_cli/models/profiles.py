@@ -77,7 +77,7 @@ def load(name: str) -> Profile:
     files = _files()
     if name in files:
         path = files[name]
-        return to_record(read_mapping(path), Profile, path, _KINDS, name=name, folder=path.parent)
+        return to_record(read_mapping(path), Profile, path.name, _KINDS, name=name, folder=path.parent)
     close = difflib.get_close_matches(name, files, 1)
     hint = f"Did you mean {close[0]!r}?" if close else "specdec ls lists the profiles."
     if any(character.isspace() for character in name):

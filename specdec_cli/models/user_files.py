@@ -60,30 +60,26 @@ def read_mapping(path: Path) -> dict[str, Any]:
     return data
 
 
-def to_record(data: Mapping[Any, Any], schema: type[_Schema], where: Path | str, fix: str, **known: Any) -> _Schema:
+def to_record(data: Mapping[Any, Any], schema: type[_Schema], where: str, fix: str, **known: Any) -> _Schema:
     """What a file says as the dataclass `schema`. known: fields that the file does not say.
 
     Raises UsageError on an unknown key, and with `fix` on a value of the wrong kind.
     """
     import msgspec
 
-    check_keys(data, [field.name for field in fields(schema) if field.name not in known], where)  # type: ignore[arg-type]
+    check_keys(data, [field.name for field in fields(schema) if field.name not in known], Path(where))  # type: ignore[arg-type]
     try:
         return msgspec.convert({**data, **known}, schema)
     except ValueError as error:
         what, _, place = str(error).replace("`", "").replace("Object missing", "missing").partition(" - at $.")
-        raise UsageError(": ".join(filter(None, (_called(where), place, what))), fix) from None
+        raise UsageError(": ".join(filter(None, (where, place, what))), fix) from None
 
 
-def check_keys(data: Iterable[Any], known: Iterable[str], where: Path | str) -> None:
+def check_keys(data: Iterable[Any], known: Iterable[str], path: Path) -> None:
     """Raise UsageError on the first unknown key, with the nearest known one."""
     for key in data:
         if key not in known:
-            raise UsageError(f"{_called(where)} has the unknown key {key!r}", suggest(str(key), known, "Keys"))
-
-
-def _called(where: Path | str) -> str:
-    return where.name if isinstance(where, Path) else where
+            raise UsageError(f"{path.name} has the unknown key {key!r}", suggest(str(key), known, "Keys"))
 
 
 def suggest(word: str, known: Iterable[str], what: str) -> str:

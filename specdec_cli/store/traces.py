@@ -16,7 +16,7 @@ from specdec_cli.store.json_store import FORMAT, loads
 INCOMPLETE = "the recording is incomplete: the run was cut off before its end"
 
 _EVENTS: dict[str, type[Event]] = {"prefill": Prefill, "step": Step, "done": Done}
-_ABSENT = ("parents", "path", "distance")
+_OPTIONAL = ("parents", "path", "distance")
 """Fields that are written only where they say something: most drafts are chains."""
 _MOST = dict.fromkeys(("at", "seconds", "draft_s", "verify_s", "sample_s"), 1e9) | {"p": 1.001, "q": 1.001}
 """Below what a number must be; others must be below 2**53."""
@@ -56,7 +56,7 @@ class TraceWriter:
 def event_json(event: Event) -> dict[str, Any]:
     """An event as a trace holds it."""
     fields = msgspec.to_builtins(event)
-    said = {name: value for name, value in fields.items() if value is not None or name not in _ABSENT}
+    said = {name: value for name, value in fields.items() if value is not None or name not in _OPTIONAL}
     return {"event": type(event).__name__.lower(), **said}
 
 
@@ -69,7 +69,14 @@ def read_trace(path: Path) -> tuple[dict[str, Any], list[Event]]:
     try:
         with path.open("rb") as file:
             lines = _objects(file, path)
-            settings = _settings(next(lines, None), path)
+            settings = next(lines, None)
+            if settings is None:
+                raise SpecdecError(f"{path} is empty: the run was perhaps killed before anything was written", _RECORD)
+            if settings.pop("event", None) != "run":
+                raise _bad(path, 1, "does not begin a recorded run")
+            if (found := settings.pop("format", None)) != FORMAT:
+                what = f"{path} is recorded in format {found!r:.20}; this specdec reads format {FORMAT}"
+                raise SpecdecError(what, "Use the specdec that recorded it, or record the run anew.")
             events = [_event(line, path, number) for number, line in enumerate(lines, 2)]
     except OSError as error:
         raise SpecdecError(f"cannot read {path}: {error.strerror}", _RECORD) from None
@@ -93,17 +100,6 @@ def _objects(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
         if not isinstance(data, dict):
             raise _bad(path, number, "is not a JSON object")
         yield data
-
-
-def _settings(line: dict[str, Any] | None, path: Path) -> dict[str, Any]:
-    if line is None:
-        raise SpecdecError(f"{path} is empty: the run was perhaps killed before anything was written", _RECORD)
-    if line.pop("event", None) != "run":
-        raise _bad(path, 1, "does not begin a recorded run")
-    if (found := line.pop("format", None)) != FORMAT:
-        what = f"{path} is recorded in format {found!r:.20}; this specdec reads format {FORMAT}"
-        raise SpecdecError(what, "Use the specdec that recorded it, or record the run anew.")
-    return line
 
 
 def _event(line: dict[str, Any], path: Path, number: int) -> Event:

@@ -30,10 +30,6 @@ def write(folder, name="mine", **changes):
     (folder / f"{name}.yaml").write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
 
 
-def test_there_are_bundled_machines():
-    assert len(BUNDLED) >= 5 and hardware.names() == BUNDLED
-
-
 @pytest.mark.parametrize("name", BUNDLED)
 def test_a_bundled_machine(name):
     found = hardware.load(name)
@@ -47,20 +43,17 @@ def test_a_bundled_machine(name):
 
 
 def test_milliseconds_become_seconds(folder):
-    write(folder, other_ms=None)
+    write(folder, other_ms=None, description=None, source=None)
     costs = hardware.load("mine").costs
+    assert (hardware.load("mine").description, hardware.load("mine").source) == ("", "")
     assert costs.verify.points == {1: 0.020, 4: 0.026} and costs.verify(2) == pytest.approx(0.022)
     assert (costs.draft(1), costs.other) == (0.005, 0.0)
     write(folder)
     assert hardware.load("mine").costs.other == 0.0005
 
 
-def test_what_need_not_be_said(folder):
-    write(folder, description=None, source=None)
-    assert (hardware.load("mine").description, hardware.load("mine").source) == ("", "")
-
-
 def test_the_users_own_are_listed_and_override(folder):
+    assert len(BUNDLED) >= 5 and hardware.names() == BUNDLED
     before = hardware.load("h200").costs
     write(folder, "h200")
     write(folder)
@@ -94,10 +87,8 @@ def test_an_unknown_key(folder):
 
 
 BAD_CURVES = [
-    None, "", "20", "fast", "[20, 23]", "{}", "{2: 20}", "{1: 0}", "{1: -20}", "{1: 20, 2: -1}", "{1: fast}",
-    "{1: '20'}", "{1: true}", "{1: null}", "{1: [20]}", "{1: .nan}", "{1: .inf}", "{1: 1.0e+7}",
-    "{1: 1" + "0" * 400 + "}", "{1: 20, 0: 5}", "{1: 20, -2: 5}", "{1: 20, 2.5: 30}",
-    "{1: 20, '2': 30}", "{true: 20}", "{1.0: 20}",
+    None, "", "[20, 23]", "{2: 20}", "{1: 0}", "{1: 20, 2: -1}", "{1: '20'}", "{1: true}", "{1: .nan}", "{1: .inf}",
+    "{1: 1.0e+7}", "{1: 1" + "0" * 400 + "}", "{1: 20, 0: 5}", "{1: 20, 2.5: 30}", "{1: 20, '2': 30}", "{true: 20}",
 ]  # fmt: skip
 
 
@@ -108,24 +99,13 @@ def test_a_curve_that_is_none(folder, key, curve):
     refused(key, "{1: 20, 4: 23}")
 
 
-@pytest.mark.parametrize("value", ["-0.1", "true", "little", "null", "[0]", ".nan", "1.0e+7"])
+@pytest.mark.parametrize("value", ["-0.1", "true", "null", ".nan", "1.0e+7"])
 def test_another_time_that_is_none(folder, value):
     write(folder, other_ms=value)
     refused("other_ms", "milliseconds")
 
 
-@pytest.mark.parametrize("basis", [None, "", "guessed", "[measured]", "Measured", "1"])
+@pytest.mark.parametrize("basis", [None, "guessed", "[measured]"])
 def test_a_basis_that_is_none(folder, basis):
     write(folder, basis=basis)
     refused("basis", "measured, derived")
-
-
-@pytest.mark.parametrize("content", [b"", b"- 1\n", b"words", b"a: [", b"basis: \xff", b"basis: 2024-99-99"])
-def test_a_file_that_is_no_mapping(folder, content):
-    (folder / "mine.yaml").write_bytes(content)
-    refused()
-
-
-def test_a_name_that_is_a_folder(folder):
-    (folder / "mine.yaml").mkdir()
-    refused("cannot read")

@@ -88,22 +88,20 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(config):
     with pytest.raises(UsageError, match="unknown key 'draf'") as caught:
         profiles.load("bad")
     assert caught.value.hint == "Did you mean 'draft'?"
+    (config / "bad.yaml").write_text("target: x\nzzz: y\n")
+    with pytest.raises(UsageError) as caught:
+        profiles.load("bad")
+    assert set(caught.value.hint.removeprefix("Keys: ").removesuffix(".").split(", ")) == KEYS
 
 
 REFUSED = {
     "gated in words": "gated: maybe",
-    "gated as a number": "gated: 1",
     "no size": "download_gb: 0",
-    "a negative size": "memory_gb: -1",
-    "a size in words": "fits_gb: 8 GB",
     "a size that is true": "fits_gb: true",
     "no number": "memory_gb: .nan",
-    "an infinite size": "download_gb: .inf",
     "a size beyond all numbers": f"download_gb: 1{'0' * 400}",
     "sources in a line": "sources: https://example.org",
     "a source that is a number": "sources: [5]",
-    "a licence that is a list": "licence: [MIT]",
-    "a reason that is a number": "why: 5",
     "no description": "description:",
     "a date": "verified: 2026-01-02",
 }
@@ -116,27 +114,6 @@ def test_a_value_of_the_wrong_kind_is_refused_by_its_key(config, line):
         profiles.load("bad")
     assert line.partition(":")[0] in str(caught.value) and "It must be " in caught.value.hint
     assert len(str(caught.value)) < 200
-
-
-@pytest.mark.parametrize(
-    ("key", "nearest"),
-    [
-        *(("tagret", "target"), ("license", "licence"), ("memory", "memory_gb"), ("source", "sources")),
-        *(("setting", "settings"), ("desciption", "description"), ("verifed", "verified"), ("fits", "fits_gb")),
-    ],
-)
-def test_every_key_is_suggested_for_what_looks_like_it(config, key, nearest):
-    (config / "bad.yaml").write_text(f"target: x\n{key}: y\n")
-    with pytest.raises(UsageError, match=f"unknown key '{key}'") as caught:
-        profiles.load("bad")
-    assert caught.value.hint == f"Did you mean {nearest!r}?"
-
-
-def test_a_key_that_looks_like_none_is_answered_with_all(config):
-    (config / "bad.yaml").write_text("target: x\nzzz: y\n")
-    with pytest.raises(UsageError) as caught:
-        profiles.load("bad")
-    assert set(caught.value.hint.removeprefix("Keys: ").removesuffix(".").split(", ")) == KEYS
 
 
 def test_models_are_of_the_hub_or_beside_the_profile(config, tmp_path, monkeypatch):

@@ -45,18 +45,9 @@ def test_the_built_in_suites(bundled):
     assert set(bundled) == expected
     assert all(len(prompts) >= 8 for prompts in bundled.values())
     assert all(suites.builtin().values())
-
-
-def test_no_two_built_in_prompts_are_the_same(bundled):
     prompts = [prompt for suite in bundled.values() for prompt in suite]
-    assert len({prompt.text for prompt in prompts}) == len(prompts)
-    assert len({prompt.id for prompt in prompts}) == len(prompts)  # across suites too
-
-
-def test_a_built_in_suite_is_one_category_but_for_python(bundled):
-    for name, prompts in bundled.items():
-        if name != "python":
-            assert {prompt.category for prompt in prompts} == {name}
+    assert len({prompt.text for prompt in prompts}) == len({prompt.id for prompt in prompts}) == len(prompts)
+    assert all({prompt.category for prompt in bundled[name]} == {name} for name in expected - {"python"})
 
 
 def test_the_python_suite_is_beginnings_in_several_categories(bundled):
@@ -81,11 +72,10 @@ def test_a_suite_of_the_users_is_found_by_name(config):
     (config / "mine.yaml").write_text("prompts:\n  - prompt: hello\n")
     assert suites.load("mine") == [Prompt("1", "mine", "hello")]
     assert "mine" not in suites.builtin()
-
-
-def test_a_suite_of_the_users_replaces_a_built_in_one(config):
-    (config / "chat.yaml").write_text("- hello\n")
-    assert suites.load("chat") == [Prompt("1", "chat", "hello")]
+    (config / "chat.yaml").write_text("- hello\n- 'two'\n")
+    assert suites.load("chat") == [Prompt("1", "chat", "hello"), Prompt("2", "chat", "two")], (
+        "in place of a built-in one"
+    )
 
 
 def test_a_name_is_a_suite_before_it_is_a_file(config, tmp_path):
@@ -130,8 +120,11 @@ def test_plain_text_is_one_literal_prompt_a_line(write):
 
 
 @pytest.mark.parametrize("name", ["prompts", "prompts.md", "prompts.TXT"])
-def test_any_other_suffix_is_plain_text(write, name):
-    assert suites.load(write(name, "one\rtwo\n")) == [Prompt("1", "prompts", "one"), Prompt("2", "prompts", "two")]
+def test_any_other_suffix_is_plain_text_without_a_byte_order_mark(write, name):
+    assert suites.load(write(name, b"\xef\xbb\xbfone\rtwo\n")) == [
+        Prompt("1", "prompts", "one"),
+        Prompt("2", "prompts", "two"),
+    ]
 
 
 @pytest.mark.parametrize("name", ["own.jsonl", "own.json", "own.JSONL"])
@@ -190,15 +183,6 @@ def test_yaml(write, suffix):
     ]
 
 
-def test_yaml_as_a_list_of_strings(write):
-    assert suites.load(write("own.yaml", "- one\n- 'two'\n")) == [Prompt("1", "own", "one"), Prompt("2", "own", "two")]
-
-
-def test_a_byte_order_mark_is_no_part_of_the_text(write):
-    assert suites.load(write("bom.txt", b"\xef\xbb\xbfone\n"))[0].text == "one"
-    assert suites.load(write("bom.jsonl", b"\xef\xbb\xbf" + ROW.encode()))[0].text == "a"
-
-
 def test_a_pipe_is_read_like_a_file():
     reading, writing = os.pipe()
     os.write(writing, b"one\ntwo\n")
@@ -214,31 +198,21 @@ def test_a_pipe_is_read_like_a_file():
 MALFORMED = {
     "empty text": ("a.txt", "", "holds no prompts"),
     "blank text": ("a.txt", "\n \n\t\n", "holds no prompts"),
-    "empty JSONL": ("a.jsonl", "\n", "holds no prompts"),
     "empty YAML": ("a.yaml", "", "holds no prompts"),
     "empty YAML list": ("a.yaml", "prompts: []\n", "holds no prompts"),
-    "YAML without prompts": ("a.yaml", "description: x\n", "holds no prompts"),
     "not UTF-8": ("a.txt", b"caf\xe9\n", "a.txt is not UTF-8 text: byte 0xe9 at 3"),
-    "not UTF-8 JSONL": ("a.jsonl", b'{"prompt": "\xff"}', "not UTF-8"),
     "not UTF-8 YAML": ("a.yaml", b"- \xff\n", "not UTF-8"),
-    "UTF-16": ("a.txt", "one\n".encode("utf-16"), "not UTF-8"),
     "JSON syntax": ("a.jsonl", ROW + "\n{'prompt': 1}\n", "a.jsonl, line 3 is not JSON: Expecting property name"),
     "JSON cut short": ("a.jsonl", ROW + '{"prompt": "b', "a.jsonl, line 2 is not JSON: Unterminated string"),
-    "JSON column": ("a.jsonl", '{"prompt": "b" "c"}', "at column 16"),
-    "JSON over several lines": ("a.json", '{\n  "prompt": "a"\n}\n', "a.json, line 1 is not JSON"),
     "JSON too deep": ("a.jsonl", "[" * 100_000, "a.jsonl, line 1 is not JSON"),
     "JSON list": ("a.jsonl", ROW + "[]\n", "a.jsonl, line 2 is not a JSON object"),
     "JSON text": ("a.jsonl", '"words"\n', "line 1 is not a JSON object"),
-    "JSON null": ("a.jsonl", "null\n", "line 1 is not a JSON object"),
     "no prompt": ("a.jsonl", ROW + '{"category": "x"}\n', "a.jsonl, line 2: prompt: Expected str, got null"),
     "number as prompt": ("a.jsonl", ROW + '{"prompt": 5}', "a.jsonl, line 2: prompt: Expected str, got int"),
-    "list as prompt": ("a.jsonl", '{"prompt": ["a"]}', "line 1: prompt: Expected str, got array"),
     "blank prompt": ("a.jsonl", '{"prompt": " \\n"}', "a.jsonl, line 1: the prompt is empty"),
     "no turns": ("a.jsonl", '{"question_id": 1, "turns": []}', "line 1: prompt: Expected str, got null"),
-    "turns not a list": ("a.jsonl", '{"question_id": 1, "turns": "abc"}', "line 1: prompt: Expected str, got null"),
     "turn not a text": ("a.jsonl", '{"question_id": 1, "turns": [{"content": "a"}]}', "got object"),
     "category not a text": ("a.jsonl", '{"prompt": "a", "category": 5}', "line 1: category: Expected str"),
-    "blank category": ("a.jsonl", '{"prompt": "a", "category": ""}', "a.jsonl, line 1: the category is empty"),
     "id not a text": ("a.jsonl", '{"prompt": "a", "id": true}', "a.jsonl, line 1: id: Expected int | str"),
     "surrogate": ("a.jsonl", '{"prompt": "a\\ud800"}', "a.jsonl, line 1: the prompt holds half a surrogate pair"),
     "duplicate id": ("a.jsonl", '{"prompt": "a", "id": "x"}\n' * 2, "a.jsonl: line 2 has the id 'x', as has line 1"),
@@ -249,10 +223,6 @@ MALFORMED = {
     ),
     "duplicate id in YAML": ("a.yaml", "- {id: x, prompt: a}\n- b\n- {id: x, prompt: c}", "prompt 3 has the id 'x'"),
     "YAML syntax": ("a.yaml", "prompts:\n  - prompt: [1\n", "a.yaml is not YAML: expected ',' or ']'"),
-    "YAML line": ("a.yaml", "- one\n- two\n\t- three\n", "at line 3"),
-    "YAML control characters": ("a.yaml", "- \x00\n", "a.yaml is not YAML"),
-    "YAML objects": ("a.yaml", "- !!python/name:os.system\n", "a.yaml is not YAML"),
-    "YAML too deep": ("a.yaml", "[" * 5_000, "a.yaml is not YAML"),
     "YAML text": ("a.yaml", "just words\n", "a.yaml has no list of prompts"),
     "YAML prompts not a list": ("a.yaml", "prompts: words\n", "a.yaml: prompts: Expected array"),
     "YAML prompt not a text": ("a.yaml", "- one\n- yes\n", "a.yaml, prompt 2: prompt: Expected str, got bool"),
@@ -318,9 +288,6 @@ def test_a_limit_is_shared_out_evenly():
     chosen = suites.select(MIXED, limit=8)
     assert [prompt.id for prompt in chosen] == ["a0", "b0", "c0", "d0", "a1", "b1", "c1", "d1"]
     assert suites.select(MIXED[::-1], limit=8) == MIXED[::-1][:8]
-
-
-def test_nothing_to_select_from():
     assert suites.select([], limit=3) == []
 
 

@@ -117,11 +117,6 @@ def test_names_of_pairs():
         pairs.name_of(model(names=["\u4e2d\u6587.gguf"]), DRAFT)
 
 
-@pytest.mark.parametrize("name", ["a", "qwen3-8b", "Q3_K.x+y", "0"])
-def test_possible_names(name):
-    assert pairs.check_name(name) == name
-
-
 @pytest.mark.parametrize(
     "name",
     ["", ".", "..", ".x", "-x", "+x", "a/b", "../a", "a b", "a\n", "\u00e4", "a.gguf", "a.yaml", "a.json", "x" * 152],
@@ -158,16 +153,11 @@ DAMAGED = {
     "no target": lambda data: data.update(target=None),
     "text for a model": lambda data: data.update(draft="org/d"),
     "no files": lambda data: data["draft"].update(files=[]),
-    "text for files": lambda data: data["draft"].update(files="ab"),
     "a size in words": lambda data: file_of(data).update(size="many"),
     "a name leading out": lambda data: file_of(data).update(name="../../../../precious"),
-    "an absolute name": lambda data: file_of(data).update(name="/etc/passwd"),
     "no name": lambda data: file_of(data).update(name=""),
-    "the folder's name": lambda data: file_of(data).update(name="."),
     "a digest leading out": lambda data: file_of(data).update(digest="../../../precious"),
-    "no digest": lambda data: file_of(data).update(digest=""),
     "a commit leading out": lambda data: data["draft"].update(commit="../../.."),
-    "no commit": lambda data: data["draft"].update(commit=""),
     "a repository leading out": lambda data: data["draft"].update(repo="../.."),
     "a folder for a repository": lambda data: data["draft"].update(repo="/tmp"),
 }  # fmt: skip
@@ -200,16 +190,6 @@ def test_a_profile_goes_with_the_pair_that_made_it(cache, made):
     path = profiles.save("mine", "org/t:Q8_0", "org/d:Q8_0", "pulled")
     removed(stored(cache, made_profile=made), 11)
     assert path.exists() != made
-
-
-def test_what_another_pair_uses_stays_until_that_goes_too(cache):
-    pair, other = stored(cache), replace(PAIR, name="other", target=model("org/big", b"larger"))
-    store(cache, other.target, b"larger")
-    pairs.save(other)
-    removed(pair, 6, keeps=["m-Q8_0.gguf"])
-    assert other.is_here() and TARGET.files[0].digest not in contents(cache)
-    removed(other, 11)
-    assert contents(cache) == set()
 
 
 def test_a_target_may_be_another_pairs_draft(cache):
@@ -306,11 +286,6 @@ def test_a_download_that_was_cut_short_goes_too(cache):
     partial.write_bytes(b"tar")
     removed(PAIR, 3)
     assert contents(cache) == set()
-
-
-def test_a_pair_whose_files_are_gone_is_forgotten(cache):
-    pairs.save(PAIR)
-    removed(PAIR, 0)
 
 
 def test_what_cannot_be_removed_is_told_and_stays_on_record(cache):
