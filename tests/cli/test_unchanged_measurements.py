@@ -27,17 +27,16 @@ PROMPTS = [
 ]
 WAYS = {
     "greedy": ["-k", 3, "--vs", "k=2,drafter=ngram", "--sweep", "k=1,4"],
-    "sampled": ["-k", 3, "-s", 5, "--temp", 0.8, "--vs", "accept=typical", "--vs", "accept=match,temp=0.5", "--repeat", 1],
-    "adaptive": ["-k", 3, "--vs", "drafter=none,top-k=5"],
+    "sampled": ["-k", 3, "-s", 5, "--temp", 0.8, "--vs", "accept=typical", "--vs", "accept=match,temp=0.5"],
+    "alone": ["-k", 3, "--vs", "drafter=none,top-k=5", "--repeat", 1],
 }
-EXACT = ("acceptance_rate", "tokens_per_step", "per_position", "distance_per_token", "distance", "own_margin", "margin",
-         "temp", "top_p", "min_p", "draft_min_p", "repeat_penalty", "frequency_penalty", "presence_penalty")  # fmt: skip
-OF_THE_MACHINE = ("devices", "platform", "versions", "build", "specdec", "rounding", "verdicts", "shares", "difference")
+EXACT = {"acceptance_rate", "tokens_per_step", "per_position", "distance_per_token", "distance", "own_margin", "margin"}
+OF_THE_MACHINE = {"devices", "platform", "versions", "build", "specdec", "rounding", "verdicts", "shares", "difference"}
 
 
 def still(data, key=""):
     """The same without what differs from run to run, from machine to machine and from place to place."""
-    if key in OF_THE_MACHINE:
+    if key in OF_THE_MACHINE and not isinstance(data, int):
         return sorted(data) if isinstance(data, dict) else type(data).__name__
     if isinstance(data, dict):
         return {name: still(value, name) for name, value in data.items()}
