@@ -24,7 +24,7 @@ from specdec_cli.engine import prompt as prompt_text
 from specdec_cli.engine.model_pair import check_pair
 from specdec_cli.engine.session import Session
 from specdec_cli.engine.settings import Settings
-from specdec_cli.evaluation.trials import geometric_interval
+from specdec_cli.evaluation.statistics import geometric_interval
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.models import suites
 
