@@ -22,7 +22,7 @@ from common import add_models, machine
 from specdec_cli.decoding.types import Step
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine
-from specdec_cli.evaluation.trials import geometric_interval
+from specdec_cli.evaluation.statistics import geometric_interval
 from specdec_cli.models import suites
 
 SUITES = "code,chat,reasoning,structured,summarisation,translation,creative,python,edit"

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.display.comparison_tables import categories, of_category
 from specdec_cli.display.theme import safe
+from specdec_cli.evaluation.comparison_result import ComparisonResult
+from specdec_cli.evaluation.statistics import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,25 +65,25 @@ def require() -> None:
         raise SpecdecError("charts need matplotlib", "Install it: pip install matplotlib") from None
 
 
-def charts(result: dict[str, Any]) -> list[Chart]:
+def charts(result: ComparisonResult) -> list[Chart]:
     """The charts that a result has data for: speedup by category, acceptance by position, time by part."""
     require()
     found = [_speedup(result), _acceptance(result), _time(result)]
     return [chart for chart in found if chart]
 
 
-def _speedup(result: dict[str, Any]) -> Chart | None:
+def _speedup(result: ComparisonResult) -> Chart | None:
     looks = _looks(result)
-    groups: list[tuple[str, list[dict[str, Any]]]] = []
-    for category in categories(result):
-        summaries = [summary for summary in of_category(result, category) if summary["speedup"]]
-        if summaries:
-            groups.append((category, summaries))
+    groups: list[tuple[str, dict[str, Interval]]] = []
+    for category in result.categories:
+        speedups = {each.arm: each.speedup for each in result.of_category(category) if each.speedup}
+        if speedups:
+            groups.append((category, speedups))
     left_out, groups = len(groups[_MAX_CATEGORIES:]), groups[:_MAX_CATEGORIES]
     if not groups:
         return None
-    low, high = _window([summary["speedup"] for _, summaries in groups for summary in summaries])
-    rows = sum(len(summaries) + 0.6 for _, summaries in groups)
+    low, high = _window([speedup for _, speedups in groups for speedup in speedups.values()])
+    rows = sum(len(speedups) + 0.6 for _, speedups in groups)
 
     def paint(axes: Axes, width: int) -> None:
         axes.set_xscale("log")
@@ -91,45 +92,45 @@ def _speedup(result: dict[str, Any]) -> Chart | None:
         _ticks(axes, low, high, 9 if width == WIDE else 5)
         axes.axvline(1.0, color=_hex("ink"), lw=1.4, zorder=1)
         y, labels = 0.0, []
-        for number, (category, summaries) in enumerate(groups):
-            end = y + len(summaries) + 0.6
+        for number, (category, speedups) in enumerate(groups):
+            end = y + len(speedups) + 0.6
             if number % 2 == 0:
                 axes.axhspan(y, end, color=_hex("band"), zorder=0)
             labels.append(((y + end) / 2, "all prompts" if category == "all" else _short(category, _LABEL[width])))
-            for i, summary in enumerate(summaries):
-                _interval(axes, y + 0.8 + i, summary["speedup"], looks[summary["arm"]], low, high)
+            for i, (arm, speedup) in enumerate(speedups.items()):
+                _interval(axes, y + 0.8 + i, speedup, looks[arm], low, high)
             y = end
         axes.set_yticks([at for at, _ in labels], [name for _, name in labels])
         axes.set_xlabel("speedup over the target alone, log scale")
 
-    arms = list(dict.fromkeys(summary["arm"] for _, summaries in groups for summary in summaries))
+    arms = list(dict.fromkeys(arm for _, speedups in groups for arm in speedups))
     caption = "Geometric mean of the paired ratios with its 95 % interval. Filled: the interval excludes 1. Hollow: no measurable difference. No bar: one prompt, so no interval. An arrow: the interval goes on beyond the axis."  # noqa: E501
     if left_out:
         caption += f" {left_out} more categories are in the table."
     return _chart("Speedup by category", caption, 18 * rows + 46, paint, {arm: looks[arm] for arm in arms})
 
 
-def _interval(axes: Axes, y: float, speedup: dict[str, Any], look: tuple[str, str], low: float, high: float) -> None:
+def _interval(axes: Axes, y: float, speedup: Interval, look: tuple[str, str], low: float, high: float) -> None:
     """One arm's mean and interval, cut off at the axis' ends."""
     colour, marker = _hex(look[0]), look[1]
-    if speedup["low"] is not None and speedup["high"] is not None:
-        ends = max(speedup["low"], low), min(speedup["high"], high)
+    if speedup.low is not None and speedup.high is not None:
+        ends = max(speedup.low, low), min(speedup.high, high)
         axes.plot(ends, (y, y), color=colour, lw=2, solid_capstyle="butt", zorder=2)
-        for cut, end, sign in ((speedup["low"] < low, low, "<"), (speedup["high"] > high, high, ">")):
+        for cut, end, sign in ((speedup.low < low, low, "<"), (speedup.high > high, high, ">")):
             if cut:
                 axes.plot([end], [y], marker=sign, color=colour, ms=7, mew=0, clip_on=False, zorder=3)
-    sure = speedup["difference"] != "no measurable difference"
+    sure = speedup.difference != "no measurable difference"
     fill = colour if sure else _hex("paper")
-    axes.plot([speedup["mean"]], [y], marker=marker, ms=7, mew=1.6, mec=colour, mfc=fill, zorder=4)
+    axes.plot([speedup.mean], [y], marker=marker, ms=7, mew=1.6, mec=colour, mfc=fill, zorder=4)
     text: dict[str, Any] = {"ha": "left", "va": "center", "fontsize": 11, "color": _hex("ink")}
-    axes.text(1.025, y, f"{speedup['mean']:.2f}x", transform=axes.get_yaxis_transform(), **text)
+    axes.text(1.025, y, f"{speedup.mean:.2f}x", transform=axes.get_yaxis_transform(), **text)
 
 
-def _window(speedups: list[dict[str, Any]]) -> tuple[float, float]:
+def _window(speedups: Sequence[Interval]) -> tuple[float, float]:
     """The range of the speedup axis: 1, every mean, and the intervals as far as they are not absurd."""
-    means = [1.0, *(speedup["mean"] for speedup in speedups)]
-    lows = [speedup["low"] for speedup in speedups if speedup["low"] is not None]
-    highs = [speedup["high"] for speedup in speedups if speedup["high"] is not None]
+    means = [1.0, *(speedup.mean for speedup in speedups)]
+    lows = [speedup.low for speedup in speedups if speedup.low is not None]
+    highs = [speedup.high for speedup in speedups if speedup.high is not None]
     low = max(min([*means, *lows]), min(means) / _FURTHEST)
     high = min(max([*means, *highs]), max(means) * _FURTHEST)
     room = max((high / low) ** 0.04, 1.02)
@@ -151,10 +152,9 @@ def _ticks(axes: Axes, low: float, high: float, most: int) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def _acceptance(result: dict[str, Any]) -> Chart | None:
+def _acceptance(result: ComparisonResult) -> Chart | None:
     looks = _looks(result)
-    lines = {summary["arm"]: summary["per_position"] for summary in of_category(result, "all")}
-    lines = {arm: rates for arm, rates in lines.items() if rates}
+    lines = {each.arm: each.per_position for each in result.of_category("all") if each.per_position}
     if not lines:
         return None
     longest = max(len(rates) for rates in lines.values())
@@ -177,16 +177,16 @@ def _acceptance(result: dict[str, Any]) -> Chart | None:
     return _chart("Acceptance by position", caption, 260, paint, {arm: looks[arm] for arm in lines})
 
 
-def _time(result: dict[str, Any]) -> Chart | None:
+def _time(result: ComparisonResult) -> Chart | None:
     """Each arm's time per token by part, over all its answers of more than one token."""
     bars: dict[str, list[float]] = {}
-    for arm in (arm["name"] for arm in result["arms"]):
-        trials = [trial for trial in result["trials"] if trial["arm"] == arm and len(trial["tokens"]) > 1]
-        tokens = sum(len(trial["tokens"]) - 1 for trial in trials)
-        names = ("draft_s", "verify_s", "sample_s", "overhead_s")
-        parts = [1000 * sum(trial[name] for trial in trials) / max(tokens, 1) for name in names]
+    for arm in result.arms:
+        trials = [trial for trial in result.trials if trial.arm == arm.name and len(trial.tokens) > 1]
+        tokens = sum(len(trial.tokens) - 1 for trial in trials)
+        times = [(trial.draft_s, trial.verify_s, trial.sample_s, trial.overhead_s) for trial in trials]
+        parts = [1000 * sum(seconds) / tokens for seconds in zip(*times, strict=True)]
         if sum(parts) > 0:
-            bars[arm] = parts
+            bars[arm.name] = parts
     if not bars:
         return None
     longest = max(sum(parts) for parts in bars.values())
@@ -273,9 +273,9 @@ def _inline(svg: str, prefix: str, title: str) -> str:
     return re.sub(r">\s*\n\s*<", "><", svg).strip()
 
 
-def _looks(result: dict[str, Any]) -> dict[str, tuple[str, str]]:
+def _looks(result: ComparisonResult) -> dict[str, tuple[str, str]]:
     """Each measured arm's colour and marker: the same in every chart."""
-    names = [arm["name"] for arm in result["arms"] if arm["name"] != arm["baseline"]]
+    names = [arm.name for arm in result.arms if arm.name != arm.baseline]
     return {name: (_ARMS[i % len(_ARMS)], _MARKERS[i % len(_MARKERS)]) for i, name in enumerate(names)}
 
 

@@ -13,14 +13,13 @@ from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import Row, confidence
 from specdec_cli.decoding.types import NO_DRAFT, Verdict
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.session import Session
-from specdec_cli.engine.validation import sampling_of
+from specdec_cli.engine.engine import Engine
 from specdec_cli.evaluation.simulator import AHEAD, Answer
 from specdec_cli.llama.target import LlamaTarget
 
 
 def record(
-    session: Session, prompt: Sequence[int], settings: Settings, seed: int, category: str
+    engine: Engine, prompt: Sequence[int], settings: Settings, seed: int, category: str
 ) -> tuple[Answer, list[int]]:
     """Let the target alone answer, and ask the draft model at each place. Returns the answer's record and tokens.
 
@@ -29,15 +28,15 @@ def record(
     sampling accepts: x = y with probability min(1, q(y) / p(y)), else x comes from max(0, q - p). With `coupled` both
     are drawn with the same noise.
     """
-    answers, tokens = record_rules(session, prompt, settings, seed, category, (settings.accept,))
+    answers, tokens = record_rules(engine, prompt, settings, seed, category, (settings.accept,))
     return answers[settings.accept], tokens
 
 
 def record_rules(
-    session: Session, prompt: Sequence[int], settings: Settings, seed: int, category: str, accept: Sequence[str]
+    engine: Engine, prompt: Sequence[int], settings: Settings, seed: int, category: str, accept: Sequence[str]
 ) -> tuple[dict[str, Answer], list[int]]:
     """The same for several acceptance rules on one answer, so that they can be compared place by place."""
-    return _Recorder(session, settings, seed, accept).record(list(prompt), category)
+    return _Recorder(engine, settings, seed, accept).record(list(prompt), category)
 
 
 @dataclass(slots=True)
@@ -50,15 +49,15 @@ class _Guesses:
 
 
 class _Recorder:
-    def __init__(self, session: Session, settings: Settings, seed: int, accept: Sequence[str]) -> None:
-        target, self._draft = session.contexts
+    def __init__(self, engine: Engine, settings: Settings, seed: int, accept: Sequence[str]) -> None:
+        target, self._draft = engine.models.contexts
         self._target = LlamaTarget(target)
-        self._is_end = session.target.is_end
-        self._n_shared = session.pair.n_shared
+        self._is_end = engine.models.target.model.is_end
+        self._n_shared = engine.pair.n_shared
         self._max_tokens = settings.max_tokens
         self._guesses = {rule: _Guesses() for rule in accept}
         noisy = "coupled" if "coupled" in accept else settings.accept
-        self._sampler = rules.sampler_of(noisy, sampling_of(settings), seed)
+        self._sampler = rules.sampler_of(noisy, settings.sampling, seed)
         self._target_rng = np.random.default_rng(seed)
         self._draft_rng = np.random.default_rng((seed, 1))
 

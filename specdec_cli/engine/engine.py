@@ -117,6 +117,11 @@ class Engine:
         """What the user should know of the pair: a draft model that could not be loaded, costs that are not kept."""
         return (*self.pair.notes, *self.models.notes)
 
+    @property
+    def drafts(self) -> bool:
+        """Whether the draft model that the settings ask for, if any, is there."""
+        return self.models.drafts or not self.settings.chain.needs_model
+
     def generate(
         self,
         prompt: Prompt,

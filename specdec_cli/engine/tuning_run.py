@@ -1,98 +1,217 @@
-"""The measurements behind `tune`: threads, placement, costs, and what the draft would have proposed."""
+"""What `tune` measures of a pair and keeps: threads, placement, costs, and what the draft would have proposed."""
 
 from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from time import perf_counter
+from typing import Any
 
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.costs import Costs
+from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
+from specdec_cli.decoding.rules import LOSSY
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.engine import prompt as prompt_text
 from specdec_cli.engine.acceptance_recorder import record
-from specdec_cli.engine.config import Settings
-from specdec_cli.engine.model_pair import Pair
-from specdec_cli.engine.session import Session
+from specdec_cli.engine.config import AUTO, Settings
+from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.loaded_models import memory_of
+from specdec_cli.engine.model_pair import ModelPair, check_pair
+from specdec_cli.engine.validation import validate
+from specdec_cli.evaluation.comparison_result import CostPoints
+from specdec_cli.evaluation.prediction import calibrate, predict, verdict
 from specdec_cli.evaluation.simulator import Answer
+from specdec_cli.evaluation.tuning_result import HardwareInfo, HardwarePrediction, MeasuredTuning
 from specdec_cli.llama import library
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.timing import pass_seconds
-from specdec_cli.models import profiles, suites
+from specdec_cli.models import hardware, profiles, suites
 from specdec_cli.models.suites import Prompt
 from specdec_cli.models.user_files import bundled_dir
-from specdec_cli.store.acceptance_traces import Recording, identity
+from specdec_cli.store import acceptance_traces, tuning
+from specdec_cli.store.acceptance_traces import Recording
 from specdec_cli.store.tuning import Tuning
 
 _MIXTURE = ("code", "chat", "reasoning", "structured", "summarisation", "creative")
+_CONTEXT = 1024
+_ANSWER = 64
 _PLACEMENT_CONTEXT = 256
 _ROOM = 32
-"""Tokens that an answer must have room for after its prompt, and for the drafts that go astray."""
+"""Tokens that an answer must have room for after its prompt, and for drafts that go on from a rejected token."""
 _LEAST_TOKENS = 100
-"""Recorded places below which acceptance is anybody's guess."""
+"""Recorded places below which acceptance cannot be told."""
+
+
+def tuning_settings(settings: Settings) -> Settings:
+    """What is tuned of these settings; raises UsageError if there is nothing to tune."""
+    if settings.drafter not in ("model", "self"):
+        raise UsageError(
+            f"there is nothing to tune with the drafter {settings.drafter!r}",
+            "Take it out of config.yaml or the profile.",
+        )
+    if settings.accept in LOSSY:
+        raise UsageError(
+            f"there is nothing to tune with --accept {settings.accept}", "Tune an exact rule: rejection or match."
+        )
+    settings = replace(settings, draft_tokens=AUTO, draft_min_p=0.0, max_tokens=_ANSWER, ctx=settings.ctx or _CONTEXT)
+    validate(settings)
+    return settings
+
+
+def predict_for(settings: Settings, machine_name: str) -> HardwarePrediction:
+    """What the recorded acceptance of a pair would come to under another machine's costs; nothing is measured."""
+    settings = tuning_settings(settings)
+    pair = check_pair(settings)
+    machine = hardware.load(machine_name)
+    target, draft = _paths(pair)
+    path = tuning.recording_of(target, draft, tuning.kind_of(settings.temp == 0, settings.accept))
+    if path is None:
+        kind = "at temperature 0" if settings.temp == 0 else f"with --accept {settings.accept}"
+        raise SpecdecError(
+            f"nothing is recorded of this pair {kind}",
+            "Run specdec tune on it once, on any machine, with the same --temp and --accept.",
+        )
+    recording = acceptance_traces.read(path)
+    recording.require(target, draft)
+    return HardwarePrediction(
+        **_predicted(pair, recording, machine.costs, f"{machine_name}, at the costs of the models named above"),
+        hardware=HardwareInfo(machine.name, machine.description, machine.basis, machine.source),
+    )
+
+
+def tune(
+    settings: Settings,
+    suite: str | None = None,
+    system: str | None = None,
+    raw: bool = False,
+    seconds: float = 60.0,
+    interrupt: Interrupt | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> MeasuredTuning:
+    """Time a pair, record its acceptance, predict, and keep what `run` and `compare` can use.
+
+    seconds: about how long. progress: told what is done now. Raises Interrupted, and keeps nothing then.
+    """
+    settings, interrupt = tuning_settings(settings), interrupt or Interrupt()
+    pair = check_pair(settings)
+    target, draft = _paths(pair)
+    tuning.require_writable(target, draft)
+    settings, placement = place_draft(pair, settings, interrupt)
+    with Engine(settings, interrupt, tune=False, pair=pair) as engine:
+        tuner = Tuner(engine, suite, system, raw, seconds)
+        progress("timing passes and threads")
+        tuner.time()
+        progress("recording what the draft would have proposed")
+        recording = tuner.record()
+        kind = tuning.kind_of(recording.greedy, settings.accept)
+        measured = tuner.tuning({kind: calibrate(recording.answers, recording.greedy)})
+        memory = tuple(asdict(part) for part in memory_of(engine.models))
+    if interrupt.is_set():
+        raise Interrupted
+    path = tuning.save(target, draft, measured)
+    acceptance_traces.write(path.with_suffix(f".{kind}.json.gz"), recording)
+    return MeasuredTuning(
+        **_predicted(pair, recording, measured.costs, "this machine"),
+        machine=measured.machine,
+        threads=measured.threads,
+        threads_draft=measured.threads_draft,
+        gpu_layers=measured.gpu_layers,
+        gpu_layers_draft=measured.gpu_layers_draft,
+        threads_tried=tuner.tried,
+        placement_tried=placement,
+        filled=tuner.filled,
+        memory=memory,
+        notes=engine.notes,
+        kept=str(path),
+    )
+
+
+def _paths(pair: ModelPair) -> tuple[Path, Path]:
+    if pair.draft_path is None:
+        raise SpecdecError("there is no draft model", "Name one with -md.")
+    return pair.target_path, pair.draft_path
+
+
+def _predicted(pair: ModelPair, recording: Recording, costs: Costs, where: str) -> dict[str, Any]:
+    """The fields of a TuningResult."""
+    predictions = predict(recording.by_category(), costs, recording.greedy)
+    target, draft = _paths(pair)
+    return {
+        "target": target.name,
+        "draft": draft.name,
+        "greedy": recording.greedy,
+        "recorded_tokens": sum(len(answer.stands) for answer in recording.answers),
+        "costs": CostPoints.of(costs),
+        "predictions": tuple(predictions),
+        "verdict": tuple(verdict(predictions, recording.answers, costs, recording.greedy, where)),
+    }
 
 
 class Tuner:
-    """Measures a session's pair. `seconds`: about how long, two thirds of it for acceptance."""
+    """Measures an engine's pair. `seconds`: about how long, two thirds of it for acceptance."""
 
-    def __init__(self, session: Session, suite: str | None, system: str | None, raw: bool, seconds: float) -> None:
-        self._session = session
+    def __init__(self, engine: Engine, suite: str | None, system: str | None, raw: bool, seconds: float) -> None:
+        self._session = engine
         self._seconds = seconds
-        self._settings = session.settings
+        self._settings = engine.settings
         self.tried: dict[str, dict[int, float]] = {}
         """Seconds of a single-token pass by number of threads, of `target` and `draft`."""
         self.filled: dict[str, float] = {}
         """Seconds of single-token passes in a filled cache, and how many tokens it held."""
-        trained = session.pair.draft.setting("context_length") if session.pair.draft else None
+        trained = engine.pair.draft.setting("context_length") if engine.pair.draft else None
         room = min(self._settings.ctx or sys.maxsize, trained if isinstance(trained, int) else sys.maxsize) - _ROOM
         self._prompts: list[tuple[Prompt, list[int]]] = []
-        for prompt in _chosen(session, suite):
-            tokens, _ = prompt_text.tokenize(prompt.text, system, raw, session.target, session.pair.target)
+        for prompt in tuning_prompts(engine.pair.target_path, suite):
+            tokens = engine.tokenize(prompt.text, system=system, raw=raw)
             if len(tokens) <= room:
                 self._prompts.append((prompt, tokens))
         if not self._prompts:
             raise SpecdecError(
                 "every prompt is too long for the context of the models", "Give shorter --prompts, or a larger -c."
             )
-        session.open_contexts(max(len(tokens) for _, tokens in self._prompts))
-        if not session.drafts:
-            raise SpecdecError(session.notes[-1], "There is nothing to tune without it.")
+        engine.open(max(len(tokens) for _, tokens in self._prompts))
+        if not engine.drafts:
+            raise SpecdecError(engine.notes[-1], "There is nothing to tune without it.")
         self._text = list(itertools.islice(itertools.cycle(itertools.chain(*(t for _, t in self._prompts))), 600))
 
     def time(self) -> None:
         """Choose the numbers of threads, then measure the cost curves with them, and once more in a filled cache."""
-        session, settings = self._session, self._settings
-        target, draft = session.contexts
-        threads = settings.threads or self._fastest("target")
-        threads_draft = settings.threads_draft or settings.threads or self._fastest("draft")
-        session.use_threads(threads, threads_draft)
-        session.costs(self._text, budget_s=self._seconds * 0.15)
-        fill = min(target.n_ctx, draft.n_ctx) - 8
-        if target.rewinds and draft.rewinds and fill > 64:
-            self.filled = {"tokens": fill}
-            for name, context in (("target", target), ("draft", draft)):
-                context.rewind(0)
-                context.decode((self._text * (fill // len(self._text) + 1))[:fill])
-                laps = []
-                for _ in range(5):
-                    before = perf_counter()
-                    context.decode(self._text[:1])
-                    laps.append(perf_counter() - before)
-                    context.rewind(fill)
-                self.filled[name] = sorted(laps)[2]
+        engine, settings = self._session, self._settings
+        contexts = dict(zip(("target", "draft"), engine.models.contexts, strict=True))
+        threads = settings.threads or self._fastest("target", contexts["target"], (1, 4))
+        threads_draft = settings.threads_draft or settings.threads or self._fastest("draft", contexts["draft"], (1,))
+        engine.models.use_threads(threads, threads_draft)
+        engine.costs.of_pair(self._text, budget_s=self._seconds * 0.15)
+        fill = min(context.n_ctx for context in contexts.values()) - 8
+        if fill > 64 and all(context.rewinds for context in contexts.values()):
+            text = (self._text * (fill // len(self._text) + 1))[:fill]
+            laps = {role: _seconds_after(text, context) for role, context in contexts.items()}
+            self.filled = {"tokens": fill, **laps}
+
+    def _fastest(self, role: str, context: LlamaContext, sizes: tuple[int, ...]) -> int:
+        """The number of threads with which passes of these sizes together take least."""
+        cores = library.physical_cores()
+        candidates = sorted({1, 2, 4, 8, 12, 16, 24, 32, cores} & set(range(1, cores + 1)))
+        total: dict[int, float] = {}
+        for threads in candidates:
+            context.set_threads(threads)
+            laps = pass_seconds(context, self._text, sizes, len(sizes), self._seconds * 0.1 / len(candidates))
+            self.tried.setdefault(role, {})[threads] = laps[1]
+            total[threads] = sum(laps.values())
+        return min(candidates, key=lambda threads: total[threads])
 
     def record(self) -> Recording:
         """Answer prompt after prompt, the categories in turn, until the time is up."""
-        settings, session = self._settings, self._session
+        settings, engine = self._settings, self._session
         answers: list[Answer] = []
         deadline = perf_counter() + self._seconds * 0.65
-        seed = settings.seed or 0
         for prompt, tokens in self._in_turn():
-            answer, _ = record(session, tokens, settings, seed + len(answers), prompt.category)
+            answer, _ = record(engine, tokens, settings, (settings.seed or 0) + len(answers), prompt.category)
             if answer.stands:
                 answers.append(answer)
             if perf_counter() > deadline:
@@ -101,36 +220,8 @@ class Tuner:
             raise SpecdecError(
                 "too little could be recorded to predict anything", "Give more --seconds, or other --prompts."
             )
-        about = identity(session.pair.target_path, session.pair.draft_path)
+        about = acceptance_traces.identity(engine.pair.target_path, engine.pair.draft_path)
         return Recording(settings.temp == 0, tuple(answers), about)
-
-    def tuning(self, calibrations: dict[str, Calibration]) -> Tuning:
-        """Everything that is kept."""
-        session = self._session
-        threads, threads_draft = session.threads
-        return Tuning(
-            machine=library.machine(),
-            threads=threads,
-            threads_draft=threads_draft,
-            gpu_layers=self._settings.gpu_layers,
-            gpu_layers_draft=self._settings.gpu_layers_draft,
-            costs=session.costs(self._text),
-            calibrations=calibrations,
-        )
-
-    def _fastest(self, name: str) -> int:
-        """The number of threads with which one token and four together take least."""
-        context = self._session.contexts[0 if name == "target" else 1]
-        cores = library.physical_cores()
-        candidates = sorted({1, 2, 4, 8, 12, 16, 24, 32, cores} & set(range(1, cores + 1)))
-        sizes = (1, 4) if name == "target" else (1,)
-        total: dict[int, float] = {}
-        for threads in candidates:
-            context.set_threads(threads)
-            found = pass_seconds(context, self._text, sizes, len(sizes), self._seconds * 0.1 / len(candidates))
-            self.tried.setdefault(name, {})[threads] = found[1]
-            total[threads] = sum(found.values())
-        return min(candidates, key=lambda threads: total[threads])
 
     def _in_turn(self) -> Iterator[tuple[Prompt, list[int]]]:
         """One prompt of each category after the other; at a temperature, again and again."""
@@ -139,10 +230,23 @@ class Tuner:
             by_category.setdefault(entry[0].category, []).append(entry)
         rounds = itertools.zip_longest(*by_category.values())
         once = [entry for entries in rounds for entry in entries if entry is not None]
-        return iter(once) if self._settings.temp == 0 else itertools.islice(itertools.cycle(once), 4 * len(once))
+        return iter(once * (1 if self._settings.temp == 0 else 4))
+
+    def tuning(self, calibrations: dict[str, Calibration]) -> Tuning:
+        """Everything that is kept."""
+        threads, threads_draft = self._session.threads
+        return Tuning(
+            machine=library.machine(),
+            threads=threads,
+            threads_draft=threads_draft,
+            gpu_layers=self._settings.gpu_layers,
+            gpu_layers_draft=self._settings.gpu_layers_draft,
+            costs=self._session.costs(self._text),
+            calibrations=calibrations,
+        )
 
 
-def place_draft(pair: Pair, settings: Settings, interrupt: Interrupt) -> tuple[Settings, dict[str, float]]:
+def place_draft(pair: ModelPair, settings: Settings, interrupt: Interrupt) -> tuple[Settings, dict[str, float]]:
     """Where the draft model is faster, on the GPU or on the CPU beside it, and the seconds of a token on each.
 
     Without a GPU, or if the user has said where, there is nothing to try.
@@ -165,13 +269,21 @@ def place_draft(pair: Pair, settings: Settings, interrupt: Interrupt) -> tuple[S
     return replace(settings, gpu_layers_draft=places[min(laps, key=lambda place: laps[place])]), laps
 
 
-def _chosen(session: Session, suite: str | None) -> list[Prompt]:
+def tuning_prompts(target: Path, suite: str | None) -> list[Prompt]:
     """The prompts of a suite; by default a mixture, or Python's beginnings for the bundled pair."""
-    if suite:
-        return suites.load(suite)
-    if session.pair.target_path.parent == bundled_dir() / profiles.DEMO:
-        return suites.load("python")
-    found: list[Prompt] = []
-    for name in _MIXTURE:
-        found += [replace(prompt, category=name) for prompt in suites.load(name)[:4]]
-    return found
+    if suite or target.parent == bundled_dir() / profiles.DEMO:
+        return suites.load(suite or "python")
+    return [replace(prompt, category=name) for name in _MIXTURE for prompt in suites.load(name)[:4]]
+
+
+def _seconds_after(text: list[int], context: LlamaContext) -> float:
+    """What a pass of one token takes with a text in the cache: the median of five."""
+    context.rewind(0)
+    context.decode(text)
+    laps = []
+    for _ in range(5):
+        before = perf_counter()
+        context.decode(text[:1])
+        laps.append(perf_counter() - before)
+        context.rewind(len(text))
+    return sorted(laps)[2]

@@ -1,40 +1,39 @@
-"""Why an arm was fast or slow, and what would help: computed from measured costs and acceptance, in words."""
+"""Why a variant was fast or slow, and what would help: computed from measured costs and acceptance, in words."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.draft_length.auto import LONGEST
-from specdec_cli.evaluation.trials import Interval, Summary, Trial
+from specdec_cli.evaluation.statistics import Interval, Summary
+from specdec_cli.evaluation.trials import Trial
+
+_LEAST_PASSES = 5
+"""Verifications of a size that it takes to say what they cost."""
 
 
 def costs_of(trials: Sequence[Trial]) -> Costs | None:
     """The cost curve of all trials together; None if no step was timed."""
-    samples: dict[int, list[tuple[int, float]]] = {}
+    laps: dict[int, list[float]] = {}
     for trial in trials:
         for rows, (count, seconds) in trial.row_costs.items():
-            samples.setdefault(rows, []).append((count, seconds))
-    verify = {
-        rows: statistics.median([seconds for count, seconds in found for _ in range(count)])
-        for rows, found in samples.items()
-        if sum(count for count, _ in found) >= 5 or rows == 1
-    }
+            laps.setdefault(rows, []).extend([seconds] * count)
+    verify = {rows: statistics.median(all_) for rows, all_ in laps.items() if len(all_) >= _LEAST_PASSES or rows == 1}
     if 1 not in verify:
         return None
     drafting = [(trial.draft_s - trial.draft_prefill_s) / trial.drafted for trial in trials if trial.drafted]
     other = [(trial.sample_s + trial.overhead_s) / trial.steps for trial in trials if trial.steps]
-    drafts = Curve({1: statistics.median(drafting) if drafting else 0.0})
-    return Costs(Curve(verify), drafts, statistics.median(other) if other else 0.0)
+    return Costs(Curve(verify), Curve({1: statistics.median(drafting or [0.0])}), statistics.median(other or [0.0]))
 
 
 def expected_tokens(per_position: Sequence[float], k: int) -> float:
     """Tokens per step with k drafted; positions not measured go on at the last measured rate of decay."""
-    rates = list(per_position)
-    decay = (rates[-1] / rates[0]) ** (1 / (len(rates) - 1)) if len(rates) > 1 and rates[0] > 0 else (rates or [0.0])[0]
+    rates = list(per_position) or [0.0]
+    decay = (rates[-1] / rates[0]) ** (1 / (len(rates) - 1)) if len(rates) > 1 and rates[0] > 0 else rates[0]
     while len(rates) < k:
-        rates.append((rates[-1] if rates else 0.0) * min(decay, 1.0))
+        rates.append(rates[-1] * min(decay, 1.0))
     return 1 + sum(rates[:k])
 
 
@@ -47,45 +46,46 @@ def expected_speedup(costs: Costs, per_position: Sequence[float], k: int, draft_
 
 def best_length(costs: Costs, per_position: Sequence[float], draft_factor: float = 1.0) -> tuple[int, float]:
     """The draft length of 1 to 16 with the highest expected speedup, and that speedup."""
-    found = {k: expected_speedup(costs, per_position, k, draft_factor) for k in range(1, LONGEST + 1)}
-    best = max(found, key=lambda k: found[k])
-    return best, found[best]
+    speedups = {k: expected_speedup(costs, per_position, k, draft_factor) for k in range(1, LONGEST + 1)}
+    best = max(speedups, key=lambda k: speedups[k])
+    return best, speedups[best]
 
 
 def verdict(
     summary: Summary,
-    trials: Sequence[Trial],
+    trials: Iterable[Trial],
     costs: Costs | None,
     measured: Mapping[int, float] | None,
     experts: int = 0,
 ) -> list[str]:
-    """An arm's result in sentences: the finding, its causes, what would help.
+    """A variant's result in sentences: the finding, its causes, what would help, and whether it is lossy.
 
-    trials: this arm's and the baseline's. measured: speedups at the draft lengths that were tried with settings
-    otherwise the same; None if this arm's length adapts itself, so that there is none to advise. experts: of the
-    target, 0 for a dense model.
+    measured: speedups at the draft lengths that were tried with settings otherwise the same; None if this variant's
+    length adapts, so that there is none to advise. experts: of the target, 0 for a dense model.
     """
-    said = [_finding(summary.arm, summary.speedup)]
+    sentences = [_finding(summary.arm, summary.speedup)]
     mine = [trial for trial in trials if trial.arm == summary.arm]
-    if not mine or summary.speedup is None:
-        return said
-    faster = summary.speedup.difference == "faster"
-    if not faster:
-        said += _short_answers(mine)
-    if not summary.per_position or costs is None:
-        return said
-    k = max(len(trial.reached) for trial in mine)
-    if measured is None:  # of a length that adapts, the usual one says more than the longest
-        k = max(1, round(sum(trial.drafted for trial in mine) / sum(trial.steps for trial in mine)))
-    flat = costs.verify(k + 1) / costs.verify(1)
-    if not faster:
-        said += _causes(summary, mine, costs, k, flat)
-    if experts and flat > 1.3:
-        said.append(
-            f"The target is a mixture of {experts} experts: several tokens at once wake more experts than one does, "
-            "so checking a draft costs more than in a dense model."
+    if mine and summary.speedup:
+        slow = summary.speedup.difference != "faster"
+        if slow:
+            sentences += _short_answers(mine)
+        if summary.per_position and costs:
+            sentences += _causes(summary, mine, costs, _typical_length(mine, measured is None), slow, experts)
+            if measured is not None:
+                sentences += _remedies(summary.speedup.mean, summary.per_position, costs, mine, measured)
+    if summary.distance_per_token is not None:
+        sentences.append(
+            "This arm is LOSSY: the distribution that a token is drawn from differs from the target's by "
+            f"{summary.distance_per_token:.3f} in total variation, on average over the tokens."
         )
-    return said if measured is None else said + _help(summary, costs, k, measured)
+    return sentences
+
+
+def _typical_length(mine: Sequence[Trial], adapts: bool) -> int:
+    """The longest draft; of a length that adapts, the mean one, which says more."""
+    if adapts:
+        return max(1, round(sum(trial.drafted for trial in mine) / sum(trial.steps for trial in mine)))
+    return max(len(trial.reached) for trial in mine)
 
 
 def _finding(arm: str, speedup: Interval | None) -> str:
@@ -101,48 +101,63 @@ def _finding(arm: str, speedup: Interval | None) -> str:
 
 def _short_answers(mine: Sequence[Trial]) -> list[str]:
     """Answers too short to speed up, and prompts too long for them."""
-    said = []
+    sentences = []
     length = statistics.median(len(trial.tokens) for trial in mine)
     if length < 16:
-        said.append(f"The answers are short ({length:.0f} tokens): there is little to speed up.")
-    reading, decoding = (sum(getattr(trial, name) for trial in mine) for name in ("draft_prefill_s", "decode_s"))
-    if decoding and reading / decoding > 0.1:
-        said.append(f"The draft model's own reading of the prompt takes {reading / decoding:.0%} of the decoding time.")
-    return said
+        sentences.append(f"The answers are short ({length:.0f} tokens): there is little to speed up.")
+    share = _share(mine, [trial.draft_prefill_s for trial in mine])
+    if share > 0.1:
+        sentences.append(f"The draft model's own reading of the prompt takes {share:.0%} of the decoding time.")
+    return sentences
 
 
-def _causes(summary: Summary, mine: Sequence[Trial], costs: Costs, k: int, flat: float) -> list[str]:
-    said = []
+def _causes(summary: Summary, mine: Sequence[Trial], costs: Costs, k: int, slow: bool, experts: int) -> list[str]:
+    sentences = []
+    steepness = costs.verify(k + 1) / costs.verify(1)
+    if slow:
+        share = _share(mine, [trial.draft_s - trial.draft_prefill_s for trial in mine])
+        if share > 0.3:
+            cost = costs.draft(1) / costs.verify(1)
+            sentences.append(
+                f"Drafting takes {share:.0%} of the time: one draft token costs {cost:.0%} of a target token."
+            )
+        if summary.acceptance_rate is not None and summary.acceptance_rate < 0.5:
+            sentences.append(f"Acceptance is low: {summary.acceptance_rate:.0%} of what was drafted.")
+        if steepness > 1.5:
+            sentences.append(f"Verification is not flat here: checking {k + 1} tokens costs {steepness:.1f} times one.")
+    if experts and steepness > 1.3:
+        sentences.append(
+            f"The target is a mixture of {experts} experts: several tokens at once wake more experts than one does, "
+            "so checking a draft costs more than in a dense model."
+        )
+    return sentences
+
+
+def _share(mine: Sequence[Trial], seconds: Iterable[float]) -> float:
     decoding = sum(trial.decode_s for trial in mine)
-    share = sum(trial.draft_s - trial.draft_prefill_s for trial in mine) / decoding if decoding else 0.0
-    if share > 0.3:
-        cost = costs.draft(1) / costs.verify(1)
-        said.append(f"Drafting takes {share:.0%} of the time: one draft token costs {cost:.0%} of a target token.")
-    if summary.acceptance_rate is not None and summary.acceptance_rate < 0.5:
-        said.append(f"Acceptance is low: {summary.acceptance_rate:.0%} of what was drafted.")
-    if flat > 1.5:
-        said.append(f"Verification is not flat here: checking {k + 1} tokens costs {flat:.1f} times one.")
-    return said
+    return sum(seconds) / decoding if decoding else 0.0
 
 
-def _help(summary: Summary, costs: Costs, k: int, measured: Mapping[int, float]) -> list[str]:
-    """Predictions are scaled so that at a measured length, this arm's own included, they give what was measured."""
-    if summary.speedup is None:
-        return []
-    own = summary.speedup.mean
+def _remedies(
+    own: float, per_position: Sequence[float], costs: Costs, mine: Sequence[Trial], measured: Mapping[int, float]
+) -> list[str]:
+    """Predictions are scaled so that at a measured length, this variant's own included, they give what was measured."""
+    k = _typical_length(mine, adapts=False)
 
-    def scaled(at: int, hoped: float) -> float:
+    def scaled(at: int, predicted: float) -> float:
         reference, known = (at, measured[at]) if at in measured else (k, own)
-        return hoped * known / expected_speedup(costs, summary.per_position, reference)
+        return predicted * known / expected_speedup(costs, per_position, reference)
 
-    best, gain = best_length(costs, summary.per_position)
-    cheap_k, cheap = best_length(costs, summary.per_position, 0.5)
+    best, gain = best_length(costs, per_position)
+    cheap_k, cheap = best_length(costs, per_position, 0.5)
     gain, cheap = scaled(best, gain), scaled(cheap_k, cheap)
-    said = []
+    sentences = []
     if best not in measured and best != k and gain > own * 1.03:
-        said.append(f"From the measured costs and acceptance, k={best} would give about {gain:.2f}x.")
+        sentences.append(f"From the measured costs and acceptance, k={best} would give about {gain:.2f}x.")
     if cheap > 1 and cheap > max(gain, own) * 1.05:
-        said.append(f"A draft of the same quality at half the cost would give about {cheap:.2f}x (at k={cheap_k}).")
+        sentences.append(
+            f"A draft of the same quality at half the cost would give about {cheap:.2f}x (at k={cheap_k})."
+        )
     if max(gain, cheap, *measured.values(), own) < 1:
-        said.append("No draft length pays with this pair on this machine: run the target alone.")
-    return said
+        sentences.append("No draft length pays with this pair on this machine: run the target alone.")
+    return sentences

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html import unescape
 
 import pytest
@@ -12,13 +13,25 @@ from browser import Browser
 from PIL import ImageStat
 from typer.testing import CliRunner
 
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.cli import compare
+from specdec_cli.cli.app import app
 from specdec_cli.display import charts
-from specdec_cli.display.comparison_html import page, require
-from specdec_cli.evaluation.trials import Trial, summarise
+from specdec_cli.display.comparison_html import page
+from specdec_cli.engine.comparison_run import ComparisonRun
+from specdec_cli.evaluation.comparison_result import (
+    ComparisonResult,
+    DeviceInfo,
+    DivergentAnswer,
+    MachineInfo,
+    ModelInfo,
+    VariantInfo,
+)
+from specdec_cli.evaluation.statistics import Interval, summarise
+from specdec_cli.evaluation.trials import Trial
 
 ORIGINS = ("accepted", "correction", "bonus", "plain")
 SPEEDS = {"target alone": 50.0, "k=2": 80.0, "k=8": 40.0}
+SETTINGS = {"target": "someone/private/t.gguf", "draft": None, "temp": 0.0, "seed": None}
 
 
 def trial(arm, prompt, category, number=0, speed=50.0, words=("one ", "two ", "three ", "four ")):
@@ -26,46 +39,37 @@ def trial(arm, prompt, category, number=0, speed=50.0, words=("one ", "two ", "t
     seconds = (len(words) - 1) / speed
     origins = ["plain"] * len(words) if not drafted else [ORIGINS[i % 4] for i in range(len(words))]
     return Trial(
-        arm, prompt, category, number, 7, tuple(range(len(words))), "length", prefill_s=0.1, ttft_s=0.1,
-        decode_s=seconds, draft_s=0.2 * seconds * bool(drafted), draft_prefill_s=0.01 * bool(drafted),
-        verify_s=0.7 * seconds, sample_s=0.05 * seconds, overhead_s=0.05 * seconds,
-        steps=max(len(words) - 1, 1), drafted=4 * drafted, accepted=2 * drafted,
+        arm=arm, prompt=prompt, category=category, round=number, prompt_tokens=7, tokens=tuple(range(len(words))),
+        reason="length", prefill_s=0.1, ttft_s=0.1, decode_s=seconds, draft_s=0.2 * seconds * bool(drafted),
+        draft_prefill_s=0.01 * bool(drafted), verify_s=0.7 * seconds, sample_s=0.05 * seconds,
+        overhead_s=0.05 * seconds, steps=max(len(words) - 1, 1), drafted=4 * drafted, accepted=2 * drafted,
         reached=(4,) * drafted, kept=tuple(max(4 - i, 0) for i in range(drafted)),
         pieces=tuple(zip(words, origins, strict=True)),
     )  # fmt: skip
 
 
 def result_of(trials, arms=tuple(SPEEDS), **changes):
-    """A result object like Measurement.to_json's."""
     names = ["all", *sorted({trial.category for trial in trials})]
-    summaries = []
-    for summary in (summarise(trials, arm, "target alone", name) for name in names for arm in arms):
-        if summary:
-            data = summary.to_json()
-            if summary.speedup:
-                data["speedup"]["difference"] = summary.speedup.difference
-            summaries.append(data)
-    settings = {"target": "someone/private/t.gguf", "draft": None, "draft_tokens": 2, "temp": 0.0, "seed": None}
-    return {
-        "format": 1, "specdec": "0.1.0", "partial": False,
-        "machine": {
-            "devices": [{"name": "CPU", "description": "A processor", "kind": "CPU", "free": 1, "total": 1}],
-            "threads": 2, "platform": "Linux-6.1",
-        },
-        "versions": {"python": "3.11.7", "llama-cpp-python": "0.3.36"}, "build": "CPU : AVX2 = 1",
-        "models": {"target": {"file": "big.gguf", "parameters": 9_000_000, "bytes": 9_600_000, "cache_bytes": 1}},
-        "experts": 0, "context": 256, "load_s": 0.5,
-        "prompts": {trial.prompt: f"asked {trial.prompt}" for trial in trials}, "rounds": 2, "seed": 0,
-        "arms": [
-            {"name": arm, "baseline": "target alone", "settings": {**settings, "draft_tokens": i}}
-            for i, arm in enumerate(arms)
-        ],
-        "skipped": [], "noise": {"target alone": 0.02}, "costs": None, "summaries": summaries,
-        "exactness": {arm: {"identical": 4, "rounding": 0, "wrong": 0} for arm in arms[1:]},
-        "notes": [], "divergences": [], "verdicts": {arm: [f"{arm}: a verdict.", "A cause."] for arm in arms[1:]},
-        "trials": [trial.to_json() for trial in trials],
-        **changes,
-    }  # fmt: skip
+    summaries = [summarise(trials, arm, "target alone", name) for name in names for arm in arms]
+    result = ComparisonResult(
+        specdec="0.1.0",
+        machine=MachineInfo((DeviceInfo("CPU", "A processor", "CPU", 1, 1),), 2, "Linux-6.1"),
+        versions={"python": "3.11.7", "llama-cpp-python": "0.3.36"},
+        build="CPU : AVX2 = 1",
+        models={"target": ModelInfo("big.gguf", 9_000_000, 9_600_000, 1)},
+        context=256,
+        load_s=0.5,
+        max_tokens=4,
+        prompts={trial.prompt: f"asked {trial.prompt}" for trial in trials},
+        rounds=2,
+        arms=tuple(VariantInfo(arm, "target alone", {**SETTINGS, "draft_tokens": i}) for i, arm in enumerate(arms)),
+        noise={"target alone": 0.02},
+        summaries=tuple(filter(None, summaries)),
+        exactness={arm: {"identical": 4, "rounding": 0, "wrong": 0} for arm in arms[1:]},
+        verdicts={arm: (f"{arm}: a verdict.", "A cause.") for arm in arms[1:]},
+        trials=tuple(trials),
+    )
+    return replace(result, **changes)
 
 
 def usual():
@@ -83,8 +87,13 @@ def words_of(html):
     return " ".join(unescape(re.sub(r"<style>.*?</style>|<[^>]*>", " ", html, flags=re.DOTALL)).split())
 
 
-def test_the_page_says_what_was_compared_and_found():
-    text = words_of(page(result_of(usual())))
+@pytest.fixture(scope="module")
+def html():
+    return page(result_of(usual()))
+
+
+def test_the_page_says_what_was_compared_and_found(html):
+    text = words_of(html)
     for part in (
         "big.gguf", "A processor (CPU), 2 threads", "llama-cpp-python 0.3.36", "6 prompts, 2 rounds", "noise:",
         "k=2: a verdict.", "A cause.", "faster", "slower", "4 identical", "all prompts", "code", "chat",
@@ -95,10 +104,8 @@ def test_the_page_says_what_was_compared_and_found():
     assert "PARTIAL" not in text and "WRONG" not in text and "someone" not in text
 
 
-def test_the_page_is_whole_in_itself_and_always_the_same():
-    result = result_of(usual())
-    html = page(result)
-    assert html == page(result)
+def test_the_page_is_whole_in_itself_and_always_the_same(html):
+    assert html == page(result_of(usual()))
     assert not re.search(r"https?://|<script|<link|<img|@import|\bsrc=|url\((?!#)", html)
     assert len(html) < 200_000
     ids = re.findall(r'\bid="([^"]*)"', html)
@@ -106,8 +113,7 @@ def test_the_page_is_whole_in_itself_and_always_the_same():
     assert set(re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', html)) <= {(i, "") for i in ids} | {("", i) for i in ids}
 
 
-def test_charts_take_their_colours_from_the_page():
-    html = page(result_of(usual()))
+def test_charts_take_their_colours_from_the_page(html):
     assert html.count("<svg") == 6  # three charts, each wide and narrow
     for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL):
         assert not re.search(r"#[0-9a-fA-F]{6}\b|font-family", svg)
@@ -115,8 +121,7 @@ def test_charts_take_their_colours_from_the_page():
         assert "<text" in svg
 
 
-def test_every_token_shows_where_it_came_from():
-    html = page(result_of(usual()))
+def test_every_token_shows_where_it_came_from(html):
     assert "<pre>\n<i>one </i><b>two </b><u>three </u>four </pre>" in html
     assert "<pre>\none two three four </pre>" in html
     begins = page(result_of([trial("k=2", "p", "c", words=("\n    return", "x"))]))
@@ -126,9 +131,17 @@ def test_every_token_shows_where_it_came_from():
 def test_hostile_text_stays_text():
     bad = '</pre><script>alert(1)</script>&amp;"\x1b[31m\u202egnp\u2066\x9b\x00\ud800$x^2$ #0072b2 id="a"'
     trials = [trial(arm, bad, bad, words=(bad, "b", "c")) for arm in SPEEDS]
-    result = result_of(trials, skipped=[bad], build=bad, verdicts={"k=2": [bad, bad]})
-    result["machine"]["devices"][0]["description"] = result["models"]["target"]["file"] = bad
-    html = page(result)
+    devices = (DeviceInfo(bad, bad, bad, 1, 1),)
+    html = page(
+        result_of(
+            trials,
+            skipped=(bad,),
+            build=bad,
+            verdicts={"k=2": (bad, bad)},
+            machine=MachineInfo(devices, 2, bad),
+            models={"target": ModelInfo(bad, 1, 1, 1)},
+        )
+    )
     html.encode()
     assert "<script" not in html and not set("\x1b\u202e\u2066\x9b\x00") & set(html)
     assert "&lt;script&gt;" in html and "&amp;amp;" in html and "\u241b[31m" in html
@@ -137,45 +150,38 @@ def test_hostile_text_stays_text():
     assert "#0072b2" in words_of(page(result_of([trial("k=2", "p", "$a$ #0072b2") for _ in "ab"])))
 
 
-def test_a_partial_result_says_so():
-    text = words_of(page(result_of(usual()[:4], partial=True, exactness={})))
-    assert text.count("PARTIAL") == 1 and "not classified" in text
+def divergence(arm, prompt, position, margin, kind):
+    return DivergentAnswer(arm=arm, prompt=prompt, position=position, margin=margin, kind=kind)
 
 
 def test_divergences_are_marked_counted_and_open():
-    trials = usual()
-    result = result_of(trials)
-    found = next(t for t in result["trials"] if t["arm"] == "k=8" and t["prompt"] == "p3")
-    found["tokens"] = [0, 1, 99, 3]
-    result["divergences"] = [
-        {"arm": "k=8", "prompt": "p3", "position": 2, "margin": 1.5, "kind": "wrong"},
-        {"arm": "k=2", "prompt": "p4", "position": 1, "margin": 0.01, "kind": "rounding"},
+    trials = [
+        replace(each, tokens=(0, 1, 99, 3)) if (each.arm, each.prompt) == ("k=8", "p3") else each for each in usual()
     ]
-    html = page(result)
+    divergences = (divergence("k=8", "p3", 2, 1.5, "wrong"), divergence("k=2", "p4", 1, None, "rounding"))
+    html = page(result_of(trials, divergences=divergences))
     assert "<i>one </i><b>two </b><mark><u>three </u></mark>four " in html
     text = words_of(html)
     assert "WRONG: 1 answer is not the target's own" in text and "wrong from token 2, margin 1.5" in text
-    assert "rounding from token 1 of another round, margin 0.01" in text
+    assert "rounding from token 1 of another round, margin unknown" in text
     opened = re.findall(r"<details( open)?>\s*<summary>(?:<strong>(\w+))?", html)
     assert opened[:3] == [(" open", "p3"), (" open", "p4"), ("", "p0")]
 
 
 def test_an_answer_that_ends_early_is_marked_at_its_end():
     trials = [trial("target alone", "p", "c"), trial("k=2", "p", "c", words=("one ", "two "))]
-    found = [{"arm": "k=2", "prompt": "p", "position": 2, "margin": 3.0, "kind": "wrong"}]
-    assert "<b>two </b><mark> ends here</mark></pre>" in page(result_of(trials, divergences=found))
+    html = page(result_of(trials, divergences=(divergence("k=2", "p", 2, 3.0, "wrong"),)))
+    assert "<b>two </b><mark> ends here</mark></pre>" in html
 
 
-def test_nothing_measured_is_a_page_too():
-    text = words_of(page(result_of([], partial=True, verdicts={}, noise={}, exactness={})))
-    assert "PARTIAL" in text and "nothing to compare" in text and "No run gave anything to draw." in text
+def test_what_was_not_measured_is_left_out():
+    nothing = words_of(page(result_of([], partial=True, verdicts={}, noise={}, exactness={})))
+    assert nothing.count("PARTIAL") == 1 and "not classified" in nothing
+    assert "nothing to compare" in nothing and "No run gave anything to draw." in nothing
     assert "nothing to compare" in words_of(page(result_of([], arms=(), verdicts={}, models={})))
-
-
-def test_the_target_alone_has_only_its_time():
     trials = [trial("target alone", f"p{i}", "c", i % 2) for i in range(4)]
-    html = page(result_of(trials, arms=("target alone",), verdicts={}))
-    assert html.count("<svg") == 2 and "Time per token" in html
+    alone = page(result_of(trials, arms=("target alone",), verdicts={}))
+    assert alone.count("<svg") == 2 and "Time per token" in alone
 
 
 def test_answers_without_a_speed_leave_gaps_not_errors():
@@ -185,18 +191,15 @@ def test_answers_without_a_speed_leave_gaps_not_errors():
     assert "Speedup by category" in one and "1.60x" in one  # one prompt: a ratio without an interval
 
 
-def test_an_absurd_interval_is_cut_off_with_an_arrow():
-    sane = {"mean": 0.9, "low": 0.8, "high": 1.1, "count": 8, "difference": "no measurable difference"}
-    mad = {"mean": 0.5, "low": 0.0, "high": 1e9, "count": 2, "difference": "no measurable difference"}
+def test_an_absurd_interval_is_cut_off_with_an_arrow(html):
+    sane, mad = Interval(0.9, 0.8, 1.1, 8), Interval(0.5, 0.0, 1e9, 2)
     low, high = charts._window([sane, mad])
     assert 0.15 < low < 0.5 and 1.1 < high < 3
     assert charts._window([sane])[0] > 0.7
     result = result_of(usual())
-    plain = len(charts.charts(result)[0].wide)
-    for summary in result["summaries"]:
-        if summary["speedup"]:
-            summary["speedup"].update(mad)
-    assert len(charts.charts(result)[0].wide) > plain  # the arrows
+    cut = tuple(replace(each, speedup=each.speedup and mad) for each in result.summaries)
+    (speedup, *_) = charts.charts(replace(result, summaries=cut))
+    assert len(speedup.wide) > len(re.findall(r"<svg.*?</svg>", html, re.DOTALL)[0])  # the arrows
 
 
 def test_many_categories_and_long_texts_keep_the_page_small():
@@ -211,29 +214,33 @@ def test_many_categories_and_long_texts_keep_the_page_small():
 
 def test_matplotlib_is_loaded_only_to_draw_and_left_as_it_was():
     code = (
-        "import sys; from specdec_cli.display import comparison_html as c; assert 'matplotlib' not in sys.modules\n"
-        "c.require(); from matplotlib import rcParams\n"
+        "import sys; from specdec_cli.display import charts; assert 'matplotlib' not in sys.modules\n"
+        "charts.require(); from matplotlib import rcParams\n"
         "values = lambda: {key: rcParams[key] for key in rcParams if key != 'backend'}; before = values()\n"
-        "from specdec_cli.display.charts import _svg\n"
-        "_svg('x', 300, 90, lambda axes, _: axes.plot([1, 2]), {'k=1': ('blue', 'o')})\n"
+        "charts._svg('x', 300, 90, lambda axes, _: axes.plot([1, 2]), {'k=1': ('blue', 'o')})\n"
         "assert before == values() and 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_without_matplotlib_compare_says_so_before_it_measures(monkeypatch, tmp_path):
-    from specdec_cli.cli import compare
-    from specdec_cli.cli.app import app
-
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(SpecdecError, match="charts need matplotlib") as caught:
-        require()
-    assert caught.value.hint == "Install it: pip install matplotlib"
-    monkeypatch.setattr(compare, "_compare", lambda *_, **__: pytest.fail("measured"))
-    run = CliRunner().invoke(app, ["compare", "--limit", "1", "--html", str(tmp_path / "page.html")])
-    assert run.exit_code == 1 and "charts need matplotlib" in run.stderr
-    assert not list(tmp_path.glob("*.html"))
+    monkeypatch.setattr(ComparisonRun, "run", lambda *_, **__: pytest.fail("measured"))
+    done = CliRunner().invoke(app, ["compare", "--limit", "1", "--html", str(tmp_path / "page.html")])
+    assert done.exit_code == 1 and "charts need matplotlib" in done.stderr
+    assert "  Install it: pip install matplotlib" in done.stderr and not list(tmp_path.glob("*.html"))
+
+
+def test_the_page_can_be_removed_with_one_line(monkeypatch, tmp_path):
+    """Without its modules and its line, all else of compare works, and --html is refused."""
+    for name in ("comparison_html", "charts"):
+        monkeypatch.setitem(sys.modules, f"specdec_cli.display.{name}", None)
+    monkeypatch.delitem(compare.PAGES, "html")
+    prompt = ("compare", "-n", "2", "--repeat", "1", "-k", "1", "x = ")
+    assert CliRunner().invoke(app, [*prompt]).exit_code == CliRunner().invoke(app, [*prompt, "--md"]).exit_code == 0
+    refused = CliRunner().invoke(app, [*prompt, "--html", str(tmp_path / "page.html")])
+    assert refused.exit_code == 2 and "--html" in refused.stderr
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ from scipy import stats
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.evaluation.advice import best_length, costs_of, expected_speedup, expected_tokens, verdict
-from specdec_cli.evaluation.trials import Interval, Trial, geometric_interval, noise, paired_ratios, summarise
+from specdec_cli.evaluation.statistics import Interval, geometric_interval, noise, paired_ratios, summarise
+from specdec_cli.evaluation.trials import Trial
 
 
 def trial(arm="a", prompt="p", speed=100.0, number=0, tokens=101, category="c", **fields):

@@ -1,0 +1,143 @@
+"""The result of a comparison. These dataclasses are the object of `compare --json`, `--save` and `--against`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from specdec_cli.decoding.costs import Costs
+from specdec_cli.evaluation.statistics import Summary
+from specdec_cli.evaluation.trials import Trial
+
+
+@dataclass(frozen=True, slots=True)
+class CostPoints:
+    """Measured costs: seconds of a pass by its number of tokens, and per step whatever it drafts."""
+
+    verify: dict[int, float]
+    draft: dict[int, float]
+    other: float
+
+    @classmethod
+    def of(cls, costs: Costs) -> CostPoints:
+        verify, draft = (dict(sorted(curve.points.items())) for curve in (costs.verify, costs.draft))
+        return cls(verify, draft, costs.other)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """A model file. cache_bytes: what its keys and values take."""
+
+    file: str
+    parameters: int
+    bytes: int
+    cache_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """A device that llama.cpp could use. free, total: bytes of memory."""
+
+    name: str
+    description: str
+    kind: str
+    free: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class MachineInfo:
+    devices: tuple[DeviceInfo, ...]
+    threads: int
+    platform: str
+
+
+@dataclass(frozen=True, slots=True)
+class VariantInfo:
+    """One way of decoding. baseline: the name of the one that it is measured against, its own for a baseline."""
+
+    name: str
+    baseline: str
+    settings: dict[str, Any]
+    """Every setting of `engine.settings.Settings` by its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DivergentAnswer:
+    """An answer that is not its baseline's, and why; see `decoding.divergence.Divergence`."""
+
+    arm: str
+    prompt: str
+    position: int
+    width: int = 0
+    own_margin: float | None = None
+    margin: float | None
+    unit: str = "logits"
+    bug: str = ""
+    kind: Literal["rounding", "wrong"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonResult:
+    """All that a comparison measured and found: every figure can be computed from it again.
+
+    partial: whether it was stopped before all trials were done. build: llama.cpp's. experts: of the target, 0 for a
+    dense model. context: in tokens. corpus: tokens of `--ngram-corpus`. prompts: text by id. rounding: which passes
+    agree, if that was measured. skipped: prompts too long for the context. noise: see `statistics.noise`, by baseline.
+    exactness: how many answers are the baseline's own, by variant and kind. verdicts: sentences, by variant.
+    """
+
+    format: Literal[1] = 1
+    specdec: str
+    partial: bool = False
+    machine: MachineInfo
+    versions: dict[str, str]
+    build: str = ""
+    models: dict[str, ModelInfo]
+    experts: int = 0
+    context: int
+    corpus: int | None = None
+    load_s: float = 0.0
+    max_tokens: int
+    notes: tuple[str, ...] = ()
+    prompts: dict[str, str]
+    rounding: str | None = None
+    rounds: int
+    seed: int = 0
+    arms: tuple[VariantInfo, ...]
+    skipped: tuple[str, ...] = ()
+    noise: dict[str, float | None] = field(default_factory=dict)
+    costs: CostPoints | None = None
+    summaries: tuple[Summary, ...] = ()
+    exactness: dict[str, dict[str, int]] = field(default_factory=dict)
+    divergences: tuple[DivergentAnswer, ...] = ()
+    verdicts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    trials: tuple[Trial, ...]
+
+    @classmethod
+    def from_json(cls, data: object) -> ComparisonResult:
+        """What `to_json` gave, also in an older version; raises msgspec.ValidationError on anything else."""
+        return msgspec.convert(data, cls, str_keys=True)
+
+    def to_json(self) -> Any:
+        return msgspec.to_builtins(self, str_keys=True)
+
+    @property
+    def categories(self) -> list[str]:
+        """`all`, and each category of prompts if there are several."""
+        return list(dict.fromkeys(summary.category for summary in self.summaries))
+
+    def of_category(self, category: str) -> list[Summary]:
+        return [summary for summary in self.summaries if summary.category == category]
+
+    def speeds(self, arm: str) -> Mapping[str, float]:
+        """A variant's median tokens per second by the text of the prompt."""
+        speeds: dict[str, list[float]] = {}
+        for trial in self.trials:
+            if trial.arm == arm and trial.tokens_per_s and trial.prompt in self.prompts:
+                speeds.setdefault(self.prompts[trial.prompt], []).append(trial.tokens_per_s)
+        return {prompt: statistics.median(values) for prompt, values in speeds.items()}

@@ -1,0 +1,182 @@
+"""Paired ratios and their intervals.
+
+Speeds are only compared within one prompt and one round, so that neither the prompt nor other work on the machine
+enters the ratio.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from specdec_cli.evaluation.trials import Trial
+
+LEAST_PROMPTS = 3
+"""Fewer say nothing about a spread."""
+_STUDENT = {3: 4.303, 4: 3.182}
+"""Quantile 0.975 of Student's t by number of prompts, for too few to resample."""
+
+Difference = Literal["faster", "slower", "no measurable difference", "too few prompts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A geometric mean of ratios with its 95 % interval; the bounds are None where too few prompts were measured.
+
+    difference: what may be claimed, something only if the interval excludes 1.
+    """
+
+    mean: float
+    low: float | None
+    high: float | None
+    count: int
+    difference: Difference = field(init=False, default="no measurable difference")
+
+    def __post_init__(self) -> None:
+        if self.low is None or self.high is None:
+            object.__setattr__(self, "difference", "too few prompts")
+        elif self.low > 1 or self.high < 1:
+            object.__setattr__(self, "difference", "faster" if self.low > 1 else "slower")
+
+    @property
+    def bounds(self) -> str:
+        """The interval for a table; empty where there is none."""
+        return "" if self.low is None or self.high is None else f"{self.low:.2f}-{self.high:.2f}"
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}x" + (f" ({self.bounds.replace('-', ' to ')})" if self.bounds else "")
+
+
+def geometric_interval(ratios: Sequence[float], seed: int = 0, resamples: int = 4000) -> Interval | None:
+    """The geometric mean of paired ratios with a studentised bootstrap interval on their logarithms.
+
+    Studentised (bootstrap-t: Efron and Tibshirani 1993, chapter 12), because the plain percentile interval
+    is far too narrow for the eight or so prompts that a comparison often has. None for no ratios at all.
+    """
+    if not ratios:
+        return None
+    logs = np.log(np.asarray(ratios, dtype=np.float64))
+    n, mean = logs.size, float(logs.mean())
+    if n < LEAST_PROMPTS:
+        return Interval(math.exp(mean), None, None, n)
+    error = float(logs.std(ddof=1)) / math.sqrt(n)
+    if error == 0:
+        return Interval(math.exp(mean), math.exp(mean), math.exp(mean), n)
+    drawn = logs[np.random.default_rng(seed).integers(0, n, (resamples, n))]
+    errors = drawn.std(axis=1, ddof=1) / math.sqrt(n)
+    usable = errors > 1e-12
+    scores = (drawn.mean(axis=1)[usable] - mean) / errors[usable]
+    if n < 5 or scores.size < 100:  # too few different resamples: Student's t with the same standard error
+        high = _STUDENT.get(n, _STUDENT[4])
+        low = -high
+    else:
+        low, high = (float(score) for score in np.quantile(scores, (0.025, 0.975)))
+    return Interval(math.exp(mean), math.exp(mean - high * error), math.exp(mean - low * error), n)
+
+
+def paired_ratios(trials: Iterable[Trial], arm: str, baseline: str) -> dict[str, float]:
+    """Per prompt, how many times as fast a variant was as its baseline: the geometric mean over the rounds.
+
+    Prompts whose answer was too short for a speed, on either side, are left out.
+    """
+    speeds = {(trial.arm, trial.prompt, trial.round): trial.tokens_per_s for trial in trials}
+    logs: dict[str, list[float]] = {}
+    for (name, prompt, number), speed in speeds.items():
+        other = speeds.get((baseline, prompt, number))
+        if name == arm and speed and other:
+            logs.setdefault(prompt, []).append(math.log(speed / other))
+    return {prompt: math.exp(statistics.fmean(values)) for prompt, values in logs.items()}
+
+
+def noise(trials: Iterable[Trial], baseline: str) -> float | None:
+    """How far the baseline is from itself: the median over prompts of fastest over slowest round, less 1.
+
+    None if it ran only once a prompt.
+    """
+    speeds: dict[str, list[float]] = {}
+    for trial in trials:
+        if trial.arm == baseline and trial.tokens_per_s:
+            speeds.setdefault(trial.prompt, []).append(trial.tokens_per_s)
+    return _median(max(values) / min(values) - 1 for values in speeds.values() if len(values) > 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One variant over a set of prompts. Speeds are medians over trials; no speedup for the baseline itself.
+
+    per_position: of the drafts that reached a position, the share accepted up to there. shares: of the decoding time,
+    by part: draft, verify, sample, other. distance_per_token: of a lossy rule, the total variation between the
+    distribution of a token and the target's.
+    """
+
+    arm: str
+    category: str
+    trials: int
+    tokens_per_s: float | None
+    ttft_s: float | None
+    tpot_ms: float | None
+    acceptance_rate: float | None
+    tokens_per_step: float | None
+    speedup: Interval | None
+    per_position: tuple[float, ...]
+    shares: dict[str, float]
+    distance_per_token: float | None = None
+
+
+def summarise(trials: Iterable[Trial], arm: str, baseline: str, category: str = "all") -> Summary | None:
+    """A variant's figures over one category, or over all; None if it has no trial there."""
+    chosen = [trial for trial in trials if category in ("all", trial.category)]
+    mine = [trial for trial in chosen if trial.arm == arm]
+    if not mine:
+        return None
+
+    def total(of: Callable[[Trial], float]) -> float:
+        return sum(map(of, mine))
+
+    speeds = [trial.tokens_per_s for trial in mine if trial.tokens_per_s]
+    parts = {
+        "draft": total(lambda trial: trial.draft_s),
+        "verify": total(lambda trial: trial.verify_s),
+        "sample": total(lambda trial: trial.sample_s),
+        "other": total(lambda trial: trial.overhead_s),
+    }
+    decode = total(lambda trial: trial.decode_s)
+    distances = [trial.distance for trial in mine if trial.distance is not None]
+    tokens = sum(len(trial.tokens) for trial in mine)
+    return Summary(
+        arm=arm,
+        category=category,
+        trials=len(mine),
+        tokens_per_s=_median(speeds),
+        ttft_s=_median(trial.ttft_s for trial in mine),
+        tpot_ms=_median(1000 / speed for speed in speeds),
+        acceptance_rate=_ratio(total(lambda trial: trial.accepted), total(lambda trial: trial.drafted)),
+        tokens_per_step=_ratio(total(lambda trial: max(len(trial.tokens) - 1, 0)), total(lambda trial: trial.steps)),
+        speedup=None if arm == baseline else geometric_interval([*paired_ratios(chosen, arm, baseline).values()]),
+        per_position=_per_position(mine),
+        shares={name: seconds / decode for name, seconds in parts.items()} if decode else {},
+        distance_per_token=sum(distances) / max(tokens, 1) if distances else None,
+    )
+
+
+def _per_position(trials: Sequence[Trial]) -> tuple[float, ...]:
+    reached, kept = ([0] * max(len(trial.reached) for trial in trials) for _ in range(2))
+    for trial in trials:
+        for counts, more in ((reached, trial.reached), (kept, trial.kept)):
+            for i, count in enumerate(more):
+                counts[i] += count
+    return tuple(k / r for k, r in zip(kept, reached, strict=True) if r)
+
+
+def _median(values: Iterable[float]) -> float | None:
+    values = list(values)
+    return statistics.median(values) if values else None
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,70 @@
+"""What `--vs` and `--sweep` ask for, and the baselines that come of it."""
+
+from dataclasses import replace
+
+import pytest
+
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.variants import ALONE, parse_variants
+
+BASE = Settings(target="t.gguf", draft="d.gguf")
+
+
+@pytest.mark.parametrize(
+    ("changes", "versus", "sweeps", "expected"),
+    [
+        ({}, [], [], ["k=auto"]),
+        ({"draft_tokens": 3}, [], [], ["k=3"]),
+        ({}, ["k=4", "accept=match"], [], ["k=auto", "k=4", "accept=match"]),
+        ({"draft_tokens": 3}, ["k=auto"], [], ["k=3", "k=auto"]),
+        ({}, [], ["k=1, 2,4,auto"], ["k=1", "k=2", "k=4", "k=auto"]),
+        ({"draft_tokens": 3}, ["k=8"], ["draft-min-p=0,0.5"], ["k=8", "draft-min-p=0", "draft-min-p=0.5"]),
+        ({}, [], ["top-k=10,20"], ["top-k=10", "top-k=20"]),  # greedy knows no cuts, so there is one baseline
+        ({"drafter": "none"}, [], [], []),
+        ({"drafter": "none"}, ["k=2,drafter=model"], [], ["k=2,drafter=model"]),
+    ],
+)
+def test_the_target_alone_then_the_settings_unless_swept_then_what_is_added(changes, versus, sweeps, expected):
+    alone, *others = parse_variants(replace(BASE, **changes), versus, sweeps)
+    assert (alone.name, alone.baseline, alone.settings.drafter) == (ALONE, ALONE, "none")
+    assert [(variant.name, variant.baseline) for variant in others] == [(name, ALONE) for name in expected]
+
+
+def test_values_become_typed_settings():
+    (*_, variant) = parse_variants(BASE, ["k=8,temp=0.8,lookahead=2:3:2,tree=2"], [])
+    typed = {"draft_tokens": 8, "temp": 0.8, "lookahead": "2:3:2", "tree": 2}
+    assert variant.settings == replace(BASE, **typed)
+
+
+def test_a_variant_with_other_sampling_has_a_baseline_of_its_own():
+    variants = parse_variants(BASE, ["k=8,temp=0.8"], [])
+    assert [(variant.name, variant.baseline) for variant in variants] == [
+        (ALONE, ALONE),
+        ("alone, temp=0.8", "alone, temp=0.8"),
+        ("k=auto", ALONE),
+        ("k=8,temp=0.8", "alone, temp=0.8"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "hint"),
+    [
+        ("k", "does not parse", "key=value"),
+        ("k=", "does not parse", "key=value"),
+        ("=4", "does not parse", "key=value"),
+        ("k=4,,", "does not parse", "key=value"),
+        ("tmep=0.5", "cannot vary", "'temp'"),
+        ("profile=x", "cannot vary", "What can"),
+        ("k=four", "not a whole number", "k=4"),
+        ("temp=hot", "not a number", "k=4"),
+        ("k=0", "cannot be 0", "-k"),
+        ("drafter=nothing", "no drafter", "model"),
+        ("temp=-1", "temperature cannot be", "0"),
+        ("drafter=self", "two draft models", "-md"),
+    ],
+)
+def test_what_does_not_parse(text, says, hint):
+    with pytest.raises(UsageError, match=says) as caught:
+        parse_variants(BASE, [text], [])
+    assert hint in caught.value.hint
