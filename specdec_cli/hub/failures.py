@@ -19,11 +19,11 @@ _LONGEST_WAIT = 60.0
 _PASSING = (408, 429, 500, 502, 503, 504)
 # By name, for huggingface_hub has changed from httpx to httpx2. Without a connection nothing is tried again: the
 # machine is offline, or there is no such host.
-_TRIED_WHILE_STREAMING = ("ReadTimeout", "RemoteProtocolError")
-_PASSING_ERRORS = (*_TRIED_WHILE_STREAMING, "ReadError", "WriteError", "WriteTimeout", "PoolTimeout")
+_RETRIED_IN_STREAM = ("ReadTimeout", "RemoteProtocolError")
+_PASSING_ERRORS = (*_RETRIED_IN_STREAM, "ReadError", "WriteError", "WriteTimeout", "PoolTimeout")
 
 
-def patiently(call: Callable[[], _Result], streaming: bool = False) -> _Result:
+def with_retries(call: Callable[[], _Result], streaming: bool = False) -> _Result:
     """Call, and again after a while if what failed may pass: an overloaded Hub, a connection that broke.
 
     streaming: the call has itself tried again where a connection fell silent or was closed early.
@@ -32,7 +32,7 @@ def patiently(call: Callable[[], _Result], streaming: bool = False) -> _Result:
         try:
             return call()
         except Exception as error:
-            if not _may_pass(error) or (streaming and type(error).__name__ in _TRIED_WHILE_STREAMING):
+            if not _may_pass(error) or (streaming and type(error).__name__ in _RETRIED_IN_STREAM):
                 raise
             response = getattr(error, "response", None)
             asked = str(response.headers.get("Retry-After", "")) if response is not None else ""
@@ -51,7 +51,7 @@ def _may_pass(error: Exception) -> bool:
 
 
 @contextmanager
-def reaching(repo: str) -> Iterator[None]:
+def hub_errors(repo: str) -> Iterator[None]:
     """Turn what the Hub, the network and the disk raise into a DownloadError that says what to do."""
     from huggingface_hub import constants, errors
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
