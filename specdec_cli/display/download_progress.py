@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -19,27 +18,19 @@ from rich.progress import (
 from rich.text import Text
 
 from specdec_cli.display.theme import safe
-from specdec_cli.results import format_bytes
+from specdec_cli.results import PlannedFile, format_bytes
 
-_LINES = {"begin": "fetching", "check": "checking", "wait": "waiting: another process is fetching"}
+_LINES = {"check": "checking", "wait": "waiting: another process is fetching"}
 _STATES = {"check": "checking", "wait": "another specdec fetches it", "done": "done"}
-
-
-class File(Protocol):
-    """What is shown of a file. size: bytes."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def size(self) -> int: ...
 
 
 class DownloadDisplay:
     """Shows on stderr how far the files of a pair have come. On a terminal all at once, with rate and time left."""
 
-    def __init__(self, files: Sequence[File]) -> None:
+    def __init__(self, files: Sequence[PlannedFile]) -> None:
         self._out = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._last: tuple[File, str] | None = None  # a new attempt at a file needs no new line
+        self._begun = ""  # a new attempt at the same file needs no new line
+        self._sizes = {file.name: file.size for file in files}
         self._tasks: dict[str, TaskID] = {}
         bars = Console(stderr=True, highlight=False)
         self._bars = Progress(
@@ -62,19 +53,19 @@ class DownloadDisplay:
         if self._tasks:
             self._bars.stop()
 
-    def __call__(self, file: File, state: str, done: int) -> None:
+    def __call__(self, name: str, state: str, done: int) -> None:
         """Show what happens to a file, and how many bytes of it are here. See `hub.download.DownloadProgress`."""
         if self._tasks:
-            task = self._tasks[file.name]
             self._bars.start()
             if state == "begin":  # what was here before says nothing of the rate
-                self._bars.reset(task, completed=done)
-            self._bars.update(task, completed=done, state=_STATES.get(state, ""))
-        elif state in _LINES and (file, state) != self._last:
+                self._bars.reset(self._tasks[name], completed=done)
+            self._bars.update(self._tasks[name], completed=done, state=_STATES.get(state, ""))
+        elif state == "begin" and name != self._begun:
             rest = f", {format_bytes(done)} are here already" if done else ""
-            size = f" ({format_bytes(file.size)}{rest})" if state == "begin" else ""
-            self._out.print(Text(safe(f"{_LINES[state]} {file.name}{size}")))
-        self._last = (file, state) if state == "begin" else self._last
+            self._out.print(Text(safe(f"fetching {name} ({format_bytes(self._sizes[name])}{rest})")))
+            self._begun = name
+        elif state in _LINES:
+            self._out.print(Text(safe(f"{_LINES[state]} {name}")))
 
 
 def _short(name: str) -> str:

@@ -22,9 +22,9 @@ _BLOCK = 8 << 20
 
 
 DownloadState = Literal["begin", "fetch", "wait", "check", "done"]
-DownloadProgress = Callable[[RemoteFile, DownloadState, int], None]
-"""Called with how many bytes of a file are here, and what happens: an attempt begins, more has come, another process
-is downloading the same file, its checksum is computed, it is whole."""
+DownloadProgress = Callable[[str, DownloadState, int], None]
+"""Called with a file's name, what happens (an attempt begins, more has come, another process downloads the same file,
+its checksum is computed, it is whole), and how many bytes of it are here."""
 
 
 def download(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -> None:
@@ -45,7 +45,7 @@ def download(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -
             else:
                 _fetch_by_xet(model, file, progress)
         write_whole(cache.folder_of(model.repo) / "refs" / "main", model.commit)
-    progress(file, "done", file.size)
+    progress(file.name, "done", file.size)
 
 
 def _link(pointer: Path, blob: Path) -> None:
@@ -84,7 +84,7 @@ def _fetch_by_http(model: RemoteModel, file: RemoteFile, progress: DownloadProgr
         try:
             stack.enter_context(WeakFileLock(lock, timeout=0.2))
         except TimeoutError:
-            progress(file, "wait", cache.begun(model, file))
+            progress(file.name, "wait", cache.begun(model, file))
             stack.enter_context(WeakFileLock(lock))
         if not cache.is_here(model, file):
             blob.unlink(missing_ok=True)
@@ -127,7 +127,7 @@ def _fetch_rest(model: RemoteModel, file: RemoteFile, partial: Path, progress: D
 
 def _verify(path: Path, file: RemoteFile, progress: DownloadProgress) -> None:
     """Compare a file with its checksum; remove it and raise DownloadError if they differ."""
-    progress(file, "check", file.size)
+    progress(file.name, "check", file.size)
     if len(file.digest) == 64:
         digest = hashlib.sha256()
     else:  # not in large-file storage: git's hash
@@ -151,7 +151,7 @@ def _bar(progress: DownloadProgress, file: RemoteFile) -> type[Any]:
 
         def __init__(self, *_args: object, initial: int = 0, **_options: object) -> None:
             self._done = initial
-            progress(file, "begin", initial)
+            progress(file.name, "begin", initial)
 
         def __enter__(self) -> Bar:
             return self
@@ -161,7 +161,7 @@ def _bar(progress: DownloadProgress, file: RemoteFile) -> type[Any]:
 
         def update(self, count: float | None = 1) -> None:
             self._done += int(count or 0)
-            progress(file, "fetch", self._done)
+            progress(file.name, "fetch", self._done)
 
         def update_transfer(self, *_: object) -> None:
             """Xet counts bytes on the network and bytes on the disk; the second are shown."""

@@ -13,7 +13,6 @@ import pytest
 from driver import DEMO, DRAFT, TARGET
 from hub_pairs import NAME, PAIR, with_other_words
 from hub_server import HubServer
-from test_pull_terminal import FAR, NEAR, as_qwen, with_fewer_tensors
 from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
@@ -77,10 +76,7 @@ WAYS = {
 def hub(tmp_path_factory):
     with HubServer() as hub:
         hub_pairs.publish(hub)
-        draft = as_qwen(DRAFT.read_bytes())
-        hub.add("org/qwen-GGUF", {"target-Q4_K_M.gguf": as_qwen(TARGET.read_bytes())})
-        hub.add(FAR.partition(":")[0], {"Qwen2.5-Coder-0.5B-Instruct-Q8_0.gguf": draft})
-        hub.add(NEAR.partition(":")[0], {"Qwen2.5-0.5B-Instruct-Q4_K_M.gguf": with_fewer_tensors(draft, 6)})
+        hub_pairs.publish_family(hub, "org/qwen-GGUF", tmp_path_factory.mktemp("family"))
         yield hub
 
 
@@ -89,13 +85,11 @@ def places(hub, monkeypatch, tmp_path) -> dict[str, str]:
     """Files that the commands name, and what stands for places of this machine."""
     hub_pairs.here(monkeypatch, hub, tmp_path)
     monkeypatch.setenv("COLUMNS", "2000")
-    folder = profiles.config_dir() / "profiles"
-    folder.mkdir(parents=True)
-    (folder / "own.yaml").write_text(OWN)
+    hub_pairs.own_profile("begun", "target: org/begun-GGUF:Q8_0\n")
+    folder = hub_pairs.own_profile("own", OWN)
     (folder / "t.gguf").write_bytes(TARGET.read_bytes()[:1000])
     (folder / "d.gguf").write_bytes(b"12345")
     speeds.keep(folder / "t.gguf", folder / "d.gguf", SPEED)
-    (folder / "begun.yaml").write_text("target: org/begun-GGUF:Q8_0\n")
     blobs = tmp_path / "hf" / "hub" / "models--org--begun-GGUF" / "blobs"
     blobs.mkdir(parents=True)
     (blobs / f"{'a' * 64}.incomplete").write_bytes(b"x" * 3000)
@@ -173,14 +167,20 @@ def masked(line: str) -> str:
     return line
 
 
-def test_a_search(places):
+def test_a_search(places, tmp_path):
     """Which layers go, and how well the rest agrees, is the machine's rounding."""
-    args = ("draft", "prune", TARGET, "--search", 5, "-t", 1, "-o", "OUT")
+    (tmp_path / "prompts.txt").write_text("def median(values):\nimport os\nfor i in range(\n")
+    args = ("draft", "prune", TARGET, "--search", 4, "--prompts", tmp_path / "prompts.txt", "-t", 1, "-o", "OUT")
     code, out, err = invoke((*args, "--json"), places)
-    result = still(json.loads(placed(out, places)))
+    assert (code, err) == (0, "")
+    result = still(made := json.loads(placed(out, places)))
+    whole, *steps = made["search"]
+    assert whole["agreement"] > 0.98 and whole["dropped"] is None and whole["layers"] == list(range(6))
+    for before, step in zip(made["search"], steps, strict=False):
+        assert step["layers"] == [layer for layer in before["layers"] if layer != step["dropped"]]
+    assert steps[-1]["layers"] == made["layers"] and 0.2 < steps[-1]["agreement"] == made["agreement"] < 1
     shapes = [{key: len(value) if key == "layers" else 0 for key, value in step.items()} for step in result["search"]]
     result |= {"search": shapes, "layers": len(result["layers"]), "kept": "differs", "bytes": "differs"}
-    assert (code, err) == (0, "")
     code, _, shown = invoke((*args, "--force"), places)
     heads = [masked(line) for line in shown.splitlines()[:2]]
     rows = [re.sub(r"[\d.,-]+", "0", " ".join(line.split())) for line in shown.splitlines()[2:]]
