@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import time
 from collections.abc import Callable
@@ -19,12 +20,16 @@ from hub_server import HubServer, Repo, Request
 from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
+from specdec_cli.models import profiles
 from specdec_cli.models.gguf import read_header
 
 BIG, SMALL = "org/target-GGUF", "org/draft-GGUF"
 BIG_FILE, SMALL_FILE = "target-Q4_K_M.gguf", "draft-Q8_0.gguf"
 PAIR = ("--target", f"{BIG}:Q4_K_M", "--draft", f"{SMALL}:Q8_0")
 NAME = "target-Q4_K_M+draft-Q8_0"
+NEAR = "bartowski/Qwen2.5-0.5B-Instruct-GGUF:Q4_K_M"
+FAR = "bartowski/Qwen2.5-Coder-0.5B-Instruct-GGUF:Q8_0"
+"""Two drafts that the table of families has for Qwen2.5."""
 SIZES = TARGET.stat().st_size, DRAFT.stat().st_size
 WINDOW = 256 << 10
 """What the header of either costs at most: one request, of whose answer no more is read than is needed."""
@@ -43,6 +48,40 @@ def _repos() -> dict[str, Repo]:
         hub.add(BIG, {BIG_FILE: TARGET, "README.md": b"# Big\n"})
         hub.add(SMALL, {SMALL_FILE: DRAFT})
         return hub.repos
+
+
+def publish_family(hub: HubServer, target: str, folder: Path) -> None:
+    """A target that calls itself a Qwen2.5 and, of the four drafts for it in the table: one as large as the bundled
+    one, one smaller, one that does not fit; the fourth is missing.
+    """
+    draft = _as_qwen(DRAFT.read_bytes())
+    hub.add(target, {BIG_FILE: _as_qwen(TARGET.read_bytes())})
+    hub.add(FAR.partition(":")[0], {"Qwen2.5-Coder-0.5B-Instruct-Q8_0.gguf": draft})
+    hub.add(NEAR.partition(":")[0], {"Qwen2.5-0.5B-Instruct-Q4_K_M.gguf": _with_fewer_tensors(draft, 6)})
+    unfit = _as_qwen(with_other_words(folder).read_bytes())
+    hub.add("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", {"qwen2.5-coder-0.5b-instruct-q8_0.gguf": unfit})
+
+
+def _as_qwen(model: bytes) -> bytes:
+    for name, old in (("general.architecture", "llama"), ("tokenizer.ggml.pre", "gpt-2")):
+        was, now = (ggufs.key(name, ggufs.STRING, ggufs.text(value)) for value in (old, "qwen2"))
+        assert was in model
+        model = model.replace(was, now)
+    return model
+
+
+def _with_fewer_tensors(model: bytes, count: int) -> bytes:
+    found = ggufs.layout(model)
+    head = model[:8] + struct.pack("<Q", count) + model[16 : found.tensors[count].start]
+    return ggufs.padded(head, model[-(-found.end // 32) * 32 :])
+
+
+def own_profile(name: str, text: str) -> Path:
+    """A profile of the user's. Returns its folder."""
+    folder = profiles.config_dir() / "profiles"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.yaml").write_text(text)
+    return folder
 
 
 def with_other_words(folder: Path) -> Path:

@@ -27,7 +27,7 @@ from weakref import WeakSet
 PIECE = 64 * 1024
 DATE = "2026-01-01T00:00:00.000Z"
 REPO = r"([^/]+/[^/]+)"
-MODEL = re.compile(rf"/api/models/{REPO}(?:/(revision|tree|paths-info)/([^/]+)(?:/(.*))?)?")
+MODEL = re.compile(rf"/api/models/{REPO}(?:/revision/([^/]+))?")
 RESOLVE = re.compile(rf"/{REPO}/resolve/([^/]+)/(.+)")
 CDN = re.compile(rf"/cdn/[0-9a-f]{{64}}/{REPO}/([0-9a-f]{{40}})/(.+)")
 RANGE = re.compile(r"bytes=(?=.*\d)(\d*)-(\d*)")
@@ -106,11 +106,6 @@ class File:
         oid = hashlib.sha1(b"blob %d\0" % len(pointer) + pointer).hexdigest()
         return cls(source, size, sha256.hexdigest(), oid, pointer)
 
-    def lfs(self, hash_name: str) -> dict[str, Any]:
-        """Two listings name the hash differently: sha256 among a model's siblings, oid in a tree."""
-        lfs = {hash_name: self.sha256, "size": self.size, "pointerSize": len(self.pointer)}
-        return {"lfs": lfs} if self.pointer else {}
-
 
 @dataclass
 class Repo:
@@ -129,28 +124,18 @@ class Repo:
 
     def info(self, revision: str, blobs: bool) -> dict[str, Any]:
         commit, files = self.at(revision)
-        siblings = [
-            {"rfilename": name} | ({"size": file.size, "blobId": file.oid, **file.lfs("sha256")} if blobs else {})
-            for name, file in files.items()
-        ]
-        about: dict[str, Any] = {"id": self.name, "modelId": self.name, "author": self.name.split("/")[0]}
-        about |= {"sha": commit, "private": self.private, "gated": self.gated, "disabled": False, "downloads": 1234}
-        about |= {"likes": 5, "lastModified": DATE, "createdAt": DATE, "tags": ["gguf"], "siblings": siblings}
-        if self.licence:
-            about |= {"cardData": {"license": self.licence}, "tags": ["gguf", f"license:{self.licence}"]}
-        return about
-
-    def tree(self, revision: str, expand: bool) -> dict[str, dict[str, Any]]:
-        """All files and folders by path, as the tree and paths-info addresses describe them."""
-        commit, files = self.at(revision)
-        more = {"lastCommit": {"id": commit, "title": "Upload", "date": DATE}} if expand else {}
-        entries: dict[str, dict[str, Any]] = {}
-        for path, file in files.items():
-            for folder in map(str, list(Path(path).parents)[:-1]):
-                oid = hashlib.sha1(f"{commit}/{folder}".encode()).hexdigest()
-                entries[folder] = {"type": "directory", "oid": oid, "size": 0, "path": folder} | more
-            entries[path] = {"type": "file", "oid": file.oid, "size": file.size, "path": path, **file.lfs("oid")} | more
-        return dict(sorted(entries.items()))
+        siblings: list[dict[str, Any]] = [{"rfilename": name} for name in files]
+        for about, file in zip(siblings, files.values(), strict=True):
+            if blobs:
+                about |= {"size": file.size, "blobId": file.oid}
+            if blobs and file.pointer:
+                about["lfs"] = {"sha256": file.sha256, "size": file.size, "pointerSize": len(file.pointer)}
+        return {
+            **{"id": self.name, "modelId": self.name, "author": self.name.split("/")[0], "sha": commit},
+            **{"private": self.private, "gated": self.gated, "disabled": False, "downloads": 1234, "likes": 5},
+            **{"lastModified": DATE, "createdAt": DATE, "tags": ["gguf"], "siblings": siblings},
+            **({"cardData": {"license": self.licence}} if self.licence else {}),
+        }
 
 
 class HubServer(ThreadingHTTPServer):
@@ -165,7 +150,6 @@ class HubServer(ThreadingHTTPServer):
         self.cdn_host = cdn_host
         """Another name of this machine, such as localhost: redirects then lead to another host, as the real ones do."""
         self.ranges = True
-        self.page_limit = 1000
         self.repos: dict[str, Repo] = {}
         self.granted: set[str] = set()
         """The gated repositories whose files the token may have."""
@@ -281,7 +265,6 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.url = urlsplit(self.path)
         self.query = parse_qs(self.url.query)
-        self.form = parse_qs(self.rfile.read(int(self.headers.get("Content-Length", 0))).decode())
         self.token = self.headers.get("Authorization", "").removeprefix("Bearer ") or None
         path, asked = unquote(self.url.path), self.headers.get("Range")
         self.line = f"{self.command} {path}"
@@ -301,16 +284,13 @@ class Handler(BaseHTTPRequestHandler):
         except Refusal as refusal:
             self.reply_json({"error": str(refusal)}, refusal.status, refusal.headers)
 
-    do_HEAD = do_POST = do_GET
+    do_HEAD = do_GET
 
     def route(self) -> None:
         address = self.url.path
-        if address == "/api/whoami-v2":
-            if self.token != self.hub.token:
-                raise Refusal(401, "", "Invalid credentials in Authorization header")
-            self.reply_json({"type": "user", "id": "0", "name": "tester", "fullname": "Tester", "orgs": [], "auth": {}})
-        elif match := MODEL.fullmatch(address):
-            self.model(*(unquote(part or "") for part in match.groups()))
+        if match := MODEL.fullmatch(address):
+            name, revision = (unquote(part or "") for part in match.groups())
+            self.reply_json(self.repo(name).info(revision or "main", blobs="blobs" in self.query))
         elif match := RESOLVE.fullmatch(address):
             self.resolve(*map(unquote, match.groups()))
         elif match := CDN.fullmatch(address):
@@ -330,28 +310,6 @@ class Handler(BaseHTTPRequestHandler):
         if self.token:
             raise Refusal(404, "RepoNotFound", "Repository not found")
         raise Refusal(401, "RepoNotFound", "Invalid username or password.")
-
-    def model(self, name: str, what: str, revision: str, path: str) -> None:
-        repo = self.repo(name)
-        if what in ("", "revision"):
-            info = repo.info(revision or "main", blobs="blobs" in self.query)
-            wanted = {"id", *self.query.get("expand", info)}
-            return self.reply_json({key: value for key, value in info.items() if key in wanted})
-        asked = self.form if what == "paths-info" else self.query
-        recursive, expand = (asked.get(flag, [""])[0].lower() == "true" for flag in ("recursive", "expand"))
-        entries = repo.tree(revision, expand)
-        if what == "paths-info":
-            return self.reply_json([entries[path] for path in asked.get("paths", []) if path in entries])
-        if path and path not in entries:
-            raise Refusal(404, "EntryNotFound", f"{path} does not exist on {revision}")
-        inside = len(path) + 1 if path else 0
-        below = [entry for name, entry in entries.items() if name.startswith(f"{path}/" if path else "")]
-        shown = [entry for entry in below if recursive or "/" not in entry["path"][inside:]]
-        first = int(self.query.get("cursor", ["0"])[0])
-        last = first + self.hub.page_limit
-        query = f"recursive={recursive}&expand={expand}&cursor={last}"
-        link = {"Link": f'<{self.hub.endpoint}{self.url.path}?{query}>; rel="next"'} if last < len(shown) else {}
-        return self.reply_json(shown[first:last], headers=link)
 
     def resolve(self, name: str, revision: str, path: str) -> None:
         repo = self.repo(name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
@@ -27,28 +26,21 @@ def check(
 
     Exit code 0: they can be used together; 3: they cannot; 4: a model cannot be reached.
     """
-    from specdec_cli.decoding.errors import IncompatiblePair, UsageError
-    from specdec_cli.engine import model_source as sources
-    from specdec_cli.models import tokenizer_comparison
+    from specdec_cli.cli.json_output import print_json
+    from specdec_cli.decoding.errors import IncompatiblePair
+    from specdec_cli.engine.pair_check import check_pair_by_name
 
-    notes: list[str] = []
-    if draft is None and not sources.is_profile(target):
-        raise UsageError("no draft was named to compare with", "Name one after the target, or a profile alone.")
-    names = (sources.named(target, "target"), sources.named(draft or target, "draft"))
     with status_line("reading headers", json_):
-        first, second = (sources.read(name, notes, here_first=True) for name in names)
-        comparison = tokenizer_comparison.compare(first.header, second.header)
-        result = sources.judged(first, second, comparison, ctx)
-    result["notes"] = [*notes, *sources.problems(first), *sources.problems(second)]
+        result = check_pair_by_name(target, draft, ctx)
     if json_:
-        print(json.dumps(result), flush=True)
+        print_json(result)
     else:
         from rich.console import Console
 
-        from specdec_cli.display import pair_tables as pairs
+        from specdec_cli.display.pair_tables import check_tables
 
         console = Console(highlight=False)
-        for part in pairs.check_tables(result):
+        for part in check_tables(result):
             console.print(part)
-    if comparison.verdict == "incompatible":
+    if result.verdict == "incompatible":
         raise typer.Exit(IncompatiblePair.exit_code)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +15,8 @@ from specdec_cli.cli import completion
 from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
-    from specdec_cli.engine.pair_download import Puller
+    from specdec_cli.engine.pair_download import PairDownload
+    from specdec_cli.results import DownloadPlan, DownloadResult
 
 
 def pull(
@@ -49,66 +49,93 @@ def pull(
     """Download a pair, after its tokenizers were compared from the headers: one that does not fit costs no weights.
 
     A pull that was cut short goes on where it stopped. Weights go to the Hugging Face cache (HF_HOME); HF_TOKEN,
-    HF_ENDPOINT and HF_HUB_OFFLINE are heeded.
+    HF_ENDPOINT and HF_HUB_OFFLINE apply.
     """
-    from specdec_cli.engine.pair_download import Puller, Wanted
+    from specdec_cli.cli.json_output import print_json
+    from specdec_cli.engine.pair_download import PairDownload
 
     asks = not (yes or json_ or dry_run) and sys.stdin.isatty() and sys.stderr.isatty()
-    puller = Puller(Wanted.of(name, target, draft, as_), silent=json_)
-    if not dry_run and (pair := puller.recorded()):
-        _finish(puller.result(pair, None), json_)
+    download = PairDownload(name, target, draft, as_)
+    result = None if dry_run else download.existing()
+    if result is None:
+        with status_line("reading headers", json_):
+            download.read_target()
+        if download.needs_draft and not _choose(download, asks, yes, json_):
+            return
+        with status_line("reading headers", json_):
+            plan = download.plan()
+        if dry_run and json_:
+            print_json(plan)
+            return
+        if not json_:
+            _print_plan(plan)
+        if dry_run:
+            print("Nothing was downloaded: --dry-run.", flush=True)
+            return
+        if asks and plan.to_download and not typer.confirm("Download?", default=True, err=True):
+            print("Nothing was downloaded.", file=sys.stderr)
+            raise typer.Exit(1)
+        result = _run(download, plan, json_)
+    if json_:
+        print_json(result)
         return
-    with status_line("reading headers", json_):
-        puller.read_target()
-    if not puller.wanted.complete and not _choose(puller, asks, yes, json_):
-        return
-    with status_line("reading headers", json_):
-        puller.compare()
-    plan = puller.plan()
-    if not json_:
-        _show(plan)
-    if dry_run:
-        print(json.dumps(plan) if json_ else "Nothing was downloaded: --dry-run.", flush=True)
-        return
-    if asks and plan["to_download"] and not typer.confirm("Download?", default=True, err=True):
-        print("Nothing was downloaded.", file=sys.stderr)
-        raise typer.Exit(1)
-    with _stoppable():
-        pair = puller.download(plan)
-    _finish(puller.result(pair, plan), json_)
+    pair = result.name or "the pair"
+    print(f"{pair} was here already: nothing to download." if result.already else f"{pair} is ready.")
+    print(f'Run it:  {result.run} "..."')
 
 
-def _choose(puller: Puller, asks: bool, yes: bool, as_json: bool) -> bool:
+def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> bool:
     """Settle on a draft; False if the proposals are all that can be given without asking."""
     from rich.console import Console
 
-    from specdec_cli.display import pair_tables as pairs
+    from specdec_cli.cli.json_output import print_json
+    from specdec_cli.display.pair_tables import note_lines, proposals_table
 
     with status_line("reading the headers of possible drafts", as_json):
-        proposals = puller.propose()
+        proposals = download.proposals()
     if as_json and not yes:
-        print(json.dumps({"proposals": proposals, "notes": puller.notes}), flush=True)
+        print_json({"proposals": proposals, "notes": download.notes})
         return False
     if not as_json:
-        Console(highlight=False).print(pairs.proposals_table(proposals))
-        for note in pairs.notes(puller.notes):
+        Console(highlight=False).print(proposals_table(proposals))
+        for note in note_lines(download.notes):
             Console(stderr=True, highlight=False).print(note)
-        puller.notes.clear()
+        download.notes.clear()
     number = 1
     if asks:
         while not 1 <= (number := typer.prompt("Which draft?", default=1, type=int, err=True)) <= len(proposals):
             print(f"Give a number from 1 to {len(proposals)}.", file=sys.stderr)
     elif not yes:
-        command = shlex.join(["specdec", "pull", "--target", puller.wanted.target, "--draft", proposals[0]["name"]])
+        command = shlex.join(["specdec", "pull", "--target", download.target, "--draft", proposals[0].name])
         print(f"\nTo download the first of them:  {command}")
         return False
-    puller.choose(proposals[number - 1]["name"])
+    download.choose(proposals[number - 1].name)
     return True
 
 
+def _print_plan(plan: DownloadPlan) -> None:
+    from rich.console import Console
+
+    from specdec_cli.display.pair_tables import plan_tables
+
+    console = Console(stderr=True, highlight=False)
+    for part in plan_tables(plan):
+        console.print(part)
+
+
+def _run(download: PairDownload, plan: DownloadPlan, silent: bool) -> DownloadResult:
+    from specdec_cli.display.download_progress import DownloadDisplay
+
+    with _ends_on_signals():
+        if silent:
+            return download.run(plan)
+        with DownloadDisplay(plan.files) as display:
+            return download.run(plan, display)
+
+
 @contextmanager
-def _stoppable() -> Iterator[None]:
-    """Let a signal end a download as an interrupt does: the terminal restored, what has come kept."""
+def _ends_on_signals() -> Iterator[None]:
+    """Let SIGTERM end a download as Ctrl-C does: the terminal is restored, what has come is kept."""
 
     def stop(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
@@ -121,23 +148,3 @@ def _stoppable() -> Iterator[None]:
         raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGTERM, old)
-
-
-def _show(plan: dict[str, Any]) -> None:
-    from rich.console import Console
-
-    from specdec_cli.display import pair_tables as pairs
-
-    console = Console(stderr=True, highlight=False)
-    for part in pairs.plan_tables(plan):
-        console.print(part)
-
-
-def _finish(result: dict[str, Any], as_json: bool) -> None:
-    """Say what came of it and how to use it."""
-    if as_json:
-        print(json.dumps(result), flush=True)
-        return
-    name = result["name"] or "the pair"
-    print(f"{name} was here already: nothing to download." if result["already"] else f"{name} is ready.")
-    print(f'Run it:  {result["run"]} "..."')

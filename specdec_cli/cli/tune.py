@@ -12,25 +12,11 @@ from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
 from specdec_cli.display.status_line import status_line
 
-_TAKES = (
-    "target",
-    "draft",
-    "profile",
-    "accept",
-    "temp",
-    "top_k",
-    "top_p",
-    "min_p",
-    "seed",
-    "ctx",
-    "threads",
-    "threads_draft",
-    "gpu_layers",
-    "gpu_layers_draft",
+
+@opt.takes(
+    *("target", "draft", "profile", "accept", "temp", "top_k", "top_p", "min_p", "seed"),
+    *("ctx", "threads", "threads_draft", "gpu_layers", "gpu_layers_draft"),
 )
-
-
-@opt.takes(*_TAKES)
 def tune(
     given: opt.Given,
     prompts: Annotated[

@@ -1,30 +1,34 @@
-"""The making of a draft as it goes, and what came of it."""
+"""The making of a draft as it goes, and its result."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
-from types import TracebackType
-from typing import Any, TextIO
+from contextlib import ExitStack
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from specdec_cli.display.pair_tables import size
+from specdec_cli.display.pair_tables import lines_table, note_lines
+from specdec_cli.display.status_line import status_line
 from specdec_cli.display.theme import safe
+from specdec_cli.results import MadeDraft, SearchStep, format_bytes
 
 
-class CopyDisplay:
-    """Shows on stderr, if it is a terminal, how many tensors of a copy are done."""
+class DraftDisplay(ExitStack):
+    """Shows on stderr how far a copy is, if that is a terminal, and how a search of layers goes."""
 
-    def __init__(self, what: str, tensors: int, silent: bool, stream: TextIO | None = None) -> None:
-        stream = stream or sys.stderr
-        console = Console(file=stream, highlight=False)
-        self._bar: Progress | None = None
-        if not silent and stream.isatty() and not console.is_dumb_terminal:
+    def __init__(self, silent: bool) -> None:
+        super().__init__()
+        self._silent = silent
+        self._name = ""
+
+    def copying(self, name: str, done: int, total: int) -> None:
+        """So many tensors of a file are written."""
+        if self._name != name:
+            self.close()
+            self._name = name
+            console = Console(stderr=True, highlight=False)
             self._bar = Progress(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=None),
@@ -33,88 +37,72 @@ class CopyDisplay:
                 TimeElapsedColumn(),
                 console=console,
                 transient=True,
+                disable=self._silent or not sys.stderr.isatty() or console.is_dumb_terminal,
             )
-            self._task: TaskID = self._bar.add_task(safe(what), total=tensors)
+            self._task = self._bar.add_task(safe(f"writing {name}"), total=total)
+            self.enter_context(self._bar)
+        self._bar.update(self._task, completed=done)
+        if done == total:
+            self._name = ""
+            self.close()
 
-    def __enter__(self) -> CopyDisplay:
-        if self._bar:
-            self._bar.start()
-        return self
+    def answering(self) -> None:
+        """The target writes the answers that agreement is measured on."""
+        self.close()
+        self.enter_context(status_line("letting the target answer", self._silent))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar:
-            self._bar.stop()
+    def searching(self, layers: int, keep: int, prompts: int, tokens: int, trials: int, seconds: float) -> None:
+        """What a search will do, and how long it may take."""
+        if self._silent:
+            return
+        about = f"about {seconds:,.0f} s" if seconds < 120 else f"about {seconds / 60:,.0f} minutes"
+        print(
+            f"{layers} layers, {keep} to keep: {trials} trials on {prompts} of the target's answers ({tokens} tokens), "
+            f"{about}\nlayers  agreement       size  kept",
+            file=sys.stderr,
+        )
 
-    def begun(self, number: int) -> None:
-        """The tensor of this number has its turn; those before it are done."""
-        if self._bar:
-            self._bar.update(self._task, completed=number - 1)
-
-
-def plan(layers: int, keep: int, prompts: int, tokens: int, trials: int, seconds: float) -> str:
-    """What a search will do, and how long it may take."""
-    about = f"about {seconds:,.0f} s" if seconds < 120 else f"about {seconds / 60:,.0f} minutes"
-    return (
-        f"{layers} layers, {keep} to keep: {trials} trials on {prompts} of the target's answers ({tokens} tokens), "
-        f"{about}\nlayers  agreement       size  kept"
-    )
-
-
-def row(kept: str, count: int, agreement: float, bytes_: int) -> str:
-    """A line of a search's table."""
-    return f"{count:6}  {agreement:9.1%}  {size(bytes_):>9}  {kept}"
+    def dropped(self, step: SearchStep, kept: str, bytes_: int) -> None:
+        """A line of a search's table. kept: the layers that are left, as ranges."""
+        if self._silent:
+            return
+        note = "  (the target itself, in other batches)" if step.dropped is None else ""
+        line = f"{len(step.layers):6}  {step.agreement:9.1%}  {format_bytes(bytes_):>9}  {kept}{note}"
+        print(line, file=sys.stderr, flush=True)
 
 
-def report(result: dict[str, Any]) -> list[RenderableType]:
-    """A finished draft, as the object that `--json` prints tells it."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    share = result["bytes"] / max(1, result["target_bytes"])
-    pruned = result["kept"] and len(result["layers"]) < result["of"]
-    rows = {
-        "draft": result["out"],
-        "of": result["target"],
-        "layers": f"{result['kept']} ({len(result['layers'])} of {result['of']})" if pruned else "",
-        "type": _type(result["type"], result["unfit"]),
-        "agreement": "" if result["agreement"] is None else f"{result['agreement']:.1%} of the target's own tokens",
-        "size": f"{size(result['bytes'])}, {share:.0%} of the target's {size(result['target_bytes'])}",
-        "took": f"{result['seconds']:,.1f} s",
+def draft_tables(draft: MadeDraft) -> list[RenderableType]:
+    """A finished draft."""
+    share = draft.bytes / max(1, draft.target_bytes)
+    pruned = draft.kept and len(draft.layers) < (draft.of or 0)
+    lines = {
+        "draft": draft.out,
+        "of": draft.target,
+        "layers": f"{draft.kept} ({len(draft.layers)} of {draft.of})" if pruned else "",
+        "type": _type(draft),
+        "agreement": "" if draft.agreement is None else f"{draft.agreement:.1%} of the target's own tokens",
+        "size": f"{format_bytes(draft.bytes)}, {share:.0%} of the target's {format_bytes(draft.target_bytes)}",
+        "took": f"{draft.seconds:,.1f} s",
     }
-    for name, value in rows.items():
-        if value:
-            table.add_row(name, Text(safe(value)))
-    notes = [Text(f"note: {safe(note)}", style="yellow") for note in (*_unfit(result["unfit"]), *result["notes"])]
-    return [table, *notes]
+    return [lines_table(lines), *note_lines([*_unfit(draft), *draft.notes])]
 
 
-def use(result: dict[str, Any]) -> str:
-    """The command that drafts with it, to be copied: whatever prints it must not wrap it."""
-    return f"Use it:  {safe(result['run'])}"
-
-
-def _type(name: str, unfit: list[dict[str, Any]]) -> str:
+def _type(draft: MadeDraft) -> str:
     """A draft's type, and what most of its tensors are instead where their rows do not fit."""
-    if not unfit:
-        return name
-    (got, count), *_ = Counter(found["got"] for found in unfit).most_common()
-    return f"{name} by name; {count} tensors are {got}"
+    if not draft.unfit:
+        return draft.type
+    (got, count), *_ = Counter(tensor.got for tensor in draft.unfit).most_common()
+    return f"{draft.type} by name; {count} tensors are {got}"
 
 
-def _unfit(unfit: list[dict[str, Any]]) -> list[str]:
+def _unfit(draft: MadeDraft) -> list[str]:
     """What llama.cpp gave another type, since the rows did not fit the one asked for."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for tensor in unfit:
-        found.setdefault(tensor["got"], []).append(tensor)
-    return [
-        f"{len(tensors)} tensor{'s' if len(tensors) > 1 else ''} became {got}: rows of "
-        f"{_either(f'{columns:,}' for columns in sorted({tensor['columns'] for tensor in tensors}))} values do not fit "
-        f"{_either(sorted({tensor['wanted'] for tensor in tensors}))}"
-        for got, tensors in found.items()
-    ]
-
-
-def _either(names: Iterable[str]) -> str:
-    return " or ".join(names)
+    lines = []
+    for got, count in Counter(tensor.got for tensor in draft.unfit).items():
+        tensors = [tensor for tensor in draft.unfit if tensor.got == got]
+        columns = " or ".join(f"{columns:,}" for columns in sorted({tensor.columns for tensor in tensors}))
+        types = " or ".join(sorted({tensor.wanted for tensor in tensors}))
+        lines.append(
+            f"{count} tensor{'s' if count > 1 else ''} became {got}: rows of {columns} values do not fit {types}"
+        )
+    return lines

@@ -1,15 +1,24 @@
-"""Pairs on paper: what `check` compared, what `pull` would download, what `ls` and `show` know."""
+"""Pairs as tables: what `check` compared, what `pull` would download, what `ls` and `show` know."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from specdec_cli.display.theme import safe
+from specdec_cli.results import (
+    DownloadPlan,
+    DraftProposal,
+    ModelSummary,
+    PairCheck,
+    PairDetails,
+    PairSummary,
+    PlannedFile,
+    format_bytes,
+)
 
 _OUTCOMES = {
     "same": Text("same", style="green"),
@@ -17,9 +26,9 @@ _OUTCOMES = {
     "different": Text("DIFFERENT", style="bold red"),
 }
 _VERDICTS = {
-    "identical": ("identical", "bold green", "the tokenizers are the same in every part"),
-    "compatible": ("compatible", "bold green", "what differs cannot change what is decoded"),
-    "incompatible": ("incompatible", "bold red", ""),
+    "identical": ("bold green", "the tokenizers are the same in every part"),
+    "compatible": ("bold green", "what differs cannot change what is decoded"),
+    "incompatible": ("bold red", ""),
 }
 _PLACES = {
     "gpu": "fits the GPU",
@@ -29,156 +38,130 @@ _PLACES = {
     "unknown": "this system does not tell how much memory is free",
 }
 
-Json = Mapping[str, Any]
+
+def check_tables(check: PairCheck) -> list[RenderableType]:
+    """Everything `check` compared: the models, the tokenizers, the verdict, memory, and opinions."""
+    findings = label_grid()
+    _add_findings(findings, check)
+    return [_models(check), Text(), _tokenizers(check), Text(), findings, *note_lines(check.notes or ())]
 
 
-def check_tables(result: Json) -> list[RenderableType]:
-    """Everything `check` found: the models, the tokenizers, the verdict, memory, and an opinion."""
-    parts: list[RenderableType] = [_models(result), Text(), _tokenizers(result["checks"]), Text(), _findings(result)]
-    return [*parts, *notes(result["notes"])]
-
-
-def plan_tables(plan: Json) -> list[RenderableType]:
-    """What `pull` would do: the files, the room they take, and what it knows of the pair."""
-    table = _grid()
-    for role in ("target", "draft"):
-        remote: Json = (plan[role] or {}).get("remote") or {}
-        for file in remote.get("files", ()):
-            about = [f"{remote['repo']}/{file['name']}", size(file["size"]), remote["licence"], _state(file)]
-            table.add_row(role, Text(safe(", ".join(part for part in about if part))))
-    space = f"{size(plan['to_download'])}; {size(plan['free'])} are free in {plan['cache']}"
-    table.add_row("download", Text(safe(space)))
-    if plan["check"]:
-        _add_findings(table, plan["check"])
-    return [table, *notes(plan["notes"])]
-
-
-def proposals_table(proposals: Sequence[Json]) -> RenderableType:
-    """Drafts for a target, the likeliest first."""
-    return _Fitted(lambda width: _proposals_table(proposals, narrow=width < 72))
-
-
-def _proposals_table(proposals: Sequence[Json], narrow: bool) -> Table:
-    table = Table(box=None, padding=(0, 1), header_style="dim")
-    columns = [("", "right"), ("draft", "left"), ("size", "right"), ("parameters", "right")]
-    for column, justify in columns[:2] if narrow else columns:
-        table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    table.add_column("share", justify="right", no_wrap=not narrow)
-    table.add_column("tokenizer", no_wrap=True)
-    for number, found in enumerate(proposals, 1):
-        share = f"{found['ratio']:.1%}"
-        about = () if narrow else (size(found["size"]), _count(found["n_params"]))
-        table.add_row(str(number), Text(safe(found["name"])), *about, share, str(found["verdict"]))
-    return table
+def plan_tables(plan: DownloadPlan) -> list[RenderableType]:
+    """What `pull` would do: the files, the room they take, and what is known of the pair."""
+    grid = label_grid()
+    for role, model in (("target", plan.target), ("draft", plan.draft)):
+        if model and model.remote:
+            for file in model.remote.files:
+                about = (
+                    f"{model.remote.repo}/{file.name}",
+                    format_bytes(file.size),
+                    model.remote.licence,
+                    _state(file),
+                )
+                grid.add_row(role, Text(safe(", ".join(part for part in about if part))))
+    room = f"{format_bytes(plan.to_download)}; {format_bytes(plan.free)} are free in {plan.cache}"
+    grid.add_row("download", Text(safe(room)))
+    if plan.check:
+        _add_findings(grid, plan.check)
+    return [grid, *note_lines(plan.notes)]
 
 
 class _Fitted:
-    """A table that is made for the width it has."""
+    """A table that is made anew for the width it has: narrow below 72 columns."""
 
-    def __init__(self, make: Callable[[int], Table]) -> None:
+    def __init__(self, make: Callable[[bool], Table]) -> None:
         self._make = make
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self._make(options.max_width)
+        yield self._make(options.max_width < 72)
 
 
-def list_table(rows: Sequence[Json]) -> RenderableType:
+def proposals_table(proposals: Sequence[DraftProposal]) -> RenderableType:
+    """Drafts for a target, the likeliest first."""
+
+    def make(narrow: bool) -> Table:
+        table = Table(box=None, padding=(0, 1), header_style="dim")
+        table.add_column("", justify="right", overflow="fold")
+        table.add_column("draft", overflow="fold")
+        for column in () if narrow else ("size", "parameters"):
+            table.add_column(column, justify="right", overflow="fold")
+        table.add_column("share", justify="right", no_wrap=not narrow)
+        table.add_column("tokenizer", no_wrap=True)
+        for number, draft in enumerate(proposals, 1):
+            sizes = () if narrow else (format_bytes(draft.size), _count(draft.n_params))
+            table.add_row(str(number), Text(safe(draft.name)), *sizes, f"{draft.ratio:.1%}", draft.verdict)
+        return table
+
+    return _Fitted(make)
+
+
+def list_table(pairs: Sequence[PairSummary]) -> RenderableType:
     """All pairs, a line each: whether they are here, how fast they were, what they are."""
-    return _Fitted(lambda width: _list_table(rows, narrow=width < 72))
 
-
-def _list_table(rows: Sequence[Json], narrow: bool) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=not narrow)
-    table.add_column("name", no_wrap=True, overflow="ellipsis", max_width=28)
-    if not narrow:
-        for column in ("for", "size"):
+    def make(narrow: bool) -> Table:
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=not narrow)
+        table.add_column("name", no_wrap=True, overflow="ellipsis", max_width=28)
+        for column in () if narrow else ("for", "size"):
             table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("here", no_wrap=True)
-    table.add_column("speedup", justify="right", no_wrap=True)
-    if not narrow:
-        table.add_column("what", no_wrap=True, overflow="ellipsis", ratio=1)
-    for row in rows:
-        cells = (
-            Text(safe(row["name"]), style="bold" if row["here"] == "yes" else ""),
-            f"{row['fits_gb']:g} GB" if row["fits_gb"] else "",
-            size(row["size"]) if row["size"] else "",
-            Text(row["here"], style="green" if row["here"] == "yes" else "dim"),
-            f"{row['speed']['speedup']:.2f}x" if row["speed"] else "",
-            Text(safe(row["description"] or " + ".join(name for name in (row["target"], row["draft"]) if name))),
-        )
-        table.add_row(*((cells[0], *cells[3:5]) if narrow else cells))
-    return table
+        table.add_column("here", no_wrap=True)
+        table.add_column("speedup", justify="right", no_wrap=True)
+        if not narrow:
+            table.add_column("what", no_wrap=True, overflow="ellipsis", ratio=1)
+        for pair in pairs:
+            cells = (
+                Text(safe(pair.name), style="bold" if pair.here == "yes" else ""),
+                f"{pair.fits_gb:g} GB" if pair.fits_gb else "",
+                format_bytes(pair.size) if pair.size else "",
+                Text(pair.here, style="green" if pair.here == "yes" else "dim"),
+                f"{pair.speed.speedup:.2f}x" if pair.speed else "",
+                Text(safe(pair.description or " + ".join(name for name in (pair.target, pair.draft) if name))),
+            )
+            table.add_row(*((cells[0], *cells[3:5]) if narrow else cells))
+        return table
+
+    return _Fitted(make)
 
 
-def profile_table(about: Json) -> RenderableType:
-    """All that is known of one pair."""
-    grid = _grid()
-    for name, value in about.items():
-        for i, line in enumerate(value if isinstance(value, list) else [value]):
+def details_table(details: PairDetails) -> RenderableType:
+    """Everything about one pair."""
+    profile, pair = details.profile, details.summary
+    speed = ""
+    if last := pair.speed:
+        interval = f" ({last.low:.2f} to {last.high:.2f})" if last.low and last.high else ""
+        speed = f"{last.speedup:.2f}x{interval}, {last.settings}, {last.when}"
+    return lines_table(
+        {
+            "name": profile.name + (" (your own)" if profile.own else ""),
+            "what": profile.description,
+            "target": profile.target,
+            "draft": profile.draft,
+            "why": profile.why,
+            "licence": profile.licence + (" (gated: to be accepted on the Hub first)" if profile.gated else ""),
+            "download": f"{profile.download_gb:g} GB" if profile.download_gb else "",
+            "memory": f"{profile.memory_gb:g} GB with 4,096 tokens of context" if profile.memory_gb else "",
+            "suits": f"{profile.fits_gb:g} GB of memory" if profile.fits_gb else "",
+            "sampling": ", ".join(f"{key} {value}" for key, value in profile.settings.items()),
+            "here": pair.here + (f", pulled {pair.pulled}" if pair.pulled else ""),
+            "files": [path for path in pair.paths if path],
+            "speedup": speed,
+            "sources": profile.sources,
+            "verified": profile.verified,
+            "run": f'specdec run -p {profile.name} "..."' if pair.here == "yes" else f"specdec pull {profile.name}",
+        }
+    )
+
+
+def lines_table(lines: Mapping[str, str | Sequence[str] | None]) -> RenderableType:
+    """Labels with a line of text or several each; labels without text are left out."""
+    grid = label_grid()
+    for name, value in lines.items():
+        for i, line in enumerate([value] if isinstance(value, str) else value or ()):
             if line:
-                grid.add_row(name if i == 0 else "", Text(safe(str(line))))
+                grid.add_row(name if i == 0 else "", Text(safe(line)))
     return grid
 
 
-def notes(found: Sequence[str]) -> list[Text]:
-    return [Text(f"note: {safe(note)}", style="yellow") for note in found]
-
-
-def size(count: int) -> str:
-    """Bytes for people, in decimal units as disks and the Hub count them."""
-    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= step:
-            return f"{count / step:,.1f} {unit}"
-    return f"{count} B"
-
-
-def _models(result: Json) -> RenderableType:
-    table = Table(box=None, padding=(0, 2), header_style="dim")
-    table.add_column("", style="dim", no_wrap=True)
-    for role in ("target", "draft"):
-        table.add_column(role, overflow="fold")
-    sides = [result[role] for role in ("target", "draft")]
-
-    def row(name: str, values: Sequence[object]) -> None:
-        table.add_row(name, *(Text(safe("unknown" if value is None else str(value))) for value in values))
-
-    row("model", [_named(side) for side in sides])
-    row("where", ["on the Hub" if side["remote"] else "on this machine" for side in sides])
-    row("architecture", [side["architecture"] for side in sides])
-    row("quantisation", [side["quantisation"] for side in sides])
-    row("parameters", [_params(side) for side in sides])
-    row("layers", [side["n_layers"] for side in sides])
-    row("context", [f"{side['n_ctx_train']:,}" if side["n_ctx_train"] else None for side in sides])
-    row("file", [size(side["size"]) for side in sides])
-    row(f"cache at -c {result['n_ctx']:,}", [_cache(side, result["n_ctx"]) for side in sides])
-    return table
-
-
-def _cache(side: Json, n_ctx: int) -> str:
-    """What a cache takes; a model's own limit counts for more than -c."""
-    limit = side["n_ctx_train"]
-    return size(side["cache"]) + (f" ({limit:,} tokens, its limit)" if limit and limit < n_ctx else "")
-
-
-def _named(side: Json) -> str:
-    """A model as it was named; of a file its own name, without the folders."""
-    name = str(side["name"])
-    return name if side["remote"] or not name.endswith(".gguf") else name.rpartition("/")[2]
-
-
-def _tokenizers(checks: Sequence[Json]) -> RenderableType:
-    table = Table(box=None, padding=(0, 2), header_style="dim")
-    table.add_column("tokenizer", style="dim", no_wrap=True)
-    for column in ("target", "draft"):
-        table.add_column(column, overflow="fold")
-    table.add_column("", no_wrap=True)
-    for check in checks:
-        values = [Text(safe(str(check[role]))) for role in ("target", "draft")]
-        table.add_row(check["what"], *values, _OUTCOMES[check["outcome"]])
-    return table
-
-
-def _grid() -> Table:
+def label_grid() -> Table:
     """Labels and text with a hanging indent."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
@@ -186,47 +169,89 @@ def _grid() -> Table:
     return grid
 
 
-def _findings(result: Json) -> RenderableType:
-    grid = _grid()
-    _add_findings(grid, result)
-    return grid
+def note_lines(notes: Iterable[str]) -> list[Text]:
+    return [Text(f"note: {safe(note)}", style="yellow") for note in notes]
 
 
-def _add_findings(grid: Table, result: Json) -> None:
-    """The verdict, the memory, and what to expect."""
-    word, style, meaning = _VERDICTS[result["verdict"]]
-    grid.add_row("verdict", Text(word, style=style).append(f": {safe(result['reason'] or meaning)}", style="not bold"))
-    accepts = result["llama_cpp_accepts"]
-    if (result["verdict"] != "incompatible") != accepts:
-        own = "would take this pair: it does not compare that" if accepts else "would refuse this pair over that"
-        grid.add_row("", f"llama.cpp itself {own}")
-    grid.add_row("memory", _memory(result))
-    if result.get("rounding"):
-        grid.add_row("rounding", Text(safe(result["rounding"])))
-    for i, text in enumerate(result["opinions"]):
-        grid.add_row("" if i else "opinion", Text(safe(text)))
+def _models(check: PairCheck) -> RenderableType:
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    table.add_column("", style="dim", no_wrap=True)
+    table.add_column("target", overflow="fold")
+    table.add_column("draft", overflow="fold")
+    cells: dict[str, Callable[[ModelSummary], object]] = {
+        "model": _name,
+        "where": lambda model: "on the Hub" if model.remote else "on this machine",
+        "architecture": lambda model: model.architecture,
+        "quantisation": lambda model: model.quantisation,
+        "parameters": _params,
+        "layers": lambda model: model.n_layers,
+        "context": lambda model: f"{model.n_ctx_train:,}" if model.n_ctx_train else None,
+        "file": lambda model: format_bytes(model.size),
+        f"cache at -c {check.n_ctx:,}": lambda model: _cache(model, check.n_ctx),
+    }
+    for name, cell in cells.items():
+        values = [cell(model) for model in (check.target, check.draft)]
+        table.add_row(name, *(Text(safe("unknown" if value is None else str(value))) for value in values))
+    return table
 
 
-def _memory(result: Json) -> Text:
-    """What both models need in memory, and whether it is there."""
-    memory = result["memory"]
-    gpu = f"{size(memory['gpu'])} of GPU memory and " if memory["gpu"] else ""
-    main = f"{size(memory['main'])} of main memory" if memory["main"] is not None else "unknown main memory"
-    free = "" if memory["fits"] == "unknown" else f" ({gpu}{main} free)"
-    needed = f"{size(memory['needed'])} with -c {result['n_ctx']:,}, buffers included"
-    return Text(f"{needed}: {_PLACES[memory['fits']]}{free}", style="bold red" if memory["fits"] == "none" else "")
+def _cache(model: ModelSummary, n_ctx: int) -> str:
+    """What a cache takes; a model's own limit counts for more than -c."""
+    limit = model.n_ctx_train
+    return format_bytes(model.cache) + (f" ({limit:,} tokens, its limit)" if limit and limit < n_ctx else "")
 
 
-def _params(side: Json) -> str:
-    active = side["n_active_params"]
-    return _count(side["n_params"]) + (f", {_count(active)} in use" if active != side["n_params"] else "")
+def _name(model: ModelSummary) -> str:
+    """A model as it was named; of a file its own name, without the folders."""
+    return model.name if model.remote or not model.name.endswith(".gguf") else model.name.rpartition("/")[2]
+
+
+def _params(model: ModelSummary) -> str:
+    active = model.n_active_params
+    return _count(model.n_params) + (f", {_count(active)} in use" if active != model.n_params else "")
 
 
 def _count(params: int) -> str:
     return f"{params / 1e9:,.2f} billion" if params >= 1e9 else f"{params / 1e6:,.1f} million"
 
 
-def _state(file: Json) -> str:
-    if file["here"]:
+def _tokenizers(check: PairCheck) -> RenderableType:
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    table.add_column("tokenizer", style="dim", no_wrap=True)
+    table.add_column("target", overflow="fold")
+    table.add_column("draft", overflow="fold")
+    table.add_column("", no_wrap=True)
+    for part in check.checks:
+        table.add_row(part.what, Text(safe(part.target)), Text(safe(part.draft)), _OUTCOMES[part.outcome])
+    return table
+
+
+def _add_findings(grid: Table, check: PairCheck) -> None:
+    """The verdict, the memory, and what to expect."""
+    style, meaning = _VERDICTS[check.verdict]
+    verdict = Text(check.verdict, style=style).append(f": {safe(check.reason or meaning)}", style="not bold")
+    grid.add_row("verdict", verdict)
+    if (check.verdict != "incompatible") != check.llama_cpp_accepts:
+        own = "take this pair: it does not compare that" if check.llama_cpp_accepts else "refuse this pair over that"
+        grid.add_row("", f"llama.cpp itself would {own}")
+    grid.add_row("memory", _memory(check))
+    if check.rounding:
+        grid.add_row("rounding", Text(safe(check.rounding)))
+    for i, text in enumerate(check.opinions):
+        grid.add_row("" if i else "opinion", Text(safe(text)))
+
+
+def _memory(check: PairCheck) -> Text:
+    """What both models need in memory, and whether it is there."""
+    memory = check.memory
+    gpu = f"{format_bytes(memory.gpu)} of GPU memory and " if memory.gpu else ""
+    main = f"{format_bytes(memory.main)} of main memory" if memory.main is not None else "unknown main memory"
+    free = "" if memory.fits == "unknown" else f" ({gpu}{main} free)"
+    needed = f"{format_bytes(memory.needed)} with -c {check.n_ctx:,}, buffers included"
+    return Text(f"{needed}: {_PLACES[memory.fits]}{free}", style="bold red" if memory.fits == "none" else "")
+
+
+def _state(file: PlannedFile) -> str:
+    if file.here:
         return "here already"
-    return f"{file['begun'] / file['size']:.0%} here" if file["begun"] else ""
+    return f"{file.begun / file.size:.0%} here" if file.begun else ""

@@ -1,51 +1,166 @@
-"""Behind `draft prune` and `draft quantize`: a copy made beside its place, examined, put there, and remembered."""
+"""A draft made of the target itself, with fewer layers or fewer bits: written beside its place, examined, renamed."""
 
 from __future__ import annotations
 
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import perf_counter
+from typing import Protocol
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.display.draft_making import CopyDisplay
-from specdec_cli.display.pair_tables import size
-from specdec_cli.engine import model_source as sources
+from specdec_cli.engine.model_source import is_profile, model_name
 from specdec_cli.hub.locate import locate
-from specdec_cli.llama import quantize
+from specdec_cli.llama import library, quantize
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.quantize import Copy, Unfit
-from specdec_cli.models import tokenizer_comparison, user_files
+from specdec_cli.models import layer_pruning, quantisations, user_files, vocab
 from specdec_cli.models.gguf import part_names, read_header
 from specdec_cli.models.gguf_header import Header, require_runnable
-from specdec_cli.store import made_drafts as drafts
+from specdec_cli.results import MadeDraft, SearchStep, format_bytes
+from specdec_cli.store import made_drafts
+
+CopyProgress = Callable[[str, int, int], None]
+"""Called with a file's name, how many of its tensors are written, and how many it will have."""
+
+
+def _show_nothing(_name: str, _done: int, _total: int) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """A model to make a draft of."""
+class CopyOptions:
+    """What all copies have in common. target: a file, a pulled model or a profile. force: whether to overwrite `out`.
 
-    path: Path
+    threads: None for all cores. Setting `interrupt` ends the work, with nothing left behind.
+    """
+
+    target: str
+    out: Path
+    force: bool = False
+    threads: int | None = None
+    interrupt: Interrupt = field(default_factory=Interrupt)
+    progress: CopyProgress = _show_nothing
+
+    def __post_init__(self) -> None:
+        if self.threads is not None and self.threads < 1:
+            raise UsageError(f"threads cannot be {self.threads}", "Give -t 1 or more, or leave it out.")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyJob:
+    """A copy to make of a target. folder: beside `out`; it is removed in the end, whatever happens."""
+
+    options: CopyOptions
+    target: Path
     header: Header
+    folder: Path
+    threads: int
 
-    @classmethod
-    def of(cls, name: str) -> Target:
-        """The model of a name. Raises DownloadError if it is not here, SpecdecError if no draft can be made of it."""
-        model = sources.named(name, "target")
-        pull = ["specdec", "pull", name] if sources.is_profile(name) else ["specdec", "pull", "--target", name]
-        path = locate(model, shlex.join(pull))
-        header = read_header(path)
-        require_runnable(header)
-        tokenizer_comparison.compare(header, header).require()  # there must be a tokenizer
-        return cls(path, header)
+    def write(self, name: str, drop: tuple[int, ...] = (), file_type: int | None = None) -> tuple[Unfit, ...]:
+        """Write a copy into the folder. Returns the tensors that got another type than they should have."""
+        copy = Copy(self.target, self.folder / name, self.threads, drop, file_type)
+        total = len(layer_pruning.tensors_without(self.header, drop))
+        progress = self.options.progress
+        progress(name, 0, total)
+        unfit = quantize.write(copy, self.options.interrupt, lambda number: progress(name, number - 1, total))
+        progress(name, total, total)
+        return tuple(unfit)
 
 
-def check_place(out: Path, target: Target, force: bool) -> None:
-    """Raise UsageError if a draft cannot be called so, SpecdecError if its folder cannot be written to."""
+class LayerChoice(Protocol):
+    """Which layers a pruned draft keeps."""
+
+    def require(self, header: Header) -> int:
+        """Bytes that the work takes on the disk. Raises UsageError if a model has no such layers."""
+        ...
+
+    def choose(self, job: CopyJob) -> tuple[tuple[int, ...], tuple[SearchStep, ...]]:
+        """The layers to keep, and how they were found if they were searched for."""
+        ...
+
+
+class ListedLayers:
+    """Layers by number, as in `0-7,31`."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def require(self, header: Header) -> int:
+        return layer_pruning.size_with(header, self._layers(header))
+
+    def choose(self, job: CopyJob) -> tuple[tuple[int, ...], tuple[SearchStep, ...]]:
+        return self._layers(job.header), ()
+
+    def _layers(self, header: Header) -> tuple[int, ...]:
+        return layer_pruning.layers_of(self._text, layer_pruning.require_prunable(header))
+
+
+def prune(options: CopyOptions, layers: LayerChoice) -> MadeDraft:
+    """Copy a target with some of its layers only.
+
+    Raises UsageError or SpecdecError if that cannot be done, DownloadError if the target is not here, Interrupted.
+    """
+    target, header = _target(options.target)
+    count = layer_pruning.require_prunable(header)
+    needed = layers.require(header)
+    started = perf_counter()
+    with _job(options, target, header, needed) as job:
+        kept, search = layers.choose(job)
+        draft = _make(job, kept, drop=tuple(layer for layer in range(count) if layer not in kept))
+    agreement = search[-1].agreement if search else None
+    return replace(draft, agreement=agreement, search=search, seconds=perf_counter() - started)
+
+
+def quantise(options: CopyOptions, type_: str) -> MadeDraft:
+    """Copy a target with fewer bits to a weight. type_: as files are named, such as Q2_K. Raises as `prune` does."""
+    quantisation = quantisations.find(type_)
+    target, header = _target(options.target)
+    layer_pruning.require_copyable(header)
+    quantisations.require_smaller(header, quantisation)
+    count = header.setting("block_count")
+    started = perf_counter()
+    with _job(options, target, header, quantisations.size_in(header, quantisation)) as job:
+        layers = tuple(range(count)) if type(count) is int else ()
+        draft = _make(job, layers, file_type=quantisation.file_type)
+    return replace(draft, seconds=perf_counter() - started)
+
+
+def _target(name: str) -> tuple[Path, Header]:
+    """The model of a name. Raises DownloadError if it is not here, SpecdecError if no draft can be made of it."""
+    flag = [] if is_profile(name) else ["--target"]
+    path = locate(model_name(name, "target"), shlex.join(["specdec", "pull", *flag, name]))
+    header = read_header(path)
+    require_runnable(header)
+    vocab.compare(header, header).require()  # there must be a tokenizer
+    return path, header
+
+
+@contextmanager
+def _job(options: CopyOptions, target: Path, header: Header, needed: int) -> Iterator[CopyJob]:
+    """A folder beside the draft to be, which then only has to be renamed. needed: bytes."""
+    out = options.out
+    _check_place(out, target, options.force)
+    free = shutil.disk_usage(out.parent).free
+    if needed > free:
+        raise SpecdecError(
+            f"about {format_bytes(needed)} are needed in {out.parent}; {format_bytes(free)} are free",
+            "Free some, or write elsewhere.",
+        )
+    folder = Path(tempfile.mkdtemp(prefix=".specdec-", dir=out.parent))
+    try:
+        yield CopyJob(options, target, header, folder, options.threads or library.physical_cores())
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_place(out: Path, target: Path, force: bool) -> None:
+    """Raise UsageError if a draft cannot have this name, SpecdecError if its folder cannot be written to."""
     if out.suffix != ".gguf" or "\0" in str(out):
         raise UsageError(f"{str(out)!r} is no name for a draft", "Name a file ending in .gguf.")
     if not out.parent.is_dir():
@@ -53,7 +168,8 @@ def check_place(out: Path, target: Target, force: bool) -> None:
     if out.is_symlink() and not out.exists():
         raise UsageError(f"{out} is a link to nothing", "Name another file with -o, or remove the link.")
     if out.exists():
-        if any(part.exists() and out.samefile(part) for part in _parts(target.path)):
+        parts = [target.with_name(name) for name in part_names(target.name)]
+        if any(part.exists() and out.samefile(part) for part in parts):
             raise UsageError(f"{out} is the target itself", "Name another file with -o.")
         if not out.is_file():
             raise UsageError(f"{out} is a {'folder' if out.is_dir() else 'device'}", "Name a file with -o.")
@@ -62,52 +178,44 @@ def check_place(out: Path, target: Target, force: bool) -> None:
     user_files.require_writable(out.parent)
 
 
-def require_room(out: Path, needed: int) -> None:
-    """Raise SpecdecError if the disk has no room for so many bytes."""
-    free = shutil.disk_usage(out.parent).free
-    if needed > free:
-        raise SpecdecError(
-            f"about {size(needed)} are needed in {out.parent}; {size(free)} are free", "Free some, or write elsewhere."
-        )
-
-
-@contextmanager
-def beside(out: Path) -> Iterator[Path]:
-    """A folder beside a file to be, which then only has to be renamed; whatever happens, the folder goes away."""
-    folder = Path(tempfile.mkdtemp(prefix=".specdec-", dir=out.parent))
+def _make(job: CopyJob, layers: tuple[int, ...], drop: tuple[int, ...] = (), file_type: int | None = None) -> MadeDraft:
+    """Write a copy, examine it, put it in its place, and remember it for `--drafter self`."""
+    out, name, count = job.options.out, job.options.target, job.header.setting("block_count")
+    unfit = job.write(out.name, drop, file_type)
+    made = job.folder / out.name
+    header = _examine(made, job, len(layers) if layers else count, len(layer_pruning.tensors_without(job.header, drop)))
+    kept = layer_pruning.ranges(layers)
+    made.replace(out)
+    notes: tuple[str, ...] = ()
     try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        made_drafts.remember(job.target, out, f"{header.quantisation}, layers {kept} of {count}")
+    except SpecdecError as error:
+        notes = (f"it is not remembered for --drafter self, name it with -md: {error}",)
+    run = shlex.join(["specdec", "run", "-p" if is_profile(name) else "-m", name, "--drafter", "self"])
+    return MadeDraft(
+        str(job.target),
+        str(out),
+        layers,
+        kept,
+        count,
+        header.quantisation,
+        header.size,
+        job.header.size,
+        unfit,
+        notes,
+        None,
+        0.0,
+        f'{run} "..."',
+    )
 
 
-def copy(target: Target, wanted: Copy, tensors: int, silent: bool, interrupt: Interrupt) -> list[Unfit]:
-    """Write a copy, showing how far it is."""
-    with CopyDisplay(f"writing {wanted.out.name}", tensors, silent) as display:
-        return quantize.write(wanted, interrupt, display.begun)
-
-
-def examine(made: Path, target: Target, layers: int | None, tensors: int, interrupt: Interrupt) -> Header:
+def _examine(made: Path, job: CopyJob, layers: int | None, tensors: int) -> Header:
     """Raise SpecdecError unless a copy has the target's tokenizer, so many layers and tensors, and loads."""
     header = read_header(made)
-    comparison = tokenizer_comparison.compare(target.header, header)
-    found = (header.setting("block_count"), len(header.tensors))
-    if comparison.verdict != "identical" or found != (layers, tensors):
-        why = comparison.reason or f"it has {found[0]} layers of {found[1]} tensors, not {layers} of {tensors}"
-        raise SpecdecError(f"the copy of {target.path.name} came out wrong: {why}", "Please report this.")
-    Model(made, 0, interrupt).close()
+    comparison = vocab.compare(job.header, header)
+    actual = (header.setting("block_count"), len(header.tensors))
+    if comparison.verdict != "identical" or actual != (layers, tensors):
+        why = comparison.reason or f"it has {actual[0]} layers of {actual[1]} tensors, not {layers} of {tensors}"
+        raise SpecdecError(f"the copy of {job.target.name} came out wrong: {why}", "Please report this.")
+    Model(made, 0, job.options.interrupt).close()
     return header
-
-
-def put(made: Path, out: Path, target: Target, how: str) -> list[str]:
-    """Give a copy its name, and remember it for its target. Returns notes."""
-    made.replace(out)
-    try:
-        drafts.remember(target.path, out, how)
-    except SpecdecError as error:
-        return [f"it is not remembered for --drafter self, name it with -md: {error}"]
-    return []
-
-
-def _parts(path: Path) -> list[Path]:
-    return [path.with_name(name) for name in part_names(path.name)]

@@ -1,4 +1,4 @@
-"""The search behind `draft prune --search`: which layers the target can do without, by measured agreement.
+"""`draft prune --search`: which layers the target can do without, by measured agreement.
 
 Greedy: of the layers left, the one whose loss costs least is dropped, again and again. Agreement is how often the rest
 would propose, at every place of some of the target's own greedy answers, the token that stands there: one pass over
@@ -7,120 +7,143 @@ each answer with all rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Protocol
 
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine import prompt as prompt_text
 from specdec_cli.engine.acceptance_recorder import before_a_loop
+from specdec_cli.engine.draft_copy import CopyJob
 from specdec_cli.llama.context import LlamaContext
-from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
-from specdec_cli.models import suites
+from specdec_cli.models import layer_pruning, suites
 from specdec_cli.models.gguf_header import Header
 from specdec_cli.models.layer_skipping import SkippableCopy
+from specdec_cli.results import SearchStep
 
 _PROMPTS = 8
 _ANSWER = 48
 _LONGEST_PROMPT = 256
-_LEAST_TOKENS = 64
-"""Places below which agreement is anybody's guess."""
+_MIN_TOKENS = 64
+"""Below so many places agreement says nothing."""
 _TRIED = 6
 """Layers tried for each one dropped, but for the first: those that cost least when last tried. Trying all would take
 the square of their number."""
 
 
+class SearchProgress(Protocol):
+    """What is called while layers are searched for."""
+
+    def searching(self, layers: int, keep: int, prompts: int, tokens: int, trials: int, seconds: float) -> None:
+        """How much there is to do, once the first trial has shown how long one takes. seconds: about, in all."""
+
+    def dropped(self, step: SearchStep, kept: str, bytes_: int) -> None:
+        """A step is done. kept: the layers that are left, as ranges; bytes_: of a draft with them."""
+
+
 @dataclass(frozen=True, slots=True)
-class Round:
-    """What is left after a layer more was dropped; `dropped` is None while all are there. seconds: of one trial."""
-
-    kept: tuple[int, ...]
-    dropped: int | None
-    agreement: float
-    seconds: float
-
-
 class LayerSearch:
-    """Loads the target once, for its answers; raises SpecdecError if they are too short to measure anything by."""
+    """A choice of `keep` layers. prompts: a suite or a file of prompts; None for the suite `python`."""
 
-    def __init__(
-        self, target: Path, header: Header, suite: str | None, threads: int, gpu_layers: int, interrupt: Interrupt
-    ) -> None:
-        self._threads, self._gpu_layers, self._interrupt = threads, gpu_layers, interrupt
-        self._texts: list[tuple[list[int], list[int]]] = []  # of each prompt its tokens, and those of its answer
+    keep: int
+    prompts: str | None = None
+    gpu_layers: int = -1
+    progress: SearchProgress | None = None
+
+    def require(self, header: Header) -> int:
+        """Bytes of the copy that layers are switched off in. Raises UsageError if that many cannot be kept."""
+        count = layer_pruning.require_prunable(header)
+        if not 1 <= self.keep < count:
+            raise UsageError(f"{self.keep} of {count} layers cannot be kept", f"Give --search 1 to {count - 1}.")
+        if self.prompts:
+            suites.load(self.prompts)
+        return header.size
+
+    def choose(self, job: CopyJob) -> tuple[tuple[int, ...], tuple[SearchStep, ...]]:
+        """Drop layer after layer from a copy that is written to, until `keep` are left."""
+        answers = _Answers(job, self.prompts, self.gpu_layers)
+        whole = job.folder / "whole.gguf"
+        job.write(whole.name)
+        count = layer_pruning.require_prunable(job.header)
+        steps = self._search(answers, SkippableCopy(whole, count), count, job.header)
+        whole.unlink()
+        return steps[-1].layers, tuple(steps)
+
+    def _search(self, answers: _Answers, copy: SkippableCopy, count: int, header: Header) -> list[SearchStep]:
+        trials = 1 + count + sum(min(_TRIED, left) for left in range(self.keep + 1, count))
+        started = perf_counter()
+        steps = [SearchStep(tuple(range(count)), None, answers.agreement(copy.path))]
+        seconds = trials * (perf_counter() - started)
+        if self.progress:
+            self.progress.searching(count, self.keep, len(answers.texts), answers.n_tokens, trials, seconds)
+        when_dropped = dict.fromkeys(range(count), 1.0)  # agreement without a layer, as last tried
+        while True:
+            kept = steps[-1].layers
+            if self.progress:
+                self.progress.dropped(steps[-1], layer_pruning.ranges(kept), layer_pruning.size_with(header, kept))
+            if len(kept) == self.keep:
+                return steps
+            tried = sorted(kept, key=lambda layer: -when_dropped[layer])
+            for layer in tried[: None if len(kept) == count else _TRIED]:
+                with copy.without(layer):
+                    when_dropped[layer] = answers.agreement(copy.path)
+            cheapest = max(kept, key=lambda layer: when_dropped[layer])
+            copy.drop(cheapest)
+            kept = tuple(layer for layer in kept if layer != cheapest)
+            steps.append(SearchStep(kept, cheapest, when_dropped.pop(cheapest)))
+
+
+class _Answers:
+    """The target's own greedy answers. Raises SpecdecError if they are too short to measure anything by."""
+
+    def __init__(self, job: CopyJob, suite: str | None, gpu_layers: int) -> None:
+        self._job, self._gpu_layers = job, gpu_layers
+        self.texts: list[tuple[list[int], list[int]]] = []  # of each prompt its tokens, and those of its answer
         prompts = suites.select(suites.load(suite or "python"), limit=_PROMPTS)
-        with closing(Model(target, gpu_layers, interrupt)) as model:
+        with closing(Model(job.target, gpu_layers, job.options.interrupt)) as model:
             longest = min(_LONGEST_PROMPT, (model.n_ctx_train or _LONGEST_PROMPT + _ANSWER) - _ANSWER)
             self._n_ctx = longest + _ANSWER
             with closing(self._context(model, 1)) as context:
                 for prompt in prompts:
-                    tokens, _ = prompt_text.tokenize(prompt.text, None, False, model, header)
-                    if len(tokens) <= longest and (answer := self._answer(tokens, model, context)):
-                        self._texts.append((tokens, answer))
-        self.n_tokens = sum(len(answer) for _, answer in self._texts)
-        if self.n_tokens < _LEAST_TOKENS:
+                    tokens, _ = prompt_text.tokenize(prompt.text, None, False, model, job.header)
+                    if len(tokens) <= longest and (answer := _answer(tokens, model, context)):
+                        self.texts.append((tokens, answer))
+        self.n_tokens = sum(len(answer) for _, answer in self.texts)
+        if self.n_tokens < _MIN_TOKENS:
             raise SpecdecError(
                 f"the target's answers have {self.n_tokens} tokens in all, too few to choose layers by",
                 f"Give other --prompts: some of up to {longest} tokens, with answers longer than a word.",
             )
 
-    @property
-    def n_prompts(self) -> int:
-        return len(self._texts)
-
-    def trials(self, layers: int, keep: int) -> int:
-        """How often agreement will be measured."""
-        return 1 + layers + sum(min(_TRIED, left) for left in range(keep + 1, layers))
-
-    def run(self, copy: SkippableCopy, layers: int, keep: int, tell: Callable[[Round], None]) -> list[Round]:
-        """Drop layer after layer until `keep` are left."""
-        kept = tuple(range(layers))
-        when_dropped = dict.fromkeys(kept, 1.0)
-        rounds: list[Round] = []
-        agreement, seconds = self._timed(copy)
-        dropped: int | None = None
-        while True:
-            rounds.append(Round(kept, dropped, agreement, seconds))
-            tell(rounds[-1])
-            if len(kept) == keep:
-                return rounds
-            most = len(kept) if len(kept) == layers else _TRIED
-            for layer in sorted(kept, key=lambda layer: -when_dropped[layer])[:most]:
-                with copy.without(layer):
-                    when_dropped[layer], seconds = self._timed(copy)
-            dropped = max(kept, key=lambda layer: when_dropped[layer])
-            agreement = when_dropped.pop(dropped)
-            kept = tuple(layer for layer in kept if layer != dropped)
-            copy.drop(dropped)
-
-    def _timed(self, copy: SkippableCopy) -> tuple[float, float]:
-        """How often the copy agrees with the target, and how long it took to find out."""
-        started = perf_counter()
+    def agreement(self, path: Path) -> float:
+        """How often a model proposes the target's own next token."""
         agreed = 0
         with (
-            closing(Model(copy.path, self._gpu_layers, self._interrupt)) as model,
+            closing(Model(path, self._gpu_layers, self._job.options.interrupt)) as model,
             closing(self._context(model, _ANSWER)) as context,
         ):
-            for prompt, answer in self._texts:
+            for prompt, answer in self.texts:
                 context.rewind(0)
                 if len(prompt) > 1:
                     context.decode(prompt[:-1])
                 rows = context.decode([prompt[-1], *answer[:-1]], all_rows=True)
                 agreed += int((rows.argmax(axis=1) == answer).sum())
-        return agreed / self.n_tokens, perf_counter() - started
+        return agreed / self.n_tokens
 
     def _context(self, model: Model, rows: int) -> LlamaContext:
-        return LlamaContext(model, self._n_ctx, rows, self._threads, self._interrupt)
+        return LlamaContext(model, self._n_ctx, rows, self._job.threads, self._job.options.interrupt)
 
-    def _answer(self, prompt: Sequence[int], model: Model, context: LlamaContext) -> list[int]:
-        """The target's own greedy answer, up to where it begins to repeat itself."""
-        context.rewind(0)
-        token = int(context.decode(prompt)[0].argmax())
-        answer = [token]
-        while len(answer) < _ANSWER and not model.is_end(token):
-            token = int(context.decode((token,))[0].argmax())
-            answer.append(token)
-        return answer[: before_a_loop(answer)]
+
+def _answer(prompt: Sequence[int], model: Model, context: LlamaContext) -> list[int]:
+    """The greedy answer to a prompt, up to where it begins to repeat itself."""
+    context.rewind(0)
+    token = int(context.decode(prompt)[0].argmax())
+    answer = [token]
+    while len(answer) < _ANSWER and not model.is_end(token):
+        token = int(context.decode((token,))[0].argmax())
+        answer.append(token)
+    return answer[: before_a_loop(answer)]

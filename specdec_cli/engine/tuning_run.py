@@ -156,7 +156,7 @@ class Tuner:
     """Measures an engine's pair. `seconds`: about how long, two thirds of it for acceptance."""
 
     def __init__(self, engine: Engine, suite: str | None, system: str | None, raw: bool, seconds: float) -> None:
-        self._session = engine
+        self._engine = engine
         self._seconds = seconds
         self._settings = engine.settings
         self.tried: dict[str, dict[int, float]] = {}
@@ -181,7 +181,7 @@ class Tuner:
 
     def time(self) -> None:
         """Choose the numbers of threads, then measure the cost curves with them, and once more in a filled cache."""
-        engine, settings = self._session, self._settings
+        engine, settings = self._engine, self._settings
         contexts = dict(zip(("target", "draft"), engine.models.contexts, strict=True))
         threads = settings.threads or self._fastest("target", contexts["target"], (1, 4))
         threads_draft = settings.threads_draft or settings.threads or self._fastest("draft", contexts["draft"], (1,))
@@ -207,7 +207,7 @@ class Tuner:
 
     def record(self) -> Recording:
         """Answer prompt after prompt, the categories in turn, until the time is up."""
-        settings, engine = self._settings, self._session
+        settings, engine = self._settings, self._engine
         answers: list[Answer] = []
         deadline = perf_counter() + self._seconds * 0.65
         for prompt, tokens in self._in_turn():
@@ -234,14 +234,14 @@ class Tuner:
 
     def tuning(self, calibrations: dict[str, Calibration]) -> Tuning:
         """Everything that is kept."""
-        threads, threads_draft = self._session.threads
+        target, draft = self._engine.models.target, self._engine.models.draft
         return Tuning(
             machine=library.machine(),
-            threads=threads,
-            threads_draft=threads_draft,
+            threads=target.threads,
+            threads_draft=draft.threads if draft else target.threads,
             gpu_layers=self._settings.gpu_layers,
             gpu_layers_draft=self._settings.gpu_layers_draft,
-            costs=self._session.costs(self._text),
+            costs=self._engine.costs.of_pair(self._text),
             calibrations=calibrations,
         )
 

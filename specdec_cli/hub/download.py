@@ -8,11 +8,11 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal
 
 from specdec_cli.decoding.errors import DownloadError
 from specdec_cli.hub import cache
-from specdec_cli.hub.failures import patiently, reaching
+from specdec_cli.hub.failures import hub_errors, with_retries
 from specdec_cli.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.models.user_files import write_whole
 
@@ -21,48 +21,34 @@ _CHUNK = 1 << 20  # what a kill can cost; huggingface_hub's own 10 MB make a slo
 _BLOCK = 8 << 20
 
 
-class Progress(Protocol):
-    """What a download tells of itself."""
-
-    def start(self, file: RemoteFile, done: int) -> None:
-        """A file is being fetched; so many bytes of it are there already."""
-        ...
-
-    def advance(self, count: int) -> None:
-        """So many bytes more have come; fewer if a server made us begin again."""
-        ...
-
-    def check(self, file: RemoteFile) -> None:
-        """The file is complete and its checksum is being computed."""
-        ...
-
-    def wait(self, file: RemoteFile) -> None:
-        """Another process is downloading this very file."""
-        ...
+DownloadState = Literal["begin", "fetch", "wait", "check", "done"]
+DownloadProgress = Callable[[str, DownloadState, int], None]
+"""Called with a file's name, what happens (an attempt begins, more has come, another process downloads the same file,
+its checksum is computed, it is whole), and how many bytes of it are here."""
 
 
-def download(model: RemoteModel, file: RemoteFile, progress: Progress) -> Path:
-    """Bring a file into the cache, going on where an earlier download stopped, and check it.
+def download(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -> None:
+    """Bring a file into the cache, continuing an earlier download, and check it.
 
-    huggingface_hub drops what a killed download leaves behind, and believes the server's headers as to where content
-    belongs. So the bytes are fetched here, with its own function for a single file, and put under the checksum that
-    they were found to have. Raises DownloadError; what has come is kept, unless its checksum is wrong.
+    huggingface_hub drops what a killed download leaves behind, and believes the server's headers about where content
+    belongs. So the bytes are fetched here, with its own function for a single file, and stored under the checksum
+    that was computed. Raises DownloadError; what has come is kept, unless its checksum is wrong.
     """
     pointer = cache.path_of(model, file)
-    if pointer.is_file() and pointer.stat().st_size == file.size:
-        return pointer
-    with reaching(model.repo):
-        pointer.unlink(missing_ok=True)  # it is not whole, or leads nowhere
-        if file.size <= _LARGEST_BY_HTTP:
-            _fetch(model, file, progress)
-            _point(pointer, cache.blob_of(model, file))
-        else:
-            _fetch_by_xet(model, file, progress)
-    write_whole(cache.folder_of(model.repo) / "refs" / "main", model.commit)
-    return pointer
+    if not cache.is_whole(model, file):
+        with hub_errors(model.repo):
+            pointer.unlink(missing_ok=True)  # it is not whole, or leads nowhere
+            if file.size <= _LARGEST_BY_HTTP:
+                _fetch_by_http(model, file, progress)
+                if not cache.is_whole(model, file):  # another process may have been here meanwhile
+                    _link(pointer, cache.blob_of(model, file))
+            else:
+                _fetch_by_xet(model, file, progress)
+        write_whole(cache.folder_of(model.repo) / "refs" / "main", model.commit)
+    progress(file.name, "done", file.size)
 
 
-def _point(pointer: Path, blob: Path) -> None:
+def _link(pointer: Path, blob: Path) -> None:
     """Make a commit's file lead to its content, as huggingface_hub does; without links it is the content."""
     pointer.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -71,12 +57,12 @@ def _point(pointer: Path, blob: Path) -> None:
         blob.replace(pointer)
 
 
-def _fetch_by_xet(model: RemoteModel, file: RemoteFile, progress: Progress) -> None:
+def _fetch_by_xet(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -> None:
     """Leave a file to huggingface_hub, if it would put there what was listed."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_download
 
-    found = get_hf_file_metadata(_url(model, file))
-    if (found.etag, found.size, found.commit_hash) != (file.digest, file.size, model.commit):
+    metadata = get_hf_file_metadata(model.url(file))
+    if (metadata.etag, metadata.size, metadata.commit_hash) != (file.digest, file.size, model.commit):
         raise DownloadError(f"the Hub tells two stories about {file.name}", "Check HF_ENDPOINT, or try again.")
     path = Path(hf_hub_download(model.repo, file.name, revision=model.commit, tqdm_class=_bar(progress, file)))
     try:
@@ -86,14 +72,8 @@ def _fetch_by_xet(model: RemoteModel, file: RemoteFile, progress: Progress) -> N
         raise
 
 
-def _url(model: RemoteModel, file: RemoteFile) -> str:
-    from huggingface_hub import constants, hf_hub_url
-
-    return hf_hub_url(model.repo, file.name, revision=model.commit, endpoint=constants.ENDPOINT)
-
-
-def _fetch(model: RemoteModel, file: RemoteFile, progress: Progress) -> None:
-    """Put a file's bytes where huggingface_hub expects them: under the checksum that they were found to have."""
+def _fetch_by_http(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -> None:
+    """Fetch a file's content under a lock that huggingface_hub uses too."""
     from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
     blob, partial = cache.blob_of(model, file), cache.partial_of(model, file)
@@ -104,33 +84,33 @@ def _fetch(model: RemoteModel, file: RemoteFile, progress: Progress) -> None:
         try:
             stack.enter_context(WeakFileLock(lock, timeout=0.2))
         except TimeoutError:
-            progress.wait(file)
+            progress(file.name, "wait", cache.begun(model, file))
             stack.enter_context(WeakFileLock(lock))
-        _fetch_alone(model, file, blob, partial, progress)
+        if not cache.is_here(model, file):
+            blob.unlink(missing_ok=True)
+            _fetch_rest(model, file, partial, progress)
+            _verify(partial, file, progress)
+            partial.replace(blob)
 
 
-def _fetch_alone(model: RemoteModel, file: RemoteFile, blob: Path, partial: Path, progress: Progress) -> None:
+def _fetch_rest(model: RemoteModel, file: RemoteFile, partial: Path, progress: DownloadProgress) -> None:
+    """Append to a partial file what it lacks."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
-    if blob.is_file():
-        if blob.stat().st_size == file.size:
-            return
-        blob.unlink()
     if partial.is_file() and partial.stat().st_size > file.size:
         partial.unlink()
     if file.size - cache.begun(model, file) > cache.free_space():
         raise OSError(errno.ENOSPC, "no space")
     constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
 
-    def should_draft() -> None:
-        done = cache.begun(model, file)
+    def fetch() -> None:
         with partial.open("ab") as out:
             http_get(
-                _url(model, file),
+                model.url(file),
                 out,
-                resume_size=done,
+                resume_size=cache.begun(model, file),
                 headers=build_hf_headers(),
                 expected_size=file.size,
                 tqdm_class=_bar(progress, file),
@@ -139,18 +119,15 @@ def _fetch_alone(model: RemoteModel, file: RemoteFile, blob: Path, partial: Path
     while True:
         before = cache.begun(model, file)
         try:
-            patiently(should_draft, streaming=True)
-            break
+            return with_retries(fetch, streaming=True)
         except Exception:
-            if cache.begun(model, file) <= before:  # as long as anything comes, it goes on
+            if cache.begun(model, file) <= before:  # as long as bytes come, it continues
                 raise
-    _verify(partial, file, progress)
-    partial.replace(blob)
 
 
-def _verify(path: Path, file: RemoteFile, progress: Progress) -> None:
-    """Compare a file with its checksum; one that does not have it is removed. Raises DownloadError then."""
-    progress.check(file)
+def _verify(path: Path, file: RemoteFile, progress: DownloadProgress) -> None:
+    """Compare a file with its checksum; remove it and raise DownloadError if they differ."""
+    progress(file.name, "check", file.size)
     if len(file.digest) == 64:
         digest = hashlib.sha256()
     else:  # not in large-file storage: git's hash
@@ -166,14 +143,15 @@ def _verify(path: Path, file: RemoteFile, progress: Progress) -> None:
         )
 
 
-def _bar(progress: Progress, file: RemoteFile) -> type[Any]:
+def _bar(progress: DownloadProgress, file: RemoteFile) -> type[Any]:
     """What huggingface_hub takes for a progress bar: a class, of which it makes one for each attempt."""
 
     class Bar:
         total: int | None = None
 
         def __init__(self, *_args: object, initial: int = 0, **_options: object) -> None:
-            progress.start(file, initial)
+            self._done = initial
+            progress(file.name, "begin", initial)
 
         def __enter__(self) -> Bar:
             return self
@@ -182,7 +160,8 @@ def _bar(progress: Progress, file: RemoteFile) -> type[Any]:
             pass
 
         def update(self, count: float | None = 1) -> None:
-            progress.advance(int(count or 0))
+            self._done += int(count or 0)
+            progress(file.name, "fetch", self._done)
 
         def update_transfer(self, *_: object) -> None:
             """Xet counts bytes on the network and bytes on the disk; the second are shown."""

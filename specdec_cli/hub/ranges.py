@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 
 from specdec_cli.decoding.errors import DownloadError
-from specdec_cli.hub.failures import patiently, reaching
+from specdec_cli.hub.failures import hub_errors, with_retries
 from specdec_cli.hub.repository import RemoteModel
 from specdec_cli.models.gguf import Opener, Readable
 
@@ -18,73 +17,65 @@ _HEADER_S = 120.0
 
 
 def opener(model: RemoteModel, notes: list[str]) -> Opener:
-    """Opens the files of a remote model to read their headers. notes: what the user should know of it is put there."""
-    sizes = {file.name: file.size for file in model.files}
+    """Opens the files of a remote model to read their headers. notes: what the user should know is added to it."""
+    files = {file.name: file for file in model.files}
 
     @contextmanager
     def remote(name: str) -> Iterator[tuple[Readable, int]]:
-        with reaching(model.repo), _RangedFile(model, name, sizes[name], notes) as file:
-            yield file, sizes[name]
+        with hub_errors(model.repo), _RangedFile(model.url(files[name]), files[name].size, notes) as file:
+            yield file, files[name].size
 
     return remote
 
 
 class _RangedFile:
-    """A remote file, read from its beginning in growing windows; of one it stops reading, little more is sent.
+    """A remote file, read from its beginning in growing windows. When reading stops, little more is sent.
 
     A server that knows no ranges sends the whole file, of which no more is read than is asked for.
     """
 
-    def __init__(self, model: RemoteModel, name: str, size: int, notes: list[str]) -> None:
-        from huggingface_hub import constants, hf_hub_url
-
-        self._url = hf_hub_url(model.repo, name, revision=model.commit, endpoint=constants.ENDPOINT)
-        self._size, self._notes = size, notes
-        self._at = self._windows = self._end = 0
+    def __init__(self, url: str, size: int, notes: list[str]) -> None:
+        self._url, self._size, self._notes = url, size, notes
+        self._at = self._end = self._requests = 0
         self._stream: Any = None
         self._pieces: Iterator[bytes] = iter(())
-        self._rest = b""
+        self._unread = b""
         self._deadline = time.monotonic() + _HEADER_S
 
     def __enter__(self) -> _RangedFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
-
-    def _close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._stream is not None:
             self._stream.__exit__(None, None, None)
             self._stream = None
 
     def read(self, size: int, /) -> bytes:
         """At most `size` bytes, none at the end of the file."""
-        while not self._rest and self._at < self._size:
-            self._rest = patiently(self._more)
+        while not self._unread and self._at < self._size:
+            self._unread = with_retries(self._next_piece)
             if time.monotonic() > self._deadline:
                 raise DownloadError(f"a header did not come within {_HEADER_S:.0f} s", "Try again later.")
-        taken, self._rest = self._rest[:size], self._rest[size:]
+        taken, self._unread = self._unread[:size], self._unread[size:]
         self._at += len(taken)
         return taken
 
-    def _more(self) -> bytes:
-        """The next bytes of the window at hand, or of the next; empty between two windows."""
+    def _next_piece(self) -> bytes:
+        """The next bytes of this window, or of the next; empty between two windows."""
         try:
             if self._stream is None:
-                self._open()
+                self._open_window()
             piece = next(self._pieces, b"")
             if not piece and self._at < self._end:
                 raise OSError("the connection was closed early")
         except BaseException:
-            self._close()
+            self.__exit__()
             raise
         if not piece:
-            self._close()
+            self.__exit__()
         return piece
 
-    def _open(self) -> None:
+    def _open_window(self) -> None:
         from huggingface_hub import constants
         from huggingface_hub.utils import (  # type: ignore[attr-defined]
             build_hf_headers,
@@ -92,7 +83,7 @@ class _RangedFile:
             hf_raise_for_status,
         )
 
-        window = _WINDOWS[min(self._windows, len(_WINDOWS) - 1)]
+        window = _WINDOWS[min(self._requests, len(_WINDOWS) - 1)]
         self._end = min(self._at + window, self._size)
         headers = {**build_hf_headers(), "Range": f"bytes={self._at}-{self._end - 1}"}
         self._stream = get_session().stream(
@@ -100,14 +91,14 @@ class _RangedFile:
         )
         response = self._stream.__enter__()
         hf_raise_for_status(response)
-        self._windows += 1
-        whole = response.status_code != 206
-        if whole:
-            self._end = self._size
+        self._requests += 1
+        skip = 0
+        if response.status_code != 206:
+            skip, self._end = self._at, self._size
             note = "the server knows no ranges: an interrupted download will begin again"
             if note not in self._notes:
                 self._notes.append(note)
-        self._pieces = _after(self._at if whole else 0, response.iter_bytes())
+        self._pieces = _after(skip, response.iter_bytes())
 
 
 def _after(skip: int, pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from specdec_cli.decoding.errors import DownloadError
-from specdec_cli.hub.failures import patiently, reaching
+from specdec_cli.hub.failures import hub_errors, with_retries
 from specdec_cli.models.references import Reference, select
 
 if TYPE_CHECKING:
@@ -36,9 +36,11 @@ class RemoteModel:
     gated: bool = False
     licence: str = ""
 
-    @property
-    def size(self) -> int:
-        return sum(file.size for file in self.files)
+    def url(self, file: RemoteFile) -> str:
+        """Where a file's content is fetched from."""
+        from huggingface_hub import constants, hf_hub_url
+
+        return hf_hub_url(self.repo, file.name, revision=self.commit, endpoint=constants.ENDPOINT)
 
 
 def resolve(reference: Reference) -> RemoteModel:
@@ -49,12 +51,12 @@ def resolve(reference: Reference) -> RemoteModel:
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HFValidationError
 
-    with reaching(reference.repo):
+    with hub_errors(reference.repo):
         timeout = constants.HF_HUB_ETAG_TIMEOUT
         try:
-            info = patiently(lambda: HfApi().model_info(reference.repo, files_metadata=True, timeout=timeout))
-            found = {str(file.rfilename): file for file in info.siblings or []}
-            files = tuple(_listed(name, found[name]) for name in select(reference, found))
+            info = with_retries(lambda: HfApi().model_info(reference.repo, files_metadata=True, timeout=timeout))
+            siblings = {str(file.rfilename): file for file in info.siblings or []}
+            files = tuple(_listed(name, siblings[name]) for name in select(reference, siblings))
             if not _HEX.fullmatch(str(info.sha)):
                 raise ValueError("the commit")
         except UnicodeEncodeError:

@@ -48,12 +48,12 @@ def require_prunable(header: Header) -> int:
     layers = header.setting("block_count")
     if type(layers) is not int or layers < 2:
         raise SpecdecError(f"{header.name} says it has {shown(layers)} layers: none can be left out", _COPY_WHOLE)
-    if why := _special(header, layers):
+    if why := _difference(header, layers):
         raise SpecdecError(f"layers of {header.name} cannot be left out: {why}", _COPY_WHOLE)
     return layers
 
 
-def _special(header: Header, layers: int) -> str:
+def _difference(header: Header, layers: int) -> str:
     """What tells layers of this model apart, if anything does."""
     prefix = f"{header.architecture}."
     own = {key.removeprefix(prefix): value for key, value in header.metadata.items() if key.startswith(prefix)}
@@ -69,25 +69,19 @@ def _special(header: Header, layers: int) -> str:
         return "the first of them are of another kind"
     if header.architecture not in _ALIKE:
         return f"with {shown(header.architecture)}, they may differ by their numbers"
-    kinds = {number: sorted(found) for number, found in _by_layer(header).items()}
-    if sorted(kinds) != list(range(layers)):
-        return f"its tensors are those of {len(kinds):,} layers, not of {layers:,}"
-    odd = next((number for number in kinds if kinds[number] != kinds[0]), None)
-    return f"layer {odd} is made otherwise than layer 0" if odd else ""
-
-
-def _by_layer(header: Header) -> dict[int, list[tuple[str, tuple[int, ...]]]]:
-    """What each layer is made of: its tensors' names within the layer, and their shapes."""
-    found: dict[int, list[tuple[str, tuple[int, ...]]]] = {}
+    parts: dict[int, list[tuple[str, tuple[int, ...]]]] = {}  # of each layer: its tensors' own names and their shapes
     for tensor in header.tensors:
         if match := _BLOCK.fullmatch(tensor.name):
-            found.setdefault(int(match[1]), []).append((match[2], tensor.shape))
-    return found
+            parts.setdefault(int(match[1]), []).append((match[2], tensor.shape))
+    if sorted(parts) != list(range(layers)):
+        return f"its tensors are those of {len(parts):,} layers, not of {layers:,}"
+    odd = next((number for number in parts if sorted(parts[number]) != sorted(parts[0])), None)
+    return f"layer {odd} is made otherwise than layer 0" if odd else ""
 
 
 def layers_of(text: str, count: int) -> tuple[int, ...]:
     """The layers that a text such as `0-7,31` names, of `count`. Raises UsageError if they are none or all."""
-    found: set[int] = set()
+    layers: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", part, re.ASCII)
         if match is None:
@@ -97,12 +91,12 @@ def layers_of(text: str, count: int) -> tuple[int, ...]:
             raise UsageError(f"the range {part.strip()!r} of layers goes backwards", f"Write {last}-{first}.")
         if last >= count:
             raise UsageError(f"there is no layer {last}: the model has {count}", f"Its layers are 0 to {count - 1}.")
-        found.update(range(first, last + 1))
-    if len(found) == count:
+        layers.update(range(first, last + 1))
+    if len(layers) == count:
         raise UsageError(
             f"all {count} layers would be kept: the copy would be the target", "Name fewer with --keep-layers."
         )
-    return tuple(sorted(found))
+    return tuple(sorted(layers))
 
 
 def ranges(layers: Iterable[int]) -> str:
@@ -118,25 +112,29 @@ def ranges(layers: Iterable[int]) -> str:
 
 def size_with(header: Header, keep: Iterable[int]) -> int:
     """Bytes of a copy with just these layers."""
-    stay = sum(tensor.size or 0 for tensor in tensors_with(header, keep))
-    return header.size - sum(tensor.size or 0 for tensor in header.tensors) + stay
+    kept = {None, *keep}
+    return header.size - sum(tensor.size or 0 for tensor in header.tensors if _layer(tensor) not in kept)
 
 
-def tensors_with(header: Header, keep: Iterable[int]) -> list[Tensor]:
-    """The tensors of a copy with just these layers."""
-    kept = set(keep)
-    found = [(tensor, _BLOCK.fullmatch(tensor.name)) for tensor in header.tensors]
-    return [tensor for tensor, match in found if match is None or int(match[1]) in kept]
+def tensors_without(header: Header, drop: Iterable[int]) -> list[Tensor]:
+    """The tensors of a copy without these layers."""
+    dropped = set(drop)
+    return [tensor for tensor in header.tensors if _layer(tensor) not in dropped]
 
 
 def outlets(header: Header, layer: int) -> list[Tensor]:
-    """The tensors through which a layer adds to what flows past it: with zeros in them, it is as if left out.
+    """The tensors through which a layer adds to the residual stream: with zeros in them, it is as if left out.
 
     Zero bytes are zeros in every type of ggml's, since each block's scale is among them.
     """
-    found = []
-    for tensor in header.tensors:
-        match = _BLOCK.fullmatch(tensor.name)
-        if match and int(match[1]) == layer and _RESIDUAL.fullmatch(match[2]):
-            found.append(tensor)
-    return found
+    return [
+        tensor
+        for tensor in header.tensors
+        if _layer(tensor) == layer and _RESIDUAL.fullmatch(tensor.name.split(".", 2)[2])
+    ]
+
+
+def _layer(tensor: Tensor) -> int | None:
+    """The number of the layer that a tensor belongs to; None if it belongs to none."""
+    match = _BLOCK.fullmatch(tensor.name)
+    return int(match[1]) if match else None

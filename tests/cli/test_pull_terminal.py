@@ -14,15 +14,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import ggufs
 import hub_pairs
 import pyte
 import pytest
-from driver import DRAFT, TARGET, press_until_it_ends, read_terminal
+from driver import press_until_it_ends, read_terminal
 from hub_pairs import (
     BIG,
     BIG_FILE,
+    FAR,
     NAME,
+    NEAR,
     PAIR,
     SIZES,
     SMALL_FILE,
@@ -32,18 +33,13 @@ from hub_pairs import (
     begun,
     content,
     files,
-    pull,
     pulled_here,
     records,
     refused_here,
     weights,
-    with_other_words,
 )
 from hub_server import HubServer
 
-NEAR = "bartowski/Qwen2.5-0.5B-Instruct-GGUF:Q4_K_M"
-FAR = "bartowski/Qwen2.5-Coder-0.5B-Instruct-GGUF:Q8_0"
-"""Two drafts that the table of families has for Qwen2.5."""
 WIDTH = 160
 
 
@@ -115,7 +111,7 @@ def test_a_download_shown_and_interrupted(hub, tmp_path, send, code):
     assert any(f"specdec run -p {NAME}" in line for line in lines)
 
 
-@pytest.mark.parametrize("answer", ["n\n", "\x04", "interrupt"])
+@pytest.mark.parametrize("answer", ["n\n", "interrupt"])
 def test_a_download_that_is_not_wanted(hub, tmp_path, answer):
     with terminal(hub, tmp_path, *PAIR) as (main, process):
         seen = read_terminal(main, until=b"Download?")
@@ -146,30 +142,9 @@ def test_interrupted_while_headers_are_read(hub, tmp_path):
 # --- proposals ---------------------------------------------------------------------------------------------------
 
 
-def as_qwen(model: bytes) -> bytes:
-    """The same model, which calls itself a Qwen2.5."""
-    for name, old in (("general.architecture", "llama"), ("tokenizer.ggml.pre", "gpt-2")):
-        was, now = (ggufs.key(name, ggufs.STRING, ggufs.text(value)) for value in (old, "qwen2"))
-        assert was in model
-        model = model.replace(was, now)
-    return model
-
-
-def with_fewer_tensors(model: bytes, count: int) -> bytes:
-    found = ggufs.layout(model)
-    head = model[:8] + struct.pack("<Q", count) + model[16 : found.tensors[count].start]
-    return ggufs.padded(head, model[-(-found.end // 32) * 32 :])
-
-
 @pytest.fixture
 def family(hub, tmp_path) -> HubServer:
-    """Of the four drafts in the table: one as large as the bundled one, one smaller, one that fits not, one missing."""
-    draft = as_qwen(DRAFT.read_bytes())
-    hub.add(BIG, {BIG_FILE: as_qwen(TARGET.read_bytes())})
-    hub.add(FAR.partition(":")[0], {"Qwen2.5-Coder-0.5B-Instruct-Q8_0.gguf": draft})
-    hub.add(NEAR.partition(":")[0], {"Qwen2.5-0.5B-Instruct-Q4_K_M.gguf": with_fewer_tensors(draft, 6)})
-    unfit = as_qwen(with_other_words(tmp_path).read_bytes())
-    hub.add("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", {"qwen2.5-coder-0.5b-instruct-q8_0.gguf": unfit})
+    hub_pairs.publish_family(hub, BIG, tmp_path)
     return hub
 
 
@@ -179,10 +154,6 @@ def test_drafts_are_proposed_for_a_target_alone(family, inside, tmp_path):
     near, far = found["proposals"]
     assert 0.03 < near["ratio"] < 0.08 < far["ratio"] < 0.11 and near["verdict"] == far["verdict"] == "identical"
     assert any("Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF" in note for note in found["notes"])
-    done = pull(family, tmp_path, *PAIR[:2], env={"COLUMNS": str(WIDTH)})
-    out = done.stdout.decode()
-    assert done.returncode == 0 and out.index(NEAR) < out.index(FAR)
-    assert f"specdec pull --target {PAIR[1]} --draft {NEAR}" in out
     assert 0 < family.served <= 8 * WINDOW
     assert_nothing_kept(tmp_path)
 
@@ -208,13 +179,13 @@ def test_a_proposal_is_chosen_by_its_number(family, tmp_path):
     assert json.loads(record.read_text())["draft"]["reference"] == FAR
 
 
-@pytest.mark.parametrize("answer", ["0", "3"])
-def test_a_number_that_is_no_proposals(family, tmp_path, answer):
+def test_a_number_that_is_no_proposals(family, tmp_path):
     """It is not passed over in silence."""
     with terminal(family, tmp_path, *PAIR[:2]) as (main, _):
         read_terminal(main, until=b"Which draft?")
-        os.write(main, f"{answer}\n".encode())
-        assert b"1 to 2" in read_terminal(main, until=b"1 to 2")
+        for answer in (b"0\n", b"3\n"):
+            os.write(main, answer)
+            assert b"1 to 2" in read_terminal(main, until=b"1 to 2")
     assert_nothing_kept(tmp_path)
 
 
@@ -230,8 +201,6 @@ def test_no_draft_is_known(hub, inside, tmp_path):
 
 
 def test_the_draft_of_ones_own_profile_is_proposed(hub, inside, tmp_path):
-    folder = tmp_path / "config" / "specdec" / "profiles"
-    folder.mkdir(parents=True)
-    (folder / "mine.yaml").write_text(f"target: {PAIR[1]}\ndraft: {PAIR[3]}\n")
-    (folder / "broken.yaml").write_text("target: [")
+    hub_pairs.own_profile("mine", f"target: {PAIR[1]}\ndraft: {PAIR[3]}\n")
+    hub_pairs.own_profile("broken", "target: [")
     assert [proposal["name"] for proposal in pulled_here(*PAIR[:2])["proposals"]] == [PAIR[3]]

@@ -3,19 +3,24 @@
 import json
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_cli.models.assessment import Room, assess, place_of, side_of
-from specdec_cli.models.gguf import read_header
+from specdec_cli.engine.model_source import ModelSource
+from specdec_cli.engine.pair_check import FreeMemory, compare_sources, summarise
 from specdec_cli.models.gguf_header import Header, Tensor
+from specdec_cli.models.gguf import read_header
 from specdec_cli.models.memory import cache_bytes, footprint
+from specdec_cli.models.tokenizer_comparison import Comparison
+from specdec_cli.results import PairCheck
 
 GB = 1000**3
-ROOM = Room(0, 64 * GB)
+FREE = FreeMemory(0, 64 * GB)
+FITS = Comparison("identical", 1, 0, ())
 PLACES = ("gpu", "both", "main", "none")
 """From best to worst."""
 
@@ -42,12 +47,20 @@ def wide() -> Header:
     return replace(model(), tensors=(Tensor("blk.0.ffn_up.weight", (64, 64), "Q8_0", 0, 64 * 64),))
 
 
-def opinions(target, draft, n_ctx=4096, room=ROOM) -> str:
-    return "\n".join(assess(target, draft, n_ctx, room).opinions)
+def source(header: Header) -> ModelSource:
+    return ModelSource(header.name, header, None, None)
+
+
+def compare(target: Header, draft: Header, n_ctx: int = 4096, free: FreeMemory = FREE) -> PairCheck:
+    return compare_sources(source(target), source(draft), FITS, n_ctx, free)
+
+
+def opinions(target, draft, free=FREE) -> str:
+    return "\n".join(compare(target, draft, free=free).opinions)
 
 
 def test_what_headers_say():
-    found = assess(model(1000), model(50, "d.gguf", context_length=2048), 1024, ROOM)
+    found = compare(model(1000), model(50, "d.gguf", context_length=2048), 1024, FREE)
     assert found.ratio == 0.05
     target, draft = found.target, found.draft
     assert (target.name, target.architecture, target.quantisation, target.n_params) == ("m.gguf", "llama", "Q8_0", 1000)
@@ -55,29 +68,25 @@ def test_what_headers_say():
     assert (target.size, draft.size) == (10_000, 500)
     # f16 keys and values of two layers, each as wide as the model
     assert target.cache == draft.cache == 1024 * 2 * (64 + 64) * 2
-    assert found.needs == target.memory + draft.memory
+    assert found.memory.needed == target.memory + draft.memory
     assert target.memory == footprint(model(1000), 1024).total > target.size + target.cache
-    assert target.repacked == 0 == assess(model(1000), model(50), 1024, ROOM).draft.repacked
+    assert target.repacked == 0 == compare(model(1000), model(50), 1024, FREE).draft.repacked
     # What a machine copies counts too; on a GPU the buffers are an allowance.
-    room = Room(0, 64 * GB, frozenset({"Q8_0"}))
-    assert assess(wide(), model(50), 1024, room).target.repacked == 64 * 64
-    assert assess(wide(), model(50), 1024, Room(GB, GB)).target.buffers == 256 << 20
+    free = FreeMemory(0, 64 * GB, frozenset({"Q8_0"}))
+    assert compare(wide(), model(50), 1024, free).target.repacked == 64 * 64
+    assert compare(wide(), model(50), 1024, FreeMemory(GB, GB)).target.buffers == 256 << 20
 
 
-def test_as_json():
-    found = assess(model(1000), model(50), 1024, Room(5, None)).to_json()
-    assert json.loads(json.dumps(found)) == found
-    assert set(found) == {"target", "draft", "n_ctx", "ratio", "memory", "opinions"}
-    assert found["memory"]["needed"] == found["target"]["memory"] + found["draft"]["memory"]
-    assert (found["memory"]["gpu"], found["memory"]["main"], found["memory"]["fits"]) == (5, None, "unknown")
-    assert {"n_params", "n_active_params", "quantisation", "n_ctx_train", "size", "cache"} < set(found["draft"])
+def test_of_an_incompatible_pair_nothing_is_expected():
+    incompatible = Comparison("incompatible", 1, 1, ())
+    assert compare_sources(source(model()), source(model(50)), incompatible, 4096, FREE).opinions == ()
 
 
 def test_no_more_context_is_counted_than_a_model_was_trained_on():
     header = model(context_length=2048)
-    caches = [side_of(header, n_ctx, ROOM).cache for n_ctx in (1024, 2048, 4096, 10**9)]
+    caches = [summarise(source(header), n_ctx, FREE).cache for n_ctx in (1024, 2048, 4096, 10**9)]
     assert caches == [cache_bytes(header, 1024), *[cache_bytes(header, 2048)] * 3]
-    assert side_of(model(drop=["context_length"]), 4096, ROOM).cache == 2 * caches[1]
+    assert summarise(source(model(drop=["context_length"])), 4096, FREE).cache == 2 * caches[1]
 
 
 # --- whether it pays ---
@@ -102,13 +111,13 @@ def test_the_draft_s_share_decides(draft, share, says):
 
 def test_of_a_mixture_of_experts_the_experts_in_use_count():
     target = model(10_000, experts=8000, expert_count=8, expert_used_count=1)
-    found = assess(target, model(300), 4096, ROOM)
+    found = compare(target, model(300))
     assert (found.target.n_params, found.target.n_active_params) == (10_000, 3000)
     assert found.ratio == 0.1
     assert "mixture of experts, 1 of 8" in opinions(target, model(300))
     assert "mixture" not in opinions(model(), model(10))
     draft = model(1000, experts=800, expert_count=8, expert_used_count=1)
-    assert assess(model(3000), draft, 4096, ROOM).ratio == 0.1
+    assert compare(model(3000), draft).ratio == 0.1
     assert "mixture" not in opinions(model(3000), draft)  # only the target's verification reads more
 
 
@@ -151,28 +160,28 @@ def test_a_draft_with_less_context_is_told():
     ],
 )
 def test_places(gpu, main, place):
-    assert place_of(10, Room(gpu, main)) == place
+    assert FreeMemory(gpu, main).place(10) == place
 
 
 @settings(deadline=None, derandomize=True)
 @given(*[st.integers(0, 100)] * 5)
 def test_more_room_is_never_worse(needs, gpu, main, more_gpu, more_main):
-    before = place_of(needs, Room(gpu, main))
-    after = place_of(needs, Room(gpu + more_gpu if gpu else 0, main + more_main))
+    before = FreeMemory(gpu, main).place(needs)
+    after = FreeMemory(gpu + more_gpu if gpu else 0, main + more_main).place(needs)
     assert PLACES.index(after) <= PLACES.index(before)
 
 
 def test_what_does_not_fit_is_told_with_what_to_do():
     big = replace(model(), size=100 * GB)
-    said = opinions(big, model(10), room=Room(0, 16 * GB))
+    said = opinions(big, model(10), free=FreeMemory(0, 16 * GB))
     assert "101" in said or "100" in said
     assert "16.0 GB of main memory free" in said and "smaller quantisation" in said and "GPU" not in said
-    said = opinions(big, model(10), room=Room(24 * GB, 200 * GB))
+    said = opinions(big, model(10), free=FreeMemory(24 * GB, 200 * GB))
     assert "24.0 GB" in said and "-ngl" in said
-    said = opinions(big, model(10), room=Room(24 * GB, 16 * GB))
+    said = opinions(big, model(10), free=FreeMemory(24 * GB, 16 * GB))
     assert "24.0 GB of GPU memory and 16.0 GB of main memory" in said
-    for room in (Room(0, 200 * GB), Room(200 * GB, 0), Room(0, None)):
-        assert "GB" not in opinions(big, model(10), room=room)
+    for free in (FreeMemory(0, 200 * GB), FreeMemory(200 * GB, 0), FreeMemory(0, None)):
+        assert "GB" not in opinions(big, model(10), free=free)
 
 
 # --- headers that say anything ---
@@ -199,13 +208,13 @@ def test_a_hostile_header_is_judged_all_the_same(settings, n_ctx, params):
     tensors = tuple(Tensor(name, (params,), "F32", 0, None) for name in ("a", "b_exps.x"))
     header = Header("m.gguf", 3, metadata, tensors, 0, 10)
     for pair in ((header, model()), (model(), header), (header, header)):
-        found = assess(*pair, n_ctx, ROOM)
-        json.dumps(found.to_json(), allow_nan=False)
-        assert found.needs > 0 and found.ratio >= 0 and found.opinions
+        found = compare(*pair, n_ctx, FREE)
+        json.dumps(msgspec.to_builtins(found), allow_nan=False)
+        assert found.memory.needed > 0 and found.ratio >= 0 and found.opinions
 
 
 def test_headers_without_tensors():
     empty = Header("m.gguf", 3, {}, (), 0)
-    assert assess(empty, empty, 4096, ROOM).ratio == 0
-    assert assess(model(), empty, 4096, ROOM).draft.architecture == "unknown"
+    assert compare(empty, empty).ratio == 0
+    assert compare(model(), empty).draft.architecture == "unknown"
     assert "will slow" in opinions(empty, model())

@@ -1,0 +1,38 @@
+"""`specdec rm`: a pair taken off the disk."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from specdec_cli.cli import completion
+
+
+def rm(
+    name: Annotated[str, typer.Argument(help="A pair that was pulled.", autocompletion=completion.pulled_pairs)],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; needs --yes.")] = False,
+) -> None:
+    """Remove a pulled pair from the disk, but for files that another pulled pair uses."""
+    from specdec_cli.cli.json_output import print_json
+    from specdec_cli.decoding.errors import UsageError
+    from specdec_cli.display.theme import safe
+    from specdec_cli.engine.pair_list import plan_removal
+    from specdec_cli.results import format_bytes
+
+    plan = plan_removal(name)
+    kept = ", ".join(map(safe, plan.kept))
+    if not yes and (json_ or not sys.stdin.isatty()):
+        raise UsageError(f"{name} is not removed without being asked for", "Add --yes.")
+    what = f"what an interrupted pull of {name} has begun" if plan.partial else name
+    stays = f"; {kept} stays, for another pair uses it" if kept else ""
+    if not yes and not typer.confirm(f"Remove {what}, {format_bytes(plan.size)}{stays}?", err=True):
+        raise typer.Exit(1)
+    removal = plan.run()
+    if json_:
+        print_json(removal)
+        return
+    removed = f"What an interrupted pull of {name} had begun is removed" if plan.partial else f"{name} is removed"
+    print(f"{removed}: {format_bytes(removal.freed)} freed." + (f" Kept for another pair: {kept}." if kept else ""))

@@ -1,0 +1,112 @@
+"""The pairs there are: all of them, everything about one, and taking one off the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.engine.config_layers import require_known
+from specdec_cli.hub import cache
+from specdec_cli.models import profiles, references
+from specdec_cli.models.gguf import part_names
+from specdec_cli.models.profiles import Profile
+from specdec_cli.results import PairDetails, PairList, PairSummary, Removal
+from specdec_cli.store import pulled_pairs, speeds
+
+
+def list_pairs(here_only: bool = False) -> PairList:
+    """All pairs, those on this machine first, then by the memory they suit and by size."""
+    pairs, notes = [], []
+    loaders: list[tuple[list[str], Callable[[str], object]]] = [
+        (profiles.names(), lambda name: pairs.append(_summary(profiles.load(name)))),
+        (pulled_pairs.names(), pulled_pairs.load),
+    ]
+    for names, load in loaders:
+        for name in names:
+            try:
+                load(name)
+            except SpecdecError as error:  # one broken file of the user's does not hide the others
+                notes.append(f"{error}. {error.hint}")
+    kept = [pair for pair in pairs if pair.here == "yes" or not here_only]
+    kept.sort(key=lambda pair: (pair.here != "yes", pair.fits_gb or 0, pair.size or 0, pair.name))
+    return PairList(tuple(kept), str(cache.cache_dir()), tuple(notes))
+
+
+def pair_details(name: str) -> PairDetails:
+    """A profile, and what is known of it on this machine. Raises SpecdecError if there is none, or it is wrong."""
+    profile = profiles.load(name)
+    require_known(profile)
+    return PairDetails(profile, _summary(profile))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRemoval:
+    """What removing a pair would do. size: bytes that it frees. kept: files that stay because another pair uses them.
+
+    partial: whether the pair is only what an interrupted download left.
+    """
+
+    name: str
+    size: int
+    kept: tuple[str, ...]
+    partial: tuple[Path, ...]
+
+    def run(self) -> Removal:
+        """Remove it. Raises SpecdecError if a file cannot be removed."""
+        for path in self.partial:
+            path.unlink(missing_ok=True)
+        pair = None if self.partial else pulled_pairs.load(self.name)
+        return Removal(self.name, pulled_pairs.remove(pair) if pair else self.size, self.kept)
+
+
+def plan_removal(name: str) -> PlannedRemoval:
+    """Raises SpecdecError if no such pair was pulled, and no download of it was interrupted."""
+    if pair := pulled_pairs.load(name):
+        size, kept = pulled_pairs.removable(pair)
+        return PlannedRemoval(name, size, tuple(kept), ())
+    if name in profiles.names() and (partial := _partial_files(profiles.load(name))):
+        return PlannedRemoval(name, sum(path.stat().st_size for path in partial), (), tuple(partial))
+    known = pulled_pairs.names()
+    hint = profiles.suggest(name, known, "Pulled pairs") if known else "specdec pull has brought none yet."
+    raise SpecdecError(f"no pair {name!r} has been pulled", hint)
+
+
+def _partial_files(profile: Profile) -> list[Path]:
+    """What an interrupted download of a profile has left."""
+    models = [references.parse(model) for model in (profile.target, profile.draft) if model]
+    return [path for reference in models if reference for path in cache.abandoned(reference.repo)]
+
+
+def _summary(profile: Profile) -> PairSummary:
+    models = [model for model in (profile.model("target"), profile.model("draft")) if model]
+    paths = [_local_path(model) for model in models]
+    here = [path for path in paths if path]
+    whole = len(here) == len(paths)
+    pulled = pulled_pairs.readable(profile.name)
+    stated = int(profile.download_gb * 1e9) if profile.download_gb else None
+    return PairSummary(
+        profile.name,
+        profile.target,
+        profile.draft,
+        profile.description,
+        profile.fits_gb,
+        sum(map(_file_size, here)) if whole else stated,
+        "yes" if whole else "in part" if here or _partial_files(profile) else "no",
+        pulled.pulled if pulled else None,
+        tuple(str(path) if path else None for path in paths),
+        speeds.last(here[0], here[1]) if len(here) == 2 else None,
+    )
+
+
+def _local_path(model: str) -> Path | None:
+    if reference := references.parse(model):
+        return cache.find(reference)
+    return Path(model) if Path(model).is_file() else None
+
+
+def _file_size(path: Path) -> int:
+    """Bytes of a model, with all parts of a split one."""
+    parts = [path.with_name(name) for name in part_names(path.name)]
+    return sum(part.stat().st_size for part in parts if part.is_file())

@@ -1,0 +1,302 @@
+"""What the commands about pairs return. The engine makes these, a display shows them, `--json` prints their fields.
+
+This file imports nothing of ours at run time, so that a display may import it. A field that is UNSET is not printed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import UNSET, UnsetType
+
+if TYPE_CHECKING:
+    from specdec_cli.hub.repository import RemoteModel
+    from specdec_cli.llama.library import Device
+    from specdec_cli.llama.quantize import Unfit
+    from specdec_cli.models.profiles import Profile
+    from specdec_cli.models.tokenizer_comparison import Check
+    from specdec_cli.store.speeds import Speed
+
+Place = Literal["gpu", "both", "main", "none", "unknown"]
+Verdict = Literal["identical", "compatible", "incompatible"]
+
+
+def format_bytes(count: int) -> str:
+    """Bytes for people, in decimal units as disks and the Hub count them."""
+    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= step:
+            return f"{count / step:,.1f} {unit}"
+    return f"{count} B"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """One model by its header, and the bytes of memory that it takes. path, remote: here, or on the Hub."""
+
+    name: str
+    architecture: str
+    quantisation: str
+    n_params: int
+    n_active_params: int
+    n_layers: int | None
+    n_ctx_train: int | None
+    size: int
+    repacked: int
+    vocabulary: int
+    cache: int
+    buffers: int
+    memory: int
+    path: str | None
+    remote: RemoteModel | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFit:
+    """Bytes that a pair needs, bytes that are free (gpu: 0 without one; main: None if unknown), and where it fits."""
+
+    needed: int
+    gpu: int
+    main: int | None
+    fits: Place
+
+
+@dataclass(frozen=True, slots=True)
+class PairCheck:
+    """Two models compared by their headers.
+
+    n_shared: ids from 0 on that both have; n_differing: those of them whose text or type differs. ratio: the draft's
+    parameters over the target's, of experts those in use. rounding: which passes of the target agree bit for bit;
+    None if the target is on the Hub.
+    """
+
+    verdict: Verdict
+    reason: str
+    n_shared: int
+    n_differing: int
+    llama_cpp_accepts: bool
+    checks: tuple[Check, ...]
+    target: ModelSummary
+    draft: ModelSummary
+    n_ctx: int
+    ratio: float
+    memory: MemoryFit
+    opinions: tuple[str, ...]
+    rounding: str | None
+    notes: tuple[str, ...] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class DraftProposal:
+    """A model that may draft for a target. ratio: its share of the target's parameters."""
+
+    name: str
+    size: int
+    n_params: int
+    ratio: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A file on the Hub. here: whether it is in the cache; begun: bytes of it that are; path: its place there."""
+
+    name: str
+    size: int
+    digest: str
+    here: bool
+    begun: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRemote:
+    """A model on the Hub at one commit."""
+
+    reference: str
+    repo: str
+    commit: str
+    files: tuple[PlannedFile, ...]
+    gated: bool
+    licence: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """A model of a pair, here or on the Hub."""
+
+    name: str
+    path: str | None
+    remote: PlannedRemote | None
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadPlan:
+    """What a download would fetch, in bytes. recorded: whether the pair would be kept under its name."""
+
+    name: str
+    recorded: bool
+    target: PlannedModel
+    draft: PlannedModel | None
+    to_download: int
+    free: int
+    cache: str
+    check: PairCheck | None
+    notes: tuple[str, ...]
+
+    @property
+    def files(self) -> tuple[PlannedFile, ...]:
+        """The files on the Hub, the target's first."""
+        remotes = [model.remote for model in (self.target, self.draft) if model and model.remote]
+        return tuple(file for remote in remotes for file in remote.files)
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadResult:
+    """A pair that is on this machine. name: None if it is not recorded. paths: by role. run: the command for it."""
+
+    name: str | None
+    already: bool
+    downloaded: int
+    paths: dict[str, str]
+    target: RemoteModel | None
+    draft: RemoteModel | None
+    check: PairCheck | None
+    notes: tuple[str, ...]
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class PairSummary:
+    """A pair in a list. size: bytes; of a pair that is not here, as its profile states it. pulled: the day."""
+
+    name: str
+    target: str
+    draft: str | None
+    description: str
+    fits_gb: float | None
+    size: int | None
+    here: Literal["yes", "in part", "no"]
+    pulled: str | None
+    paths: tuple[str | None, ...]
+    speed: Speed | None
+
+
+@dataclass(frozen=True, slots=True)
+class PairList:
+    """All pairs. notes: which profiles and records cannot be read."""
+
+    pairs: tuple[PairSummary, ...]
+    cache: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PairDetails:
+    """Everything about one pair."""
+
+    profile: Profile
+    summary: PairSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A pair that was removed: bytes freed, and the files that stay because another pair uses them."""
+
+    name: str
+    freed: int
+    kept: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStep:
+    """The layers that are left after `dropped`, and how often they agree with the target. None: all are there."""
+
+    layers: tuple[int, ...]
+    dropped: int | None
+    agreement: float
+
+
+@dataclass(frozen=True, slots=True)
+class MadeDraft:
+    """A copy of a target with fewer layers or bits. kept: its layers as ranges. unfit: tensors of another type than
+    asked for. agreement: with the target, if it was measured. search: how the layers were chosen.
+    """
+
+    target: str
+    out: str
+    layers: tuple[int, ...]
+    kept: str
+    of: int | None
+    type: str
+    bytes: int
+    target_bytes: int
+    unfit: tuple[Unfit, ...]
+    notes: tuple[str, ...]
+    agreement: float | None
+    seconds: float
+    run: str
+    search: tuple[SearchStep, ...] | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class UnusedGpu:
+    """A GPU that the build cannot use, what is missing to change that, and the command that does."""
+
+    name: str
+    accel: str
+    missing: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusCache:
+    """The indexes of corpora."""
+
+    folder: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BundledPair:
+    """Whether the bundled pair runs; what is wrong, if it does not."""
+
+    ok: bool
+    problem: str
+    target: str | UnsetType = UNSET
+    draft: str | UnsetType | None = UNSET
+    rounding: str | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What this installation can do."""
+
+    versions: dict[str, str]
+    build: str
+    gpu_offload: bool
+    devices: tuple[Device, ...]
+    threads: int
+    memory_available: int | None
+    unused_gpu: UnusedGpu | None
+    weights_cache: str
+    corpora: CorpusCache
+    config: str
+    config_problem: str
+    profiles: tuple[str, ...]
+    bundled_pair: BundledPair
+
+    @property
+    def ok(self) -> bool:
+        return self.bundled_pair.ok and not self.config_problem
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterSummary:
+    """A drafter, the package it comes from, what it needs and when it helps; or why it does not load."""
+
+    name: str
+    origin: str
+    needs: str
+    helps: str
+    problem: str

@@ -1,0 +1,208 @@
+"""What the commands about pairs print stays as it was recorded: every key and value of --json, every line of text.
+
+To accept a change, delete what it concerns from `pair_commands/` and run the test again.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import ggufs
+import hub_pairs
+import pytest
+from driver import DEMO, DRAFT, TARGET
+from hub_pairs import NAME, PAIR, with_other_words
+from hub_server import HubServer
+from typer.testing import CliRunner
+
+from specdec_cli.cli.app import app
+from specdec_cli.models import profiles
+from specdec_cli.store import speeds
+
+KEPT = Path(__file__).parent / "pair_commands"
+QWEN = ("pull", "--target", "org/qwen-GGUF:Q4_K_M")
+SPEED = speeds.Speed(1.5, 1.4, 1.6, "k=2", "2026-01-01")
+OWN = """target: t.gguf
+draft: d.gguf
+description: Own
+fits_gb: 3.5
+gated: true
+licence: MIT
+settings: {temp: 0.5}
+"""
+MACHINE = {"free", "main", "gpu", "fits", "seconds", "repacked", "memory", "needed", "buffers", "pulled", "agreement"}
+"""Values of the machine, the day or the run."""
+WORDS = (
+    (r"\d{4}-\d\d-\d\d", "DAY"),
+    (r"[\d.,]+ [GM]B( with -c [\d,]+, buffers included: ).*?\(.*?\)", r"NEEDED\1FITS"),
+    (r"[\d.,]+ [GM]B are free in", "FREE are free in"),
+    (r"took \S+ s", "took TIME s"),
+    (r"about [\d,]+ (s|minutes)", "about TIME"),
+    (r"\d+\.\d% of the target's own tokens", "AGREEMENT of the target's own tokens"),
+)
+WAYS = {
+    "check-files": [("check", TARGET, DRAFT)],
+    "check-profile": [("check", "demo", "-c", 512)],
+    "check-hub": [("check", PAIR[1], DRAFT)],
+    "check-incompatible": [("check", TARGET, "OTHER")],
+    "check-encoder": [("check", TARGET, "ENCODER")],
+    "pull-planned": [("pull", *PAIR, "--dry-run")],
+    "pull-half-local": [("pull", "--target", TARGET, *PAIR[2:], "--dry-run")],
+    "pull-proposals": [QWEN],
+    "pull-first-proposal": [(*QWEN, "--yes", "--dry-run")],
+    "pull": [("pull", *PAIR, "--yes"), ("pull", *PAIR), ("ls", "--here"), ("show", NAME), ("check", *PAIR[1::2])],
+    "pull-bundled": [("pull", "demo")],
+    "pull-local": [("pull", "--target", TARGET, "--draft", DRAFT)],
+    "rm": [
+        ("pull", *PAIR, "--yes", "--as", "one"),
+        ("pull", "--target", PAIR[3], "--draft", PAIR[3], "--yes"),
+        ("rm", "one", "--yes"),
+        ("ls", "--here"),
+        ("rm", "draft-Q8_0+draft-Q8_0", "--yes"),
+        ("rm", "one", "--yes"),
+    ],
+    "rm-begun": [("rm", "begun", "--yes")],
+    "ls": [("ls",)],
+    "show-bundled": [("show", "demo")],
+    "show-gated": [("show", "llama-3.3-70b")],
+    "show-own": [("show", "own")],
+    "prune": [("draft", "prune", TARGET, "--keep-layers", "0-2,5", "-o", "OUT")],
+    "quantize": [("draft", "quantize", "demo", "--type", "q3_k", "-o", "OUT")],
+    "drafters": [("drafters",)],
+}
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory):
+    with HubServer() as hub:
+        hub_pairs.publish(hub)
+        hub_pairs.publish_family(hub, "org/qwen-GGUF", tmp_path_factory.mktemp("family"))
+        yield hub
+
+
+@pytest.fixture
+def places(hub, monkeypatch, tmp_path) -> dict[str, str]:
+    """Files that the commands name, and what stands for places of this machine."""
+    hub_pairs.here(monkeypatch, hub, tmp_path)
+    monkeypatch.setenv("COLUMNS", "2000")
+    hub_pairs.own_profile("begun", "target: org/begun-GGUF:Q8_0\n")
+    folder = hub_pairs.own_profile("own", OWN)
+    (folder / "t.gguf").write_bytes(TARGET.read_bytes()[:1000])
+    (folder / "d.gguf").write_bytes(b"12345")
+    speeds.keep(folder / "t.gguf", folder / "d.gguf", SPEED)
+    blobs = tmp_path / "hf" / "hub" / "models--org--begun-GGUF" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / f"{'a' * 64}.incomplete").write_bytes(b"x" * 3000)
+    encoder = ggufs.with_keys(DRAFT, tmp_path / "e.gguf", ggufs.key("llama.attention.causal", ggufs.BOOL, b"\0"))
+    return {
+        "OTHER": str(with_other_words(tmp_path)),
+        "ENCODER": str(encoder),
+        "OUT": str(tmp_path / "out.gguf"),
+        "TMP": str(tmp_path),
+        "HUB": hub.endpoint,
+        "PROFILES": str(DEMO.parent),
+    }
+
+
+def invoke(args, places) -> list[object]:
+    done = CliRunner().invoke(app, [places.get(str(arg), str(arg)) for arg in args])
+    assert done.exception is None or isinstance(done.exception, SystemExit), repr(done.exception)
+    return [done.exit_code, done.stdout, done.stderr]
+
+
+def placed(text: str, places: dict[str, str]) -> str:
+    for name in ("TMP", "HUB", "PROFILES"):
+        text = text.replace(places[name], name)
+    return text
+
+
+def still(data: object, key: str = "") -> object:
+    """The same without what differs from run to run and from machine to machine."""
+    if isinstance(data, dict):
+        return {name: still(value, name) for name, value in data.items()}
+    if key in MACHINE and data is not None:
+        return "differs"
+    if isinstance(data, list):
+        return [still(value) for value in data if not (key == "pairs" and others(value["name"]))]
+    return round(data, 6) if isinstance(data, float) else data
+
+
+def others(name: str) -> bool:
+    """Whether a pair is one of the bundled profiles, to which more may come; two of them will do."""
+    return name in profiles.names() and profiles.load(name).folder == DEMO.parent and name not in ("demo", "qwen3-8b")
+
+
+def kept(name: str, found: object) -> None:
+    path = KEPT / f"{name}.json"
+    if not path.exists():
+        path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        raise AssertionError(f"{path.name} was not there; it has been written: look at it and run again")
+    assert found == json.loads(path.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_as_json(way, places):
+    found = []
+    for args in WAYS[way]:
+        code, out, err = invoke((*args, "--json"), places)
+        assert out.count("\n") == (1 if out else 0)
+        found.append([code, still(json.loads(placed(out, places))) if out else "", placed(err, places)])
+    kept(f"{way}.json", found)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_as_text(way, places):
+    found = []
+    for args in WAYS[way]:
+        code, *streams = invoke(args, places)
+        lines = [[" ".join(line.split()) for line in placed(text, places).splitlines()] for text in streams]
+        lines = [[line for line in text if not others(line.partition(" ")[0])] for text in lines]
+        found.append([code, *([masked(line) for line in text] for text in lines)])
+    kept(f"{way}.text", found)
+
+
+def masked(line: str) -> str:
+    for pattern, name in WORDS:
+        line = re.sub(pattern, name, line)
+    return line
+
+
+def test_a_search(places, tmp_path):
+    """Which layers go, and how well the rest agrees, is the machine's rounding."""
+    (tmp_path / "prompts.txt").write_text("def median(values):\nimport os\nfor i in range(\n")
+    args = ("draft", "prune", TARGET, "--search", 4, "--prompts", tmp_path / "prompts.txt", "-t", 1, "-o", "OUT")
+    code, out, err = invoke((*args, "--json"), places)
+    assert (code, err) == (0, "")
+    result = still(made := json.loads(placed(out, places)))
+    whole, *steps = made["search"]
+    assert whole["agreement"] > 0.98 and whole["dropped"] is None and whole["layers"] == list(range(6))
+    for before, step in zip(made["search"], steps, strict=False):
+        assert step["layers"] == [layer for layer in before["layers"] if layer != step["dropped"]]
+    assert steps[-1]["layers"] == made["layers"] and 0.2 < steps[-1]["agreement"] == made["agreement"] < 1
+    shapes = [{key: len(value) if key == "layers" else 0 for key, value in step.items()} for step in result["search"]]
+    result |= {"search": shapes, "layers": len(result["layers"]), "kept": "differs", "bytes": "differs"}
+    code, _, shown = invoke((*args, "--force"), places)
+    heads = [masked(line) for line in shown.splitlines()[:2]]
+    rows = [re.sub(r"[\d.,-]+", "0", " ".join(line.split())) for line in shown.splitlines()[2:]]
+    kept("search", [result, code, heads, rows])
+
+
+def test_doctor(places):
+    code, out, err = invoke(("doctor", "--json"), places)
+    result = json.loads(out)
+
+    def shape(data: object) -> object:
+        if isinstance(data, dict):
+            return {key: shape(value) for key, value in data.items()}
+        return [shape(data[0])] if isinstance(data, list) and data else type(data).__name__
+
+    text = invoke(("doctor",), places)[1]
+    labels = [line.split("  ")[0] for line in text.splitlines()]
+    pair = {key: placed(str(value), places) for key, value in result["bundled_pair"].items() if key != "rounding"}
+    config = placed(result["config"], places)
+    kept("doctor", [code, err, shape(result), pair, config, placed(result["weights_cache"], places), labels])
+
+
+def test_nothing_unknown_is_kept():
+    known = {f"{way}.{form}.json" for way in WAYS for form in ("json", "text")} | {"search.json", "doctor.json"}
+    assert {path.name for path in KEPT.iterdir()} == known
