@@ -31,12 +31,12 @@ _TargetName = Annotated[
 ]
 _Out = Annotated[Path, typer.Option("--out", "-o", metavar="OUT.gguf", help="The draft's file.")]
 _Force = Annotated[bool, typer.Option("--force", help="Overwrite the draft's file if it is there.")]
-_Threads = opt.annotation("threads")
-_GpuLayers = opt.annotation("gpu_layers")
 
 
 @draft.command()
+@opt.takes("threads", "gpu_layers")
 def prune(
+    given: opt.Given,
     target: _TargetName,
     out: _Out,
     keep_layers: Annotated[str | None, typer.Option(metavar="LIST", help="Layers to keep, from 0: 0-7,31.")] = None,
@@ -47,8 +47,6 @@ def prune(
         str | None, typer.Option(help="Suite or file of prompts to search by, as in compare. \\[default: python]")
     ] = None,
     force: _Force = False,
-    threads: _Threads = None,
-    gpu_layers: _GpuLayers = None,
     json_: opt.Json = False,
 ) -> None:
     """Copy a target with some of its layers only.
@@ -69,25 +67,27 @@ def prune(
             from specdec_cli.engine.layer_search import LayerSearch
 
             display.answering()
+            gpu_layers = given.flags["gpu_layers"]
             layers = LayerSearch(search, prompts, -1 if gpu_layers is None else gpu_layers, display)
         return draft_copy.prune(options, layers)
 
-    _make(make, target, out, force, threads, json_)
+    _make(make, target, out, force, given.flags["threads"], json_)
 
 
 @draft.command()
+@opt.takes("threads")
 def quantize(
+    given: opt.Given,
     target: _TargetName,
     out: _Out,
     type_: Annotated[str, typer.Option("--type", metavar="TYPE", help="The copy's type: Q2_K, Q3_K_M, IQ4_XS, ...")],
     force: _Force = False,
-    threads: _Threads = None,
     json_: opt.Json = False,
 ) -> None:
     """Copy a target with fewer bits to a weight."""
     from specdec_cli.engine import draft_copy
 
-    _make(lambda options, _: draft_copy.quantise(options, type_), target, out, force, threads, json_)
+    _make(lambda options, _: draft_copy.quantise(options, type_), target, out, force, given.flags["threads"], json_)
 
 
 def _make(

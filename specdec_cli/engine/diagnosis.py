@@ -14,7 +14,7 @@ from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.engine.pass_costs import usual_threads
 from specdec_cli.hub import cache
 from specdec_cli.llama import library
-from specdec_cli.models import profiles
+from specdec_cli.models import profiles, user_files
 from specdec_cli.results import BundledPair, CorpusCache, Diagnosis, UnusedGpu
 from specdec_cli.store import corpora
 
@@ -34,7 +34,7 @@ def diagnose() -> Diagnosis:
         None if library.supports_gpu() else _unused_gpu(),
         str(cache.cache_dir()),
         CorpusCache(str(corpora.folder()), corpora.kept_bytes()),
-        str(profiles.config_dir()),
+        str(user_files.config_dir()),
         _config_problem(),
         tuple(profiles.names()),
         _bundled_pair(),
@@ -56,7 +56,7 @@ def _config_problem() -> str:
 
 def _bundled_pair() -> BundledPair:
     """Run the bundled pair, whatever the user's own settings are."""
-    folder = profiles.bundled_dir() / profiles.DEMO
+    folder = user_files.bundled_dir() / profiles.DEMO
     target, draft = str(folder / "target.gguf"), str(folder / "draft.gguf")
     try:
         metrics, rounding = _answer(target, draft)

@@ -19,7 +19,7 @@ from specdec_cli.llama import library, quantize
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.quantize import Copy, Unfit
-from specdec_cli.models import layer_pruning, quantisations, user_files, vocab
+from specdec_cli.models import layer_pruning, quantisations, tokenizer_comparison, user_files
 from specdec_cli.models.gguf import part_names, read_header
 from specdec_cli.models.gguf_header import Header, require_runnable
 from specdec_cli.results import MadeDraft, SearchStep, format_bytes
@@ -137,7 +137,7 @@ def _target(name: str) -> tuple[Path, Header]:
     path = locate(model_name(name, "target"), shlex.join(["specdec", "pull", *flag, name]))
     header = read_header(path)
     require_runnable(header)
-    vocab.compare(header, header).require()  # there must be a tokenizer
+    tokenizer_comparison.compare(header, header).require()  # there must be a tokenizer
     return path, header
 
 
@@ -212,7 +212,7 @@ def _make(job: CopyJob, layers: tuple[int, ...], drop: tuple[int, ...] = (), fil
 def _examine(made: Path, job: CopyJob, layers: int | None, tensors: int) -> Header:
     """Raise SpecdecError unless a copy has the target's tokenizer, so many layers and tensors, and loads."""
     header = read_header(made)
-    comparison = vocab.compare(job.header, header)
+    comparison = tokenizer_comparison.compare(job.header, header)
     actual = (header.setting("block_count"), len(header.tensors))
     if comparison.verdict != "identical" or actual != (layers, tensors):
         why = comparison.reason or f"it has {actual[0]} layers of {actual[1]} tensors, not {layers} of {tensors}"

@@ -109,7 +109,7 @@ class _Answers:
             self._n_ctx = longest + _ANSWER
             with closing(self._context(model, 1)) as context:
                 for prompt in prompts:
-                    tokens, _ = prompt_text.tokenize(prompt.text, None, False, model, job.header)
+                    tokens = prompt_text.tokenize(prompt.text, model, job.header).tokens
                     if len(tokens) <= longest and (answer := _answer(tokens, model, context)):
                         self.texts.append((tokens, answer))
         self.n_tokens = sum(len(answer) for _, answer in self.texts)

@@ -7,7 +7,7 @@ from typing import Any
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.model_source import ModelSource, is_profile, model_name, read_source
-from specdec_cli.models import vocab
+from specdec_cli.models import tokenizer_comparison
 from specdec_cli.models.gguf_header import Header, require_runnable
 from specdec_cli.models.memory import footprint
 from specdec_cli.models.tokenizer_comparison import Comparison
@@ -60,7 +60,8 @@ def check_pair_by_name(target: str, draft: str | None = None, n_ctx: int = CONTE
     notes: list[str] = []
     names = model_name(target, "target"), model_name(draft or target, "draft")
     first, second = (read_source(name, notes, here_first=True) for name in names)
-    check = compare_sources(first, second, vocab.compare(first.header, second.header), n_ctx, FreeMemory.now())
+    tokenizers = tokenizer_comparison.compare(first.header, second.header)
+    check = compare_sources(first, second, tokenizers, n_ctx, FreeMemory.now())
     for source in (first, second):
         try:
             require_runnable(source.header)

@@ -24,7 +24,7 @@ from specdec_cli.hub import cache
 from specdec_cli.hub.download import DownloadProgress, download
 from specdec_cli.hub.failures import hub_errors
 from specdec_cli.hub.repository import RemoteModel
-from specdec_cli.models import draft_candidates, profiles, references, vocab
+from specdec_cli.models import draft_candidates, profiles, references, tokenizer_comparison
 from specdec_cli.models.gguf import read_header
 from specdec_cli.models.gguf_header import require_runnable
 from specdec_cli.results import (
@@ -112,7 +112,7 @@ class PairDownload:
                 failure = failure or error
                 self.notes.append(f"{name} was not looked at: {error}")
                 continue
-            verdict = vocab.compare(target, draft).verdict
+            verdict = tokenizer_comparison.compare(target, draft).verdict
             ratio = draft.n_active_params / max(1, target.n_active_params)
             if verdict != "incompatible" and ratio < 1:
                 proposals.append(DraftProposal(name, draft.size, draft.n_params, ratio, verdict))
@@ -135,7 +135,7 @@ class PairDownload:
         target = self.read_target()
         if self.draft and len(self._sources) == 1:
             draft = self._read(self.draft)
-            comparison = vocab.compare(target.header, draft.header)
+            comparison = tokenizer_comparison.compare(target.header, draft.header)
             comparison.require()
             self._comparison = compare_sources(target, draft, comparison, CONTEXT, FreeMemory.now())
             self._sources.append(draft)
@@ -254,7 +254,7 @@ def _verdict(paths: Sequence[Path]) -> str:
     headers = [read_header(path) for path in paths]
     if len(headers) == 1:
         return "alone"
-    comparison = vocab.compare(*headers)
+    comparison = tokenizer_comparison.compare(*headers)
     comparison.require()
     return comparison.verdict
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.engine.config_layers import require_known
 from specdec_cli.hub import cache
-from specdec_cli.models import profiles, references
+from specdec_cli.models import profiles, references, user_files
 from specdec_cli.models.gguf import part_names
 from specdec_cli.models.profiles import Profile
 from specdec_cli.results import PairDetails, PairList, PairSummary, Removal
@@ -69,7 +69,7 @@ def plan_removal(name: str) -> PlannedRemoval:
     if name in profiles.names() and (partial := _partial_files(profiles.load(name))):
         return PlannedRemoval(name, sum(path.stat().st_size for path in partial), (), tuple(partial))
     known = pulled_pairs.names()
-    hint = profiles.suggest(name, known, "Pulled pairs") if known else "specdec pull has brought none yet."
+    hint = user_files.suggest(name, known, "Pulled pairs") if known else "specdec pull has brought none yet."
     raise SpecdecError(f"no pair {name!r} has been pulled", hint)
 
 
