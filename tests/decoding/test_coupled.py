@@ -51,7 +51,7 @@ def alone(target, sampling, seed, length=12):
 # The text is the target's own with that seed
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     name=st.sampled_from(NAMES),
     k=st.integers(1, 6),
@@ -86,24 +86,22 @@ def test_greedy_is_the_argmax():
 # It has the target's distribution
 
 
-def chance(name="model", sampling=PLAIN, n=1500, width=1, k=3, rule=None):
+def chance(sampling=PLAIN, n=1500, draft=True):
+    """Of that many samples; the target alone gives the same ones, as is tested above, and sooner."""
     target = Table(V, 11)
-    draft = target.mixed(Table(V, 12), 0.4)
     counts = Counter()
     for seed in range(n):
-        events = answer(target, draft, sampling, seed, name, k, 3 + k, width, enough=3)
+        if draft:
+            events = answer(target, target.mixed(Table(V, 12), 0.4), sampling, seed, length=6, enough=3)
+        else:
+            events = run(FakeTarget(target), PROMPT, None, 1, 3, sampling, "coupled", seed)
         counts[tuple(tokens_of(events)[:3])] += 1
     return p_value(counts, exact(target, sampling, 3), n)
 
 
 @pytest.mark.parametrize("sampling", COMBINATIONS)
 def test_distribution(sampling):
-    assert chance(sampling=sampling) > 1e-4
-
-
-@pytest.mark.parametrize(("name", "width"), [("model", 3), ("model<small", 1), ("ngram", 1)])
-def test_distribution_of_other_drafters(name, width):
-    assert chance(name, width=width) > 1e-4
+    assert chance(sampling, draft=sampling is PLAIN) > 1e-4
 
 
 def test_a_draft_that_is_believed_is_seen(monkeypatch):
@@ -122,14 +120,14 @@ def test_noise_that_forgets_the_position_is_seen(monkeypatch):
     """Another: the same noise in every place makes what follows depend on what went before."""
     honest = SharedNoise.draw
     monkeypatch.setattr(SharedNoise, "draw", lambda self, p, position: honest(self, p, 0))
-    assert chance() < 1e-6
+    assert chance(draft=False) < 1e-6
 
 
 def test_noise_of_the_wrong_shape_is_seen(monkeypatch):
     """Another: uniform numbers where exponential ones belong."""
     honest = SharedNoise._exponential
     monkeypatch.setattr(SharedNoise, "_exponential", lambda *at: 1 - np.exp(-honest(*at)))
-    assert chance() < 1e-6
+    assert chance(draft=False) < 1e-6
 
 
 # The noise
@@ -180,7 +178,7 @@ def test_splitmix_is_the_published_one():
 # Acceptance
 
 
-def acceptance(rule, share, n=300, width=1, k=4):
+def acceptance(rule, share, n=200, width=1, k=4):
     """The share of drafts' first tokens that stand in a place where both models hesitate."""
     target, steps = Table(V, 11), []
     draft = target.mixed(Table(V, 12), share)

@@ -4,15 +4,15 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from exactness import PROMPT, V, exact, p_value
-from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
+from exactness import PROMPT, WRONG, Doubles, compared, exact, outcomes, p_value, pair, with_a_model
+from fakes import FakeTarget, run, tokens_of
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.rules import LOSSY, RULES, label
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Draft
 from specdec_cli.decoding.typical import typical
-from specdec_cli.drafters.draft_model import ModelDrafter
+from specdec_cli.draft_length.auto import FixedLength
 
 WIDE = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
@@ -47,31 +47,35 @@ def test_greedy_is_match():
 
 @pytest.mark.parametrize("drawn", [True, False])
 @pytest.mark.parametrize("seed", [3, 4])
-def test_the_measured_distance_is_that_of_many_samples(drawn, seed):
-    sampler, rng = StandardSampler(WIDE), np.random.default_rng(seed)
-    p_row, q_row = Table(6, seed).row([1]), Table(6, seed + 50).row([1])
+def test_the_measured_distance_is_the_real_one(drawn, seed):
+    """Over all outcomes; and what a step leaves is not the target's distribution."""
+    sampler = StandardSampler(WIDE)
+    p_row, q_row = Doubles(6, seed).row([1]), Doubles(6, seed + 50).row([1])
     p, q = sampler.categorical(p_row), sampler.categorical(q_row)
-    rows, n = np.stack([p_row, p_row]), 20_000
-    counts, said = np.zeros(6), []
-    for _ in range(n):
+    left, measured = np.zeros(6), set()
+
+    def step(rng):
         x = q.draw(rng) if drawn else int(q.probs.argmax())
-        found = typical(Draft((x,), (q,) if drawn else None), rows, sampler, rng)
-        counts[x if found.path else found.token] += 1
-        said.append(found.distance)
-    really = 0.5 * np.abs(counts / n - p.probs).sum()
-    assert said[0] == pytest.approx(really, abs=0.015) and max(said) == pytest.approx(min(said))
+        return x, typical(Draft((x,), (q,) if drawn else None), np.stack([p_row, p_row]), sampler, rng)
+
+    for prob, (x, found) in outcomes(step):
+        left[x if found.path else found.token] += prob
+        measured.add(round(found.distance, 12))
+    real = 0.5 * np.abs(left - p.probs).sum()
+    assert len(measured) == 1 and measured.pop() == pytest.approx(real, abs=1e-11)
 
 
 def test_it_is_seen_not_to_be_exact_and_says_so():
-    target, noise = Table(V, 11), Table(V, 12)
+    target, draft = pair(11)
+    drafter = with_a_model(draft, "rejection")
+    assert compared(target, drafter, FixedLength(3), WIDE, "typical").error > WRONG
     counts, distances, rng = Counter(), [], np.random.default_rng(7)
-    for seed in range(1500):
+    for seed in range(1000):
         sampler = StandardSampler(WIDE)
-        drafter = ModelDrafter(FakeDraftModel(target.mixed(noise, 0.4)), V, sampler, True, rng)
-        events = run(FakeTarget(target), PROMPT, drafter, 3, 6, WIDE, "typical", seed, sampler=sampler)
+        events = run(FakeTarget(target), PROMPT, drafter(sampler, rng), 3, 6, WIDE, "typical", seed, sampler=sampler)
         counts[tuple(tokens_of(events)[:3])] += 1
         distances.append(Metrics.of(events).distance_per_token)
-    assert p_value(counts, exact(target, WIDE, 3), 1500) < 1e-6
+    assert p_value(counts, exact(target, WIDE, 3), 1000) < 1e-6
     assert 0.01 < np.mean(distances) < 1
 
 
