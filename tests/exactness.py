@@ -160,8 +160,9 @@ class Compared:
     younger: float = 0.0
 
 
-def compared(target, make_drafter, policy, sampling, rule, prompts=(PROMPT,)):
-    """One step after any of the prompts. make_drafter: of a sampler and a generator.
+def compared(target, make_drafter, policy, sampling, rule, prompts=(PROMPT,), verify=None):
+    """One step after any of the prompts. make_drafter: of a sampler and a generator. verify: the rows for a context and
+    a draft, if they are not the scripted target's.
 
     Wherever a step goes on after some tokens, the next one must be distributed as p after them. If so, a step leaves
     the distribution of any continuation as it is, and by induction all steps do.
@@ -173,7 +174,7 @@ def compared(target, make_drafter, policy, sampling, rule, prompts=(PROMPT,)):
     result = Compared(0.0)
     for prompt in prompts:
         context[:] = prompt
-        for prob, draft, verdict in _step(target, make_drafter, policy, sampler, rule, context):
+        for prob, draft, verdict in _step(make_drafter, policy, sampler, rule, context, verify or _scripted(target)):
             tokens = (*prompt, *(draft.tokens[node] for node in verdict.path), verdict.token)
             ends[tokens] += prob
             for length in range(len(prompt), len(tokens) + 1):
@@ -195,7 +196,7 @@ def compared(target, make_drafter, policy, sampling, rule, prompts=(PROMPT,)):
     return result
 
 
-def _step(target, make_drafter, policy, sampler, rule, context):
+def _step(make_drafter, policy, sampler, rule, context, verify):
     """(probability, draft, verdict) for each way in which a step can go."""
 
     def propose(rng):
@@ -204,11 +205,18 @@ def _step(target, make_drafter, policy, sampler, rule, context):
         return drafter.propose(context, policy.limit(100), policy)
 
     for drafted, draft in outcomes(propose):
-        model = FakeTarget(target)
-        model.prefill(context[:-1])
-        rows = model.verify(context[-1], draft)
+        rows = verify(context, draft)
         for judged, verdict in outcomes(lambda rng, draft=draft, rows=rows: RULES[rule](draft, rows, sampler, rng)):
             yield drafted * judged, draft, verdict
+
+
+def _scripted(target):
+    def verify(context, draft):
+        model = FakeTarget(target)
+        model.prefill(context[:-1])
+        return model.verify(context[-1], draft)
+
+    return verify
 
 
 def error_of_answers(target, make_drafter, make_policy, sampling, rule, length=3):

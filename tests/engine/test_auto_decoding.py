@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from engines import open_session
 from prompts import PROMPTS
-from test_pair_decoding import open_session
 from timed import FLAT, STEEP
 
 from specdec_cli.decoding.costs import Costs, Curve
@@ -39,9 +39,8 @@ def open_auto(monkeypatch, costs=None, **changes):
     return session
 
 
-@pytest.mark.parametrize(("costs", "prompts"), [(FLAT, PROMPTS), (None, PROMPTS[::4])], ids=["told", "measured"])
+@pytest.mark.parametrize(("costs", "prompts"), [(FLAT, PROMPTS[::4]), (None, PROMPTS[::8])], ids=["told", "measured"])
 def test_greedy_text_is_the_targets_own(monkeypatch, costs, prompts):
-    assert len(PROMPTS) == 40
     with open_auto(monkeypatch, costs and scaled(costs, 0.0003)) as session:
         drafted = set()
         for text in prompts:
@@ -59,14 +58,14 @@ def test_greedy_text_is_the_targets_own(monkeypatch, costs, prompts):
 def test_match_gives_the_very_text_that_the_target_samples(monkeypatch):
     with open_auto(monkeypatch, scaled(FLAT, 0.0003), temp=0.8, accept="match") as session:
         drafted = same = 0
-        for seed, text in enumerate(PROMPTS[:12]):
+        for seed, text in enumerate(PROMPTS[:8]):
             prompt = session.target.tokenize(text)
             alone = Metrics.of(session.events(prompt, seed, settings=session.settings.alone()))
             report = Metrics.of(session.events(prompt, seed))
             same += report.tokens == alone.tokens
             drafted += report.drafted
-        assert drafted > 100
-        assert same >= 11  # a draw that falls within rounding of a boundary may differ
+        assert drafted > 60
+        assert same >= 7  # a draw that falls within rounding of a boundary may differ
 
 
 def test_where_drafting_does_not_pay_the_draft_model_is_not_even_read(monkeypatch):
@@ -101,6 +100,7 @@ def test_hindsight_is_what_the_draft_would_have_done(monkeypatch):
             assert outcome == right and sure == pytest.approx(known, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_acceptance_at_a_temperature_is_the_overlap(monkeypatch):
     """With `rejection`, every draft token stands with probability sum(min(p, q)): within 1 % over many tokens."""
     with open_auto(monkeypatch, scaled(FLAT, 0.0003), temp=0.8, max_tokens=200) as session:

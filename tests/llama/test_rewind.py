@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,6 @@ from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Draft, Event, LengthPolicy, Logits, Step
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.llama.context import N_BATCH, LlamaContext
-from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.llama.model import Model
 from specdec_cli.llama.target import LlamaTarget
 
 FORGETFUL = (*tiny.RECURRENT, *tiny.HYBRID)
@@ -27,42 +25,16 @@ PROMPT = tuple(range(40, 60))
 ANSWER = 96
 """Tokens: enough for every number of accepted tokens up to 8 to occur twice."""
 
-LoadModel = Callable[..., Model]
-OpenContext = Callable[..., LlamaContext]
 Record = tuple[list[tuple[int, ...]], np.ndarray]
 """The passes that made what a cache holds, and the row that the last of them gave."""
 
 
-@pytest.fixture(scope="module")
-def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadModel]:
-    """Load a tiny model once."""
-    folder = tmp_path_factory.mktemp("tiny")
-    models: dict[str, Model] = {}
-
-    def load(kind: str, noise: float = 0.0) -> Model:
-        name = f"{kind}-{noise}.gguf"
-        if name not in models:
-            models[name] = Model(tiny.write(folder / name, kind, noise=noise), 0, Interrupt())
-        return models[name]
-
-    yield load
-    for model in models.values():
-        model.close()
-
-
 @pytest.fixture
-def open_context(load: LoadModel) -> Iterator[OpenContext]:
-    contexts = []
+def open_context(opened):
+    def open_context(kind, max_rows=1, noise=0.0, made=LlamaContext):
+        return opened(kind, max_rows, noise=noise, made=made)
 
-    def open_context(
-        kind: str, max_rows: int = 1, noise: float = 0.0, made: type[LlamaContext] = LlamaContext
-    ) -> LlamaContext:
-        contexts.append(made(load(kind, noise), 1024, max_rows, 1, Interrupt()))
-        return contexts[-1]
-
-    yield open_context
-    for context in contexts:
-        context.close()
+    return open_context
 
 
 class Oracle:
@@ -370,7 +342,7 @@ SNAPSHOTS = tuple(kind for kind in FORGETFUL if kind != "mamba")
 
 
 @pytest.mark.parametrize("kind", SNAPSHOTS)
-def test_snapshots_serve_one_rewind_within_the_last_pass(open_context: OpenContext, kind: str) -> None:
+def test_snapshots_serve_one_rewind_within_the_last_pass(open_context, kind):
     context, alone = open_context(kind, 6), open_context(kind)
     context.decode(PROMPT)
     context.checkpoint()
@@ -385,9 +357,7 @@ def test_snapshots_serve_one_rewind_within_the_last_pass(open_context: OpenConte
 
 
 @pytest.mark.parametrize("kind", SNAPSHOTS)
-def test_a_snapshot_of_an_older_pass_would_be_wrong(
-    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_a_snapshot_of_an_older_pass_would_be_wrong(open_context, monkeypatch, kind) -> None:
     """Negative control: llama.cpp lets a rewind cross passes, and the logits after it are wrong."""
     monkeypatch.setattr(LlamaContext, "_has_snapshot", lambda self, length: True)
     context, alone = open_context(kind, 6), open_context(kind)
@@ -399,29 +369,6 @@ def test_a_snapshot_of_an_older_pass_would_be_wrong(
 
 
 @pytest.mark.parametrize("kind", EVERY)
-def test_drafts_too_long_for_snapshots(open_context: OpenContext, kind: str) -> None:
+def test_drafts_too_long_for_snapshots(open_context, kind) -> None:
     alone, events = speculate(open_context(kind, 12), 11)
     assert tokens_of(events) == alone
-
-
-def test_a_long_text_is_read_in_pieces_that_depend_on_its_length_alone():
-    """Other pieces would round otherwise, and two runs on one prompt would begin differently."""
-    from driver import TARGET
-
-    from specdec_cli.llama.context import LlamaContext
-    from specdec_cli.llama.interrupt import Interrupt
-    from specdec_cli.llama.model import Model
-
-    model = Model(TARGET, 0, Interrupt())
-    context = LlamaContext(model, 1024, 4, 1, Interrupt())
-    for total, pieces in ((20, [20]), (128, [128]), (129, [32, 97]), (400, [32, 128, 128, 112])):
-        sizes, seen = [], []
-        context.on_pass = lambda tokens, seconds, sizes=sizes: sizes.append(tokens)
-        context.on_read = lambda done, whole, seen=seen: seen.append((done, whole))
-        context.rewind(0)
-        context.decode(range(1, total + 1))
-        assert sizes == pieces and context.length == total
-        reported = [0, *(sum(pieces[: i + 1]) for i in range(len(pieces)))] if len(pieces) > 1 else []
-        assert seen == [(done, total) for done in reported], "the end is told, too"
-    context.close()
-    model.close()
