@@ -4,13 +4,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from exactness import PROMPT, WRONG, Doubles, compared, exact, outcomes, p_value, pair, with_a_model
+from exactness import PROMPT, WRONG, compared, exact, outcomes, p_value, pair, with_a_model
 from fakes import FakeTarget, run, tokens_of
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.rules import LOSSY, RULES, label
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
-from specdec_cli.decoding.types import Draft
+from specdec_cli.decoding.types import Categorical, Draft
 from specdec_cli.decoding.typical import typical
 from specdec_cli.draft_length.auto import FixedLength
 
@@ -45,24 +45,48 @@ def test_greedy_is_match():
     assert (found.path, found.token, found.kind, found.distance) == ((0,), 0, "correction", None)
 
 
-@pytest.mark.parametrize("drawn", [True, False])
-@pytest.mark.parametrize("seed", [3, 4])
-def test_the_measured_distance_is_the_real_one(drawn, seed):
-    """Over all outcomes; and what a step leaves is not the target's distribution."""
-    sampler = StandardSampler(WIDE)
-    p_row, q_row = Doubles(6, seed).row([1]), Doubles(6, seed + 50).row([1])
-    p, q = sampler.categorical(p_row), sampler.categorical(q_row)
-    left, measured = np.zeros(6), set()
+P = np.array([0.55, 0.2, 0.12, 0.06, 0.04, 0.03])
+CUT = SamplingSettings(temperature=1.0, top_k=4, top_p=0.97, min_p=0.0)
+DENSE, SPARSE = Categorical(None, np.array([0.1, 0.3, 0.4, 0.0, 0.2, 0.0])), Categorical(np.arange(5), np.full(5, 0.2))
+IMPOSSIBLE = Categorical(np.array([5]), np.ones(1))
+
+
+def tried(q):
+    return lambda rng: Draft((5, q.draw(rng)), (IMPOSSIBLE, q), "", (-1, -1))
+
+
+DRAFTS = {
+    "one drawn, from all": lambda rng: Draft((DENSE.draw(rng),), (DENSE,)),
+    "one drawn, from some": lambda rng: Draft((SPARSE.draw(rng),), (SPARSE,)),
+    "after one that cannot stand, from all": tried(DENSE),
+    "after one that cannot stand, from some": tried(SPARSE),
+    **{
+        f"chosen: {tokens}": lambda rng, tokens=tokens: Draft(tokens, None, "", (-1,) * len(tokens))
+        for tokens in ((0,), (5,), (5, 1), (1, 0), (4, 5, 2), (5, 4))
+    },
+}
+
+
+@pytest.mark.parametrize("sampling", [WIDE, CUT])
+@pytest.mark.parametrize("draft", DRAFTS.values(), ids=DRAFTS)
+def test_the_measured_distance_is_the_real_one(sampling, draft):
+    """Over all outcomes, whether tokens were drawn or chosen, and whatever siblings turned out to be."""
+    rows, sampler = np.log(np.stack([P] * 4)), StandardSampler(sampling)
+    p, left, measured = sampler.categorical(rows[0]), np.zeros(6), set()
 
     def step(rng):
-        x = q.draw(rng) if drawn else int(q.probs.argmax())
-        return x, typical(Draft((x,), (q,) if drawn else None), np.stack([p_row, p_row]), sampler, rng)
+        made = draft(rng)
+        return made.tokens, typical(made, rows, sampler, rng)
 
-    for prob, (x, found) in outcomes(step):
-        left[x if found.path else found.token] += prob
-        measured.add(round(found.distance, 12))
-    real = 0.5 * np.abs(left - p.probs).sum()
+    for prob, (tokens, result) in outcomes(step):
+        left[tokens[result.path[0]] if result.path else result.token] += prob
+        measured.add(round(result.distance, 12))
+    real = 0.5 * sum(abs(left[token] - p.prob(token)) for token in range(6))
     assert len(measured) == 1 and measured.pop() == pytest.approx(real, abs=1e-11)
+
+
+def test_a_place_without_a_draft_is_exact():
+    assert verdict(Draft(), row(*P)).distance is None
 
 
 def test_it_is_seen_not_to_be_exact_and_says_so():

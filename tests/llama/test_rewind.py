@@ -162,116 +162,63 @@ def test_logits_after_a_partly_accepted_draft(open_context, kind, k):
         assert same(context.decode((8, 9))[0], fresh(other, [*kept, 7, 8, 9]))
 
 
-@pytest.mark.parametrize("kind", EVERY)
-def test_after_a_prompt_of_several_passes(open_context, kind):
-    prompt = [(7 * i) % tiny.N_VOCAB for i in range(N_BATCH + 88)]
-    context, other = open_context(kind, 5), open_context(kind)
-    context.decode(prompt)
-    context.checkpoint()
-    context.decode((1, 2, 3, 4, 5), all_rows=True)
-    context.rewind(len(prompt) + 2)
-    assert same(context.decode((6,))[0], fresh(other, prompt, (1, 2), (6,)))
-
-
 # As the draft model
 
 
 @pytest.mark.parametrize("k", LENGTHS)
-@pytest.mark.parametrize("kind", EVERY)
-def test_a_draft_models_logits_after_a_rewind(open_context, kind, k):
-    target = LlamaTarget(open_context(kind, k + 1))
-    draft = open_context(kind, noise=0.03, made=Recorded)
+@pytest.mark.parametrize(("kind", "of"), [*((kind, kind) for kind in EVERY), *((kind, "llama") for kind in FORGETFUL)])
+def test_a_draft_models_logits_after_a_rewind(open_context, kind, of, k):
+    """For a target of its own kind, which it resembles, and for one of another, which refuses nearly all."""
+    noise = 0.03 if kind == of else 0.0
+    target = LlamaTarget(open_context(of, k + 1))
+    draft = open_context(kind, noise=noise, made=Recorded)
     alone = tokens_of(run(target, PROMPT, max_tokens=ANSWER))
     sampler = StandardSampler(SamplingSettings())
     drafter = ModelDrafter(draft, tiny.N_VOCAB, sampler, False, np.random.default_rng(0))
     events = run(target, PROMPT, drafter, k, ANSWER, sampler=sampler)
-    assert events[-1].notes == ()
-    assert tokens_of(events) == alone
-    assert {0, k} <= accepted_of(events), "nothing shows where all or none is accepted"
-    if k > 1:
-        assert draft.after_rewind
-    other = open_context(kind, noise=0.03)
+    assert events[-1].notes == () and tokens_of(events) == alone
+    if kind == of:
+        assert {0, k} <= accepted_of(events), "nothing shows where all or none is accepted"
+    assert len(draft.after_rewind) > (0 if kind == of else ANSWER // 2) or k == 1
+    other = open_context(kind, noise=noise)
     for passes, row in some(draft.after_rewind):
         assert same(row, fresh(other, *passes))
 
 
-@pytest.mark.parametrize("k", LENGTHS)
-@pytest.mark.parametrize("kind", FORGETFUL)
-def test_a_draft_model_for_a_target_of_another_kind(open_context, kind, k):
-    target = LlamaTarget(open_context("llama", k + 1))
-    draft = open_context(kind, made=Recorded)
-    alone = tokens_of(run(target, PROMPT, max_tokens=ANSWER))
-    sampler = StandardSampler(SamplingSettings())
-    drafter = ModelDrafter(draft, tiny.N_VOCAB, sampler, False, np.random.default_rng(0))
-    events = run(target, PROMPT, drafter, k, ANSWER, sampler=sampler)
-    assert events[-1].notes == ()
-    assert tokens_of(events) == alone
-    assert len(draft.after_rewind) > ANSWER // 2 or k == 1
-    other = open_context(kind)
-    for passes, row in some(draft.after_rewind):
-        assert same(row, fresh(other, *passes))
+LONG = [(7 * i) % tiny.N_VOCAB for i in range(N_BATCH + 88)]
+SCRIPTS = {
+    "after a prompt of several passes": [5, LONG, "save", (1, 2, 3, 4, 5), len(LONG) + 2, (6,)],
+    "to every place": [1, PROMPT, "save",
+        *(step for keep in range(5) for step in ((100,), (101, 102), (103,), 20 + keep, (7,), 20)),
+        (100, 101), 21, (7,),
+    ],
+    "two in a row": [1, PROMPT, "save", (100, 101, 102, 103, 104, 105), 24, 22, 21, (7,)],
+    "a checkpoint right after": [4, PROMPT, "save", (100, 101, 102, 103), 22, "save", (104, 105, 106), 23, (7,)],
+    "to nothing": [1, (1, 2, 3), "save", (4, 5), 0, PROMPT],
+    "to the present or beyond": [1, PROMPT, 20, 25, (7,)],
+}  # fmt: skip
+"""Rows of a context; then what is decoded, where a checkpoint is saved, and how many tokens a rewind keeps."""
 
 
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 @pytest.mark.parametrize("kind", EVERY)
-def test_back_to_every_place_after_decoding_one_by_one(open_context, kind):
-    context, other = open_context(kind), open_context(kind)
-    draft = (100, 101, 102, 103, 104)
-    context.decode(PROMPT)
-    context.checkpoint()
-    for keep in range(len(draft)):
-        for token in draft:
-            context.decode((token,))
-        context.rewind(len(PROMPT) + keep)
-        assert same(context.decode((7,))[0], fresh(other, [*PROMPT, *draft[:keep], 7]))
-        context.rewind(len(PROMPT))
-
-
-@pytest.mark.parametrize("kind", EVERY)
-def test_two_rewinds_in_a_row(open_context, kind):
-    context, other = open_context(kind), open_context(kind)
-    context.decode(PROMPT)
-    context.checkpoint()
-    context.decode((100, 101, 102, 103, 104, 105))
-    for keep in (4, 2, 1):
-        context.rewind(len(PROMPT) + keep)
-    assert same(context.decode((7,))[0], fresh(other, [*PROMPT, 100, 7]))
-
-
-@pytest.mark.parametrize("kind", EVERY)
-def test_a_checkpoint_right_after_a_rewind(open_context, kind):
-    context, other = open_context(kind, 4), open_context(kind)
-    context.decode(PROMPT)
-    context.checkpoint()
-    context.decode((100, 101, 102, 103), all_rows=True)
-    context.rewind(len(PROMPT) + 2)
-    context.checkpoint()
-    context.decode((104, 105, 106), all_rows=True)
-    context.rewind(len(PROMPT) + 3)
-    assert same(context.decode((7,))[0], fresh(other, [*PROMPT, 100, 101, 104, 7]))
+def test_after_rewinds_every_row_is_that_of_a_fresh_context(open_context, kind, script):
+    rows, *steps = script
+    context, other, text, rewound = open_context(kind, rows), open_context(kind), [], False
+    for step in steps:
+        if step == "save":
+            context.checkpoint()
+        elif isinstance(step, int):
+            context.rewind(step)
+            text, rewound = text[:step], True
+        else:
+            row = context.decode(step, all_rows=1 < len(step) <= rows)[-1].copy()
+            text = [*text, *step]
+            assert not rewound or same(row, fresh(other, text))
+        assert context.length == len(text)
 
 
 # The edges
-
-
-@pytest.mark.parametrize("kind", EVERY)
-def test_rewind_to_nothing_clears(open_context, kind):
-    context, other = open_context(kind), open_context(kind)
-    context.decode((1, 2, 3))
-    context.checkpoint()
-    context.decode((4, 5))
-    context.rewind(0)
-    assert context.length == 0
-    assert np.array_equal(context.decode(PROMPT)[0], fresh(other, PROMPT))
-
-
-@pytest.mark.parametrize("kind", EVERY)
-def test_rewind_to_the_present_or_beyond_changes_nothing(open_context, kind):
-    context, other = open_context(kind), open_context(kind)
-    context.decode(PROMPT)
-    context.rewind(len(PROMPT))
-    context.rewind(len(PROMPT) + 5)
-    assert context.length == len(PROMPT)
-    assert same(context.decode((7,))[0], fresh(other, [*PROMPT, 7]))
 
 
 @pytest.mark.parametrize("kind", FORGETFUL)
