@@ -16,6 +16,8 @@ import agreement
 import common
 import inflate
 
+pytestmark = pytest.mark.slow
+
 TARGET, DRAFT = common.DEMO / "target.gguf", common.DEMO / "draft.gguf"
 SHAPES = {
     TARGET: inflate.Shape(7, 640, 12, 6, 128, 1024, 4400),

@@ -189,8 +189,6 @@ def test_a_chat_template_is_used(tmp_path):
         (["-k", "many"], "draft tokens"),
         (["-k", "1.5"], "draft tokens"),
         (["-k", "512"], "draft tokens"),
-        (["--tree", "0"], "tree"),
-        (["--tree", "65"], "tree"),
         (["-k", ""], "draft tokens"),
         (["--temp", "-0.1"], "temperature"),
         (["--temp", "nan"], "temperature"),

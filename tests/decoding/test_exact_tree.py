@@ -72,11 +72,6 @@ def test_trees_that_look_for_the_most_probable(rule, width, k):
     assert result.error < EXACT and result.younger > 0.02 and len(result.shapes) > 1
 
 
-@pytest.mark.parametrize("k", [1, 2])
-def test_trees_of_one_or_two_tokens(k):
-    assert step(4, "rejection", FixedLength(k)).error < EXACT
-
-
 def test_a_tree_that_holds_the_whole_vocabulary():
     """All that can follow the pending token is drafted: what is left in the end is nothing but rounding."""
 

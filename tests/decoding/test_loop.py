@@ -1,5 +1,8 @@
 """The loop: where each token came from, what ends an answer, and what a broken drafter may cost."""
 
+import json
+
+import numpy as np
 import pytest
 from fakes import Counting, FakeTarget, ScriptedDrafter, ScriptedPolicy, Table, origins_of, run, text_of, tokens_of
 
@@ -174,9 +177,7 @@ def test_report_of_nothing_has_no_rates():
 
 
 def test_events_survive_json():
-    import json
-
-    q = Categorical(None, __import__("numpy").ones(1000) / 1000)
+    q = Categorical(None, np.ones(1000) / 1000)
     events = run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 99)], q=lambda _: q), max_tokens=5)
     kinds = [json.loads(json.dumps(event.to_json()))["event"] for event in events]
     assert kinds == ["prefill", "step", "prefill", "step", "step", "step", "done"]
