@@ -134,29 +134,21 @@ class _Model:
         self._writer.add_tensor(name, values.astype(np.float32))
 
 
-def _llama(model: _Model) -> None:
-    model.set("block_count", 2)
+def _llama(model: _Model, layers: int = 2, head_norms: bool = False) -> None:
+    model.set("block_count", layers)
     model.set("feed_forward_length", FEED_FORWARD)
     model.set("attention.head_count", HEADS)
     model.set("rope.dimension_count", WIDTH // HEADS)
     model.norm("output_norm.weight", WIDTH)
-    for layer in range(2):
+    for layer in range(layers):
         model.norm(f"blk.{layer}.attn_norm.weight", WIDTH)
-        model.attention(layer)
+        model.attention(layer, head_norms=head_norms)
         model.norm(f"blk.{layer}.ffn_norm.weight", WIDTH)
         model.feed_forward(layer)
 
 
 def _qwen3(model: _Model) -> None:
-    model.set("block_count", 5)
-    model.set("feed_forward_length", FEED_FORWARD)
-    model.set("attention.head_count", HEADS)
-    model.norm("output_norm.weight", WIDTH)
-    for layer in range(5):
-        model.norm(f"blk.{layer}.attn_norm.weight", WIDTH)
-        model.attention(layer, head_norms=True)
-        model.norm(f"blk.{layer}.ffn_norm.weight", WIDTH)
-        model.feed_forward(layer)
+    _llama(model, 5, head_norms=True)
 
 
 def _mamba(model: _Model) -> None:
