@@ -25,7 +25,8 @@ qwen35: gated delta net. The last three have a state beside the convolution's.""
 
 
 def write(path: Path, kind: str, seed: int = 0, noise: float = 0.0) -> Path:
-    """Write a model of `kind` (see ATTENTION, RECURRENT, HYBRID; or qwen3, of five layers) to `path`, and return that.
+    """Write a model of `kind` (see ATTENTION, RECURRENT, HYBRID; or qwen3, of five layers, or olmo2-window) to `path`,
+    and return that.
 
     noise: 0 to 1, the share of other random weights mixed in: with some, the model is a draft that its
     noiseless namesake accepts part of.
@@ -34,6 +35,7 @@ def write(path: Path, kind: str, seed: int = 0, noise: float = 0.0) -> Path:
     {
         "llama": _llama,
         "qwen3": _qwen3,
+        "olmo2-window": _olmo2_window,
         "mamba": _mamba,
         "lfm2": _lfm2,
         "lfm2-window": _lfm2_window,
@@ -149,6 +151,20 @@ def _llama(model: _Model, layers: int = 2, head_norms: bool = False) -> None:
 
 def _qwen3(model: _Model) -> None:
     _llama(model, 5, head_norms=True)
+
+
+def _olmo2_window(model: _Model) -> None:
+    """Three layers that see the last 24 tokens, and one that sees all."""
+    model.set("block_count", 4)
+    model.set("feed_forward_length", FEED_FORWARD)
+    model.set("attention.head_count", HEADS)
+    model.set("attention.sliding_window", 24)
+    model.norm("output_norm.weight", WIDTH)
+    for layer in range(4):
+        model.attention(layer)
+        for name in ("attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw_norm"):
+            model.norm(f"blk.{layer}.{name}.weight", WIDTH)
+        model.feed_forward(layer)
 
 
 def _mamba(model: _Model) -> None:

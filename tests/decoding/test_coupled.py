@@ -71,12 +71,8 @@ def test_drafter_length_tree_and_clock_change_nothing(name, k, width, share, sam
     assert tokens_of(events) == alone(target, sampling, seed, 30)
 
 
-def test_another_seed_gives_another_text():
-    texts = {tuple(alone(Table(V, 11), PLAIN, seed, 24)) for seed in range(50)}
-    assert len(texts) == 50
-
-
-def test_greedy_is_the_argmax():
+def test_greedy_is_the_argmax_and_another_seed_gives_another_text():
+    assert len({tuple(alone(Table(V, 11), PLAIN, seed, 24)) for seed in range(50)}) == 50
     greedy = SamplingSettings()
     assert alone(Table(V, 3), greedy, 5) == tokens_of(
         run(FakeTarget(Table(V, 3)), PROMPT, None, 1, 12, greedy, "match")
@@ -146,12 +142,6 @@ def test_it_is_exponential_and_independent_of_its_neighbours():
         assert abs(np.corrcoef(one, other)[0, 1]) < 0.12
     for row in uniform:
         assert abs(np.corrcoef(row[:-1], row[1:])[0, 1]) < 0.12
-
-
-def test_a_token_is_drawn_as_often_as_it_is_probable():
-    p = Categorical(np.array([3, 7, 50_000]), np.array([0.2, 0.3, 0.5]))
-    counts = Counter(SharedNoise(seed).draw(p, 4) for seed in range(4000))
-    assert [abs(counts[token] / 4000 - share) < 0.03 for token, share in zip(p.ids, p.probs, strict=True)] == [True] * 3
 
 
 def test_dense_and_sparse_distributions_draw_the_same():

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 from exactness import EXACT, WRONG, V, compared, error_of_answers, pair, with_a_model
-from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_exact import COMBINATIONS
@@ -14,8 +13,8 @@ from timed import FLAT, STEEP, Timed
 
 from specdec_cli.decoding import accept, guard, rules
 from specdec_cli.decoding.accept import without
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
-from specdec_cli.decoding.types import Categorical, Draft, Step, Verdict
+from specdec_cli.decoding.sampling import SamplingSettings
+from specdec_cli.decoding.types import Categorical, Draft, Verdict
 from specdec_cli.draft_length.auto import FixedLength
 from specdec_cli.drafters import tree
 from specdec_cli.drafters.draft_model import ModelDrafter
@@ -84,16 +83,12 @@ def test_a_tree_that_holds_the_whole_vocabulary():
     assert set(result.shapes) == {(-1,) * 4}
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_a_perfect_draft_and_a_useless_one(share):
-    result = step(3, "rejection", FixedLength(4), share=share, scale=0.6)
-    assert result.error < EXACT
-    assert (result.younger < EXACT) == (share == 0.0), "where q is p, a first choice always stands"
-
-
-def test_confidence_shapes_the_tree():
-    result = step(3, "rejection", FixedLength(5, min_p=0.5))
-    assert result.error < EXACT and len(result.shapes) > 2 and result.younger > 0.02
+def test_a_perfect_draft_and_a_useless_one_and_one_that_confidence_shapes():
+    perfect, useless = (step(3, "rejection", FixedLength(4), share=share, scale=0.6) for share in (0.0, 1.0))
+    assert perfect.error < EXACT and useless.error < EXACT
+    assert perfect.younger < EXACT < useless.younger, "where q is p, a first choice always stands"
+    shaped = step(3, "rejection", FixedLength(4, min_p=0.5))
+    assert shaped.error < EXACT and len(shaped.shapes) > 2 and shaped.younger > 0.02
 
 
 @pytest.mark.parametrize("costs", [FLAT, STEEP])
@@ -219,6 +214,16 @@ class Liar(ModelDrafter):
     def elders(self, draft, node):
         return [i for i in draft.children(draft.parents[node]) if i < node]
 
+    def only(self, draft, nodes):
+        """The draft of some of its nodes, in their order."""
+        place = {-1: -1} | {node: new for new, node in enumerate(nodes)}
+        return Draft(
+            tuple(draft.tokens[node] for node in nodes),
+            tuple(draft.q[node] for node in nodes),
+            "",
+            tuple(place[draft.parents[node]] for node in nodes),
+        )
+
 
 class SameQForAll(Liar):
     def lie(self, draft):
@@ -240,36 +245,22 @@ class DropsTheUnlikely(Liar):
     """Throws away what turned out to be improbable, with all that hangs on it and comes after it."""
 
     def lie(self, draft):
-        place = {-1: -1}
+        kept = []
         for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
             likely = draft.q[node].prob(token) > 0.5 or node == 0
-            if likely and parent in place and all(elder in place for elder in self.elders(draft, node)):
-                place[node] = len(place) - 1
-        kept = list(place)[1:]
-        return replace(
-            draft,
-            tokens=tuple(draft.tokens[node] for node in kept),
-            q=tuple(draft.q[node] for node in kept),
-            parents=tuple(place[draft.parents[node]] for node in kept),
-        )
+            if likely and parent in (-1, *kept) and all(elder in kept for elder in self.elders(draft, node)):
+                kept.append(node)
+        return self.only(draft, kept)
 
 
 class YoungestFirst(Liar):
     """Siblings are offered in another order than they were drawn in."""
 
     def lie(self, draft):
-        place = {-1: -1}
-        order = sorted(range(len(draft.tokens)), key=lambda node: (len(self._above(draft, node)), -node))
-        place |= {node: new for new, node in enumerate(order)}
-        return replace(
-            draft,
-            tokens=tuple(draft.tokens[node] for node in order),
-            q=tuple(draft.q[node] for node in order),
-            parents=tuple(place[draft.parents[node]] for node in order),
-        )
+        return self.only(draft, sorted(range(len(draft.tokens)), key=lambda node: (self._depth(draft, node), -node)))
 
-    def _above(self, draft, node):
-        return [] if node < 0 else [node, *self._above(draft, draft.parents[node])]
+    def _depth(self, draft, node):
+        return 0 if node < 0 else 1 + self._depth(draft, draft.parents[node])
 
 
 @pytest.mark.parametrize("liar", [ModelDrafter, SameQForAll, NotNormalised, DropsTheUnlikely, YoungestFirst])
@@ -317,45 +308,3 @@ def test_a_residual_that_is_skipped_between_siblings_is_seen(monkeypatch):
     monkeypatch.setitem(rules.RULES, "rejection", careless)
     assert step(1, "rejection", FixedLength(3), share=0.7).error < EXACT
     assert step(3, "rejection", Whims(4), share=0.7).error > WRONG
-
-
-# Greedy, and match with a seed: not the distribution but the very tokens.
-
-
-def younger(events):
-    """Steps in which a token stands that was not the first of its place."""
-    steps = [event for event in events if isinstance(event, Step) and event.path]
-    return sum(
-        any(step.parents.index(step.parents[node]) != node for node in step.path)
-        for step in steps
-        if step.parents is not None
-    )
-
-
-@pytest.mark.parametrize(("width", "k"), [(1, 1), (1, 3), (1, 8), (2, 1), (2, 3), (3, 4), (4, 8), (8, 16)])
-@pytest.mark.parametrize("rule", ["match", "rejection"])
-def test_greedy_is_the_baseline(rule, width, k):
-    second = 0
-    for seed in range(6):
-        target, sampler = Table(40, seed), StandardSampler(SamplingSettings())
-        model = FakeDraftModel(target.mixed(Table(40, seed + 100), 0.3))
-        drafter = ModelDrafter(model, 40, sampler, True, np.random.default_rng(0), width)
-        events = run(FakeTarget(target), drafter=drafter, k=k, rule=rule, max_tokens=60, sampler=sampler)
-        assert tokens_of(events) == tokens_of(run(FakeTarget(target), max_tokens=60))
-        second += younger(events)
-    assert (second > 5) == (width > 1 and k > 1)
-
-
-@pytest.mark.parametrize("width", [1, 2, 4])
-@pytest.mark.parametrize("sampling", COMBINATIONS)
-def test_match_with_a_seed_is_the_baseline(sampling, width):
-    second = 0
-    for seed in range(4):
-        target, sampler = Table(40, seed), StandardSampler(sampling)
-        model = FakeDraftModel(target.mixed(Table(40, seed + 100), 0.3))
-        drafter = ModelDrafter(model, 40, sampler, False, np.random.default_rng(0), width)
-        events = run(FakeTarget(target), drafter=drafter, k=6, rule="match", seed=seed, max_tokens=60, sampler=sampler)
-        alone = run(FakeTarget(target), rule="match", seed=seed, max_tokens=60, settings=sampling)
-        assert tokens_of(events) == tokens_of(alone)
-        second += younger(events)
-    assert (second > 4) == (width > 1)

@@ -1,10 +1,5 @@
 """Dropping rejected tokens from a cache, also one that cannot: what is computed after it equals a fresh context's."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import pytest
 import tiny
@@ -12,7 +7,7 @@ from fakes import run, tokens_of
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
-from specdec_cli.decoding.types import Draft, Event, LengthPolicy, Logits, Step
+from specdec_cli.decoding.types import Draft, Step
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.llama.context import N_BATCH, LlamaContext
 from specdec_cli.llama.target import LlamaTarget
@@ -24,9 +19,6 @@ LENGTHS = (1, 2, 4, 8)
 PROMPT = tuple(range(40, 60))
 ANSWER = 96
 """Tokens: enough for every number of accepted tokens up to 8 to occur twice."""
-
-Record = tuple[list[tuple[int, ...]], np.ndarray]
-"""The passes that made what a cache holds, and the row that the last of them gave."""
 
 
 @pytest.fixture
@@ -42,33 +34,34 @@ class Oracle:
 
     name = "oracle"
 
-    def __init__(self, text: Sequence[int]) -> None:
+    def __init__(self, text):
         self._text = text
         self._right = 0
 
-    def start(self, prompt: Sequence[int]) -> int:
+    def start(self, prompt):
         return 0
 
-    def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
+    def propose(self, context, budget, policy):
         coming = self._text[len(context) : len(context) + budget]
         right = self._right % (budget + 1)
         self._right += 1
         return Draft(tuple(t if i < right else (t + 1) % tiny.N_VOCAB for i, t in enumerate(coming)), None, self.name)
 
-    def observe(self, step: Step) -> None:
+    def observe(self, step):
         pass
 
 
 class Recorded(LlamaContext):
     """Notes what each decode after a rewind gave."""
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args):
         super().__init__(*args)
-        self._passes: list[tuple[int, ...]] = []
+        self._passes = []
         self._rewound = False
-        self.after_rewind: list[Record] = []
+        self.after_rewind = []
+        """The passes that made what the cache held, and the row that the last of them gave."""
 
-    def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
+    def decode(self, tokens, all_rows=False):
         while sum(map(len, self._passes)) > self.length:
             self._passes.pop()
         assert sum(map(len, self._passes)) == self.length, "a draft model is rewound to between two passes"
@@ -78,13 +71,13 @@ class Recorded(LlamaContext):
             self.after_rewind.append((self._passes.copy(), row[-1].copy()))
         return row
 
-    def rewind(self, length: int) -> None:
+    def rewind(self, length):
         self._rewound = False
         super().rewind(length)  # which may decode
         self._rewound = length > 0
 
 
-def fresh(context: LlamaContext, *passes: Sequence[int]) -> np.ndarray:
+def fresh(context, *passes):
     """The row after all `passes`, computed from nothing. A row to read until the next decode."""
     context.rewind(0)
     for tokens in passes:
@@ -92,7 +85,7 @@ def fresh(context: LlamaContext, *passes: Sequence[int]) -> np.ndarray:
     return row
 
 
-def same(row: np.ndarray, other: np.ndarray) -> bool:
+def same(row, other):
     """Equal but for rounding, which depends on how tokens are split into passes.
 
     The logits' standard deviation is 4; a missing, wrong or swapped token changes some logit by 0.3 or more.
@@ -100,16 +93,16 @@ def same(row: np.ndarray, other: np.ndarray) -> bool:
     return bool(np.allclose(row, other, rtol=0, atol=1e-3) and row.argmax() == other.argmax())
 
 
-def some(records: Sequence[Record], count: int = 8) -> list[Record]:
+def some(records, count=8):
     """`count` of many, evenly spread; the last among them, in which a wrong state would have piled up."""
     return [records[i * (len(records) - 1) // (count - 1)] for i in range(count)] if records else []
 
 
-def accepted_of(events: Sequence[Event]) -> set[int]:
+def accepted_of(events):
     return {event.accepted for event in events if isinstance(event, Step) and event.drafted}
 
 
-def speculate(context: LlamaContext, k: int) -> tuple[list[int], list[Event]]:
+def speculate(context, k):
     """What the target says alone, and what happens with drafts that are right up to every place."""
     target = LlamaTarget(context)
     alone = tokens_of(run(target, PROMPT, max_tokens=ANSWER))
@@ -242,11 +235,11 @@ def test_no_way_back_before_the_checkpoint(open_context, kind):
 
 
 @pytest.fixture
-def replay_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def replay_is_wrong(monkeypatch):
     """The last of the tokens since the checkpoint are decoded again, where the first are meant."""
     restore = LlamaContext._restore
 
-    def from_the_end(context: LlamaContext, length: int) -> None:
+    def from_the_end(context, length):
         context._since_saved.reverse()
         restore(context, length)
 
