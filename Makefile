@@ -35,7 +35,7 @@ READY := $(VENV)/.ready-$(CHOSEN)
 
 export PROMPT
 
-.PHONY: run test test-real fuzz lint setup clean train check-training
+.PHONY: run test test-slow test-all test-real fuzz lint setup clean train check-training
 
 run: setup ## Run the bundled pair on PROMPT
 	@$(VENV)/bin/specdec run --baseline -- "$$PROMPT"
@@ -43,9 +43,21 @@ run: setup ## Run the bundled pair on PROMPT
 # Without a browser on the machine, the tests that look at pages in one are left out, and said to be.
 BROWSER := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 
-test: setup ## Run the tests
-	@$(if $(BROWSER),,echo "No Chromium here: the tests of HTML pages in a browser are left out.")
-	$(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not real$(if $(BROWSER),, and not browser)"
+# What every test run is started with; $(1): which tests.
+PYTEST = $(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not real and $(1)$(if $(BROWSER),, and not browser)"
+NO_BROWSER = @$(if $(BROWSER),,echo "No Chromium here: the tests of HTML pages in a browser are left out.")
+
+test: setup ## Run the tests, but for slow ones
+	$(NO_BROWSER)
+	$(call PYTEST,not slow)
+
+test-slow: setup ## Run the slow tests
+	$(NO_BROWSER)
+	$(call PYTEST,slow)
+
+test-all: setup ## Run all tests, slow ones too
+	$(NO_BROWSER)
+	$(call PYTEST,(slow or not slow))
 
 # Serially: each test has a model or two of up to a gigabyte in memory.
 test-real: setup ## Run the tests on real models, which are fetched where that can be done

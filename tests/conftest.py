@@ -15,6 +15,8 @@ sys.path.append(str(Path(__file__).parent.parent))  # for training/, which is no
 # Typer builds all commands anew for each command line that is run in this process; once is enough.
 typer.testing._get_command = functools.cache(typer.testing._get_command)
 
+pytest_plugins = ["engines"]
+
 DEMO = Path(__file__).parent.parent / "profiles" / "demo"
 
 

@@ -1,13 +1,28 @@
-"""The exact distribution of a scripted model's answers, and a statistic that compares counts with it."""
+"""Exact distributions: of what the target alone would write, and of what a step or an answer with a drafter gives.
+
+A `Walk` runs a function once for each way in which its random numbers can fall. A uniform number is only ever compared
+with thresholds, so it is kept as an interval: a threshold inside it splits it, and both parts are walked with their
+probabilities. Nothing is sampled, and two distributions can be compared to the last bits of a double.
+"""
 
 import itertools
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 
+import numpy as np
+from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
 from scipy.stats import chi2
 
+from specdec_cli.decoding.rules import RULES
 from specdec_cli.decoding.sampling import StandardSampler
+from specdec_cli.drafters.draft_model import ModelDrafter
 
 PROMPT = (0, 1)
 V = 5
+EXACT, WRONG = 1e-12, 1e-6
+"""How far off a right rule may be, and how far off a wrong one must be."""
+_ROUNDING = 1e-15
+"""A threshold so near to the end of an interval is its end."""
 
 
 def exact(table, sampling, length):
@@ -15,15 +30,15 @@ def exact(table, sampling, length):
     context = list(PROMPT)
     sampler = StandardSampler(sampling)
     sampler.watch(context)
-    found = {}
+    continuations = {}
     for tokens in itertools.product(range(table.n_vocab), repeat=length):
         prob = 1.0
         for i, token in enumerate(tokens):
             context[:] = [*PROMPT, *tokens[:i]]
             prob *= sampler.categorical(table.row(context)).prob(token)
         if prob > 0:
-            found[tokens] = prob
-    return found
+            continuations[tokens] = prob
+    return continuations
 
 
 def p_value(counts, expected, n):
@@ -36,3 +51,188 @@ def p_value(counts, expected, n):
         cells.append((sum(counts[cell] for cell in rare), sum(expected[cell] for cell in rare) * n))
     statistic = sum((seen - mean) ** 2 / mean for seen, mean in cells)
     return float(chi2.sf(statistic, len(cells) - 1)) if len(cells) > 1 else 1.0
+
+
+class Walk:
+    """A random generator whose outcomes are enumerated; made for `outcomes`."""
+
+    def __init__(self, choices):
+        self.prob = 1.0
+        self.choices = choices
+        """The parts taken so far, each as [part, probabilities of all parts]."""
+        self._at = 0
+
+    def random(self):
+        return Uniform(self)
+
+    def integers(self, n):
+        return self.choose([1 / n] * n)
+
+    def choose(self, probs):
+        if self._at == len(self.choices):
+            self.choices.append([0, probs])
+        part, probs = self.choices[self._at]
+        self._at += 1
+        self.prob *= probs[part]
+        return part
+
+
+class Uniform:
+    """scale * u + shift, where u is uniform in an interval. All that can be done with it is to compare it."""
+
+    def __init__(self, walk, ends=None, scale=1.0, shift=0.0):
+        self._walk, self._ends, self._scale, self._shift = walk, ends or [0.0, 1.0], scale, shift
+
+    def __mul__(self, factor):
+        return Uniform(self._walk, self._ends, self._scale * float(factor), self._shift * float(factor))
+
+    def __sub__(self, less):
+        return Uniform(self._walk, self._ends, self._scale, self._shift - float(less))
+
+    def __lt__(self, other):
+        if other is self:  # as numpy's searchsorted asks
+            return False
+        if self._scale == 0:
+            return self._shift < other
+        threshold = (float(other) - self._shift) / self._scale
+        low, high = self._ends
+        if threshold <= low + _ROUNDING:
+            return False
+        if threshold >= high - _ROUNDING:
+            return True
+        below = (threshold - low) / (high - low)
+        part = self._walk.choose([below, 1 - below])
+        self._ends[1 - part] = threshold
+        return part == 0
+
+    def __gt__(self, other):
+        return other is not self and not self < other
+
+    def __ge__(self, other):
+        return not self < other
+
+
+def outcomes(run):
+    """(probability, result) of `run` for each way in which the numbers of the generator it is given can fall."""
+    choices = []
+    while True:
+        walk = Walk(choices)
+        result = run(walk)
+        yield walk.prob, result
+        while choices and choices[-1][0] == len(choices[-1][1]) - 1:
+            choices.pop()
+        if not choices:
+            return
+        choices[-1][0] += 1
+
+
+class Doubles(Table):
+    """Logits in double precision, so that probabilities add up to 1 to 1e-15."""
+
+    def _made(self, key):
+        return super()._made(key).astype(np.float64)
+
+
+def pair(seed, share=0.4, n_vocab=V, scale=2.0):
+    """Scripted logits of a target and of a draft model that resembles it."""
+    target, noise = (Doubles(n_vocab, each, scale=scale) for each in (seed, seed + 1))
+    return target, target.mixed(noise, share)
+
+
+def with_a_model(draft, rule, width=1, drafter_class=ModelDrafter):
+    """What makes a drafter over scripted logits, given a sampler and a generator."""
+    return lambda sampler, rng: drafter_class(
+        FakeDraftModel(draft), draft.n_vocab, sampler, rule == "rejection", rng, width
+    )
+
+
+@dataclass
+class Compared:
+    """All that can come of one step of draft and verify, compared with the target's own distribution.
+
+    error: how far the step's tokens are from it, at the worst. shapes: of the drafts (`Draft.parents`). As
+    probabilities: deep, that two draft tokens stand; younger, that one stands whose elder sibling does not.
+    """
+
+    error: float
+    shapes: Counter = field(default_factory=Counter)
+    deep: float = 0.0
+    younger: float = 0.0
+
+
+def compared(target, make_drafter, policy, sampling, rule, prompts=(PROMPT,), verify=None):
+    """One step after any of the prompts. make_drafter: of a sampler and a generator. verify: the rows for a context and
+    a draft, if they are not the scripted target's.
+
+    Wherever a step goes on after some tokens, the next one must be distributed as p after them. If so, a step leaves
+    the distribution of any continuation as it is, and by induction all steps do.
+    """
+    context = []
+    sampler = StandardSampler(sampling)
+    sampler.watch(context)
+    begins, ends = defaultdict(float), defaultdict(float)
+    result = Compared(0.0)
+    for prompt in prompts:
+        context[:] = prompt
+        for prob, draft, verdict in _step(make_drafter, policy, sampler, rule, context, verify or _scripted(target)):
+            tokens = (*prompt, *(draft.tokens[node] for node in verdict.path), verdict.token)
+            ends[tokens] += prob
+            for length in range(len(prompt), len(tokens) + 1):
+                begins[tokens[:length]] += prob
+            share = prob / len(prompts)
+            if draft.tokens:
+                result.shapes[draft.parents] += share
+            result.deep += share * (verdict.accepted >= 2)
+            places = zip((-1, *verdict.path), verdict.path, strict=False)
+            result.younger += share * any(draft.children(above)[0] != node for above, node in places)
+        assert abs(begins[prompt] - 1) < EXACT
+    for tokens, prob in list(begins.items()):
+        going = prob - ends[tokens]
+        if going > EXACT:
+            context[:] = tokens
+            p = sampler.categorical(target.row(context))
+            off = [abs(begins.get((*tokens, x), 0.0) - going * p.prob(x)) for x in range(target.n_vocab)]
+            result.error = max(result.error, *off)
+    return result
+
+
+def _step(make_drafter, policy, sampler, rule, context, verify):
+    """(probability, draft, verdict) for each way in which a step can go."""
+
+    def propose(rng):
+        drafter = make_drafter(sampler, rng)
+        drafter.start(context)
+        return drafter.propose(context, policy.limit(100), policy)
+
+    for drafted, draft in outcomes(propose):
+        rows = verify(context, draft)
+        for judged, verdict in outcomes(lambda rng, draft=draft, rows=rows: RULES[rule](draft, rows, sampler, rng)):
+            yield drafted * judged, draft, verdict
+
+
+def _scripted(target):
+    def verify(context, draft):
+        model = FakeTarget(target)
+        model.prefill(context[:-1])
+        return model.verify(context[-1], draft)
+
+    return verify
+
+
+def error_of_answers(target, make_drafter, make_policy, sampling, rule, length=3):
+    """How far the first tokens of whole answers are from the target's own distribution, at the worst."""
+    written = defaultdict(float)
+
+    def answer(rng):
+        sampler = StandardSampler(sampling)
+        drafter, policy = make_drafter(sampler, rng), make_policy()
+        events = run(
+            FakeTarget(target), PROMPT, drafter, max_tokens=length + 9, rule=rule, rng=rng, sampler=sampler,
+            policy=policy, enough=length,
+        )  # fmt: skip
+        return tuple(tokens_of(events)[:length])
+
+    for prob, tokens in outcomes(answer):
+        written[tokens] += prob
+    expected = exact(target, sampling, length)
+    return max(abs(written[key] - expected.get(key, 0.0)) for key in {*written, *expected})

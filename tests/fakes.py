@@ -213,6 +213,7 @@ def run(
     pieces: Callable[[int], bytes] = piece,
     interrupted: Callable[[], bool] = lambda: False,
     enough: int | None = None,
+    rng: np.random.Generator | None = None,
 ) -> list[Event]:
     """All events of one run of the loop over fakes; with `enough`, those until so many tokens are there."""
     events = generate(
@@ -222,7 +223,7 @@ def run(
         policy or FixedLength(k),
         RULES[rule],
         sampler or sampler_of(rule, settings, seed),
-        np.random.default_rng(seed),
+        rng or np.random.default_rng(seed),
         TextStream(pieces, stop),
         Ending(max_tokens, lambda token: token == end, interrupted),
     )

@@ -13,7 +13,7 @@ PROMPTS = [
     "from collections import",
     "def merge(left, right):\n    result = []\n    while",
     "@property\ndef name(self):\n    return",
-    "async def fetch(session, url):\n    async with",
+    "async def fetch(engine, url):\n    async with",
     "def test_addition():\n    assert",
     "if __name__ == '__main__':\n",
     "def gcd(a, b):\n    while b:\n        ",

@@ -25,7 +25,8 @@ qwen35: gated delta net. The last three have a state beside the convolution's.""
 
 
 def write(path: Path, kind: str, seed: int = 0, noise: float = 0.0, chat_template: str | None = None) -> Path:
-    """Write a model of `kind` (see ATTENTION, RECURRENT, HYBRID; or qwen3, of five layers) to `path`, and return that.
+    """Write a model of `kind` (see ATTENTION, RECURRENT, HYBRID; or qwen3, of five layers, or olmo2-window) to `path`,
+    and return that.
 
     noise: 0 to 1, the share of other random weights mixed in: with some, the model is a draft that its
     noiseless namesake accepts part of.
@@ -36,6 +37,7 @@ def write(path: Path, kind: str, seed: int = 0, noise: float = 0.0, chat_templat
     {
         "llama": _llama,
         "qwen3": _qwen3,
+        "olmo2-window": _olmo2_window,
         "mamba": _mamba,
         "lfm2": _lfm2,
         "lfm2-window": _lfm2_window,
@@ -139,28 +141,34 @@ class _Model:
         self._writer.add_tensor(name, values.astype(np.float32))
 
 
-def _llama(model: _Model) -> None:
-    model.set("block_count", 2)
+def _llama(model: _Model, layers: int = 2, head_norms: bool = False) -> None:
+    model.set("block_count", layers)
     model.set("feed_forward_length", FEED_FORWARD)
     model.set("attention.head_count", HEADS)
     model.set("rope.dimension_count", WIDTH // HEADS)
     model.norm("output_norm.weight", WIDTH)
-    for layer in range(2):
+    for layer in range(layers):
         model.norm(f"blk.{layer}.attn_norm.weight", WIDTH)
-        model.attention(layer)
+        model.attention(layer, head_norms=head_norms)
         model.norm(f"blk.{layer}.ffn_norm.weight", WIDTH)
         model.feed_forward(layer)
 
 
 def _qwen3(model: _Model) -> None:
-    model.set("block_count", 5)
+    _llama(model, 5, head_norms=True)
+
+
+def _olmo2_window(model: _Model) -> None:
+    """Three layers that see the last 24 tokens, and one that sees all."""
+    model.set("block_count", 4)
     model.set("feed_forward_length", FEED_FORWARD)
     model.set("attention.head_count", HEADS)
+    model.set("attention.sliding_window", 24)
     model.norm("output_norm.weight", WIDTH)
-    for layer in range(5):
-        model.norm(f"blk.{layer}.attn_norm.weight", WIDTH)
-        model.attention(layer, head_norms=True)
-        model.norm(f"blk.{layer}.ffn_norm.weight", WIDTH)
+    for layer in range(4):
+        model.attention(layer)
+        for name in ("attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw_norm"):
+            model.norm(f"blk.{layer}.{name}.weight", WIDTH)
         model.feed_forward(layer)
 
 

@@ -14,6 +14,7 @@ from specdec_cli.decoding.rules import LOSSY, REPRODUCIBLE
 from specdec_cli.decoding.types import Done, Event, FinishReason, Step
 from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
+from specdec_cli.engine.loaded_models import LoadedModel
 from specdec_cli.evaluation.baseline import BaselineResult, speedup_of
 from specdec_cli.store.json_store import to_json as record_to_json
 
@@ -76,6 +77,15 @@ class GenerationResult:
             self.notes += event.notes
 
 
+    def take_probed_baseline(self) -> None:
+        """Take the answer's own steps without a draft as the baseline, if there were any to speak of."""
+        metrics = self.metrics
+        if speed := metrics.probed_tokens_per_s:
+            self.baseline = BaselineResult(speed, None, probes=metrics.probes)
+        elif not metrics.drafted and metrics.steps >= 8 and not metrics.notes:
+            self.unmeasured = "none: the target ran alone, since drafting does not pay here"
+
+
 class Generation:
     """An answer in the making: iterate over it, then look at `result`. After an error it holds what there was."""
 
@@ -118,8 +128,9 @@ class Generation:
                 result.cached_tokens = context.reused
                 result.threads = tuple(context.thread_log)
                 engine.keep_costs()
-                result.notes += (*models.notes[known:], *_crowded(result, engine))
-                _probed_baseline(result, engine)
+                result.notes += (*models.notes[known:], *crowding_notes(result.metrics, models.target))
+                if result.settings.adapts and (models.drafts or not result.settings.chain.needs_model):
+                    result.take_probed_baseline()
 
     def _allow_reuse(self, allowed: bool) -> None:
         """Whether the models may go by what their contexts hold of the prompt, instead of reading it again."""
@@ -154,21 +165,9 @@ class Generation:
         return BaselineResult(alone.tokens_per_s, divergence is None, divergence)
 
 
-def _probed_baseline(result: GenerationResult, engine: Engine) -> None:
-    """Take the answer's own steps without a draft as the baseline, if there were any to speak of."""
-    metrics, settings = result.metrics, result.settings
-    if not settings.adapts or (settings.chain.needs_model and not engine.models.drafts):
-        return
-    if speed := metrics.probed_tokens_per_s:
-        result.baseline = BaselineResult(speed, None, probes=metrics.probes)
-    elif not metrics.drafted and metrics.steps >= 8 and not metrics.notes:
-        result.unmeasured = "none: the target ran alone, since drafting does not pay here"
-
-
-def _crowded(result: GenerationResult, engine: Engine) -> tuple[str, ...]:
+def crowding_notes(metrics: Metrics, target: LoadedModel) -> tuple[str, ...]:
     """A note where passes took many times as long as they can: threads wait for each other on a busy processor."""
-    target = engine.models.target
-    uneven, threads = result.metrics.unevenness, target.threads
+    uneven, threads = metrics.unevenness, target.threads
     if uneven < _UNEVEN or threads == 1 or target.on_gpu:
         return ()
     return (

@@ -28,7 +28,7 @@ PAIRS = [
 @pytest.mark.parametrize(("p", "q"), PAIRS)
 def test_the_probabilities_are_those_of_draws(p, q):
     rejection, coupled = coupling.accepted(p, q)
-    n = 20_000
+    n = 6000
     same = 0
     for seed in range(n):
         noise = SharedNoise(seed)

@@ -11,6 +11,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "gpu"))
 
 import pack
 
+pytestmark = pytest.mark.slow
+
 LLAMA = "vendor/llama.cpp/"
 LONG = LLAMA + "ggml/src/ggml-cuda/template-instances/fattn-mma-f16-instance-ncols1_16-ncols2_1-and-longer-yet.cu"
 

@@ -84,14 +84,14 @@ def test_flash_attention_is_switched_for_contexts_made_meanwhile():
 def test_the_parts_of_a_step_add_up_to_its_time(monkeypatch):
     """From the first token to the end, without the draft model's reading of the prompt."""
     ways = [waits.WAYS["k=4"], waits.WAYS["k=8, tree=4"]]
-    with open_demo(ways, threads=1, max_tokens=40) as session:
-        prompt, events = session.target.tokenize("def median(values):\n"), session.events
+    with open_demo(ways, threads=1, max_tokens=40) as engine:
+        prompt, events = engine.tokenize("def median(values):\n", raw=True), engine.events
         for way in ways:
             seen = []
             monkeypatch.setattr(
-                session, "events", lambda *a, seen=seen, **k: (seen.append(e) or e for e in events(*a, **k))
+                engine, "events", lambda *a, seen=seen, **k: (seen.append(e) or e for e in events(*a, **k))
             )
-            parts = waits.one_answer(session, prompt, replace(session.settings, **way))
+            parts = waits.one_answer(engine, prompt, replace(engine.settings, **way))
             steps = [event for event in seen if isinstance(event, Step)]
             reading = sum(event.seconds for event in seen if isinstance(event, Prefill) and event.model == "draft")
             assert parts is not None and tuple(parts) == waits.PARTS
@@ -103,10 +103,10 @@ def test_the_parts_of_a_step_add_up_to_its_time(monkeypatch):
 
 def test_passes_of_one_size_and_of_changing_sizes_are_timed():
     """For both models, as far as their contexts have rows for it; and the report has them all."""
-    with open_demo([waits.WAYS["k=4"]], threads=1, max_tokens=8) as session:
-        found = waits.planning(session, rounds=2)
-        most = {role: context.max_rows for role, _, _, context in session.opened()}
-        assert [context.length for _, _, _, context in session.opened()] == [0, 0]
+    with open_demo([waits.WAYS["k=4"]], threads=1, max_tokens=8) as engine:
+        found = waits.planning(engine, rounds=2)
+        most = {role: context.max_rows for role, _, _, context in engine.models.all}
+        assert [context.length for _, _, _, context in engine.models.all] == [0, 0]
     for role in ("target", "draft"):
         orders = [one["order"] for one in found if one["model"] == role]
         assert orders == [order for order in waits.ORDERS if max(order) <= most[role]] and (2, 1) in orders
@@ -183,7 +183,7 @@ def test_the_finals_get_the_fastest_settings_of_the_cell():
     assert len(set(against.GRID)) == len(against.GRID)
 
 
-class Session:
+class Engine:
     settings = Settings(max_tokens=8)
 
 
@@ -207,11 +207,11 @@ def test_a_sweep_goes_on_where_time_ran_out(tmp_path):
     def plan(temps, has_time):
         return against.Plan(tmp_path / "peers.json", temps, tasks, 1, has_time)
 
-    assert not against.sweep(plan([0.0], lambda: next(time_left)), servers, Session, grid)
+    assert not against.sweep(plan([0.0], lambda: next(time_left)), servers, Engine, grid)
     assert servers.asked == [1, 1]
-    assert against.sweep(plan([0.0], lambda: True), servers, Session, grid)
+    assert against.sweep(plan([0.0], lambda: True), servers, Engine, grid)
     assert servers.asked == [1, 1, 2, 2, 4, 4]
-    assert against.sweep(plan([0.0, 0.8], lambda: True), servers, Session, grid)
+    assert against.sweep(plan([0.0, 0.8], lambda: True), servers, Engine, grid)
     found = plan([0.0], lambda: True).load()
     assert len(servers.asked) == 12
     assert found["sweep"]["n_max 4, p_min 0"]["tokens_per_s"] == {"0 a": 400, "0 b": 400, "0.8 a": 400, "0.8 b": 400}

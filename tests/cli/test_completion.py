@@ -9,8 +9,10 @@ import time
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from specdec_cli.cli import completion
+from specdec_cli.cli.app import app
 from specdec_cli.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.models import profiles
 from specdec_cli.store import pulled_pairs as pairs
@@ -119,24 +121,23 @@ def test_completion_never_fails(here, monkeypatch):
 # --- what the shells get ---
 
 
-def as_specdec(env, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run under the command's own name, which scripts and variables are called after."""
-    main = "import sys; sys.argv[0] = 'specdec'; from specdec_cli.__main__ import main; main()"
-    command = [sys.executable, "-c", main, *args]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=20, check=False)
+def asked(shell: str, line: str) -> dict[str, str]:
+    """How a shell's script asks what may follow where Tab is pressed at the end of a line."""
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1), "_TYPER_COMPLETE_ARGS": line}
+    return {**words, "_TYPER_COMPLETE_FISH_ACTION": "get-args", "_SPECDEC_COMPLETE": f"complete_{shell}"}
 
 
 def complete(shell: str, line: str) -> list[str]:
-    """What `specdec` answers the shell's script when Tab is pressed at the end of a line."""
-    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
-    env = {**os.environ, **words, "_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    env["_SPECDEC_COMPLETE"] = f"complete_{shell}"
-    main = "import sys; sys.argv[0] = 'specdec'; from specdec_cli.__main__ import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", main], env=env, capture_output=True, text=True, timeout=20, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    done = CliRunner().invoke(app, [], prog_name="specdec", env=asked(shell, line))
+    assert (done.exit_code, done.stderr) == (0, "")
     return done.stdout.splitlines()
+
+
+def as_specdec(*args: str, **env: str) -> str:
+    """In a process, under the command's own name, which scripts and variables are called after."""
+    main = "import sys; sys.argv[0] = 'specdec'; from specdec_cli.__main__ import main; main()"
+    command = [sys.executable, "-c", main, *args]
+    return subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.parametrize(
@@ -180,18 +181,18 @@ def test_a_description_is_no_markup(here, text):
     assert line.startswith("zz\t")
 
 
-def test_completion_is_quick(here):
+def test_completion_in_a_process_is_quick(here):
     took = []
     for _ in range(2):
         started = time.perf_counter()
-        complete("bash", "specdec show q")
+        assert as_specdec(**asked("bash", "specdec show qwen3-3")).split() == [
+            name for name in BUNDLED if name.startswith("qwen3-3")
+        ]
         took.append(time.perf_counter() - started)
     assert min(took) < 1
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_script_for_the_shell(shell):
-    env = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    done = as_specdec(env, "--show-completion", shell)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert f"_SPECDEC_COMPLETE=complete_{shell}" in done.stdout
+    script = as_specdec("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    assert f"_SPECDEC_COMPLETE=complete_{shell}" in script

@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from driver import SPECDEC, TARGET, assert_refused, read_terminal, run, specdec
+from driver import SPECDEC, TARGET, assert_refused, read_terminal, run
 from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
@@ -17,7 +17,7 @@ from specdec_cli.models import profiles
 from specdec_cli.store import corpora
 
 BEGINNING = "# A queue built from two stacks\nclass Queue:\n"
-NGRAM = ("-m", TARGET, "--drafter", "ngram", "-n", 48, "-k", 6, "--json")
+NGRAM = ("-m", TARGET, "--drafter", "ngram", "-n", 40, "-k", 6, "--json")
 
 
 def answer(*args, prompt=BEGINNING):
@@ -65,6 +65,7 @@ def test_what_a_code_base_holds_is_drafted(module, monkeypatch, way):
         (folder / "own.yaml").write_text(f"target: {TARGET}\nsettings:\n  ngram_corpus: [{module}]\n")
         (folder.parent / "config.yaml").write_text(f"ngram_corpus: {module}\n" if way == "config" else "")
         args = ["-p", "own"] if way == "profile" else []
+    assert "a corpus of " in " ".join(run(*NGRAM[:-1], *args, BEGINNING).stderr.split()) or way == "profile"
     done = run(*(NGRAM[2:] if way == "profile" else NGRAM), *args, BEGINNING)
     found = json.loads(done.stdout)
     assert found["tokens"] == without["tokens"]
@@ -158,7 +159,7 @@ def test_a_setting_that_is_no_path(module):
 
 def test_compare_uses_it_in_the_arms_that_draft_so(module):
     def compared(*args):
-        found = CliRunner().invoke(app, ["compare", "-n", "48", "--repeat", "1", "--json", *map(str, args), BEGINNING])
+        found = CliRunner().invoke(app, ["compare", "-n", "40", "--repeat", "1", "--json", *map(str, args), BEGINNING])
         assert found.exit_code == 0, found.stderr
         return json.loads(found.stdout)
 
@@ -185,11 +186,6 @@ def test_compare_shows_its_size_and_no_path_on_the_page(module, tmp_path):
     assert "ngram, k=auto" in again.stdout.partition("against the kept result")[2], "the same settings"
 
 
-def test_the_report_tells_its_size(module):
-    done = specdec("run", *NGRAM[:-1], "--ngram-corpus", module, BEGINNING)
-    assert b"a corpus of " in b" ".join(done.stderr.split())
-
-
 def test_doctor_says_what_the_indexes_take(module):
     def corpora_of(*args):
         return CliRunner().invoke(app, ["doctor", *args]).stdout
@@ -199,6 +195,7 @@ def test_doctor_says_what_the_indexes_take(module):
     assert json.loads(corpora_of("--json"))["corpora"]["bytes"] > 500 and "of indexes" in corpora_of()
 
 
+@pytest.mark.slow
 def test_progress_is_told_on_a_terminal_and_ctrl_c_ends_it(tmp_path):
     for i in range(300):  # small ones: between two of them it is seen that somebody wants to stop
         (tmp_path / f"{i}.txt").write_text(f"word {i} and more of it\n" * 10_000)

@@ -35,7 +35,7 @@ def wait_for(process, condition) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("delay", [0, 0.005, 0.02])
+@pytest.mark.parametrize("delay", [0, *(pytest.param(delay, marks=pytest.mark.slow) for delay in (0.005, 0.02))])
 def test_interrupted_while_loading(delay):
     main, side = pty.openpty()
     try:

@@ -12,14 +12,14 @@ import ggufs
 import pytest
 from conftest import DEMO
 from fakes import Counting, FakeTarget, ScriptedDrafter, run
-from specdec_cli.engine.generation_result import Outcome
-from specdec_cli.engine.session import Session
 from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.sampling import SamplingSettings
 from specdec_cli.engine.config import Settings
+from specdec_cli.engine.generation import GenerationResult, to_json
+from specdec_cli.engine.engine import Engine
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.target import LlamaTarget
 
@@ -58,14 +58,14 @@ def test_a_target_that_fails_keeps_the_json(failing_target):
 
 
 def test_a_baseline_that_fails_keeps_the_answer(monkeypatch):
-    events, calls = Session.events, iter(range(2))
+    events, calls = Engine.events, iter(range(2))
 
     def fail_second(self, *args, **options):
         if next(calls) == 1:
             raise SpecdecError("no more", "")
         return events(self, *args, **options)
 
-    monkeypatch.setattr(Session, "events", fail_second)
+    monkeypatch.setattr(Engine, "events", fail_second)
     done = specdec("--baseline")
     assert done.exit_code == 0
     assert "the target alone failed: no more" in " ".join(done.stderr.split())
@@ -75,7 +75,7 @@ def test_an_interrupt_while_the_margin_is_measured(monkeypatch):
     def interrupted(self, *answers):
         raise Interrupted
 
-    monkeypatch.setattr(Session, "divergence", interrupted)
+    monkeypatch.setattr(Engine, "divergence", interrupted)
     done = specdec("--baseline", "--json")
     assert done.exit_code == 0
     result = json.loads(done.stdout)
@@ -168,16 +168,14 @@ def test_defaults_are_the_same_wherever_they_are_written():
 
 
 def test_json_of_a_scripted_run(snapshot):
-    outcome = Outcome(7, [1], (), ("a note",))
+    result = GenerationResult(Settings(draft_tokens=3), 7, [1], ("a note",))
     for event in run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 4, 99), (99,), (7, 8), ()]), max_tokens=9):
-        outcome.add(event)
-    session = SimpleNamespace(
+        result.add(event)
+    engine = SimpleNamespace(
         pair=SimpleNamespace(target_path="big.gguf", draft_path="small.gguf", small_path=None),
-        settings=Settings(draft_tokens=3),
+        costs=SimpleNamespace(measured_s=0.25, agreement=None),
         load_s=0.5,
-        measured_s=0.25,
-        agreement=None,
     )
-    found = outcome.to_json(session)
+    found = to_json(result, engine)
     found["timing"] = sorted(found["timing"])
     snapshot("run.json", json.dumps(found, indent=1) + "\n")

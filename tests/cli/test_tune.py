@@ -14,7 +14,6 @@ import pytest
 import tiny
 from conftest import DEMO
 from driver import DRAFT, ESCAPE, PROMPT, TARGET, assert_refused, complaint, read_terminal, run, specdec, start
-from specdec_cli.engine.session import Session
 from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
@@ -22,16 +21,15 @@ from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.engine import loaded
+from specdec_cli.engine import engine as sessions
+from specdec_cli.engine import loaded_models
 from specdec_cli.engine import pass_costs as costing
-from specdec_cli.engine import session as sessions
 from specdec_cli.engine import tuning_run as tuner
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.model_pair import check_pair
+from specdec_cli.engine.engine import Engine
 from specdec_cli.evaluation.simulator import AHEAD, Answer
 from specdec_cli.llama import library
 from specdec_cli.llama.context import LlamaContext
-from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.models import profiles
 from specdec_cli.store import acceptance_traces as recordings
@@ -101,15 +99,15 @@ def opened():
     """Opens sessions on the bundled pair with settings, and closes them."""
     found = []
 
-    def open_session(**changes):
+    def open_engine(**changes):
         settings = Settings(**{"target": str(TARGET), "draft": str(DRAFT), "max_tokens": 32, "threads": 1, **changes})
-        found.append(Session(check_pair(settings), settings, Interrupt()))
-        found[-1].open_contexts(16)
+        found.append(Engine(settings))
+        found[-1].open(16)
         return found[-1]
 
-    yield open_session
-    for session in found:
-        session.close()
+    yield open_engine
+    for engine in found:
+        engine.close()
 
 
 # --- from end to end ---
@@ -199,17 +197,17 @@ def test_a_run_without_tuning_does_measure(timed):
 
 def test_what_was_tuned_is_used(opened, timed):
     keep()
-    session = opened()
-    assert session.costs([1, 2]) == PAYS and timed == [] and session.notes == ()
+    engine = opened()
+    assert engine.costs.of_pair([1, 2]) == PAYS and timed == [] and engine.notes == ()
 
 
 @pytest.mark.parametrize("changes", [{"machine": "another; 64 cores"}, {"gpu_layers": 7}], ids=str)
 def test_what_was_tuned_elsewhere_is_not(opened, timed, monkeypatch, changes):
     keep(**changes, threads=2, threads_draft=2)
     monkeypatch.setattr(library, "physical_cores", lambda: 1)  # with two, a busy machine would make it go to one
-    session = opened(threads=None)
-    assert session.costs([1, 2]) == Costs(Curve(PASSES), Curve(PASSES)) and len(timed) == 2
-    assert session.notes == () and session.threads == (1, 1)
+    engine = opened(threads=None)
+    assert engine.costs.of_pair([1, 2]) == Costs(Curve(PASSES), Curve(PASSES)) and len(timed) == 2
+    assert engine.notes == () and (engine.models.target.threads, engine.models.draft.threads) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -227,9 +225,9 @@ def test_what_was_tuned_elsewhere_is_not(opened, timed, monkeypatch, changes):
 )
 def test_the_users_threads_count_for_more_than_those_tuned(opened, timed, given, used, known):
     keep(threads=2, threads_draft=1)
-    session = opened(**{"threads": None, **given})
-    assert session.threads == used
-    assert (session.costs([1, 2]) == PAYS) == known == (timed == [])
+    engine = opened(**{"threads": None, **given})
+    assert (engine.models.target.threads, engine.models.draft.threads) == used
+    assert (engine.costs.of_pair([1, 2]) == PAYS) == known == (timed == [])
 
 
 def test_t_beats_tuned_threads(monkeypatch, timed):
@@ -247,13 +245,13 @@ def test_costs_of_another_placement_of_the_draft_are_not_used(opened, timed):
 
 def test_other_threads_are_measured_anew(opened, timed):
     keep()
-    session = opened()
+    engine = opened()
     for threads in (2, 1):
-        session.use_threads(threads, threads)
-        assert session.threads == (threads, threads)
-        assert session.costs([1, 2]) != PAYS
+        engine.models.use_threads(threads, threads)
+        assert (engine.models.target.threads, engine.models.draft.threads) == (threads, threads)
+        assert engine.costs.of_pair([1, 2]) != PAYS
     assert len(timed) == 4
-    session.costs([1, 2])
+    engine.costs.of_pair([1, 2])
     assert len(timed) == 4
 
 
@@ -275,11 +273,11 @@ def test_a_run_does_not_change_what_is_stored(opened, timed, monkeypatch):
         "adaptive_length",
         lambda form, costs, known, *rest: learning.append(known) or auto(form, costs, known, *rest),
     )
-    session = opened()
-    tokens = session.target.tokenize(PROMPT)
+    engine = opened()
+    tokens = engine.tokenize(PROMPT, raw=True)
     before = tuning.path_of(TARGET, DRAFT).read_bytes()
     for temp in (0.0, 0.8):
-        assert Metrics.of(session.events(tokens, 1, settings=Settings(temp=temp, max_tokens=32))).drafted
+        assert Metrics.of(engine.events(tokens, 1, settings=Settings(temp=temp, max_tokens=32))).drafted
     assert [known.looks > 0 for known in learning] == [True, True]
     assert found.calibrations == stored and tuning.path_of(TARGET, DRAFT).read_bytes() == before
 
@@ -289,8 +287,8 @@ def test_what_is_known_of_the_pair_is_where_auto_begins(opened, timed, monkeypat
     known = Calibration(offset=-9.0, slope=0.1, variance=0.001)  # never accepted
     keep(calibrations={tuning.kind_of(greedy, "rejection"): known})
     for temp in (0.0, 0.8):
-        session = opened(temp=temp)
-        report = Metrics.of(session.events(session.target.tokenize(PROMPT), 1))
+        engine = opened(temp=temp)
+        report = Metrics.of(engine.events(engine.tokenize(PROMPT, raw=True), 1))
         assert (report.drafted < 12) == (greedy == (temp == 0)), report.drafted  # nearly free here, so it may still try
 
 
@@ -392,7 +390,7 @@ def beside_a_gpu(quick, monkeypatch):
         return Model(path, 0, interrupt)
 
     monkeypatch.setattr(library, "supports_gpu", lambda: True)
-    for module in (loaded, tuner):
+    for module in (loaded_models, tuner):
         monkeypatch.setattr(module, "Model", load)
     monkeypatch.setattr(tuner, "pass_seconds", lambda *_, **__: {1: seconds[layers[-1]], 4: 1.0})
     return seconds, layers

@@ -52,7 +52,7 @@ def alone(target, sampling, seed, length=12):
 # The text is the target's own with that seed
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     name=st.sampled_from(NAMES),
     k=st.integers(1, 6),
@@ -72,12 +72,8 @@ def test_drafter_length_tree_and_clock_change_nothing(name, k, width, share, sam
     assert tokens_of(events) == alone(target, sampling, seed, 30)
 
 
-def test_another_seed_gives_another_text():
-    texts = {tuple(alone(Table(V, 11), PLAIN, seed, 24)) for seed in range(50)}
-    assert len(texts) == 50
-
-
-def test_greedy_is_the_argmax():
+def test_greedy_is_the_argmax_and_another_seed_gives_another_text():
+    assert len({tuple(alone(Table(V, 11), PLAIN, seed, 24)) for seed in range(50)}) == 50
     greedy = SamplingSettings()
     assert alone(Table(V, 3), greedy, 5) == tokens_of(
         run(FakeTarget(Table(V, 3)), PROMPT, None, 1, 12, greedy, "match")
@@ -87,24 +83,22 @@ def test_greedy_is_the_argmax():
 # It has the target's distribution
 
 
-def chance(name="model", sampling=PLAIN, n=1500, width=1, k=3, rule=None):
+def chance(sampling=PLAIN, n=1500, draft=True):
+    """Of that many samples; the target alone gives the same ones, as is tested above, and sooner."""
     target = Table(V, 11)
-    draft = target.mixed(Table(V, 12), 0.4)
     counts = Counter()
     for seed in range(n):
-        events = answer(target, draft, sampling, seed, name, k, 3 + k, width, enough=3)
+        if draft:
+            events = answer(target, target.mixed(Table(V, 12), 0.4), sampling, seed, length=6, enough=3)
+        else:
+            events = run(FakeTarget(target), PROMPT, None, 1, 3, sampling, "coupled", seed)
         counts[tuple(tokens_of(events)[:3])] += 1
     return p_value(counts, exact(target, sampling, 3), n)
 
 
 @pytest.mark.parametrize("sampling", COMBINATIONS)
 def test_distribution(sampling):
-    assert chance(sampling=sampling) > 1e-4
-
-
-@pytest.mark.parametrize(("name", "width"), [("model", 3), ("model<small", 1), ("ngram", 1)])
-def test_distribution_of_other_drafters(name, width):
-    assert chance(name, width=width) > 1e-4
+    assert chance(sampling, draft=sampling is PLAIN) > 1e-4
 
 
 def test_a_draft_that_is_believed_is_seen(monkeypatch):
@@ -123,14 +117,14 @@ def test_noise_that_forgets_the_position_is_seen(monkeypatch):
     """Another: the same noise in every place makes what follows depend on what went before."""
     honest = SharedNoise.draw
     monkeypatch.setattr(SharedNoise, "draw", lambda self, p, position: honest(self, p, 0))
-    assert chance() < 1e-6
+    assert chance(draft=False) < 1e-6
 
 
 def test_noise_of_the_wrong_shape_is_seen(monkeypatch):
     """Another: uniform numbers where exponential ones belong."""
     honest = SharedNoise._exponential
     monkeypatch.setattr(SharedNoise, "_exponential", lambda *at: 1 - np.exp(-honest(*at)))
-    assert chance() < 1e-6
+    assert chance(draft=False) < 1e-6
 
 
 # The noise
@@ -149,12 +143,6 @@ def test_it_is_exponential_and_independent_of_its_neighbours():
         assert abs(np.corrcoef(one, other)[0, 1]) < 0.12
     for row in uniform:
         assert abs(np.corrcoef(row[:-1], row[1:])[0, 1]) < 0.12
-
-
-def test_a_token_is_drawn_as_often_as_it_is_probable():
-    p = Categorical(np.array([3, 7, 50_000]), np.array([0.2, 0.3, 0.5]))
-    counts = Counter(SharedNoise(seed).draw(p, 4) for seed in range(4000))
-    assert [abs(counts[token] / 4000 - share) < 0.03 for token, share in zip(p.ids, p.probs, strict=True)] == [True] * 3
 
 
 def test_dense_and_sparse_distributions_draw_the_same():
@@ -181,7 +169,7 @@ def test_splitmix_is_the_published_one():
 # Acceptance
 
 
-def acceptance(rule, share, n=300, width=1, k=4):
+def acceptance(rule, share, n=200, width=1, k=4):
     """The share of drafts' first tokens that stand in a place where both models hesitate."""
     target, steps = Table(V, 11), []
     draft = target.mixed(Table(V, 12), share)

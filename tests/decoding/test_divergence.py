@@ -40,23 +40,6 @@ class Rounding(FakeTarget):
         return rows + noise.uniform(-self.size, self.size, rows.shape).astype(np.float32)
 
 
-class KeepsARejectedToken(Rounding):
-    """Its cache keeps the first rejected token of a draft in the place of the one that the target chose."""
-
-    size = 0.0
-    _kept = None
-    _drafted = NO_DRAFT
-
-    def verify(self, pending, draft):
-        kept, self._kept, self._drafted = self._kept, None, draft
-        return super().verify(pending if kept is None else kept, draft)
-
-    def commit(self, verdict):
-        super().commit(verdict)
-        rejected = [token for i, token in enumerate(self._drafted.tokens) if i not in verdict.path]
-        self._kept = rejected[0] if rejected else None
-
-
 class Remembers(Rounding):
     """A target that rounds nothing, and knows which draft tokens a verdict rejects."""
 
@@ -68,7 +51,20 @@ class Remembers(Rounding):
         return super().verify(pending, draft)
 
     def rejected(self, verdict):
-        return [token for i, token in enumerate(self._drafted.tokens) if i not in verdict.path]
+        return [token for i, token in enumerate(self._drafted.tokens) if i not in verdict.path][:1]
+
+
+class KeepsARejectedToken(Remembers):
+    """Its cache keeps the first rejected token of a draft in the place of the one that the target chose."""
+
+    _kept = ()
+
+    def verify(self, pending, draft):
+        return super().verify(*self._kept or (pending,), draft)
+
+    def commit(self, verdict):
+        super().commit(verdict)
+        self._kept = self.rejected(verdict)
 
 
 class KeepsATokenTooMany(Remembers):
@@ -76,7 +72,7 @@ class KeepsATokenTooMany(Remembers):
 
     def commit(self, verdict):
         super().commit(verdict)
-        self._cache += self.rejected(verdict)[:1]
+        self._cache += self.rejected(verdict)
 
 
 class KeepsAnother(Remembers):
@@ -85,7 +81,7 @@ class KeepsAnother(Remembers):
     def commit(self, verdict):
         super().commit(verdict)
         if verdict.path and (rejected := self.rejected(verdict)):
-            self._cache[-1] = rejected[0]
+            self._cache[-1:] = rejected
 
 
 def answers(target_class, settings, rule, width=1, k=4, seed=5, tokens=60):

@@ -1,11 +1,26 @@
-"""Sampled output has the target's distribution: a statistic that is seen to fail on wrong implementations."""
+"""The rules leave the target's distribution as it is: to 1e-12 over all outcomes, and by a statistic over samples.
 
-import itertools
+Both are seen to fail on wrong implementations.
+"""
+
 from collections import Counter
 
 import numpy as np
 import pytest
-from exactness import PROMPT, V, exact, p_value
+from exactness import (
+    EXACT,
+    PROMPT,
+    WRONG,
+    V,
+    Walk,
+    compared,
+    error_of_answers,
+    exact,
+    outcomes,
+    p_value,
+    pair,
+    with_a_model,
+)
 from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,40 +32,6 @@ from specdec_cli.decoding.types import Draft, Verdict
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
 
-
-def sample(target, draft, sampling, rule, k, length, n, drafter_class=ModelDrafter, policy=None):
-    """Count continuations over n runs of the loop with a draft model."""
-    counts = Counter()
-    drafter_rng = np.random.default_rng(7)
-    rng_seed = itertools.count(1000)
-    for _ in range(n):
-        sampler = StandardSampler(sampling)
-        drafter = drafter_class(FakeDraftModel(draft), V, sampler, rule == "rejection", drafter_rng)
-        events = run(
-            FakeTarget(target),
-            PROMPT,
-            drafter,
-            k,
-            max_tokens=length + 1 + k,  # so that drafts have their length
-            settings=sampling,
-            rule=rule,
-            seed=next(rng_seed),
-            sampler=sampler,
-            policy=policy,
-            enough=length + 1,
-        )
-        # The first token comes from the prompt's own pass; the draft is at work from the second on.
-        counts[tuple(tokens_of(events)[: length + 1])] += 1
-    return counts
-
-
-def check(rule, k, sampling, seed, n=2000, share=0.4, **options):
-    target, noise = Table(V, seed), Table(V, seed + 1)
-    draft = target.mixed(noise, share)
-    counts = sample(target, draft, sampling, rule, k, 2, n, **options)
-    return p_value(counts, exact(target, sampling, 3), n)
-
-
 COMBINATIONS = [
     SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0),
     SamplingSettings(temperature=0.7, top_k=3, top_p=1.0, min_p=0.0),
@@ -61,16 +42,44 @@ COMBINATIONS = [
         temperature=1.0, repeat_penalty=1.4, presence_penalty=0.3, frequency_penalty=0.2, top_k=0, min_p=0
     ),
 ]
+PLAIN = COMBINATIONS[0]
+
+
+def test_a_walk_visits_every_outcome_with_its_probability():
+    """Draws from dense distributions of two blocks and from sparse ones, and whatever else is done is refused."""
+    probs = np.random.default_rng(1).dirichlet(np.full(700, 0.1))
+    for distribution in (Categorical(None, probs), Categorical(np.arange(700) * 3, probs)):
+        drawn = Counter()
+        for prob, token in outcomes(distribution.draw):
+            drawn[token if distribution.ids is None else token // 3] += prob
+        assert max(abs(drawn[token] - probs[token]) for token in range(700)) < EXACT
+    assert sum(prob for prob, _ in outcomes(lambda rng: (rng.integers(3), rng.random() < 0.3))) == pytest.approx(1)
+    with pytest.raises(TypeError):
+        float(Walk([]).random())
+
+
+# Over all outcomes
 
 
 @pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("rule", ["match", "rejection"])
 @pytest.mark.parametrize("sampling", COMBINATIONS)
-def test_distribution(rule, k, sampling):
-    assert check(rule, k, sampling, seed=11) > 1e-4
+def test_a_step_keeps_the_distribution(rule, k, sampling):
+    target, draft = pair(11)
+    result = compared(target, with_a_model(draft, rule), FixedLength(k), sampling, rule)
+    assert result.error < EXACT and (result.deep > 0.1) == (k > 1)
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@pytest.mark.parametrize("rule", ["match", "rejection"])
+@pytest.mark.parametrize("sampling", COMBINATIONS)
+def test_whole_answers_keep_it(rule, sampling):
+    """Through the loop, over several steps, so that the caches of both models are rewound."""
+    target, draft = pair(11, n_vocab=3)
+    for k in (1, 2):
+        assert error_of_answers(target, with_a_model(draft, rule), lambda k=k: FixedLength(k), sampling, rule) < EXACT
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     rule=st.sampled_from(["match", "rejection"]),
     k=st.integers(1, 4),
@@ -78,22 +87,28 @@ def test_distribution(rule, k, sampling):
     top_k=st.integers(0, V),
     top_p=st.floats(0.3, 1.0),
     min_p=st.floats(0.0, 0.4),
+    share=st.floats(0.0, 1.0),
     seed=st.integers(0, 10_000),
 )
-def test_distribution_at_random_settings(rule, k, temperature, top_k, top_p, min_p, seed):
+def test_a_step_keeps_it_at_random_settings(rule, k, temperature, top_k, top_p, min_p, share, seed):
+    """Exactness does not depend on how good the draft is."""
     sampling = SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    assert check(rule, k, sampling, seed, n=1500) > 1e-5
+    target, draft = pair(seed, share)
+    assert compared(target, with_a_model(draft, rule), FixedLength(k), sampling, rule).error < EXACT
 
 
 @pytest.mark.parametrize("rule", ["match", "rejection"])
-def test_distribution_when_confidence_stops_the_draft(rule):
+def test_confidence_may_stop_the_draft(rule):
+    target, draft = pair(5)
     policy = FixedLength(3, min_p=0.45)
-    assert check(rule, 3, COMBINATIONS[0], seed=5, n=4000, policy=policy) > 1e-4
+    prompts = (0, 1), (1, 0), (2, 3), (4, 4)
+    assert compared(target, with_a_model(draft, rule), policy, PLAIN, rule, prompts).error < EXACT
+    target, draft = pair(5, n_vocab=3)
+    make_policy = lambda: FixedLength(2, min_p=0.45)  # noqa: E731
+    assert error_of_answers(target, with_a_model(draft, rule), make_policy, PLAIN, rule) < EXACT
 
 
 # Negative controls: each of these mistakes has been made somewhere, and each must be seen.
-
-PLAIN = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
 
 class WrongQ(ModelDrafter):
@@ -115,17 +130,9 @@ class DropsAfterDrawing(ModelDrafter):
 
     def propose(self, context, budget, policy):
         draft = super().propose(context, budget, policy)
-        keep = len(draft.tokens)
-        for i, token in enumerate(draft.tokens):
-            if draft.q[i].prob(token) < 0.3:
-                keep = i
-                break
+        unlikely = (i for i, token in enumerate(draft.tokens) if draft.q[i].prob(token) < 0.3)
+        keep = next(unlikely, len(draft.tokens))
         return Draft(draft.tokens[:keep], draft.q[:keep], draft.source)
-
-
-@pytest.mark.parametrize(("drafter_class", "n"), [(WrongQ, 8000), (DropsAfterDrawing, 2000)])
-def test_a_dishonest_drafter_is_seen(drafter_class, n):
-    assert check("rejection", 2, PLAIN, seed=11, n=n, drafter_class=drafter_class) < 1e-4
 
 
 def no_residual(draft, logits, sampler, rng):
@@ -138,53 +145,118 @@ def no_residual(draft, logits, sampler, rng):
     return Verdict(tuple(range(len(draft.tokens))), p.draw(rng), "bonus")
 
 
-def test_a_skipped_residual_is_seen(monkeypatch):
-    monkeypatch.setitem(rules.RULES, "rejection", no_residual)
-    assert check("rejection", 2, PLAIN, seed=11, n=3000) < 1e-6
+def bonus_of_q(draft, logits, sampler, rng):
+    """Rejection sampling whose bonus token is drawn from the draft's last distribution."""
+    verdict = accept.rejection(draft, logits, sampler, rng)
+    if verdict.kind != "bonus":
+        return verdict
+    return Verdict(verdict.path, draft.q[-1].draw(rng), "bonus")
 
 
-def test_a_wrong_temperature_for_the_draft_alone_is_harmless():
-    """Exactness does not depend on how good the draft is, only on its honesty about q."""
-    target = Table(V, 11)
-    counts = sample(target, Table(V, 99), PLAIN, "rejection", 2, 2, 3000)
-    assert p_value(counts, exact(target, PLAIN, 3), 3000) > 1e-4
+def credulous(draft, logits, sampler, rng):
+    """The draft's first token stands, whatever it is."""
+    if not draft.tokens:
+        return accept.match(draft, logits, sampler, rng)
+    return Verdict((), draft.tokens[0], "correction")
 
 
-# Greedy, and match with a seed: not the distribution but the very tokens.
+@pytest.mark.parametrize("wrong", [WrongQ, DropsAfterDrawing])
+def test_a_dishonest_drafter_is_seen(wrong):
+    target, draft = pair(11)
+    drafter = with_a_model(draft, "rejection", drafter_class=wrong)
+    assert compared(target, drafter, FixedLength(2), PLAIN, "rejection").error > WRONG
+    target, draft = pair(11, n_vocab=3)
+    drafter = with_a_model(draft, "rejection", drafter_class=wrong)
+    assert error_of_answers(target, drafter, lambda: FixedLength(2), PLAIN, "rejection") > WRONG
 
 
-@pytest.mark.parametrize("k", [1, 2, 4, 8])
-@pytest.mark.parametrize("rule", ["match", "rejection"])
-def test_greedy_is_the_baseline(rule, k):
-    for seed in range(5):
-        target, sampler = Table(40, seed), StandardSampler(SamplingSettings())
-        draft = FakeDraftModel(target.mixed(Table(40, seed + 100), 0.3))
-        drafter = ModelDrafter(draft, 40, sampler, True, np.random.default_rng(0))
-        events = run(FakeTarget(target), drafter=drafter, k=k, rule=rule, max_tokens=60, sampler=sampler)
-        assert tokens_of(events) == tokens_of(run(FakeTarget(target), max_tokens=60))
+@pytest.mark.parametrize(
+    ("rule", "wrong"),
+    [("rejection", no_residual), ("rejection", bonus_of_q), ("rejection", credulous), ("match", credulous)],
+)
+def test_a_wrong_rule_is_seen(monkeypatch, rule, wrong):
+    monkeypatch.setitem(rules.RULES, rule, wrong)
+    target, draft = pair(11)
+    assert compared(target, with_a_model(draft, rule), FixedLength(2), PLAIN, rule).error > WRONG
 
 
-@pytest.mark.parametrize("sampling", COMBINATIONS)
-def test_match_with_a_seed_is_the_baseline(sampling):
-    for seed in range(5):
-        target, sampler = Table(40, seed), StandardSampler(sampling)
-        draft = FakeDraftModel(target.mixed(Table(40, seed + 100), 0.3))
-        drafter = ModelDrafter(draft, 40, sampler, False, np.random.default_rng(0))
-        events = run(FakeTarget(target), drafter=drafter, k=4, rule="match", seed=seed, max_tokens=60, sampler=sampler)
-        alone = run(FakeTarget(target), rule="match", seed=seed, max_tokens=60, settings=sampling)
-        assert tokens_of(events) == tokens_of(alone)
+# Over samples: the same by a statistic, once for each rule
+
+
+def sample(target, draft, sampling, rule, k, length, n, drafter_class=ModelDrafter, policy=None):
+    """Count continuations over n runs of the loop with a draft model."""
+    counts = Counter()
+    drafter_rng = np.random.default_rng(7)
+    for seed in range(1000, 1000 + n):
+        sampler = StandardSampler(sampling)
+        drafter = drafter_class(FakeDraftModel(draft), V, sampler, rule == "rejection", drafter_rng)
+        events = run(
+            FakeTarget(target),
+            PROMPT,
+            drafter,
+            k,
+            max_tokens=length + 1 + k,  # so that drafts have their length
+            settings=sampling,
+            rule=rule,
+            seed=seed,
+            sampler=sampler,
+            policy=policy,
+            enough=length + 1,
+        )
+        # The first token comes from the prompt's own pass; the draft is at work from the second on.
+        counts[tuple(tokens_of(events)[: length + 1])] += 1
+    return counts
+
+
+def check(rule, k, sampling, seed, n=2000, share=0.4, **options):
+    target, noise = Table(V, seed), Table(V, seed + 1)
+    draft = target.mixed(noise, share)
+    counts = sample(target, draft, sampling, rule, k, 2, n, **options)
+    return p_value(counts, exact(target, sampling, 3), n)
+
+
+@pytest.mark.parametrize(("rule", "wrong"), [("match", credulous), ("rejection", no_residual)])
+def test_samples_follow_the_distribution(monkeypatch, rule, wrong):
+    assert check(rule, 2, COMBINATIONS[4], seed=11) > 1e-4
+    monkeypatch.setitem(rules.RULES, rule, wrong)
+    assert check(rule, 2, COMBINATIONS[4], seed=11) < 1e-6
+
+
+# How much is accepted
+
+
+def one_place(p, q, siblings=1):
+    """The probability of each path, where `siblings` tokens are drawn from q without replacement."""
+    logits, sampler, paths = np.log(np.stack([p.probs] * (siblings + 1))), StandardSampler(PLAIN), Counter()
+
+    def step(rng):
+        tokens, qs, left = [], [], q
+        for _ in range(siblings):
+            tokens.append(left.draw(rng))
+            qs.append(left)
+            left = accept.without(left, tokens[-1])
+        return accept.rejection(Draft(tuple(tokens), tuple(qs), "", (-1,) * siblings), logits, sampler, rng).path
+
+    for prob, path in outcomes(step):
+        paths[path] += prob
+    return paths
 
 
 def test_rejection_accepts_the_overlap():
-    """The acceptance rate of one draft token is sum(min(p, q)): no rule can accept more and stay exact."""
+    """The acceptance rate of one draft token is sum(min(p, q)): no rule can accept more and stay exact. Of two
+    siblings one stands more often than the first alone; how often is known, too.
+    """
     rng = np.random.default_rng(3)
     p, q = (Categorical(None, rng.dirichlet(np.ones(6))) for _ in range(2))
-    logits = np.log(np.stack([p.probs, p.probs])).astype(np.float32)
-    sampler = StandardSampler(PLAIN)
-    n = 20_000
-    accepted = sum(accept.rejection(Draft((q.draw(rng),), (q,)), logits, sampler, rng).accepted for _ in range(n))
     overlap = np.minimum(p.probs, q.probs).sum()
-    assert abs(accepted / n - overlap) < 4 * np.sqrt(overlap * (1 - overlap) / n)
+    assert one_place(p, q)[(0,)] == pytest.approx(overlap, abs=EXACT)
+    left = accept.residual(p, q)
+    lost = [q.prob(x) - min(p.prob(x), q.prob(x)) for x in range(6)]
+    second = sum(
+        lost_x * np.minimum(left.probs, accept.without(q, x).probs).sum() for x, lost_x in enumerate(lost) if lost_x
+    )
+    paths = one_place(p, q, siblings=2)
+    assert paths[(0,)] == pytest.approx(overlap, abs=EXACT) and paths[(1,)] == pytest.approx(second, abs=EXACT)
 
 
 # The residual, in every pairing of sparse and dense.

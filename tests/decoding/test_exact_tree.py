@@ -1,38 +1,28 @@
-"""Trees leave the target's distribution as it is: a statistic that is seen to fail where siblings are handled wrongly.
-
-Unlike where an answer ends after what is counted, drafts here are as long as they like to be, so that the counted
-tokens come from every depth of a tree.
-"""
+"""Trees leave the target's distribution as it is, to 1e-12 over all outcomes; wrong handling of siblings is seen."""
 
 import zlib
-from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from exactness import PROMPT, V, exact, p_value
-from fakes import FakeDraftModel, FakeTarget, Table, piece, run, tokens_of
+from exactness import EXACT, WRONG, V, compared, error_of_answers, pair, with_a_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_exact import COMBINATIONS
-from timed import FLAT, STEEP, auto
+from timed import FLAT, STEEP, Timed
 
 from specdec_cli.decoding import accept, guard, rules
 from specdec_cli.decoding.accept import without
 from specdec_cli.decoding.categorical import Categorical
-from specdec_cli.decoding.loop import Ending, generate
-from specdec_cli.decoding.rules import RULES
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
-from specdec_cli.decoding.text import TextStream
-from specdec_cli.decoding.types import Draft, Step, Verdict
+from specdec_cli.decoding.sampling import SamplingSettings
+from specdec_cli.decoding.types import Draft, Verdict
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters import tree
 from specdec_cli.drafters.draft_model import ModelDrafter
 
-COUNTED = 3
-"""Tokens: one that the prompt's own pass gives, and two that drafts have to do with."""
 PLAIN = COMBINATIONS[0]
-SHAPES = [(2, 3), (3, 5), (4, 6)]
+PROMPTS = tuple((1, token) for token in range(4))
+SHAPES = [(2, 3), (3, 4), (4, 5)]
 """Branches and tokens."""
 
 
@@ -48,103 +38,38 @@ def a_drafter_that_fails_fails_the_test(monkeypatch):
     monkeypatch.setattr(guard.Speculation, "_guarded", lambda self, action, otherwise: action())
 
 
-@dataclass
-class Sample:
-    """counts: of the first tokens of many answers. shapes: of the trees in them. younger: how often a token stood
-    whose elder sibling did not; deep: how often two tokens of one tree stood.
-    """
-
-    counts: Counter
-    shapes: Counter
-    younger: int = 0
-    deep: int = 0
-
-    def add(self, step):
-        self.shapes[step.parents] += 1
-        self.deep += step.accepted >= 2
-        if step.parents is not None:
-            first = {parent: node for node, parent in reversed(list(enumerate(step.parents)))}
-            self.younger += any(node not in first.values() for node in step.path)
-
-
-def sample(target, make_drafter, sampling, rule, n, k=4, policy=None):
-    """The beginnings of n answers. make_drafter: of a sampler and the draws' rng."""
-    found = Sample(Counter(), Counter())
-    drafter_rng = np.random.default_rng(7)
-    for seed in range(1000, 1000 + n):
-        sampler = StandardSampler(sampling)
-        events = generate(
-            PROMPT,
-            FakeTarget(target),
-            make_drafter(sampler, drafter_rng),
-            policy or FixedLength(k),
-            RULES[rule],
-            sampler,
-            np.random.default_rng(seed),
-            TextStream(piece),
-            Ending(COUNTED + 20, lambda token: False),
-        )
-        tokens = []
-        for event in events:
-            if isinstance(event, Step):
-                tokens += [token.id for token in event.tokens]
-                if event.drafted:
-                    found.add(event)
-            if len(tokens) >= COUNTED:
-                break
-        found.counts[tuple(tokens[:COUNTED])] += 1
-    return found
-
-
-def check(make_drafter, sampling, rule, n, seed=11, **options):
-    target = Table(V, seed)
-    found = sample(target, make_drafter, sampling, rule, n, **options)
-    return p_value(found.counts, exact(target, sampling, COUNTED), n), found
-
-
-def with_a_model(width, rule, seed=11, share=0.4, drafter_class=ModelDrafter):
-    """A drafter whose model resembles the target of that seed."""
-    draft = Table(V, seed).mixed(Table(V, seed + 1), share)
-    return lambda sampler, rng: drafter_class(FakeDraftModel(draft), V, sampler, rule == "rejection", rng, width)
+def step(width, rule, policy, sampling=PLAIN, seed=11, share=0.4, drafter_class=ModelDrafter, scale=2.0):
+    """Steps with a tree of a model that resembles the target of that seed."""
+    target, draft = pair(seed, share, 4, scale)
+    return compared(target, with_a_model(draft, rule, width, drafter_class), policy, sampling, rule, PROMPTS)
 
 
 # Trees of a draft model
 
 
 @pytest.mark.parametrize(("width", "k"), SHAPES)
+@pytest.mark.parametrize("rule", ["match", "rejection"])
 @pytest.mark.parametrize("sampling", COMBINATIONS)
-def test_rejection_keeps_the_distribution(sampling, width, k):
-    p, found = check(with_a_model(width, "rejection"), sampling, "rejection", 500, policy=Whims(k))
-    assert p > 1e-4
-    assert found.younger > 20, "nothing shows where second choices never stand"
-    assert found.deep > 20
+def test_a_step_keeps_the_distribution(sampling, rule, width, k):
+    result = step(width, rule, Whims(k), sampling)
+    assert result.error < EXACT
+    assert result.younger > 0.02, "nothing shows where second choices never stand"
+    assert result.deep > 0.02
 
 
-@pytest.mark.parametrize(("width", "k"), [(2, 4), (4, 6)])
-@pytest.mark.parametrize("sampling", COMBINATIONS[::2])
-def test_match_keeps_the_distribution(sampling, width, k):
-    p, found = check(with_a_model(width, "match"), sampling, "match", 400, policy=Whims(k))
-    assert p > 1e-4 and found.younger > 20
+@pytest.mark.parametrize("rule", ["match", "rejection"])
+@pytest.mark.parametrize("sampling", [PLAIN, COMBINATIONS[4]])
+def test_whole_answers_keep_it(rule, sampling):
+    """Through the loop, over several steps, so that trees are kept and dropped in the caches of both models."""
+    target, draft = pair(11, n_vocab=3)
+    assert error_of_answers(target, with_a_model(draft, rule, 2), lambda: Whims(2), sampling, rule) < EXACT
 
 
-@pytest.mark.parametrize(("width", "k"), [(2, 4), (4, 6)])
+@pytest.mark.parametrize(("width", "k"), [(2, 4), (4, 4)])
 @pytest.mark.parametrize("rule", ["match", "rejection"])
 def test_trees_that_look_for_the_most_probable(rule, width, k):
-    p, found = check(with_a_model(width, rule, share=0.7), PLAIN, rule, 1500, k=k)
-    assert p > 1e-4 and found.younger > 20 and len(found.shapes) > 3
-
-
-@pytest.mark.parametrize("rule", ["match", "rejection"])
-@pytest.mark.parametrize("k", [1, 6])
-def test_a_chain_keeps_it_at_every_depth(rule, k):
-    p, found = check(with_a_model(1, rule), PLAIN, rule, 1000, k=k)
-    assert p > 1e-4 and set(found.shapes) == {None}
-    assert (found.deep > 100) == (k > 1)
-
-
-@pytest.mark.parametrize("k", [1, 2])
-def test_trees_of_one_or_two_tokens(k):
-    assert check(with_a_model(4, "rejection"), PLAIN, "rejection", 1000, k=k)[0] > 1e-4
+    result = step(width, rule, FixedLength(k), share=0.7, scale=0.6)
+    assert result.error < EXACT and result.younger > 0.02 and len(result.shapes) > 1
 
 
 def test_a_tree_that_holds_the_whole_vocabulary():
@@ -154,37 +79,40 @@ def test_a_tree_that_holds_the_whole_vocabulary():
         def rate(self, rank, confidence):
             return 0.01
 
-    p, found = check(with_a_model(V + 1, "rejection", share=1.0), PLAIN, "rejection", 1000, policy=Broad(8))
-    assert p > 1e-4
-    assert all(shape.count(-1) == V for shape in found.shapes)
-    assert found.younger > 500
+    result = step(V + 1, "rejection", Broad(4), share=1.0)
+    assert result.error < EXACT and result.younger > 0.3
+    assert set(result.shapes) == {(-1,) * 4}
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0])
-def test_a_perfect_draft_and_a_useless_one(share):
-    p, found = check(with_a_model(3, "rejection", share=share), PLAIN, "rejection", 1000, k=5)
-    assert p > 1e-4
-    assert (found.younger == 0) == (share == 0.0), "where q is p, a first choice always stands"
-
-
-def test_confidence_shapes_the_tree():
-    policy = FixedLength(6, min_p=0.5)
-    p, found = check(with_a_model(3, "rejection"), PLAIN, "rejection", 1000, policy=policy)
-    assert p > 1e-4 and len(found.shapes) > 5 and found.younger > 20
+def test_a_perfect_draft_and_a_useless_one_and_one_that_confidence_shapes():
+    perfect, useless = (step(3, "rejection", FixedLength(4), share=share, scale=0.6) for share in (0.0, 1.0))
+    assert perfect.error < EXACT and useless.error < EXACT
+    assert perfect.younger < EXACT < useless.younger, "where q is p, a first choice always stands"
+    shaped = step(3, "rejection", FixedLength(4, min_p=0.5))
+    assert shaped.error < EXACT and len(shaped.shapes) > 2 and shaped.younger > 0.02
 
 
 @pytest.mark.parametrize("costs", [FLAT, STEEP])
 def test_a_policy_that_learns_shapes_the_tree(costs):
-    p, found = check(with_a_model(4, "rejection"), PLAIN, "rejection", 1000, policy=auto(costs))
-    assert p > 1e-4
-    assert (found.younger > 50) == (costs is FLAT)
+    target, draft = pair(11, n_vocab=3)
+
+    class Short(Timed):
+        def limit(self, room):
+            return min(self.policy.limit(room), 2)
+
+    drafter = with_a_model(draft, "rejection", 2)
+    assert error_of_answers(target, drafter, lambda: Short(costs, greedy=False), PLAIN, "rejection") < EXACT
+    policy = Short(costs, greedy=False)
+    policy.begin(2)
+    result = step(4, "rejection", policy)
+    assert result.error < EXACT and bool(result.shapes) == (costs is FLAT)
 
 
-@settings(max_examples=5, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     rule=st.sampled_from(["match", "rejection"]),
     width=st.integers(1, 5),
-    k=st.integers(1, 8),
+    k=st.integers(1, 4),
     temperature=st.floats(0.3, 2.0),
     top_k=st.integers(0, V),
     top_p=st.floats(0.3, 1.0),
@@ -192,9 +120,9 @@ def test_a_policy_that_learns_shapes_the_tree(costs):
     share=st.floats(0.0, 1.0),
     seed=st.integers(0, 10_000),
 )
-def test_at_random_settings(rule, width, k, temperature, top_k, top_p, min_p, share, seed):
+def test_a_step_keeps_it_at_random_settings(rule, width, k, temperature, top_k, top_p, min_p, share, seed):
     sampling = SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    assert check(with_a_model(width, rule, seed, share), sampling, rule, 700, seed=seed, k=k)[0] > 1e-5
+    assert step(width, rule, FixedLength(k), sampling, seed, share).error < EXACT
 
 
 # Trees of no model: any shape, any q, as long as siblings are drawn without replacement and nothing is dropped.
@@ -248,26 +176,30 @@ class AnyTree:
         return self._known[key]
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+def any_step(seed, size, draws, rule, sampling):
+    return compared(
+        pair(seed)[0], lambda sampler, rng: AnyTree(seed, size, draws, rng), FixedLength(size), sampling, rule, PROMPTS
+    )
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     rule=st.sampled_from(["rejection", "rejection", "match"]),
     draws=st.booleans(),
-    size=st.integers(2, 9),
+    size=st.integers(2, 5),
     sampling=st.sampled_from(COMBINATIONS),
     seed=st.integers(0, 10_000),
 )
 def test_any_tree_keeps_the_distribution(rule, draws, size, sampling, seed):
-    drafter = AnyTree(seed, size, draws, np.random.default_rng(seed))
-    p, found = check(lambda sampler, rng: drafter, sampling, rule, 700, seed=seed, k=size)
-    assert p > 1e-5 and found.shapes
+    result = any_step(seed, size if draws else 2 * size, draws, rule, sampling)
+    assert result.error < EXACT and result.shapes
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("sampling", [COMBINATIONS[0], COMBINATIONS[4]])
 def test_rejection_takes_trees_without_a_q(sampling, seed):
-    drafter = AnyTree(seed, 6, False, None)
-    p, found = check(lambda sampler, rng: drafter, sampling, "rejection", 1000, k=6)
-    assert p > 1e-4 and found.younger > 50
+    result = any_step(seed, 6, False, "rejection", sampling)
+    assert result.error < EXACT and result.younger > 0.02
 
 
 # Negative controls: each of these mistakes is easily made, and each must be seen.
@@ -282,6 +214,16 @@ class Liar(ModelDrafter):
 
     def elders(self, draft, node):
         return [i for i in draft.children(draft.parents[node]) if i < node]
+
+    def only(self, draft, nodes):
+        """The draft of some of its nodes, in their order."""
+        place = {-1: -1} | {node: new for new, node in enumerate(nodes)}
+        return Draft(
+            tuple(draft.tokens[node] for node in nodes),
+            tuple(draft.q[node] for node in nodes),
+            "",
+            tuple(place[draft.parents[node]] for node in nodes),
+        )
 
 
 class SameQForAll(Liar):
@@ -304,48 +246,28 @@ class DropsTheUnlikely(Liar):
     """Throws away what turned out to be improbable, with all that hangs on it and comes after it."""
 
     def lie(self, draft):
-        place = {-1: -1}
+        kept = []
         for node, (token, parent) in enumerate(zip(draft.tokens, draft.parents, strict=True)):
             likely = draft.q[node].prob(token) > 0.5 or node == 0
-            if likely and parent in place and all(elder in place for elder in self.elders(draft, node)):
-                place[node] = len(place) - 1
-        kept = list(place)[1:]
-        return replace(
-            draft,
-            tokens=tuple(draft.tokens[node] for node in kept),
-            q=tuple(draft.q[node] for node in kept),
-            parents=tuple(place[draft.parents[node]] for node in kept),
-        )
+            if likely and parent in (-1, *kept) and all(elder in kept for elder in self.elders(draft, node)):
+                kept.append(node)
+        return self.only(draft, kept)
 
 
 class YoungestFirst(Liar):
     """Siblings are offered in another order than they were drawn in."""
 
     def lie(self, draft):
-        place = {-1: -1}
-        order = sorted(range(len(draft.tokens)), key=lambda node: (len(self._above(draft, node)), -node))
-        place |= {node: new for new, node in enumerate(order)}
-        return replace(
-            draft,
-            tokens=tuple(draft.tokens[node] for node in order),
-            q=tuple(draft.q[node] for node in order),
-            parents=tuple(place[draft.parents[node]] for node in order),
-        )
+        return self.only(draft, sorted(range(len(draft.tokens)), key=lambda node: (self._depth(draft, node), -node)))
 
-    def _above(self, draft, node):
-        return [] if node < 0 else [node, *self._above(draft, draft.parents[node])]
+    def _depth(self, draft, node):
+        return 0 if node < 0 else 1 + self._depth(draft, draft.parents[node])
 
 
-LIARS = [SameQForAll, NotNormalised, DropsTheUnlikely, YoungestFirst]
-
-
-@pytest.mark.parametrize("liar", LIARS)
+@pytest.mark.parametrize("liar", [ModelDrafter, SameQForAll, NotNormalised, DropsTheUnlikely, YoungestFirst])
 def test_a_drafter_that_lies_about_siblings_is_seen(liar):
-    assert check(with_a_model(4, "rejection", 11, 0.7, liar), PLAIN, "rejection", 2500, policy=Whims(5))[0] < 1e-6
-
-
-def test_the_honest_are_not_seen_where_liars_are():
-    assert check(with_a_model(4, "rejection", share=0.7), PLAIN, "rejection", 3000, policy=Whims(5))[0] > 1e-3
+    error = step(3, "rejection", Whims(4), share=0.7, drafter_class=liar).error
+    assert error > WRONG if liar is not ModelDrafter else error < EXACT
 
 
 @dataclass(frozen=True)
@@ -364,8 +286,7 @@ def test_siblings_drawn_with_replacement_are_seen(monkeypatch):
         return Replaced(left.ids, left.probs, getattr(q, "drawn_from", q))
 
     monkeypatch.setattr(tree, "without", with_replacement)
-    monkeypatch.setattr(guard, "_check_tree", lambda draft, most: None)  # which refuses such a tree
-    assert check(with_a_model(4, "rejection", share=0.7), PLAIN, "rejection", 5000, policy=Whims(5))[0] < 1e-6
+    assert step(3, "rejection", Whims(4), share=0.7).error > WRONG
 
 
 def careless(draft, logits, sampler, rng):
@@ -386,69 +307,5 @@ def careless(draft, logits, sampler, rng):
 
 def test_a_residual_that_is_skipped_between_siblings_is_seen(monkeypatch):
     monkeypatch.setitem(rules.RULES, "rejection", careless)
-    assert check(with_a_model(1, "rejection", share=0.7), PLAIN, "rejection", 2000, k=5)[0] > 1e-4
-    assert check(with_a_model(4, "rejection", share=0.7), PLAIN, "rejection", 2500, policy=Whims(5))[0] < 1e-6
-
-
-# Greedy, and match with a seed: not the distribution but the very tokens.
-
-
-def younger(events):
-    """Steps in which a token stands that was not the first of its place."""
-    steps = [event for event in events if isinstance(event, Step) and event.path]
-    return sum(
-        any(step.parents.index(step.parents[node]) != node for node in step.path)
-        for step in steps
-        if step.parents is not None
-    )
-
-
-@pytest.mark.parametrize(("width", "k"), [(1, 3), (2, 1), (2, 3), (3, 4), (4, 8), (8, 16)])
-@pytest.mark.parametrize("rule", ["match", "rejection"])
-def test_greedy_is_the_baseline(rule, width, k):
-    second = 0
-    for seed in range(12):
-        target, sampler = Table(40, seed), StandardSampler(SamplingSettings())
-        model = FakeDraftModel(target.mixed(Table(40, seed + 100), 0.3))
-        drafter = ModelDrafter(model, 40, sampler, True, np.random.default_rng(0), width)
-        events = run(FakeTarget(target), drafter=drafter, k=k, rule=rule, max_tokens=60, sampler=sampler)
-        assert tokens_of(events) == tokens_of(run(FakeTarget(target), max_tokens=60))
-        second += younger(events)
-    assert (second > 10) == (width > 1 and k > 1)
-
-
-@pytest.mark.parametrize("width", [2, 4])
-@pytest.mark.parametrize("sampling", COMBINATIONS)
-def test_match_with_a_seed_is_the_baseline(sampling, width):
-    second = 0
-    for seed in range(5):
-        target, sampler = Table(40, seed), StandardSampler(sampling)
-        model = FakeDraftModel(target.mixed(Table(40, seed + 100), 0.3))
-        drafter = ModelDrafter(model, 40, sampler, False, np.random.default_rng(0), width)
-        events = run(FakeTarget(target), drafter=drafter, k=6, rule="match", seed=seed, max_tokens=60, sampler=sampler)
-        alone = run(FakeTarget(target), rule="match", seed=seed, max_tokens=60, settings=sampling)
-        assert tokens_of(events) == tokens_of(alone)
-        second += younger(events)
-    assert second > 5
-
-
-def test_siblings_accept_more_than_one_draft_token_could():
-    """Of two siblings one stands at least as often as the first alone; how often is known."""
-    rng = np.random.default_rng(3)
-    p, q = (Categorical(None, rng.dirichlet(np.ones(6))) for _ in range(2))
-    logits = np.log(np.stack([p.probs] * 3)).astype(np.float32)
-    sampler, n = StandardSampler(PLAIN), 12_000
-    stood = Counter()
-    for _ in range(n):
-        first = q.draw(rng)
-        rest = without(q, first)
-        draft = Draft((first, rest.draw(rng)), (q, rest), "", (-1, -1))
-        stood[accept.rejection(draft, logits, sampler, rng).path] += 1
-    overlap = np.minimum(p.probs, q.probs).sum()
-    left = accept.residual(p, q)
-    lost = [q.prob(x) - min(p.prob(x), q.prob(x)) for x in range(6)]
-    second = sum(
-        lost_x * np.minimum(left.probs, without(q, x).probs).sum() for x, lost_x in enumerate(lost) if lost_x > 0
-    )
-    for path, chance in (((0,), overlap), ((1,), second), ((), 1 - overlap - second)):
-        assert abs(stood[path] / n - chance) < 4 * np.sqrt(chance * (1 - chance) / n)
+    assert step(1, "rejection", FixedLength(3), share=0.7).error < EXACT
+    assert step(3, "rejection", Whims(4), share=0.7).error > WRONG

@@ -1,8 +1,12 @@
 """The loop: where each token came from, what ends an answer, and what a broken drafter may cost."""
 
-import pytest
-from fakes import Counting, FakeTarget, ScriptedDrafter, ScriptedPolicy, Table, origins_of, run, text_of, tokens_of
+import json
 
+import numpy as np
+import pytest
+from fakes import Counting, FakeTarget, ScriptedDrafter, ScriptedPolicy, origins_of, run, text_of, tokens_of
+
+from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Draft, Prefill, Step
@@ -43,18 +47,12 @@ def test_one_forward_pass_a_step_over_pending_and_draft():
     assert target.passes == [4, 2, 1]
 
 
-def test_the_draft_never_exceeds_what_may_still_be_emitted():
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 4, 5])
+def test_max_tokens_is_exact_and_no_draft_exceeds_it(max_tokens):
     target = FakeTarget(Counting())
-    events = run(target, drafter=ScriptedDrafter([range(3, 50)]), k=40, max_tokens=4)
-    assert tokens_of(events) == [2, 3, 4, 5]
-    assert target.passes == [3]
-
-
-@pytest.mark.parametrize("max_tokens", [1, 2, 3, 5])
-def test_max_tokens_is_exact(max_tokens):
-    events = run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 4, 5), (7, 8, 9)]), max_tokens=max_tokens)
+    events = run(target, drafter=ScriptedDrafter([range(3, 50)]), k=40, max_tokens=max_tokens)
     assert tokens_of(events) == list(range(2, 2 + max_tokens))
-    assert events[-1].reason == "length"
+    assert events[-1].reason == "length" and target.passes == ([max_tokens - 1] if max_tokens > 1 else [])
 
 
 def test_an_end_token_inside_an_accepted_draft_ends_the_answer():
@@ -154,7 +152,7 @@ def test_an_interrupt_in_the_drafter_is_not_a_failure():
     assert events[-1].notes == ()
 
 
-def test_report_is_a_fold_of_the_events():
+def test_metrics_are_a_fold_of_the_events():
     drafter = ScriptedDrafter([(3, 4, 99), (99,), (7, 8), ()])
     report = Metrics.of(run(FakeTarget(Counting()), drafter=drafter, max_tokens=9, prompt=(0, 1)))
     assert (report.prompt_tokens, report.emitted, report.steps) == (2, 9, 4)
@@ -165,12 +163,16 @@ def test_report_is_a_fold_of_the_events():
     assert report.lengths == [1, 1, 1, 1]
     assert report.tokens_per_step == 2.0
     assert report.decode_s >= report.draft_s + report.verify_s
-    assert report.to_json(0.0)["stats"]["emitted"] == 9
+    assert report.stats_json()["emitted"] == 9
+    nothing = Metrics.of([])
+    assert nothing.acceptance_rate is nothing.tokens_per_step is nothing.tokens_per_s is nothing.tpot_ms is None
 
 
-def test_report_of_nothing_has_no_rates():
-    report = Metrics.of([])
-    assert report.acceptance_rate is report.tokens_per_step is report.tokens_per_s is report.tpot_ms is None
+def test_events_survive_json():
+    q = Categorical(None, np.ones(1000) / 1000)
+    events = run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 99)], q=lambda _: q), max_tokens=5)
+    kinds = [json.loads(json.dumps(event.to_json()))["event"] for event in events]
+    assert kinds == ["prefill", "step", "prefill", "step", "step", "step", "done"]
 
 
 def test_a_policy_hears_of_every_step_after_the_prompt():
@@ -188,10 +190,3 @@ def test_a_policy_hears_of_every_step_after_the_prompt():
     policy = Listening()
     run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 9), (5, 9)]), policy=policy, max_tokens=6)
     assert policy.heard == ["a prompt of 1", 1, 2]
-
-
-def test_the_baseline_depends_on_nothing_but_the_target():
-    table = Table(50, seed=3)
-    assert tokens_of(run(FakeTarget(table), max_tokens=30)) == tokens_of(
-        run(FakeTarget(table), drafter=ScriptedDrafter([(1, 2)] * 40), k=2, max_tokens=30)
-    )

@@ -38,7 +38,7 @@ def as_dict(distribution):
     return dict(zip(ids, distribution.probs.tolist(), strict=True))
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=200, deadline=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**32 - 1),
     size=st.sampled_from([3, 17, 300, 20_000]),
@@ -63,22 +63,6 @@ def test_ties_at_the_edge_keep_the_lower_ids(size):
     row[7] = 1
     s = SamplingSettings(temperature=1, top_k=4, top_p=1, min_p=0)
     assert list(as_dict(StandardSampler(s).categorical(row))) == list(obvious(row, s)) == [0, 1, 2, 7]
-
-
-@pytest.mark.parametrize("n", [4, 5000])
-@pytest.mark.parametrize("is_sparse", [True, False])
-def test_draw_follows_the_probabilities(n, is_sparse):
-    rng = np.random.default_rng(1)
-    probs = rng.dirichlet(np.full(n, 0.02))
-    ids = np.arange(n) * 3 if is_sparse else None
-    distribution = Categorical(ids, probs)
-    draws = np.array([distribution.draw(rng) for _ in range(20_000)])
-    draws = draws // 3 if is_sparse else draws
-    top = np.argsort(-probs)[:5]
-    for token in top:
-        share = (draws == token).mean()
-        assert abs(share - probs[token]) < 5 * math.sqrt(probs[token] / 20_000) + 1e-4
-    assert (probs[draws] > 0).all()
 
 
 class Uniform:

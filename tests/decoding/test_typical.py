@@ -4,15 +4,16 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from exactness import PROMPT, V, exact, p_value
-from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
+from exactness import PROMPT, WRONG, compared, exact, outcomes, p_value, pair, with_a_model
+from fakes import FakeTarget, run, tokens_of
 
+from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.rules import LOSSY, RULES, label
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Draft
 from specdec_cli.decoding.typical import typical
-from specdec_cli.drafters.draft_model import ModelDrafter
+from specdec_cli.draft_length.fixed import FixedLength
 
 WIDE = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
@@ -45,33 +46,61 @@ def test_greedy_is_match():
     assert (found.path, found.token, found.kind, found.distance) == ((0,), 0, "correction", None)
 
 
-@pytest.mark.parametrize("drawn", [True, False])
-@pytest.mark.parametrize("seed", [3, 4])
-def test_the_measured_distance_is_that_of_many_samples(drawn, seed):
-    sampler, rng = StandardSampler(WIDE), np.random.default_rng(seed)
-    p_row, q_row = Table(6, seed).row([1]), Table(6, seed + 50).row([1])
-    p, q = sampler.categorical(p_row), sampler.categorical(q_row)
-    rows, n = np.stack([p_row, p_row]), 20_000
-    counts, said = np.zeros(6), []
-    for _ in range(n):
-        x = q.draw(rng) if drawn else int(q.probs.argmax())
-        found = typical(Draft((x,), (q,) if drawn else None), rows, sampler, rng)
-        counts[x if found.path else found.token] += 1
-        said.append(found.distance)
-    really = 0.5 * np.abs(counts / n - p.probs).sum()
-    assert said[0] == pytest.approx(really, abs=0.015) and max(said) == pytest.approx(min(said))
+P = np.array([0.55, 0.2, 0.12, 0.06, 0.04, 0.03])
+CUT = SamplingSettings(temperature=1.0, top_k=4, top_p=0.97, min_p=0.0)
+DENSE, SPARSE = Categorical(None, np.array([0.1, 0.3, 0.4, 0.0, 0.2, 0.0])), Categorical(np.arange(5), np.full(5, 0.2))
+IMPOSSIBLE = Categorical(np.array([5]), np.ones(1))
+
+
+def tried(q):
+    return lambda rng: Draft((5, q.draw(rng)), (IMPOSSIBLE, q), "", (-1, -1))
+
+
+DRAFTS = {
+    "one drawn, from all": lambda rng: Draft((DENSE.draw(rng),), (DENSE,)),
+    "one drawn, from some": lambda rng: Draft((SPARSE.draw(rng),), (SPARSE,)),
+    "after one that cannot stand, from all": tried(DENSE),
+    "after one that cannot stand, from some": tried(SPARSE),
+    **{
+        f"chosen: {tokens}": lambda rng, tokens=tokens: Draft(tokens, None, "", (-1,) * len(tokens))
+        for tokens in ((0,), (5,), (5, 1), (1, 0), (4, 5, 2), (5, 4))
+    },
+}
+
+
+@pytest.mark.parametrize("sampling", [WIDE, CUT])
+@pytest.mark.parametrize("draft", DRAFTS.values(), ids=DRAFTS)
+def test_the_measured_distance_is_the_real_one(sampling, draft):
+    """Over all outcomes, whether tokens were drawn or chosen, and whatever siblings turned out to be."""
+    rows, sampler = np.log(np.stack([P] * 4)), StandardSampler(sampling)
+    p, left, measured = sampler.categorical(rows[0]), np.zeros(6), set()
+
+    def step(rng):
+        made = draft(rng)
+        return made.tokens, typical(made, rows, sampler, rng)
+
+    for prob, (tokens, result) in outcomes(step):
+        left[tokens[result.path[0]] if result.path else result.token] += prob
+        measured.add(round(result.distance, 12))
+    real = 0.5 * sum(abs(left[token] - p.prob(token)) for token in range(6))
+    assert len(measured) == 1 and measured.pop() == pytest.approx(real, abs=1e-11)
+
+
+def test_a_place_without_a_draft_is_exact():
+    assert verdict(Draft(), row(*P)).distance is None
 
 
 def test_it_is_seen_not_to_be_exact_and_says_so():
-    target, noise = Table(V, 11), Table(V, 12)
+    target, draft = pair(11)
+    drafter = with_a_model(draft, "rejection")
+    assert compared(target, drafter, FixedLength(3), WIDE, "typical").error > WRONG
     counts, distances, rng = Counter(), [], np.random.default_rng(7)
-    for seed in range(1500):
+    for seed in range(1000):
         sampler = StandardSampler(WIDE)
-        drafter = ModelDrafter(FakeDraftModel(target.mixed(noise, 0.4)), V, sampler, True, rng)
-        events = run(FakeTarget(target), PROMPT, drafter, 3, 6, WIDE, "typical", seed, sampler=sampler)
+        events = run(FakeTarget(target), PROMPT, drafter(sampler, rng), 3, 6, WIDE, "typical", seed, sampler=sampler)
         counts[tuple(tokens_of(events)[:3])] += 1
         distances.append(Metrics.of(events).distance_per_token)
-    assert p_value(counts, exact(target, WIDE, 3), 1500) < 1e-6
+    assert p_value(counts, exact(target, WIDE, 3), 1000) < 1e-6
     assert 0.01 < np.mean(distances) < 1
 
 

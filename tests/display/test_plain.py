@@ -8,13 +8,14 @@ from io import StringIO
 import pytest
 from fakes import Counting, FakeTarget, ScriptedDrafter, run
 from rich.console import Console
-from specdec_cli.engine.generation_result import Outcome
 
 from specdec_cli.decoding.divergence import Divergence
 from specdec_cli.decoding.metrics import Metrics, ModelMemory
 from specdec_cli.decoding.types import Done, Step, Token
 from specdec_cli.display.plain import PlainDisplay
 from specdec_cli.display.run_report import run_report
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.evaluation.baseline import BaselineResult, speedup_of
 from specdec_cli.store.traces import TraceWriter
 
@@ -78,7 +79,7 @@ def shown(report, baseline=None):
     console = Console(file=StringIO(), width=110, _environ={})
     target = ModelMemory("target", 4_700_000_000, 3_100_000_000, 512_000_000, 330_000_000)
     memory = [target, ModelMemory("draft", 400_000_000, 0, 64_000_000, 90_000_000)]
-    unmeasured = Outcome(0, [], (), ()).unmeasured
+    unmeasured = GenerationResult(Settings(), 0, []).unmeasured
     console.print(run_report(report, "a.gguf + b.gguf, k=3, greedy", memory, baseline, 2.5, unmeasured))
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 

@@ -9,7 +9,6 @@ from driver import DRAFT, TARGET
 from fakes import FakeDraftModel, Table, tokens_of
 from prompts import PROMPTS
 from scipy.stats import chi2
-from specdec_cli.engine.session import Session
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.metrics import Metrics
@@ -19,9 +18,8 @@ from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.engine import acceptance_recorder as recorder
 from specdec_cli.engine.acceptance_recorder import before_a_loop, record, record_rules
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.model_pair import check_pair
+from specdec_cli.engine.engine import Engine
 from specdec_cli.evaluation.simulator import AHEAD, replay
-from specdec_cli.llama.interrupt import Interrupt
 
 ANY = Costs(Curve({1: 0.0}), Curve({1: 0.0}))
 
@@ -31,16 +29,16 @@ def opened():
     """Opens sessions on the bundled pair, and closes them."""
     sessions = []
 
-    def open_session(**changes):
+    def open_engine(**changes):
         settings = Settings(target=str(TARGET), draft=str(DRAFT), max_tokens=64, threads=1, **changes)
-        session = Session(check_pair(settings), settings, Interrupt())
-        sessions.append(session)
-        session.open_contexts(64)
-        return session
+        engine = Engine(settings)
+        sessions.append(engine)
+        engine.open(64)
+        return engine
 
-    yield open_session
-    for session in sessions:
-        session.close()
+    yield open_engine
+    for engine in sessions:
+        engine.close()
 
 
 def steps_of(events):
@@ -48,17 +46,17 @@ def steps_of(events):
 
 
 def test_greedy_drafts_are_foretold_step_by_step(opened):
-    session = opened()
+    engine = opened()
     places = cut = 0
     for prompt in PROMPTS[4:9]:
-        tokens = session.target.tokenize(prompt)
-        answer, own = record(session, tokens, session.settings, 0, "code")
+        tokens = engine.tokenize(prompt, raw=True)
+        answer, own = record(engine, tokens, engine.settings, 0, "code")
         length = len(answer.stands)
         places, cut = places + length, cut + (length < len(own))
         assert (answer.category, answer.prompt_tokens) == ("code", len(tokens))
         for k, min_p in ((3, 0.0), (3, 0.5), (16, 0.6)):
-            run = replace(session.settings, draft_tokens=k, draft_min_p=min_p, max_tokens=length + 1)
-            events = list(session.events(tokens, 0, settings=run))
+            run = replace(engine.settings, draft_tokens=k, draft_min_p=min_p, max_tokens=length + 1)
+            events = list(engine.events(tokens, 0, settings=run))
             foretold = []
             tally = replay(FixedLength(k, min_p), [answer], ANY, foretold.append)
             shared = min(length + 1, len(own))
@@ -72,12 +70,12 @@ def test_greedy_drafts_are_foretold_step_by_step(opened):
 
 
 def test_an_answer_is_recorded_up_to_its_end(opened):
-    session = opened()
+    engine = opened()
     found = {}
     for prompt in ("class Stack:\n    def __init__(self):\n", "def fibonacci(n):\n    "):
-        tokens = session.target.tokenize(prompt)
-        answer, own = record(session, tokens, session.settings, 0, "code")
-        events = list(session.events(tokens, 0, settings=session.settings.alone()))
+        tokens = engine.tokenize(prompt, raw=True)
+        answer, own = record(engine, tokens, engine.settings, 0, "code")
+        events = list(engine.events(tokens, 0, settings=engine.settings.alone()))
         assert events[-1].reason == "stop"
         # The end token is the last place; the first token of an answer, which no draft precedes, is none.
         assert len(answer.stands) == len(own) == len(tokens_of(events)) - 1
@@ -86,18 +84,18 @@ def test_an_answer_is_recorded_up_to_its_end(opened):
 
 
 def test_what_lies_ahead_of_a_wrong_token(opened):
-    session = opened()
-    answer, _ = record(session, session.target.tokenize(PROMPTS[4]), session.settings, 0, "code")
+    engine = opened()
+    answer, _ = record(engine, engine.tokenize(PROMPTS[4], raw=True), engine.settings, 0, "code")
     assert 0.2 < np.mean(answer.stands) < 0.9
     for stood, astray in zip(answer.stands, answer.astray, strict=True):
         assert len(astray) == (0 if stood else AHEAD - 1) and all(0 < sure <= 1 for sure in astray)
 
 
 def test_rules_are_compared_on_one_text(opened):
-    session = opened(temp=0.8)
-    prompt = session.target.tokenize(PROMPTS[0])
-    both, tokens = record_rules(session, prompt, session.settings, 3, "code", ("rejection", "coupled"))
-    again, same = record(session, prompt, replace(session.settings, accept="coupled"), 3, "code")
+    engine = opened(temp=0.8)
+    prompt = engine.tokenize(PROMPTS[0], raw=True)
+    both, tokens = record_rules(engine, prompt, engine.settings, 3, "code", ("rejection", "coupled"))
+    again, same = record(engine, prompt, replace(engine.settings, accept="coupled"), 3, "code")
     assert tokens == same and both["coupled"].stands == again.stands
     assert both["rejection"].confidence == both["coupled"].confidence != ()
     assert both["rejection"].stands != both["coupled"].stands
@@ -105,9 +103,9 @@ def test_rules_are_compared_on_one_text(opened):
 
 def test_a_seed_repeats_a_recording(opened, monkeypatch):
     monkeypatch.setattr(recorder, "AHEAD", 3)
-    session = opened(temp=0.8)
-    tokens = session.target.tokenize(PROMPTS[1])
-    first, again, other = (record(session, tokens, session.settings, seed, "code") for seed in (3, 3, 4))
+    engine = opened(temp=0.8)
+    tokens = engine.tokenize(PROMPTS[1], raw=True)
+    first, again, other = (record(engine, tokens, engine.settings, seed, "code") for seed in (3, 3, 4))
     assert first == again != other
 
 
@@ -116,12 +114,12 @@ def test_sampled_tokens_stand_as_often_as_runs_accept_them(opened, monkeypatch):
     monkeypatch.setattr(recorder, "AHEAD", 1)
     shares = {}
     for accept in ("rejection", "match"):
-        session = opened(temp=0.8, accept=accept)
+        engine = opened(temp=0.8, accept=accept)
         stands, drafted, accepted = [], 0, 0
         for seed, prompt in enumerate(PROMPTS[:12]):
-            tokens = session.target.tokenize(prompt)
-            stands += record(session, tokens, session.settings, seed, "code")[0].stands
-            events = session.events(tokens, 1000 + seed, settings=replace(session.settings, draft_tokens=1))
+            tokens = engine.tokenize(prompt, raw=True)
+            stands += record(engine, tokens, engine.settings, seed, "code")[0].stands
+            events = engine.events(tokens, 1000 + seed, settings=replace(engine.settings, draft_tokens=1))
             report = Metrics.of(events)
             drafted, accepted = drafted + report.drafted, accepted + report.accepted
         rate = accepted / drafted
@@ -161,7 +159,7 @@ def test_each_place_is_a_draw_from_the_draft_that_stands_with_the_overlap(monkey
     tables = Unchanging(n_vocab, 1), Unchanging(n_vocab, 2)
     target, draft = FakeDraftModel(tables[0]), Proposals(tables[1])
     settings = Settings(temp=1.0, top_k=0, top_p=1.0, min_p=0.0, max_tokens=n)
-    session = SimpleNamespace(
+    engine = SimpleNamespace(
         contexts=(target, draft),
         target=SimpleNamespace(is_end=lambda token: False),
         pair=SimpleNamespace(n_shared=n_vocab),
@@ -177,7 +175,7 @@ def test_each_place_is_a_draw_from_the_draft_that_stands_with_the_overlap(monkey
 
     monkeypatch.setattr(recorder.LlamaTarget, "verify", verify)
     monkeypatch.setattr(recorder, "before_a_loop", len)
-    answer, own = record(session, [0], settings, 1, "fake")
+    answer, own = record(engine, [0], settings, 1, "fake")
     p, q = (StandardSampler(SamplingSettings(1.0, 0, 1.0, 0.0)).categorical(table.row(())).probs for table in tables)
     overlap = np.minimum(p, q).sum()
     assert 0.2 < overlap < 0.8
@@ -217,10 +215,12 @@ def test_before_a_loop(tokens, expected):
 
 
 def test_the_bundled_target_runs_into_a_loop(opened):
-    session = opened()
-    tokens = session.target.tokenize("for i in range(10):\n    print(")
-    answer, own = record(session, tokens, session.settings, 0, "code")
+    engine = opened()
+    tokens = engine.tokenize("for i in range(10):\n    print(")
+    answer, own = record(engine, tokens, engine.settings, 0, "code")
     assert 0 < len(answer.stands) < 32 and len(own) == 64
     kept = own[: len(answer.stands) + 1]
     again = [own[i : i + 4] for i in range(len(kept), len(own) - 4)]
-    assert all(piece in [own[i : i + 4] for i in range(len(kept))] for piece in again)  # nothing new comes after
+    assert all(
+        piece in [own[i : i + 4] for i in range(len(kept))] for piece in again
+    )  # nothing new comes after

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from specdec_cli.engine.model_source import ModelSource
 from specdec_cli.engine.pair_check import FreeMemory, compare_sources, summarise
-from specdec_cli.models.gguf_header import Header, Tensor
 from specdec_cli.models.gguf import read_header
+from specdec_cli.models.gguf_header import Header, Tensor
 from specdec_cli.models.memory import cache_bytes, footprint
 from specdec_cli.models.tokenizer_comparison import Comparison
 from specdec_cli.results import PairCheck

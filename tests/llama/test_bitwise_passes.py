@@ -4,43 +4,35 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from driver import DRAFT, TARGET
+from engines import open_engine
 from fakes import tokens_of
 from prompts import PROMPTS
-from specdec_cli.engine.session import Session
 
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Draft, Verdict
-from specdec_cli.engine.config import Settings
-from specdec_cli.engine.model_pair import check_pair
+from specdec_cli.engine import proof
 from specdec_cli.llama import agreement
 from specdec_cli.llama.context import LlamaContext
-from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.llama.model import Model
 from specdec_cli.llama.target import LlamaTarget
 
 LONG = "x = [1, 2, 3]\n" * 40
 """More than the 256 tokens from which two threads, which tests of real models use, read a single token otherwise."""
 
 
-@pytest.fixture(scope="module")
-def model():
-    found = Model(TARGET, -1, Interrupt())
-    yield found
-    found.close()
+@pytest.fixture
+def model(load):
+    return load("target")
 
 
 @pytest.fixture
-def context(model):
-    found = LlamaContext(model, 640, 17, 1, Interrupt())
-    yield found
-    found.close()
+def context(opened):
+    return opened("target", n_ctx=640)
 
 
 class Jagged:
-    """A context whose passes round by their width: 1 and 2 alike, 3 by a bit less than 1, 4 and more otherwise."""
+    """A context whose rows depend on the place and on the width of the pass alone."""
 
     n_vocab, rewinds = 4, True
 
@@ -49,24 +41,13 @@ class Jagged:
 
     def decode(self, tokens, all_rows=False):
         rows = np.zeros((len(tokens), self.n_vocab), np.float32)
-        rows[:, 0] = [sum(tokens[: i + 1]) for i in range(len(tokens))]
-        rows += self._bias(len(tokens), self.length)
+        rows[:, 0] = np.arange(self.length, self.length + len(tokens))
+        rows[:, 1] = self._bias(len(tokens), self.length)
         self.length += len(tokens)
         return rows if all_rows else rows[-1:]
 
     def rewind(self, length):
         self.length = min(self.length, length)
-
-
-class Position(Jagged):
-    """Rows that depend on the place and on the width of the pass alone."""
-
-    def decode(self, tokens, all_rows=False):
-        rows = super().decode(tokens, all_rows=True)
-        first = self.length - len(tokens)
-        rows[:, 0] = np.arange(first, first + len(tokens))
-        rows[:, 1] = self._bias(len(tokens), first)
-        return rows if all_rows else rows[-1:]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +75,7 @@ class Position(Jagged):
 )
 def test_what_agrees_is_found(bias, reference, widest, off):
     passes = []
-    found = agreement.measure(Position(bias), [5, 6, 7], 2, lambda: passes.append(1))
+    found = agreement.measure(Jagged(bias), [5, 6, 7], 2, lambda: passes.append(1))
     assert (found.reference, found.widest, dict(found.off)) == (reference, widest, off)
     assert found.contexts == (96, 320) and len(passes) < 250
 
@@ -103,7 +84,7 @@ def test_what_agrees_is_found(bias, reference, widest, off):
     ("n_ctx", "contexts"), [(330, (96, 311)), (300, (96, 281)), (256, (96,)), (40, (21,)), (3, (0,))]
 )
 def test_a_short_context_is_measured_as_far_as_it_goes(n_ctx, contexts):
-    found = agreement.measure(Position(n_ctx=n_ctx), [5], 1, lambda: None)
+    found = agreement.measure(Jagged(n_ctx=n_ctx), [5], 1, lambda: None)
     assert found.contexts == contexts
 
 
@@ -142,57 +123,52 @@ def test_pieces_give_the_bits_of_the_reference_and_read_no_more_than_is_asked(mo
 
 @pytest.mark.parametrize("changes", [{}, {"temp": 0.8, "accept": "coupled"}, {"temp": 0.8, "accept": "match"}], ids=str)
 def test_every_answer_is_the_targets_own(changes):
-    settings = Settings(str(TARGET), str(DRAFT), max_tokens=40, threads=1, bitwise=True, **changes)
-    ways = [
-        {"drafter": drafter, "draft_tokens": k} for drafter in ("model", "ngram", "ngram+model") for k in (2, 8, "auto")
-    ]
-    with Session(check_pair(settings), settings, Interrupt()) as session:
-        prompts = [session.target.tokenize(text) for text in (PROMPTS[0], LONG)]
-        session.open_contexts(max(map(len, prompts)), [replace(settings, **way) for way in ways])
+    kinds = ("model", 2), ("model", 8), ("model", "auto"), ("ngram", 8), ("ngram+model", "auto")
+    ways = [{"drafter": drafter, "draft_tokens": k} for drafter, k in kinds]
+    with open_engine(360, ways, max_tokens=32, bitwise=True, **changes) as engine:
+        settings = engine.settings
+        prompts = [engine.tokenize(text, raw=True) for text in (PROMPTS[0], LONG)]
         for seed, prompt in enumerate(prompts):
-            own = tokens_of(session.events(prompt, seed, settings=settings.alone()))
+            own = tokens_of(engine.events(prompt, seed, settings=settings.alone()))
             for way in ways:
-                events = list(session.events(prompt, seed, settings=replace(settings, **way)))
+                events = list(engine.events(prompt, seed, settings=replace(settings, **way)))
                 assert events[-1].notes == ()
                 assert tokens_of(events) == own, way
 
 
 def test_a_broken_promise_is_a_bug_even_if_it_is_rounding(monkeypatch):
     """If passes do not agree where they did when measured, the user was promised too much."""
-    settings = Settings(str(TARGET), str(DRAFT), draft_tokens=4, max_tokens=40, threads=1, bitwise=True)
-    with Session(check_pair(settings), settings, Interrupt()) as session:
-        prompt = session.target.tokenize(PROMPTS[0])
-        session.open_contexts(len(prompt))
+    with open_engine(draft_tokens=4, max_tokens=40, bitwise=True) as engine:
+        settings, prompt = engine.settings, engine.tokenize(PROMPTS[0], raw=True)
         decode = LlamaContext.decode
 
         def rounds(self, tokens, all_rows=False):
             rows = decode(self, tokens, all_rows)
-            if all_rows and len(tokens) > 1 and self is session._opened:
+            if all_rows and len(tokens) > 1 and self is engine.models.target.opened:
                 rows = np.array(rows)
                 rows[:, rows[0].argsort()[-2]] += 3.0
             return rows
 
-        session.agree(prompt)
-        own = Transcript.of(session.events(prompt, 0, settings=settings.alone()))
+        engine.costs.agree(prompt)
+        own = Transcript.of(engine.events(prompt, 0, settings=settings.alone()))
         monkeypatch.setattr(LlamaContext, "decode", rounds)
-        mine = Transcript.of(session.events(prompt, 0))
+        mine = Transcript.of(engine.events(prompt, 0))
         assert own.tokens != mine.tokens
-        assert "agreed bit for bit when measured do not here" in session.divergence(prompt, own, mine, 0, settings).bug
+        assert (
+            "agreed bit for bit when measured do not here"
+            in proof.divergence(engine, prompt, own, mine, 0, settings).bug
+        )
 
 
 @pytest.mark.parametrize("k", [8, "auto"])
 def test_no_pass_is_wider_than_what_agrees(monkeypatch, k):
     monkeypatch.setattr(agreement, "measure", lambda *_: Agreement(1, 3, 1, (96, 320), {4: 0.4}))
-    settings = Settings(
-        str(TARGET), str(DRAFT), drafter="ngram", draft_tokens=k, max_tokens=60, threads=1, bitwise=True, ctx=640
-    )
-    with Session(check_pair(settings), settings, Interrupt()) as session:
-        prompt = session.target.tokenize(LONG)
-        session.open_contexts(len(prompt))
-        session._length_policy(settings, prompt)  # measures, with passes of all sizes
+    with open_engine(drafter="ngram", draft_tokens=k, max_tokens=60, bitwise=True, ctx=640) as engine:
+        settings, prompt = engine.settings, engine.tokenize(LONG, raw=True)
+        engine.drafting.policy(settings, prompt)  # measures, with passes of all sizes
         sizes = []
-        session._opened.on_pass = lambda tokens, seconds: sizes.append(tokens)
-        report = Metrics.of(session.events(prompt, 0))
+        engine.models.target.opened.on_pass = lambda tokens, seconds: sizes.append(tokens)
+        report = Metrics.of(engine.events(prompt, 0))
         assert sum(sizes[:4]) == len(prompt), "the prompt comes first"
         assert max(sizes[4:]) <= 3
         assert k == "auto" or report.drafted > 8

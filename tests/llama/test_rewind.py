@@ -1,23 +1,15 @@
 """Dropping rejected tokens from a cache, also one that cannot: what is computed after it equals a fresh context's."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
-
 import numpy as np
 import pytest
 import tiny
 from fakes import run, tokens_of
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
-from specdec_cli.decoding.types import Draft, Event, Logits, Step
+from specdec_cli.decoding.types import Draft, Step
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.llama.context import N_BATCH, LlamaContext
-from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.llama.model import Model
 from specdec_cli.llama.target import LlamaTarget
 
 FORGETFUL = (*tiny.RECURRENT, *tiny.HYBRID)
@@ -28,42 +20,13 @@ PROMPT = tuple(range(40, 60))
 ANSWER = 96
 """Tokens: enough for every number of accepted tokens up to 8 to occur twice."""
 
-LoadModel = Callable[..., Model]
-OpenContext = Callable[..., LlamaContext]
-Record = tuple[list[tuple[int, ...]], np.ndarray]
-"""The passes that made what a cache holds, and the row that the last of them gave."""
-
-
-@pytest.fixture(scope="module")
-def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadModel]:
-    """Load a tiny model once."""
-    folder = tmp_path_factory.mktemp("tiny")
-    models: dict[str, Model] = {}
-
-    def load(kind: str, noise: float = 0.0) -> Model:
-        name = f"{kind}-{noise}.gguf"
-        if name not in models:
-            models[name] = Model(tiny.write(folder / name, kind, noise=noise), 0, Interrupt())
-        return models[name]
-
-    yield load
-    for model in models.values():
-        model.close()
-
 
 @pytest.fixture
-def open_context(load: LoadModel) -> Iterator[OpenContext]:
-    contexts = []
+def open_context(opened):
+    def open_context(kind, max_rows=1, noise=0.0, made=LlamaContext):
+        return opened(kind, max_rows, noise=noise, made=made)
 
-    def open_context(
-        kind: str, max_rows: int = 1, noise: float = 0.0, made: type[LlamaContext] = LlamaContext
-    ) -> LlamaContext:
-        contexts.append(made(load(kind, noise), 1024, max_rows, 1, Interrupt()))
-        return contexts[-1]
-
-    yield open_context
-    for context in contexts:
-        context.close()
+    return open_context
 
 
 class Oracle:
@@ -71,33 +34,34 @@ class Oracle:
 
     name = "oracle"
 
-    def __init__(self, text: Sequence[int]) -> None:
+    def __init__(self, text):
         self._text = text
         self._right = 0
 
-    def start(self, prompt: Sequence[int]) -> int:
+    def start(self, prompt):
         return 0
 
-    def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
+    def propose(self, context, budget, policy):
         coming = self._text[len(context) : len(context) + budget]
         right = self._right % (budget + 1)
         self._right += 1
         return Draft(tuple(t if i < right else (t + 1) % tiny.N_VOCAB for i, t in enumerate(coming)), None, self.name)
 
-    def observe(self, step: Step) -> None:
+    def observe(self, step):
         pass
 
 
 class Recorded(LlamaContext):
     """Notes what each decode after a rewind gave."""
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, *args):
         super().__init__(*args)
-        self._passes: list[tuple[int, ...]] = []
+        self._passes = []
         self._rewound = False
-        self.after_rewind: list[Record] = []
+        self.after_rewind = []
+        """The passes that made what the cache held, and the row that the last of them gave."""
 
-    def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
+    def decode(self, tokens, all_rows=False):
         while sum(map(len, self._passes)) > self.length:
             self._passes.pop()
         assert sum(map(len, self._passes)) == self.length, "a draft model is rewound to between two passes"
@@ -107,13 +71,13 @@ class Recorded(LlamaContext):
             self.after_rewind.append((self._passes.copy(), row[-1].copy()))
         return row
 
-    def rewind(self, length: int) -> None:
+    def rewind(self, length):
         self._rewound = False
         super().rewind(length)  # which may decode
         self._rewound = length > 0
 
 
-def fresh(context: LlamaContext, *passes: Sequence[int]) -> np.ndarray:
+def fresh(context, *passes):
     """The row after all `passes`, computed from nothing. A row to read until the next decode."""
     context.rewind(0)
     for tokens in passes:
@@ -121,7 +85,7 @@ def fresh(context: LlamaContext, *passes: Sequence[int]) -> np.ndarray:
     return row
 
 
-def same(row: np.ndarray, other: np.ndarray) -> bool:
+def same(row, other):
     """Equal but for rounding, which depends on how tokens are split into passes.
 
     The logits' standard deviation is 4; a missing, wrong or swapped token changes some logit by 0.3 or more.
@@ -129,16 +93,16 @@ def same(row: np.ndarray, other: np.ndarray) -> bool:
     return bool(np.allclose(row, other, rtol=0, atol=1e-3) and row.argmax() == other.argmax())
 
 
-def some(records: Sequence[Record], count: int = 8) -> list[Record]:
+def some(records, count=8):
     """`count` of many, evenly spread; the last among them, in which a wrong state would have piled up."""
     return [records[i * (len(records) - 1) // (count - 1)] for i in range(count)] if records else []
 
 
-def accepted_of(events: Sequence[Event]) -> set[int]:
+def accepted_of(events):
     return {event.accepted for event in events if isinstance(event, Step) and event.drafted}
 
 
-def speculate(context: LlamaContext, k: int) -> tuple[list[int], list[Event]]:
+def speculate(context, k):
     """What the target says alone, and what happens with drafts that are right up to every place."""
     target = LlamaTarget(context)
     alone = tokens_of(run(target, PROMPT, max_tokens=ANSWER))
@@ -191,116 +155,63 @@ def test_logits_after_a_partly_accepted_draft(open_context, kind, k):
         assert same(context.decode((8, 9))[0], fresh(other, [*kept, 7, 8, 9]))
 
 
-@pytest.mark.parametrize("kind", EVERY)
-def test_after_a_prompt_of_several_passes(open_context, kind):
-    prompt = [(7 * i) % tiny.N_VOCAB for i in range(N_BATCH + 88)]
-    context, other = open_context(kind, 5), open_context(kind)
-    context.decode(prompt)
-    context.checkpoint()
-    context.decode((1, 2, 3, 4, 5), all_rows=True)
-    context.rewind(len(prompt) + 2)
-    assert same(context.decode((6,))[0], fresh(other, prompt, (1, 2), (6,)))
-
-
 # As the draft model
 
 
 @pytest.mark.parametrize("k", LENGTHS)
-@pytest.mark.parametrize("kind", EVERY)
-def test_a_draft_models_logits_after_a_rewind(open_context, kind, k):
-    target = LlamaTarget(open_context(kind, k + 1))
-    draft = open_context(kind, noise=0.03, made=Recorded)
+@pytest.mark.parametrize(("kind", "of"), [*((kind, kind) for kind in EVERY), *((kind, "llama") for kind in FORGETFUL)])
+def test_a_draft_models_logits_after_a_rewind(open_context, kind, of, k):
+    """For a target of its own kind, which it resembles, and for one of another, which refuses nearly all."""
+    noise = 0.03 if kind == of else 0.0
+    target = LlamaTarget(open_context(of, k + 1))
+    draft = open_context(kind, noise=noise, made=Recorded)
     alone = tokens_of(run(target, PROMPT, max_tokens=ANSWER))
     sampler = StandardSampler(SamplingSettings())
     drafter = ModelDrafter(draft, tiny.N_VOCAB, sampler, False, np.random.default_rng(0))
     events = run(target, PROMPT, drafter, k, ANSWER, sampler=sampler)
-    assert events[-1].notes == ()
-    assert tokens_of(events) == alone
-    assert {0, k} <= accepted_of(events), "nothing shows where all or none is accepted"
-    if k > 1:
-        assert draft.after_rewind
-    other = open_context(kind, noise=0.03)
+    assert events[-1].notes == () and tokens_of(events) == alone
+    if kind == of:
+        assert {0, k} <= accepted_of(events), "nothing shows where all or none is accepted"
+    assert len(draft.after_rewind) > (0 if kind == of else ANSWER // 2) or k == 1
+    other = open_context(kind, noise=noise)
     for passes, row in some(draft.after_rewind):
         assert same(row, fresh(other, *passes))
 
 
-@pytest.mark.parametrize("k", LENGTHS)
-@pytest.mark.parametrize("kind", FORGETFUL)
-def test_a_draft_model_for_a_target_of_another_kind(open_context, kind, k):
-    target = LlamaTarget(open_context("llama", k + 1))
-    draft = open_context(kind, made=Recorded)
-    alone = tokens_of(run(target, PROMPT, max_tokens=ANSWER))
-    sampler = StandardSampler(SamplingSettings())
-    drafter = ModelDrafter(draft, tiny.N_VOCAB, sampler, False, np.random.default_rng(0))
-    events = run(target, PROMPT, drafter, k, ANSWER, sampler=sampler)
-    assert events[-1].notes == ()
-    assert tokens_of(events) == alone
-    assert len(draft.after_rewind) > ANSWER // 2 or k == 1
-    other = open_context(kind)
-    for passes, row in some(draft.after_rewind):
-        assert same(row, fresh(other, *passes))
+LONG = [(7 * i) % tiny.N_VOCAB for i in range(N_BATCH + 88)]
+SCRIPTS = {
+    "after a prompt of several passes": [5, LONG, "save", (1, 2, 3, 4, 5), len(LONG) + 2, (6,)],
+    "to every place": [1, PROMPT, "save",
+        *(step for keep in range(5) for step in ((100,), (101, 102), (103,), 20 + keep, (7,), 20)),
+        (100, 101), 21, (7,),
+    ],
+    "two in a row": [1, PROMPT, "save", (100, 101, 102, 103, 104, 105), 24, 22, 21, (7,)],
+    "a checkpoint right after": [4, PROMPT, "save", (100, 101, 102, 103), 22, "save", (104, 105, 106), 23, (7,)],
+    "to nothing": [1, (1, 2, 3), "save", (4, 5), 0, PROMPT],
+    "to the present or beyond": [1, PROMPT, 20, 25, (7,)],
+}  # fmt: skip
+"""Rows of a context; then what is decoded, where a checkpoint is saved, and how many tokens a rewind keeps."""
 
 
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 @pytest.mark.parametrize("kind", EVERY)
-def test_back_to_every_place_after_decoding_one_by_one(open_context, kind):
-    context, other = open_context(kind), open_context(kind)
-    draft = (100, 101, 102, 103, 104)
-    context.decode(PROMPT)
-    context.checkpoint()
-    for keep in range(len(draft)):
-        for token in draft:
-            context.decode((token,))
-        context.rewind(len(PROMPT) + keep)
-        assert same(context.decode((7,))[0], fresh(other, [*PROMPT, *draft[:keep], 7]))
-        context.rewind(len(PROMPT))
-
-
-@pytest.mark.parametrize("kind", EVERY)
-def test_two_rewinds_in_a_row(open_context, kind):
-    context, other = open_context(kind), open_context(kind)
-    context.decode(PROMPT)
-    context.checkpoint()
-    context.decode((100, 101, 102, 103, 104, 105))
-    for keep in (4, 2, 1):
-        context.rewind(len(PROMPT) + keep)
-    assert same(context.decode((7,))[0], fresh(other, [*PROMPT, 100, 7]))
-
-
-@pytest.mark.parametrize("kind", EVERY)
-def test_a_checkpoint_right_after_a_rewind(open_context, kind):
-    context, other = open_context(kind, 4), open_context(kind)
-    context.decode(PROMPT)
-    context.checkpoint()
-    context.decode((100, 101, 102, 103), all_rows=True)
-    context.rewind(len(PROMPT) + 2)
-    context.checkpoint()
-    context.decode((104, 105, 106), all_rows=True)
-    context.rewind(len(PROMPT) + 3)
-    assert same(context.decode((7,))[0], fresh(other, [*PROMPT, 100, 101, 104, 7]))
+def test_after_rewinds_every_row_is_that_of_a_fresh_context(open_context, kind, script):
+    rows, *steps = script
+    context, other, text, rewound = open_context(kind, rows), open_context(kind), [], False
+    for step in steps:
+        if step == "save":
+            context.checkpoint()
+        elif isinstance(step, int):
+            context.rewind(step)
+            text, rewound = text[:step], True
+        else:
+            row = context.decode(step, all_rows=1 < len(step) <= rows)[-1].copy()
+            text = [*text, *step]
+            assert not rewound or same(row, fresh(other, text))
+        assert context.length == len(text)
 
 
 # The edges
-
-
-@pytest.mark.parametrize("kind", EVERY)
-def test_rewind_to_nothing_clears(open_context, kind):
-    context, other = open_context(kind), open_context(kind)
-    context.decode((1, 2, 3))
-    context.checkpoint()
-    context.decode((4, 5))
-    context.rewind(0)
-    assert context.length == 0
-    assert np.array_equal(context.decode(PROMPT)[0], fresh(other, PROMPT))
-
-
-@pytest.mark.parametrize("kind", EVERY)
-def test_rewind_to_the_present_or_beyond_changes_nothing(open_context, kind):
-    context, other = open_context(kind), open_context(kind)
-    context.decode(PROMPT)
-    context.rewind(len(PROMPT))
-    context.rewind(len(PROMPT) + 5)
-    assert context.length == len(PROMPT)
-    assert same(context.decode((7,))[0], fresh(other, [*PROMPT, 7]))
 
 
 @pytest.mark.parametrize("kind", FORGETFUL)
@@ -324,11 +235,11 @@ def test_no_way_back_before_the_checkpoint(open_context, kind):
 
 
 @pytest.fixture
-def replay_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def replay_is_wrong(monkeypatch):
     """The last of the tokens since the checkpoint are decoded again, where the first are meant."""
     restore = LlamaContext._restore
 
-    def from_the_end(context: LlamaContext, length: int) -> None:
+    def from_the_end(context, length):
         context._since_saved.reverse()
         restore(context, length)
 
@@ -371,7 +282,7 @@ SNAPSHOTS = tuple(kind for kind in FORGETFUL if kind != "mamba")
 
 
 @pytest.mark.parametrize("kind", SNAPSHOTS)
-def test_snapshots_serve_one_rewind_within_the_last_pass(open_context: OpenContext, kind: str) -> None:
+def test_snapshots_serve_one_rewind_within_the_last_pass(open_context, kind):
     context, alone = open_context(kind, 6), open_context(kind)
     context.decode(PROMPT)
     context.checkpoint()
@@ -386,9 +297,7 @@ def test_snapshots_serve_one_rewind_within_the_last_pass(open_context: OpenConte
 
 
 @pytest.mark.parametrize("kind", SNAPSHOTS)
-def test_a_snapshot_of_an_older_pass_would_be_wrong(
-    open_context: OpenContext, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_a_snapshot_of_an_older_pass_would_be_wrong(open_context, monkeypatch, kind) -> None:
     """Negative control: llama.cpp lets a rewind cross passes, and the logits after it are wrong."""
     monkeypatch.setattr(LlamaContext, "_has_snapshot", lambda self, length: True)
     context, alone = open_context(kind, 6), open_context(kind)
@@ -400,29 +309,6 @@ def test_a_snapshot_of_an_older_pass_would_be_wrong(
 
 
 @pytest.mark.parametrize("kind", EVERY)
-def test_drafts_too_long_for_snapshots(open_context: OpenContext, kind: str) -> None:
+def test_drafts_too_long_for_snapshots(open_context, kind) -> None:
     alone, events = speculate(open_context(kind, 12), 11)
     assert tokens_of(events) == alone
-
-
-def test_a_long_text_is_read_in_pieces_that_depend_on_its_length_alone():
-    """Other pieces would round otherwise, and two runs on one prompt would begin differently."""
-    from driver import TARGET
-
-    from specdec_cli.llama.context import LlamaContext
-    from specdec_cli.llama.interrupt import Interrupt
-    from specdec_cli.llama.model import Model
-
-    model = Model(TARGET, 0, Interrupt())
-    context = LlamaContext(model, 1024, 4, 1, Interrupt())
-    for total, pieces in ((20, [20]), (128, [128]), (129, [32, 97]), (400, [32, 128, 128, 112])):
-        sizes, seen = [], []
-        context.on_pass = lambda tokens, seconds, sizes=sizes: sizes.append(tokens)
-        context.on_read = lambda done, whole, seen=seen: seen.append((done, whole))
-        context.rewind(0)
-        context.decode(range(1, total + 1))
-        assert sizes == pieces and context.length == total
-        reported = [0, *(sum(pieces[: i + 1]) for i in range(len(pieces)))] if len(pieces) > 1 else []
-        assert seen == [(done, total) for done in reported], "the end is told, too"
-    context.close()
-    model.close()

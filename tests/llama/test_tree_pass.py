@@ -1,82 +1,34 @@
 """Trees in a real cache: every node's logits are those of its path alone, and what is kept is as good as new."""
 
-from collections import Counter
 from itertools import pairwise
 
 import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 import tiny
-from conftest import DEMO
-from exactness import p_value
+from engines import open_engine
 from fakes import run, tokens_of
 from prompts import PROMPTS
-from test_pair_decoding import open_session
 
-from specdec_cli.decoding.accept import rejection
-from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import NO_DRAFT, Draft, Step, Verdict
-from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.drafters.draft_model import ModelDrafter
-from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.llama.model import Model
 from specdec_cli.llama.target import LlamaTarget
 
 ROWS, BRANCHES = 17, 8
 
 
-def windowed(path):
-    """OLMo 2 as it is with a sliding window: three layers that see the last 24 tokens, and one that sees all."""
-    model = tiny._Model(path, "olmo2", 0, 0.0)
-    model.set("block_count", 4)
-    model.set("feed_forward_length", tiny.FEED_FORWARD)
-    model.set("attention.head_count", tiny.HEADS)
-    model.set("attention.sliding_window", 24)
-    model.norm("output_norm.weight", tiny.WIDTH)
-    for layer in range(4):
-        model.attention(layer)
-        for name in ("attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw_norm"):
-            model.norm(f"blk.{layer}.{name}.weight", tiny.WIDTH)
-        model.feed_forward(layer)
-    model.close()
-    return path
-
-
-KINDS = ("bundled", "llama", "window")
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    paths = {
-        "bundled": DEMO / "target.gguf",
-        "bundled draft": DEMO / "draft.gguf",
-        "llama": tiny.write(folder / "llama.gguf", "llama"),
-        "window": windowed(folder / "window.gguf"),
-        "mamba": tiny.write(folder / "mamba.gguf", "mamba"),
-        "lfm2": tiny.write(folder / "lfm2.gguf", "lfm2"),
-    }
-    found = {name: Model(path, 0, Interrupt()) for name, path in paths.items()}
-    yield found
-    for model in found.values():
-        model.close()
+KINDS = ("target", "llama", "olmo2-window")
 
 
 @pytest.fixture
-def opened(models):
-    contexts = []
+def grows(opened):
+    """Opens contexts for trees, and for the same tokens one after the other."""
 
-    def open_context(kind, n_ctx=1024, rows=ROWS, branches=BRANCHES, interrupt=None):
-        contexts.append(LlamaContext(models[kind], n_ctx, rows, 1, interrupt or Interrupt(), branches))
-        return contexts[-1]
+    def open_context(kind, branches=BRANCHES, n_ctx=1024, rows=ROWS, interrupt=None):
+        return opened(kind, rows, branches, n_ctx, interrupt=interrupt)
 
-    yield open_context
-    for context in contexts:
-        context.close()
+    return open_context
 
 
 def same(row, other):
@@ -126,7 +78,15 @@ def prompt_of(length):
     return [(7 * i * i + 3 * i) % 290 + 1 for i in range(length)]
 
 
-def test_a_branch_is_given_only_what_the_text_has_grown_by(opened, monkeypatch):
+def both(grows, kind, prompt, **options):
+    """A context for trees and one without, which have read a prompt."""
+    contexts = grows(kind, **options), grows(kind, 1)
+    for context in contexts:
+        context.decode(prompt)
+    return contexts
+
+
+def test_a_branch_is_given_only_what_the_text_has_grown_by(grows, monkeypatch):
     """Each cell that is given to a sequence takes time, and one that is given twice is counted twice."""
     given = []
     copy = lib.llama_memory_seq_cp
@@ -136,7 +96,7 @@ def test_a_branch_is_given_only_what_the_text_has_grown_by(opened, monkeypatch):
         copy(memory, source, goal, first, end)
 
     monkeypatch.setattr(lib, "llama_memory_seq_cp", noted)
-    context = opened("llama")
+    context = grows("llama")
     context.decode(prompt_of(300))
     shared = 0
     for step in range(30):
@@ -153,13 +113,11 @@ def test_a_branch_is_given_only_what_the_text_has_grown_by(opened, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_nodes_logits_are_those_of_its_path(opened, kind):
+def test_each_nodes_logits_are_those_of_its_path(grows, kind):
     rng = np.random.default_rng(1)
-    context, alone = opened(kind), opened(kind, branches=1)
     prompt = prompt_of(40)
-    context.decode(prompt)
-    alone.decode(prompt)
-    for _ in range(25):
+    context, alone = both(grows, kind, prompt)
+    for _ in range(15):
         parents, tokens = random_tree(rng, int(rng.integers(1, ROWS)))
         rows = grown(context, parents, tokens, pieces_of(rng, len(tokens)))
         for node in range(len(tokens)):
@@ -172,12 +130,14 @@ def test_each_nodes_logits_are_those_of_its_path(opened, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_hundreds_of_steps(opened, kind):
-    """Trees in one pass or several, of which any path is kept, one after the other; a chain now and then."""
+def test_many_steps(grows, kind):
+    """Trees in one pass or several, of which any path is kept, one after the other; a chain now and then, and the text
+    goes on as in a cache that has read nothing else.
+    """
     rng = np.random.default_rng(2)
-    context, alone = opened(kind), opened(kind, branches=1)
+    context, alone = grows(kind), grows(kind, branches=1)
     empty = forked = 0
-    for step in range(250):
+    for step in range(120):
         if context.length > 500 or step == 0:
             for each in (context, alone):
                 each.rewind(0)
@@ -193,43 +153,20 @@ def test_hundreds_of_steps(opened, kind):
             last = alone.decode([tokens[node] for node in path])[0]
             assert same(rows[path[-1]], last), step
         assert context.length == alone.length
-        if step % 7 == 0:
+        if step % 4 == 0:
             chain = rng.integers(1, 300, 3).tolist()
             both = [each.decode(chain, all_rows=True).copy() for each in (context, alone)]
             assert all(same(a, b) for a, b in zip(*both, strict=True)), step
             for each in (context, alone):
                 each.rewind(each.length - 2)
-    assert empty > 10 and forked > 50
+    assert empty > 5 and forked > 25
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_after_a_tree_the_text_goes_on_as_in_a_fresh_cache(opened, kind):
-    rng = np.random.default_rng(3)
-    context, fresh = opened(kind), opened(kind, branches=1)
-    prompt = prompt_of(33)
-    for node in range(-1, 9):
-        context.rewind(0)
-        context.decode(prompt)
-        parents, tokens = random_tree(rng, 10)
-        grown(context, parents, tokens, [(0, 4), (4, 10)])
-        path = path_to(parents, node)
-        context.keep(path)
-        kept = [*prompt, *(tokens[above] for above in path)]
-        assert context.length == len(kept)
-        fresh.rewind(0)
-        assert same(context.decode((9, 8))[0], fresh.decode([*kept, 9, 8])[0])
-        context.rewind(context.length - 1)
-        fresh.rewind(0)
-        assert same(context.decode((7,))[0], fresh.decode([*kept, 9, 7])[0])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_node_that_sees_another_branch_would_be_seen(opened, kind):
+def test_a_node_that_sees_another_branch_would_be_seen(grows, kind):
     """Negative control: what a wrong token on the path, one too many and one too few would look like."""
-    context, alone = opened(kind), opened(kind, branches=1)
     prompt = prompt_of(12)
-    context.decode(prompt)
-    alone.decode(prompt)
+    context, alone = both(grows, kind, prompt)
     for first, other in ((10, 20), (33, 77), (200, 5)):
         rows = context.grow((first, other, 30), (-1, -1, 1)).copy()
         context.keep(())
@@ -241,11 +178,8 @@ def test_a_node_that_sees_another_branch_would_be_seen(opened, kind):
 # The edges
 
 
-def test_a_tree_that_fills_the_context(opened):
-    context, alone = opened("bundled", 256), opened("bundled", 512, branches=1)
-    prompt = prompt_of(256 - 6)
-    context.decode(prompt)
-    alone.decode(prompt)
+def test_a_tree_that_fills_the_context(grows):
+    context, alone = both(grows, "target", prompt_of(256 - 6), n_ctx=256)
     context.grow((1, 2, 3, 4), (-1, -1, 0, 0))
     with pytest.raises(SpecdecError, match="context of 256 tokens is full"):
         context.grow((5, 6, 7), (1, 1, 2))
@@ -260,8 +194,8 @@ def test_a_tree_that_fills_the_context(opened):
 
 
 @pytest.mark.parametrize("how", ["keep", "rewind", "rewind to nothing"])
-def test_too_many_branches(opened, how):
-    context, alone = opened("bundled", branches=3), opened("bundled", branches=1)
+def test_too_many_branches(grows, how):
+    context, alone = grows("target", branches=3), grows("target", branches=1)
     prompt = prompt_of(20)
     context.decode(prompt)
     context.grow((1, 2), (-1, -1))
@@ -279,20 +213,9 @@ def test_too_many_branches(opened, how):
         assert same(row, alone.decode([*prompt, token])[0])
 
 
-def test_a_context_of_one_branch_grows_chains(opened):
-    context, alone = opened("bundled", branches=1), opened("bundled", branches=1)
-    context.decode((1, 2))
-    alone.decode((1, 2))
-    rows = context.grow((3, 4, 5), (-1, 0, 1)).copy()
-    assert same(rows[2], alone.decode((3, 4, 5))[0])
-    context.keep((0, 1))
-    alone.rewind(4)
-    assert same(context.decode((6,))[0], alone.decode((6,))[0])
-
-
 @pytest.mark.parametrize("kind", ["mamba", "lfm2"])
-def test_a_recurrent_memory_is_refused_in_two_lines(opened, kind):
-    context = opened(kind, branches=1)
+def test_a_recurrent_memory_is_refused_in_two_lines(grows, kind):
+    context = grows(kind, branches=1)
     context.decode((1, 2, 3))
     with pytest.raises(SpecdecError, match="recurrent") as caught:
         context.grow((4, 5), (-1, -1))
@@ -301,9 +224,9 @@ def test_a_recurrent_memory_is_refused_in_two_lines(opened, kind):
     assert context.length == 4
 
 
-def test_an_aborted_pass_leaves_the_text(opened):
+def test_an_aborted_pass_leaves_the_text(grows):
     own = Interrupt()
-    context, alone = opened("bundled", 1024, 200, interrupt=own), opened("bundled", branches=1)
+    context, alone = grows("target", rows=200, interrupt=own), grows("target", branches=1)
     prompt = prompt_of(30)
     context.decode(prompt)
     context.grow((1, 2), (-1, -1))
@@ -350,9 +273,9 @@ class Guessing:
 
 
 @pytest.mark.parametrize("width", [2, 4])
-@pytest.mark.parametrize("kind", ["llama", "window"])
-def test_the_answer_is_the_targets_own(opened, kind, width):
-    target = LlamaTarget(opened(kind))
+@pytest.mark.parametrize("kind", ["llama", "olmo2-window"])
+def test_the_answer_is_the_targets_own(grows, kind, width):
+    target = LlamaTarget(grows(kind))
     prompt = tuple(range(40, 60))
     alone = tokens_of(run(target, prompt, max_tokens=150))
     events = run(target, prompt, Guessing([*prompt, *alone], width), 16, 150)
@@ -362,8 +285,8 @@ def test_the_answer_is_the_targets_own(opened, kind, width):
 
 
 @pytest.mark.parametrize(("kind", "branches", "room"), [("llama", 1, "1"), ("llama", 2, "2"), ("mamba", 1, "chains")])
-def test_a_tree_that_the_target_cannot_verify_costs_the_draft_alone(opened, kind, branches, room):
-    target = LlamaTarget(opened(kind, branches=branches))
+def test_a_tree_that_the_target_cannot_verify_costs_the_draft_alone(grows, kind, branches, room):
+    target = LlamaTarget(grows(kind, branches=branches))
     prompt = tuple(range(40, 60))
     alone = tokens_of(run(target, prompt, max_tokens=40))
     events = run(target, prompt, Guessing([*prompt, *alone], 4), 16, 40)
@@ -371,122 +294,15 @@ def test_a_tree_that_the_target_cannot_verify_costs_the_draft_alone(opened, kind
     assert "4 branches" in events[-1].notes[0] and f"can verify {room}" in events[-1].notes[0]
 
 
-@pytest.mark.parametrize("failing", [1, 2, 5])
-@pytest.mark.parametrize("whose", [0, 1])
-def test_a_session_survives_an_interrupted_tree(monkeypatch, whose, failing):
-    """Ctrl-C in a pass of either model, then another answer from the same caches."""
-    with open_session(draft_tokens=8, tree=4, max_tokens=40) as session:
-        prompt = session.target.tokenize("def median(values):\n    return")
-        expected = tokens_of(session.events(prompt, seed=0))
-        context, passes = session.contexts[whose], []
-        whole = LlamaContext._pass
-
-        def interrupted(self):
-            if self is context and len(self._branches):
-                passes.append(self)
-                if len(passes) == failing:
-                    raise Interrupted
-            whole(self)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(LlamaContext, "_pass", interrupted)
-            events = list(session.events(prompt, seed=0))
-        assert events[-1].reason == "interrupted" and len(passes) == failing
-        got = tokens_of(events)
-        assert got == expected[: len(got)] and len(got) < 40
-        other = session.target.tokenize(PROMPTS[2])
-        assert tokens_of(session.events(other, seed=0)) == tokens_of(
-            session.events(other, seed=0, settings=session.settings.alone())
-        )
-        assert tokens_of(session.events(prompt, seed=0)) == expected
-
-
-@pytest.mark.parametrize(("width", "k"), [(1, 4), (2, 3), (3, 6), (4, 8)])
-def test_greedy_equals_the_baseline_on_the_bundled_pair(width, k):
-    second = 0
-    with open_session(draft_tokens=k, tree=width, max_tokens=40) as session:
-        for text in PROMPTS[:10]:
-            prompt = session.target.tokenize(text)
-            alone = tokens_of(session.events(prompt, 0, settings=session.settings.alone()))
-            events = list(session.events(prompt, seed=0))
-            assert events[-1].notes == ()
-            assert tokens_of(events) == alone
-            paths = [event.path for event in events if isinstance(event, Step) and event.path]
-            second += sum(path != tuple(range(len(path))) for path in paths)
-    assert (second > 5) == (width > 1)
-
-
-@pytest.mark.parametrize("width", [2, 4])
-def test_match_with_a_seed_equals_the_sampled_baseline(width):
-    same_text = accepted = 0
-    with open_session(temp=0.8, accept="match", draft_tokens=6, tree=width, max_tokens=40) as session:
-        for seed, text in enumerate(PROMPTS[:8]):
-            prompt = session.target.tokenize(text)
-            events = list(session.events(prompt, seed))
-            alone = Transcript.of(session.events(prompt, seed, settings=session.settings.alone()))
-            found = session.divergence(prompt, alone, Transcript.of(events), seed, session.settings)
-            assert found is None or not found.bug
-            same_text += found is None
-            accepted += Metrics.of(events).accepted
-    assert accepted > 60
-    assert same_text >= 5
-
-
-class Even(FixedLength):
-    """Second choices are as good as first ones, so that trees are broad."""
-
-    def rate(self, rank, confidence):
-        return 0.4
-
-
-@pytest.mark.parametrize("width", [1, 2, 3, 4])
-def test_sampled_pairs_of_tokens_follow_the_exact_distribution(opened, width):
-    """Trees of the real draft, verified with the real target's logits; the first two tokens that result are counted."""
-    n, rng = 1000, np.random.default_rng(42)
-    sampler = StandardSampler(SamplingSettings(temperature=1.2, top_k=6, top_p=1.0, min_p=0.0))
-    target, model = opened("bundled"), opened("bundled draft", 256, 8, 4)
-    prompt = prompt_of(12)
-    drafter = ModelDrafter(model, target.n_vocab, sampler, True, np.random.default_rng(7), width)
-    target.decode(prompt[:-1])
-    drafter.start(prompt)
-    first = sampler.categorical(target.grow(prompt[-1:], (-1,))[0].copy())
-    target.keep(())
-    follow = {}
-    for token in first.ids.tolist():
-        follow[token] = sampler.categorical(target.grow((prompt[-1], token), (-1, 0))[1].copy())
-        target.keep(())
-    exact = {(a, b): first.prob(a) * follow[a].prob(b) for a in follow for b in follow[a].ids.tolist()}
-    verified, counts, younger = {}, Counter(), 0
-    for _ in range(n):
-        policy = Even(4)
-        policy.limit(4)
-        draft = drafter.propose(prompt, 4, policy)
-        parents = draft.parents or (-1, 0, 1, 2)
-        key = (draft.tokens, parents)
-        if key not in verified:
-            above = (-1, *(parent + 1 for parent in parents))
-            verified[key] = target.grow((prompt[-1], *draft.tokens), above).copy()
-            target.keep(())
-        verdict = rejection(draft, verified[key], sampler, rng)
-        tokens = [*(draft.tokens[node] for node in verdict.path), verdict.token]
-        if len(tokens) == 1:
-            tokens.append(follow[tokens[0]].draw(rng))
-        counts[tuple(tokens[:2])] += 1
-        younger += verdict.path != tuple(range(len(verdict.path)))
-        model.rewind(len(prompt) - 1)
-    assert p_value(counts, exact, n) > 1e-4
-    assert (younger > 40) == (width > 1)
-
-
 def test_what_follows_a_side_branch_is_bit_for_bit_what_plain_decoding_gives():
     """The cache holds the text in its order, whichever branch was accepted: rounding is the target's own."""
-    with open_session(draft_tokens=8, tree=4) as session:
+    with open_engine(draft_tokens=8, tree=4) as engine:
         rng = np.random.default_rng(5)
-        target = LlamaTarget(session.contexts[0])
-        text = session.target.tokenize(PROMPTS[0])
+        target = LlamaTarget(engine.models.contexts[0])
+        text = engine.tokenize(PROMPTS[0], raw=True)
         target.prefill(text[:-1])
         again = 0
-        for _ in range(40):
+        for _ in range(20):
             parents = [-1]
             while len(parents) < 7:
                 parents.append(int(rng.integers(-1, len(parents))))
@@ -502,8 +318,8 @@ def test_what_follows_a_side_branch_is_bit_for_bit_what_plain_decoding_gives():
             target.commit(Verdict(tuple(path), 0, "correction"))
             text = [*text, *(draft.tokens[node] for node in path)]
             again += len(target._again)
-            assert session.contexts[0].length + len(target._again) == len(text)
-            other = LlamaTarget(session.contexts[0].__class__(session.target, 512, 8, 1, Interrupt()))
+            assert engine.models.contexts[0].length + len(target._again) == len(text)
+            other = LlamaTarget(engine.models.contexts[0].__class__(engine.models.target.model, 512, 8, 1, Interrupt()))
             other.prefill(text[:1])
             for token in text[1:-1]:
                 other.verify(token, NO_DRAFT)
@@ -511,4 +327,4 @@ def test_what_follows_a_side_branch_is_bit_for_bit_what_plain_decoding_gives():
             assert np.array_equal(row, other.verify(text[-1], NO_DRAFT)[0])
             other._context.close()
             text.append(int(rng.integers(100, 2000)))
-        assert again > 10, "the test means nothing unless side branches were accepted"
+        assert again > 2, "the test means nothing unless side branches were accepted"

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine import settings
+from specdec_cli.engine import config_layers
 from specdec_cli.engine.validation import validate
 from specdec_cli.models import profiles, references
 from specdec_cli.store import pulled_pairs as pairs
@@ -189,7 +189,7 @@ def test_a_bundled_profile_is_complete(name, monkeypatch):
     assert len(texts) > 4 and all(text.strip() == text != "" and "\n" not in text for text in texts)
     assert re.search(r"\b20\d\d-\d\d-\d\d\b", profile.verified), "when was it verified?"
     assert any("/" in source for source in profile.sources), "a source is a place"
-    monkeypatch.setattr(settings, "locate", lambda model, command: model)
+    monkeypatch.setattr(config_layers, "locate", lambda model, command: model)
     found = settings.resolve(name, {})
     validate(found)
     assert (found.target, found.draft) == (profile.target, profile.draft)

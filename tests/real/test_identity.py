@@ -5,14 +5,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
-from specdec_cli.engine.session import Session
 
 from specdec_cli.decoding import rules
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.types import NO_DRAFT
+from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.model_pair import check_pair
-from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.engine.engine import Engine
 from specdec_cli.llama.target import LlamaTarget
 
 PROMPTS = (
@@ -28,28 +27,28 @@ def opened(target, draft, prompts, ways, threads=1, **changes):
     settings = Settings(str(target), str(draft) if draft else None, max_tokens=TOKENS, threads=threads, **changes)
     if not draft:
         settings = replace(settings, drafter="ngram")
-    with Session(check_pair(settings), settings, Interrupt()) as session:
-        texts = [session.target.tokenize(text) for text in prompts]
-        session.open_contexts(max(map(len, texts)), [replace(settings, **way) for way in ways])
-        yield session, texts
+    with Engine(settings) as engine:
+        texts = [engine.tokenize(text, raw=True) for text in prompts]
+        engine.open(max(map(len, texts)), [replace(settings, **way) for way in ways])
+        yield engine, texts
 
 
-def transcript(session, prompt, seed, settings):
-    events = list(session.events(prompt, seed, settings=settings))
+def transcript(engine, prompt, seed, settings):
+    events = list(engine.events(prompt, seed, settings=settings))
     assert events[-1].notes == ()
-    return Transcript.of(events, session.thread_log)
+    return Transcript.of(events, tuple(engine.models.target.opened.thread_log))
 
 
-def compared(session, prompts, ways):
+def compared(engine, prompts, ways):
     """How often each way's answer was the target's own, and how often it was not, by rounding alone."""
     found = Counter()
     for seed, prompt in enumerate(prompts, 1):
-        base = replace(session.settings, **{name: value for name, value in ways[0].items() if name == "accept"})
-        own = transcript(session, prompt, seed, base.alone())
+        base = replace(engine.settings, **{name: value for name, value in ways[0].items() if name == "accept"})
+        own = transcript(engine, prompt, seed, base.alone())
         for way in ways:
-            settings = replace(session.settings, **way)
-            mine = transcript(session, prompt, seed, settings)
-            difference = session.divergence(prompt, own, mine, seed, settings)
+            settings = replace(engine.settings, **way)
+            mine = transcript(engine, prompt, seed, settings)
+            difference = proof.divergence(engine, prompt, own, mine, seed, settings)
             assert difference is None or not difference.bug, f"{way}: {difference}"
             found["identical" if difference is None else "rounding"] += 1
     return found
@@ -63,8 +62,8 @@ def test_greedy_answers_of_smollm(smol, capsys):
     """The model drafts for itself: all is accepted that rounding lets stand."""
     ways = [*every_way(["model", "ngram"], LENGTHS), *every_way(["ngram+model", "model<ngram"], (4, "auto"))]
     ways += [{"drafter": "lookahead", "draft_tokens": 16}, {"drafter": "model", "draft_tokens": 6, "tree": 3}]
-    with opened(smol, smol, PROMPTS, ways, 2) as (session, prompts):
-        found = compared(session, prompts, ways)
+    with opened(smol, smol, PROMPTS, ways, 2) as (engine, prompts):
+        found = compared(engine, prompts, ways)
     with capsys.disabled():
         print(f"\n  SmolLM2, greedy: {dict(found)}", end="")
     assert found["identical"] > found["rounding"]
@@ -72,8 +71,8 @@ def test_greedy_answers_of_smollm(smol, capsys):
 
 def test_greedy_answers_of_the_real_pair(qwen, qwen_small, capsys):
     ways = [*every_way(["model", "ngram"], LENGTHS), *every_way(["ngram+model"], (4, 8, "auto"))]
-    with opened(qwen, qwen_small, PROMPTS[:1], ways, 2) as (session, prompts):
-        found = compared(session, prompts, ways)
+    with opened(qwen, qwen_small, PROMPTS[:1], ways, 2) as (engine, prompts):
+        found = compared(engine, prompts, ways)
     with capsys.disabled():
         print(f"\n  Qwen pair, greedy: {dict(found)}", end="")
 
@@ -81,8 +80,8 @@ def test_greedy_answers_of_the_real_pair(qwen, qwen_small, capsys):
 @pytest.mark.parametrize("rule", ["coupled", "match"])
 def test_sampled_answers_with_a_seed(smol, rule, capsys):
     ways = [{**way, "accept": rule} for way in every_way(["model", "ngram"], (*LENGTHS, "auto"))]
-    with opened(smol, smol, PROMPTS, ways, temp=0.8) as (session, prompts):
-        found = compared(session, prompts, ways)
+    with opened(smol, smol, PROMPTS, ways, temp=0.8) as (engine, prompts):
+        found = compared(engine, prompts, ways)
     with capsys.disabled():
         print(f"\n  SmolLM2, 0.8, {rule}: {dict(found)}", end="")
     assert found["identical"] > found["rounding"]
@@ -90,22 +89,22 @@ def test_sampled_answers_with_a_seed(smol, rule, capsys):
 
 def test_sampled_answers_of_the_real_pair(qwen, qwen_small):
     ways = [{**way, "accept": "coupled"} for way in every_way(["model", "ngram+model"], (2, "auto"))]
-    with opened(qwen, qwen_small, PROMPTS[:1], ways, temp=0.8) as (session, prompts):
-        compared(session, prompts, ways)
+    with opened(qwen, qwen_small, PROMPTS[:1], ways, temp=0.8) as (engine, prompts):
+        compared(engine, prompts, ways)
 
 
 # Negative controls: each mistake must come out as one, on real models too, whatever they round.
 
 
-def mistaken(session, prompt, monkeypatch, spoil, repeats=False):
+def mistaken(engine, prompt, monkeypatch, spoil, repeats=False):
     """An answer that a mistake has spoilt, explained; `repeats`: the mistake is also made when it is computed again."""
-    own = transcript(session, prompt, 0, session.settings.alone())
+    own = transcript(engine, prompt, 0, engine.settings.alone())
     with monkeypatch.context() as patched:
         spoil(patched)
-        mine = transcript(session, prompt, 0, session.settings)
+        mine = transcript(engine, prompt, 0, engine.settings)
         if repeats:
-            return session.divergence(prompt, own, mine, 0, session.settings)
-    return session.divergence(prompt, own, mine, 0, session.settings)
+            return proof.divergence(engine, prompt, own, mine, 0, engine.settings)
+    return proof.divergence(engine, prompt, own, mine, 0, engine.settings)
 
 
 def keeps_for_pending(patched):
@@ -169,5 +168,5 @@ def second_best(patched):
 )
 def test_a_mistake_is_a_bug(name, spoil, repeats, says, monkeypatch, request):
     text = PROMPTS[1] * 2
-    with opened(request.getfixturevalue(name), None, (text,), [{}], draft_tokens=4) as (session, prompts):
-        assert says in mistaken(session, prompts[0], monkeypatch, spoil, repeats).bug
+    with opened(request.getfixturevalue(name), None, (text,), [{}], draft_tokens=4) as (engine, prompts):
+        assert says in mistaken(engine, prompts[0], monkeypatch, spoil, repeats).bug

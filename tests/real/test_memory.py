@@ -18,7 +18,7 @@ CHILD = """
 import re, sys
 from pathlib import Path
 import jinja2, numpy, typer.testing
-from specdec_cli.engine import about, session
+from specdec_cli.engine import engine
 from specdec_cli.cli import app, run
 from specdec_cli.display import plain, run_report as tables
 from specdec_cli.llama import library

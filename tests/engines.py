@@ -1,0 +1,57 @@
+"""Models in memory: the one place where tests load them and open a pair as the engine does."""
+
+from dataclasses import replace
+
+import pytest
+import tiny
+from conftest import DEMO
+
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.engine import Engine
+from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.model import Model
+
+TARGET, DRAFT = str(DEMO / "target.gguf"), str(DEMO / "draft.gguf")
+
+
+def open_engine(prompt_tokens=64, ways=(), **changes):
+    """The bundled pair for prompts of so many tokens; ways: other settings that its contexts must serve, too."""
+    chosen = Settings(**{"target": TARGET, "draft": DRAFT, "max_tokens": 64, "threads": 1, **changes})
+    engine = Engine(chosen)
+    engine.open(prompt_tokens, [replace(chosen, **way) for way in ways])
+    return engine
+
+
+@pytest.fixture(scope="session")
+def load(tmp_path_factory):
+    """A model by name, loaded once: target or draft (the bundled ones), a path, or a kind of tests/tiny.py."""
+    folder = tmp_path_factory.mktemp("tiny")
+    models = {}
+
+    def load(name, noise=0.0):
+        key = (str(name), noise)
+        if key not in models:
+            path = {"target": TARGET, "draft": DRAFT}.get(name, name)
+            if "/" not in str(path):
+                path = tiny.write(folder / f"{name}-{noise}.gguf", name, noise=noise)
+            models[key] = Model(path, 0, Interrupt())
+        return models[key]
+
+    yield load
+    for model in models.values():
+        model.close()
+
+
+@pytest.fixture
+def opened(load):
+    """Opens contexts that are closed after the test."""
+    contexts = []
+
+    def open_context(name, rows=17, branches=1, n_ctx=1024, noise=0.0, interrupt=None, made=LlamaContext):
+        contexts.append(made(load(name, noise), n_ctx, rows, 1, interrupt or Interrupt(), branches))
+        return contexts[-1]
+
+    yield open_context
+    for context in contexts:
+        context.close()
