@@ -17,7 +17,7 @@ from specdec_cli.models.user_files import bundled_dir, config_dir, named, read_m
 DEMO = "demo"
 _SAVED = "saved by specdec pull, "
 _KINDS = (
-    "A profile needs `target: REPO:QUANT` or `target: PATH`. Values must be text (in quotes if they look like something "
+    "A profile needs `target: REPO:QUANT` or `target: PATH`. Values must be text (in quotes if they look like anything "
     "else), but gated true or false, sizes numbers above 0, sources `- text` and settings `key: value` lines."
 )
 
