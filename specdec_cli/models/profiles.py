@@ -17,8 +17,8 @@ from specdec_cli.models.user_files import bundled_dir, config_dir, named, read_m
 DEMO = "demo"
 _SAVED = "saved by specdec pull, "
 _KINDS = (
-    "It must be text (in quotes if it looks like something else); true or false for gated, a number above 0 for sizes, "
-    "`- text` lines under sources, `key: value` lines under settings."
+    "A profile needs `target: REPO:QUANT` or `target: PATH`. Values must be text (in quotes if they look like anything "
+    "else), but gated true or false, sizes numbers above 0, sources `- text` and settings `key: value` lines."
 )
 
 

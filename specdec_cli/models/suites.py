@@ -72,14 +72,14 @@ def load(source: str) -> list[Prompt]:
         data = entry if isinstance(entry, dict) else {"prompt": entry}
         where = f"{path.name}, {unit} {number}"
         fix = "Give it a text under the key `prompt`, and an id and a category as text in quotes, or none."
-        found = to_record(data, _Entry, where, fix)
-        ident = str(number if found.id is None else found.id)
+        said = to_record(data, _Entry, where, fix)
+        ident = str(number if said.id is None else said.id)
         if (first := numbers.setdefault(ident, number)) != number:
             raise UsageError(
                 f"{path.name}: {unit} {number} has the id {ident!r}, as has {unit} {first}",
                 "Give each prompt an id of its own; one without takes its number.",
             )
-        prompts.append(Prompt(ident, path.stem if found.category is None else found.category, found.prompt))
+        prompts.append(Prompt(ident, path.stem if said.category is None else said.category, said.prompt))
     if not prompts:
         raise UsageError(f"{path.name} holds no prompts", "Write at least one.")
     return prompts

@@ -93,8 +93,9 @@ def identity(target: Path, draft: Path | None) -> dict[str, Any]:
 def write(path: Path, recording: Recording) -> None:
     """Write a recording; probabilities keep three digits. Raises SpecdecError if it cannot be written."""
     answers = [
-        asdict(answer)
-        | {
+        {
+            "category": answer.category,
+            "prompt_tokens": answer.prompt_tokens,
             "confidence": _packed(answer.confidence),
             "stands": "".join("01"[stands] for stands in answer.stands),
             "astray": [_packed(probabilities) for probabilities in answer.astray if probabilities],
@@ -114,13 +115,13 @@ def read(path: Path) -> Recording:
         if len(text) > _MOST_BYTES:
             raise ValueError("it is too large")
         data = loads(text)
-        found = from_json(data, _File)
-        if not (found.answers or found.texts):
+        record = from_json(data, _File)
+        if not (record.answers or record.texts):
             raise ValueError("it holds no answers")
-        if any(min(tokens, default=-1) < 0 for text in found.texts for tokens in (text.prompt, text.tokens)):
+        if any(min(tokens, default=-1) < 0 for text in record.texts for tokens in (text.prompt, text.tokens)):
             raise ValueError("a text is empty, or holds what is no token")
         about = {key: value for key, value in data.items() if key not in _File.__dataclass_fields__}
-        return Recording(found.greedy, tuple(answer.unpack() for answer in found.answers), about, found.texts)
+        return Recording(record.greedy, tuple(answer.unpack() for answer in record.answers), about, record.texts)
     except OSError as error:
         raise SpecdecError(f"cannot read {path}: {error.strerror or error}", _FIX) from None
     except (EOFError, ValueError, RecursionError, zlib.error) as error:

@@ -74,8 +74,8 @@ def read_trace(path: Path) -> tuple[dict[str, Any], list[Event]]:
                 raise SpecdecError(f"{path} is empty: the run was perhaps killed before anything was written", _RECORD)
             if settings.pop("event", None) != "run":
                 raise _bad(path, 1, "does not begin a recorded run")
-            if (found := settings.pop("format", None)) != FORMAT:
-                what = f"{path} is recorded in format {found!r:.20}; this specdec reads format {FORMAT}"
+            if (version := settings.pop("format", None)) != FORMAT:
+                what = f"{path} is recorded in format {version!r:.20}; this specdec reads format {FORMAT}"
                 raise SpecdecError(what, "Use the specdec that recorded it, or record the run anew.")
             events = [_event(line, path, number) for number, line in enumerate(lines, 2)]
     except OSError as error:
