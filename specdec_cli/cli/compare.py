@@ -69,8 +69,9 @@ def compare(
     """Measure ways to decode against the target alone: speed with intervals, exactness, causes."""
     from specdec_cli.cli.prompt_input import gather
     from specdec_cli.decoding.errors import SpecdecError, UsageError
-    from specdec_cli.engine.comparison_run import ComparisonRun, choose_prompts, require_exact
+    from specdec_cli.engine.comparison_run import ComparisonRun, require_exact
     from specdec_cli.engine.config_layers import resolve
+    from specdec_cli.engine.suite_prompts import choose_prompts
     from specdec_cli.engine.validation import require_used
     from specdec_cli.engine.variants import parse_variants
     from specdec_cli.store import comparisons
@@ -88,9 +89,8 @@ def compare(
     run = ComparisonRun(settings, variants, repeat)
     require_used(given.typed, [variant.settings for variant in variants])
     piped = None if prompt or prompts else gather(None, None)
-    chosen = choose_prompts(
-        settings, prompt or ([piped] if piped else ()), prompts, category or (), limit, per_category
-    )
+    texts = prompt or ([piped] if piped else ())
+    chosen = choose_prompts(settings.target, texts, prompts, category or (), limit, per_category)
     if save:
         comparisons.path_of(save)
     pages = [(path, _page(option)) for option, path in {"html": html}.items() if path]

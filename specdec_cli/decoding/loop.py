@@ -12,7 +12,23 @@ from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.decoding.guard import Speculation
 from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.text import TextStream
-from specdec_cli.decoding.types import NO_DRAFT, AcceptRule, Done, Draft, Drafter, Event, FinishReason, Origin, Prefill, Rows, Sampler, Step, Target, Token, Verdict
+from specdec_cli.decoding.types import (
+    NO_DRAFT,
+    AcceptRule,
+    Done,
+    Draft,
+    Drafter,
+    Event,
+    FinishReason,
+    Origin,
+    Prefill,
+    Rows,
+    Sampler,
+    Step,
+    Target,
+    Token,
+    Verdict,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,57 +28,6 @@ _MAX_PROMPT = 2000
 _MAX_TOKENS = 1500
 _DETAILS = ("arm", "accepted by position", "time", "same as the target alone")
 
-_CSS = """
-:root { color-scheme: light dark; LIGHT }
-@media screen and (prefers-color-scheme: dark) { :root { DARK } }
-* { box-sizing: border-box }
-body { margin: 0 auto; padding: 1.5rem 1.25rem 4rem; max-width: 62rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; overflow-wrap: anywhere }
-h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .6rem }
-h2 { font-size: 1.25rem; margin: 2.4rem 0 .6rem }
-h3, h4 { font-size: 1rem; margin: 0 0 .2rem }
-p { margin: .3rem 0 }
-small, .soft, figcaption, footer { color: var(--soft); font-size: .88rem }
-.banner { border: 2px solid var(--vermillion); border-radius: 6px; padding: .5rem .9rem; margin: 1rem 0 }
-.verdicts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 18rem), 1fr)); gap: .8rem }
-.verdict { background: var(--band); border-left: 4px solid var(--soft); border-radius: 4px; padding: .7rem .9rem }
-.verdict.faster { border-color: var(--green) } .verdict.slower { border-color: var(--vermillion) }
-.verdict ul { margin: .4rem 0 0; padding-left: 1.1rem; font-size: .92rem }
-.wide-table { overflow-x: auto; margin: .6rem 0 }
-table { border-spacing: 0; font-size: .9rem; font-variant-numeric: tabular-nums; width: 100% }
-th, td { padding: .28rem .6rem; text-align: left; white-space: nowrap; border-top: 1px solid var(--line) }
-thead th { border: 0; color: var(--soft); font-weight: 600 }
-.right { text-align: right }
-tbody th { font-weight: 400 }
-.wrap td { white-space: normal; min-width: 9rem }
-th:first-child { position: sticky; left: 0; background: var(--paper) }
-tbody th[colspan] { font-weight: 700; background: var(--band) }
-td.faster, td.slower { font-weight: 600 } td.faster { color: var(--accepted) } td.slower { color: var(--slower) }
-figure { margin: 1.2rem 0 1.8rem } figure h3 { margin-bottom: .4rem }
-svg { display: block; width: 100%; height: auto; font-family: inherit }
-svg * { stroke-linejoin: round; stroke-linecap: butt }
-.narrow { display: none }
-details { border-top: 1px solid var(--line) }
-summary { cursor: pointer; padding: .45rem 0 }
-.answers { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: .8rem;
-  padding: .2rem 0 1rem }
-pre { font: .84rem/1.65 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; margin: .3rem 0 0;
-  padding: .6rem .8rem; background: var(--band); border-radius: 4px; white-space: pre-wrap; tab-size: 4;
-  unicode-bidi: isolate }
-pre i, pre b, pre u, .key i, .key b, .key u { font-style: normal; text-decoration: none }
-pre i, .key i { color: var(--accepted); background: var(--tint); border-radius: 3px }
-pre b, .key b { color: var(--correction); font-weight: 700 }
-pre u, .key u { color: var(--bonus); text-decoration: underline; text-underline-offset: .2em }
-mark { color: inherit; background: none; outline: 2px solid var(--vermillion); border-radius: 2px }
-mark::before { content: "\\25b6\\fe0e"; color: var(--vermillion) }
-.key span { display: inline-block; margin-right: 1.4rem }
-@media (max-width: 620px) { .wide { display: none } .narrow { display: block } body { padding: 1rem .9rem 3rem } }
-@media print { body { max-width: none; padding: 0; font-size: 11pt } .wide { display: block } .narrow { display: none }
-  figure, .verdict, tr, section { break-inside: avoid }
-  h2, h3, h4, tbody tr:first-child { break-after: avoid } .wide-table { overflow: visible } table { font-size: 8.5pt }
-  th, td { padding: .2rem .35rem } * { print-color-adjust: exact; -webkit-print-color-adjust: exact } }
-"""
-
 _COLOURS = {
     **charts.COLOURS,
     "accepted": ("#006b4e", "#5fd6b0"),
@@ -118,7 +67,7 @@ def page(result: ComparisonResult) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         # The page holds a model's words: even a mistake in the escaping must not run or fetch anything.
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
-        f"<title>specdec compare: {models}</title>\n<style>{_css()}</style>\n</head>\n<body>",
+        f"<title>specdec compare: {models}</title>\n<style>\n{_css()}</style>\n</head>\n<body>",
         *_top(result, models),
         *_verdicts(result),
         *_charts(result),
@@ -131,7 +80,8 @@ def page(result: ComparisonResult) -> str:
 
 def _css() -> str:
     light, dark = (" ".join(f"--{name}: {pair[i]};" for name, pair in _COLOURS.items()) for i in (0, 1))
-    return _CSS.replace("LIGHT", light).replace("DARK", dark)
+    css = Path(__file__).with_name("comparison.css").read_text("utf-8")
+    return css.replace("LIGHT", light).replace("DARK", dark)
 
 
 def _text(text: object) -> str:

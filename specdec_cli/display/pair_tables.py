@@ -9,7 +9,16 @@ from rich.table import Table
 from rich.text import Text
 
 from specdec_cli.display.theme import safe
-from specdec_cli.results import DownloadPlan, DraftProposal, ModelSummary, PairCheck, PairDetails, PairSummary, PlannedFile, format_bytes
+from specdec_cli.results import (
+    DownloadPlan,
+    DraftProposal,
+    ModelSummary,
+    PairCheck,
+    PairDetails,
+    PairSummary,
+    PlannedFile,
+    format_bytes,
+)
 
 _OUTCOMES = {
     "same": Text("same", style="green"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -36,16 +35,16 @@ def record_rules(
     engine: Engine, prompt: Sequence[int], settings: Settings, seed: int, category: str, accept: Sequence[str]
 ) -> tuple[dict[str, Answer], list[int]]:
     """The same for several acceptance rules on one answer, so that they can be compared place by place."""
-    return _Recorder(engine, settings, seed, accept).record(list(prompt), category)
+    places, tokens, length = _Recorder(engine, settings, seed, accept).record(list(prompt))
+    answers = {}
+    for rule, recorded in places.items():
+        columns = zip(*recorded[:length], strict=True) if recorded[:length] else ((), (), ())
+        answers[rule] = Answer(category, len(prompt), *columns)
+    return answers, tokens
 
 
-@dataclass(slots=True)
-class _Guesses:
-    """What the draft proposed under one rule, place by place, as in `Answer`."""
-
-    sure: list[float] = field(default_factory=list)
-    stands: list[bool] = field(default_factory=list)
-    astray: list[tuple[float, ...]] = field(default_factory=list)
+_Place = tuple[float, bool, tuple[float, ...]]
+"""One place as `Answer` has it: the draft's confidence, whether its token stands, and how it goes on if not."""
 
 
 class _Recorder:
@@ -55,45 +54,39 @@ class _Recorder:
         self._is_end = engine.models.target.model.is_end
         self._n_shared = engine.pair.n_shared
         self._max_tokens = settings.max_tokens
-        self._guesses = {rule: _Guesses() for rule in accept}
+        self._rules = accept
         noisy = "coupled" if "coupled" in accept else settings.accept
         self._sampler = rules.sampler_of(noisy, settings.sampling, seed)
         self._target_rng = np.random.default_rng(seed)
         self._draft_rng = np.random.default_rng((seed, 1))
 
-    def record(self, context: list[int], category: str) -> tuple[dict[str, Answer], list[int]]:
+    def record(self, context: list[int]) -> tuple[dict[str, list[_Place]], list[int], int]:
+        """Each rule's places, the answer's tokens, and how many places come before a loop."""
         prompt = len(context)
-        sampler = self._sampler
-        sampler.watch(context)
-        row = self._target.prefill(context)[0]
+        places: dict[str, list[_Place]] = {rule: [] for rule in self._rules}
+        self._sampler.watch(context)
+        _, token = self._next(self._target.prefill(context)[0])
         self._draft.rewind(0)
         self._draft.decode(context)
-        token = sampler.argmax(row) if sampler.greedy else sampler.draw(sampler.categorical(row), 0, self._target_rng)
         room = min(self._target.n_ctx, self._draft.n_ctx) - AHEAD
         while len(context) - prompt < self._max_tokens and len(context) < room and not self._is_end(token):
             context.append(token)
             logits = self._target.verify(token, NO_DRAFT)
             self._target.commit(Verdict((), token, "plain"))
-            guess = self._draft.decode((token,))[0, : self._n_shared].copy()  # going astray overwrites it
-            p = None if sampler.greedy else sampler.categorical(logits[0])
-            token = sampler.argmax(logits[0]) if p is None else sampler.draw(p, 0, self._target_rng)
-            for rule, guesses in self._guesses.items():
-                sure, wrong = self._guess(rule, guess, p, token)
-                guesses.sure.append(sure)
-                guesses.stands.append(wrong is None)
-                guesses.astray.append(() if wrong is None else self._go_astray(rule, wrong))
-        loop = before_a_loop([*context[prompt:], token])
-        answers = {}
-        for rule, guesses in self._guesses.items():
-            length = min(loop, len(guesses.sure))
-            answers[rule] = Answer(
-                category,
-                prompt,
-                tuple(guesses.sure[:length]),
-                tuple(guesses.stands[:length]),
-                tuple(guesses.astray[:length]),
-            )
-        return answers, context[prompt:]
+            row = self._draft.decode((token,))[0, : self._n_shared].copy()  # going on from a wrong token overwrites it
+            p, token = self._next(logits[0])
+            for rule, recorded in places.items():
+                sure, wrong = self._guess(rule, row, p, token)
+                recorded.append((sure, wrong is None, () if wrong is None else self._go_on(rule, wrong)))
+        tokens = context[prompt:]
+        return places, tokens, before_a_loop([*tokens, token])
+
+    def _next(self, row: Row) -> tuple[Categorical | None, int]:
+        """The target's distribution, None if greedy, and its token."""
+        if self._sampler.greedy:
+            return None, self._sampler.argmax(row)
+        p = self._sampler.categorical(row)
+        return p, self._sampler.draw(p, 0, self._target_rng)
 
     def _guess(self, rule: str, row: Row, p: Categorical | None, token: int) -> tuple[float, int | None]:
         """How sure the draft is in a place, and what it proposes there; None: the target's token."""
@@ -110,7 +103,7 @@ class _Recorder:
             return sure, None
         return sure, residual(q, p).draw(rng)
 
-    def _go_astray(self, rule: str, token: int) -> tuple[float, ...]:
+    def _go_on(self, rule: str, token: int) -> tuple[float, ...]:
         """The draft's confidences as it goes on from a wrong token."""
         draft, sampler = self._draft, self._sampler
         start = draft.length

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import date
-from pathlib import Path
 
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
@@ -16,12 +15,11 @@ from specdec_cli.engine.comparison_summary import differing, result_of
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.model_pair import ModelPair
+from specdec_cli.engine.suite_prompts import fitting
 from specdec_cli.engine.variants import Variant
 from specdec_cli.evaluation.comparison_result import ComparisonResult, DivergentAnswer
 from specdec_cli.evaluation.trials import Trial, trial_of
-from specdec_cli.models import profiles, suites
 from specdec_cli.models.suites import Prompt
-from specdec_cli.models.user_files import bundled_dir
 from specdec_cli.store import speeds
 
 _WARM_UP_TOKENS = 16
@@ -30,25 +28,6 @@ _LEAST_ROOM = 16
 
 Update = Callable[[Sequence[Trial], int], None]
 """Called after each trial with the trials so far and how many there will be."""
-
-
-def choose_prompts(
-    settings: Settings,
-    texts: Sequence[str] = (),
-    suite: str | None = None,
-    categories: Sequence[str] = (),
-    limit: int | None = None,
-    per_category: int | None = None,
-) -> list[Prompt]:
-    """The prompts to compare on: texts, else those of a suite; by default code, or Python for the bundled pair."""
-    if texts and suite:
-        raise UsageError("prompts were given and a suite too", "Give prompts, or --prompts.")
-    if not all(text.strip() for text in texts):
-        raise UsageError("a prompt is empty", 'Give texts: specdec compare "def median(values):"')
-    bundled = Path(settings.target).parent == bundled_dir() / profiles.DEMO
-    prompts = [Prompt(str(number), "given", text) for number, text in enumerate(texts, 1)]
-    prompts = prompts or suites.load(suite or ("python" if bundled else "code"))
-    return suites.select(prompts, categories, limit, per_category)
 
 
 class ComparisonRun:
@@ -95,7 +74,13 @@ class ComparisonRun:
 
         After an interrupt or an error the result is partial; if there is no trial yet, it is raised.
         """
-        chosen = self._fitting(engine, prompts, system, raw)
+        room = self._settings.ctx or engine.models.target.model.n_ctx_train or sys.maxsize
+        chosen = fitting(engine, prompts, room - _LEAST_ROOM, system, raw)
+        if not chosen:
+            raise SpecdecError(
+                f"all {len(prompts)} prompts are too long for a context of {room:,} tokens",
+                "Give shorter prompts or a larger context (-c).",
+            )
         engine.open(max(map(len, chosen.values())), self.ways or [self._settings.alone()])
         if not engine.drafts:
             raise SpecdecError(engine.notes[-1], "There is nothing to compare without it.")
@@ -142,23 +127,6 @@ class ComparisonRun:
                 variants = [*self.variants.values()]
                 for variant in variants if (at + number) % 2 == 0 else variants[::-1]:
                     yield prompt, number, variant
-
-    def _fitting(
-        self, engine: Engine, prompts: Sequence[Prompt], system: str | None, raw: bool
-    ) -> dict[Prompt, list[int]]:
-        """The prompts as tokens, without those that leave no room for an answer."""
-        room = self._settings.ctx or engine.models.target.model.n_ctx_train or sys.maxsize
-        chosen = {}
-        for prompt in prompts:
-            tokens = engine.tokenize(prompt.text, system=system, raw=raw)
-            if len(tokens) + _LEAST_ROOM <= room:
-                chosen[prompt] = tokens
-        if not chosen:
-            raise SpecdecError(
-                f"all {len(prompts)} prompts are too long for a context of {room:,} tokens",
-                "Give shorter prompts or a larger context (-c).",
-            )
-        return chosen
 
     def _divergences(self, engine: Engine, prompts: dict[str, list[int]]) -> Iterator[DivergentAnswer]:
         """Each answer that should be its baseline's and is not, with the proof that rounding made it so, or a bug."""

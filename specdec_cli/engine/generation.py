@@ -76,7 +76,6 @@ class GenerationResult:
             self.complete = event.reason != "interrupted"
             self.notes += event.notes
 
-
     def take_probed_baseline(self) -> None:
         """Take the answer's own steps without a draft as the baseline, if there were any to speak of."""
         metrics = self.metrics

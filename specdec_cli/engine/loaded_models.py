@@ -125,6 +125,11 @@ class LoadedModels:
         return self.target.opened, self.draft.opened
 
     @property
+    def threads(self) -> tuple[int, int]:
+        """CPU threads of the target and of the draft model, or of the target twice."""
+        return self.target.threads, (self.draft or self.target).threads
+
+    @property
     def drafts(self) -> bool:
         """Whether there is a draft model with a context."""
         return self.draft is not None and self.draft.context is not None

@@ -27,7 +27,16 @@ from specdec_cli.hub.repository import RemoteModel
 from specdec_cli.models import draft_candidates, profiles, references, tokenizer_comparison
 from specdec_cli.models.gguf import read_header
 from specdec_cli.models.gguf_header import require_runnable
-from specdec_cli.results import DownloadPlan, DownloadResult, DraftProposal, PairCheck, PlannedFile, PlannedModel, PlannedRemote, format_bytes
+from specdec_cli.results import (
+    DownloadPlan,
+    DownloadResult,
+    DraftProposal,
+    PairCheck,
+    PlannedFile,
+    PlannedModel,
+    PlannedRemote,
+    format_bytes,
+)
 from specdec_cli.store import pulled_pairs
 from specdec_cli.store.pulled_pairs import PulledPair
 

@@ -14,12 +14,12 @@ from typing import Any
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.rules import LOSSY
-from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.engine.acceptance_recorder import record
 from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.loaded_models import memory_of
 from specdec_cli.engine.model_pair import ModelPair, check_pair
+from specdec_cli.engine.suite_prompts import fitting, tuning_prompts
 from specdec_cli.engine.validation import validate
 from specdec_cli.evaluation.comparison_result import CostPoints
 from specdec_cli.evaluation.prediction import calibrate, predict, verdict
@@ -30,14 +30,12 @@ from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.timing import pass_seconds
-from specdec_cli.models import hardware, profiles, suites
+from specdec_cli.models import hardware
 from specdec_cli.models.suites import Prompt
-from specdec_cli.models.user_files import bundled_dir
 from specdec_cli.store import acceptance_traces, tuning
 from specdec_cli.store.acceptance_traces import Recording
 from specdec_cli.store.tuning import Tuning
 
-_MIXTURE = ("code", "chat", "reasoning", "structured", "summarisation", "creative")
 _CONTEXT = 1024
 _ANSWER = 64
 _PLACEMENT_CONTEXT = 256
@@ -105,18 +103,27 @@ def tune(
     with Engine(settings, interrupt, tune=False, pair=pair) as engine:
         tuner = Tuner(engine, suite, system, raw, seconds)
         progress("timing passes and threads")
-        tuner.time()
+        costs = tuner.time()
         progress("recording what the draft would have proposed")
         recording = tuner.record()
         kind = tuning.kind_of(recording.greedy, settings.accept)
-        measured = tuner.tuning({kind: calibrate(recording.answers, recording.greedy)})
+        threads, threads_draft = (context.threads for context in engine.models.contexts)
+        measured = Tuning(
+            machine=library.machine(),
+            threads=threads,
+            threads_draft=threads_draft,
+            gpu_layers=settings.gpu_layers,
+            gpu_layers_draft=settings.gpu_layers_draft,
+            costs=costs,
+            calibrations={kind: calibrate(recording.answers, recording.greedy)},
+        )
         memory = tuple(asdict(part) for part in memory_of(engine.models))
     if interrupt.is_set():
         raise Interrupted
     path = tuning.save(target, draft, measured)
     acceptance_traces.write(path.with_suffix(f".{kind}.json.gz"), recording)
     return MeasuredTuning(
-        **_predicted(pair, recording, measured.costs, "this machine"),
+        **_predicted(pair, recording, costs, "this machine"),
         machine=measured.machine,
         threads=measured.threads,
         threads_draft=measured.threads_draft,
@@ -165,33 +172,31 @@ class Tuner:
         """Seconds of single-token passes in a filled cache, and how many tokens it held."""
         trained = engine.pair.draft.setting("context_length") if engine.pair.draft else None
         room = min(self._settings.ctx or sys.maxsize, trained if isinstance(trained, int) else sys.maxsize) - _ROOM
-        self._prompts: list[tuple[Prompt, list[int]]] = []
-        for prompt in tuning_prompts(engine.pair.target_path, suite):
-            tokens = engine.tokenize(prompt.text, system=system, raw=raw)
-            if len(tokens) <= room:
-                self._prompts.append((prompt, tokens))
+        prompts = tuning_prompts(engine.pair.target_path, suite)
+        self._prompts = fitting(engine, prompts, room, system, raw)
         if not self._prompts:
             raise SpecdecError(
                 "every prompt is too long for the context of the models", "Give shorter --prompts, or a larger -c."
             )
-        engine.open(max(len(tokens) for _, tokens in self._prompts))
+        engine.open(max(map(len, self._prompts.values())))
         if not engine.drafts:
             raise SpecdecError(engine.notes[-1], "There is nothing to tune without it.")
-        self._text = list(itertools.islice(itertools.cycle(itertools.chain(*(t for _, t in self._prompts))), 600))
+        self._text = list(itertools.islice(itertools.cycle(itertools.chain(*self._prompts.values())), 600))
 
-    def time(self) -> None:
+    def time(self) -> Costs:
         """Choose the numbers of threads, then measure the cost curves with them, and once more in a filled cache."""
         engine, settings = self._engine, self._settings
         contexts = dict(zip(("target", "draft"), engine.models.contexts, strict=True))
         threads = settings.threads or self._fastest("target", contexts["target"], (1, 4))
         threads_draft = settings.threads_draft or settings.threads or self._fastest("draft", contexts["draft"], (1,))
         engine.models.use_threads(threads, threads_draft)
-        engine.costs.of_pair(self._text, budget_s=self._seconds * 0.15)
+        costs = engine.costs.of_pair(self._text, budget_s=self._seconds * 0.15)
         fill = min(context.n_ctx for context in contexts.values()) - 8
         if fill > 64 and all(context.rewinds for context in contexts.values()):
             text = (self._text * (fill // len(self._text) + 1))[:fill]
             laps = {role: _seconds_after(text, context) for role, context in contexts.items()}
             self.filled = {"tokens": fill, **laps}
+        return costs
 
     def _fastest(self, role: str, context: LlamaContext, sizes: tuple[int, ...]) -> int:
         """The number of threads with which passes of these sizes together take least."""
@@ -226,24 +231,11 @@ class Tuner:
     def _in_turn(self) -> Iterator[tuple[Prompt, list[int]]]:
         """One prompt of each category after the other; at a temperature, again and again."""
         by_category: dict[str, list[tuple[Prompt, list[int]]]] = {}
-        for entry in self._prompts:
+        for entry in self._prompts.items():
             by_category.setdefault(entry[0].category, []).append(entry)
         rounds = itertools.zip_longest(*by_category.values())
         once = [entry for entries in rounds for entry in entries if entry is not None]
         return iter(once * (1 if self._settings.temp == 0 else 4))
-
-    def tuning(self, calibrations: dict[str, Calibration]) -> Tuning:
-        """Everything that is kept."""
-        target, draft = self._engine.models.target, self._engine.models.draft
-        return Tuning(
-            machine=library.machine(),
-            threads=target.threads,
-            threads_draft=draft.threads if draft else target.threads,
-            gpu_layers=self._settings.gpu_layers,
-            gpu_layers_draft=self._settings.gpu_layers_draft,
-            costs=self._engine.costs.of_pair(self._text),
-            calibrations=calibrations,
-        )
 
 
 def place_draft(pair: ModelPair, settings: Settings, interrupt: Interrupt) -> tuple[Settings, dict[str, float]]:
@@ -267,13 +259,6 @@ def place_draft(pair: ModelPair, settings: Settings, interrupt: Interrupt) -> tu
     if not laps:
         return settings, {}
     return replace(settings, gpu_layers_draft=places[min(laps, key=lambda place: laps[place])]), laps
-
-
-def tuning_prompts(target: Path, suite: str | None) -> list[Prompt]:
-    """The prompts of a suite; by default a mixture, or Python's beginnings for the bundled pair."""
-    if suite or target.parent == bundled_dir() / profiles.DEMO:
-        return suites.load(suite or "python")
-    return [replace(prompt, category=name) for name in _MIXTURE for prompt in suites.load(name)[:4]]
 
 
 def _seconds_after(text: list[int], context: LlamaContext) -> float:

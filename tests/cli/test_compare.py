@@ -19,7 +19,7 @@ from specdec_cli.decoding import accept, rules
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.display import comparison_tables
 from specdec_cli.drafters.draft_model import ModelDrafter
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine import proof
 from specdec_cli.engine.variants import ALONE
 from specdec_cli.evaluation.comparison_result import ComparisonResult
 from specdec_cli.llama.target import LlamaTarget
@@ -172,7 +172,7 @@ def test_an_interrupt_while_answers_are_compared(monkeypatch):
         raise Interrupted
 
     monkeypatch.setitem(rules.RULES, "rejection", flips_a_token)
-    monkeypatch.setattr(Engine, "divergence", interrupted)
+    monkeypatch.setattr(proof, "divergence", interrupted)
     result = result_of(compare("-n", 24, "--json", *PROMPTS).stdout)
     assert len(result.trials) == 8
     assert result.exactness["k=3"]["not classified"] > 0

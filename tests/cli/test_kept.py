@@ -18,8 +18,8 @@ from specdec_cli.cli.app import app
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.sampling import SamplingSettings
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.generation import GenerationResult, to_json
 from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.generation import GenerationResult, to_json
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.target import LlamaTarget
 

@@ -24,32 +24,25 @@ from specdec_cli.evaluation.simulator import AHEAD, replay
 ANY = Costs(Curve({1: 0.0}), Curve({1: 0.0}))
 
 
-@pytest.fixture
-def opened():
-    """Opens sessions on the bundled pair, and closes them."""
-    sessions = []
-
-    def open_engine(**changes):
-        settings = Settings(target=str(TARGET), draft=str(DRAFT), max_tokens=64, threads=1, **changes)
-        engine = Engine(settings)
-        sessions.append(engine)
+@pytest.fixture(scope="module")
+def engine():
+    with Engine(Settings(target=str(TARGET), draft=str(DRAFT), max_tokens=64, threads=1)) as engine:
         engine.open(64)
-        return engine
+        yield engine
 
-    yield open_engine
-    for engine in sessions:
-        engine.close()
+
+def tokens_for(engine, prompt):
+    return engine.tokenize(prompt, raw=True)
 
 
 def steps_of(events):
     return [(len(event.drafted), event.accepted) for event in events if isinstance(event, Step)][1:]
 
 
-def test_greedy_drafts_are_foretold_step_by_step(opened):
-    engine = opened()
+def test_greedy_drafts_are_foretold_step_by_step(engine):
     places = cut = 0
     for prompt in PROMPTS[4:9]:
-        tokens = engine.tokenize(prompt, raw=True)
+        tokens = tokens_for(engine, prompt)
         answer, own = record(engine, tokens, engine.settings, 0, "code")
         length = len(answer.stands)
         places, cut = places + length, cut + (length < len(own))
@@ -69,11 +62,10 @@ def test_greedy_drafts_are_foretold_step_by_step(opened):
     assert places > 100 and 2 <= cut < 5  # some answers went into a loop, some on to their last token
 
 
-def test_an_answer_is_recorded_up_to_its_end(opened):
-    engine = opened()
+def test_an_answer_is_recorded_up_to_its_end(engine):
     found = {}
     for prompt in ("class Stack:\n    def __init__(self):\n", "def fibonacci(n):\n    "):
-        tokens = engine.tokenize(prompt, raw=True)
+        tokens = tokens_for(engine, prompt)
         answer, own = record(engine, tokens, engine.settings, 0, "code")
         events = list(engine.events(tokens, 0, settings=engine.settings.alone()))
         assert events[-1].reason == "stop"
@@ -83,43 +75,42 @@ def test_an_answer_is_recorded_up_to_its_end(opened):
     assert sorted(found.values()) == [0, 2]
 
 
-def test_what_lies_ahead_of_a_wrong_token(opened):
-    engine = opened()
-    answer, _ = record(engine, engine.tokenize(PROMPTS[4], raw=True), engine.settings, 0, "code")
+def test_what_lies_ahead_of_a_wrong_token(engine):
+    answer, _ = record(engine, tokens_for(engine, PROMPTS[4]), engine.settings, 0, "code")
     assert 0.2 < np.mean(answer.stands) < 0.9
     for stood, astray in zip(answer.stands, answer.astray, strict=True):
         assert len(astray) == (0 if stood else AHEAD - 1) and all(0 < sure <= 1 for sure in astray)
 
 
-def test_rules_are_compared_on_one_text(opened):
-    engine = opened(temp=0.8)
-    prompt = engine.tokenize(PROMPTS[0], raw=True)
-    both, tokens = record_rules(engine, prompt, engine.settings, 3, "code", ("rejection", "coupled"))
-    again, same = record(engine, prompt, replace(engine.settings, accept="coupled"), 3, "code")
+def test_rules_are_compared_on_one_text(engine):
+    settings = replace(engine.settings, temp=0.8)
+    prompt = tokens_for(engine, PROMPTS[0])
+    both, tokens = record_rules(engine, prompt, settings, 3, "code", ("rejection", "coupled"))
+    again, same = record(engine, prompt, replace(settings, accept="coupled"), 3, "code")
     assert tokens == same and both["coupled"].stands == again.stands
     assert both["rejection"].confidence == both["coupled"].confidence != ()
     assert both["rejection"].stands != both["coupled"].stands
 
 
-def test_a_seed_repeats_a_recording(opened, monkeypatch):
+def test_a_seed_repeats_a_recording(engine, monkeypatch):
     monkeypatch.setattr(recorder, "AHEAD", 3)
-    engine = opened(temp=0.8)
-    tokens = engine.tokenize(PROMPTS[1], raw=True)
-    first, again, other = (record(engine, tokens, engine.settings, seed, "code") for seed in (3, 3, 4))
+    settings = replace(engine.settings, temp=0.8)
+    tokens = tokens_for(engine, PROMPTS[1])
+    first, again, other = (record(engine, tokens, settings, seed, "code") for seed in (3, 3, 4))
     assert first == again != other
 
 
-def test_sampled_tokens_stand_as_often_as_runs_accept_them(opened, monkeypatch):
+def test_sampled_tokens_stand_as_often_as_runs_accept_them(engine, monkeypatch):
     """What lies ahead of wrong tokens is left out, which takes most of the time."""
     monkeypatch.setattr(recorder, "AHEAD", 1)
     shares = {}
     for accept in ("rejection", "match"):
-        engine = opened(temp=0.8, accept=accept)
+        settings = replace(engine.settings, temp=0.8, accept=accept)
         stands, drafted, accepted = [], 0, 0
         for seed, prompt in enumerate(PROMPTS[:12]):
-            tokens = engine.tokenize(prompt, raw=True)
-            stands += record(engine, tokens, engine.settings, seed, "code")[0].stands
-            events = engine.events(tokens, 1000 + seed, settings=replace(engine.settings, draft_tokens=1))
+            tokens = tokens_for(engine, prompt)
+            stands += record(engine, tokens, settings, seed, "code")[0].stands
+            events = engine.events(tokens, 1000 + seed, settings=replace(settings, draft_tokens=1))
             report = Metrics.of(events)
             drafted, accepted = drafted + report.drafted, accepted + report.accepted
         rate = accepted / drafted
@@ -159,11 +150,9 @@ def test_each_place_is_a_draw_from_the_draft_that_stands_with_the_overlap(monkey
     tables = Unchanging(n_vocab, 1), Unchanging(n_vocab, 2)
     target, draft = FakeDraftModel(tables[0]), Proposals(tables[1])
     settings = Settings(temp=1.0, top_k=0, top_p=1.0, min_p=0.0, max_tokens=n)
-    engine = SimpleNamespace(
-        contexts=(target, draft),
-        target=SimpleNamespace(is_end=lambda token: False),
-        pair=SimpleNamespace(n_shared=n_vocab),
-    )
+    model = SimpleNamespace(is_end=lambda token: False)
+    models = SimpleNamespace(contexts=(target, draft), target=SimpleNamespace(model=model))
+    pair = SimpleNamespace(models=models, pair=SimpleNamespace(n_shared=n_vocab))
     proposed = np.zeros(n_vocab)
     commit = recorder.LlamaTarget.verify
 
@@ -175,7 +164,7 @@ def test_each_place_is_a_draw_from_the_draft_that_stands_with_the_overlap(monkey
 
     monkeypatch.setattr(recorder.LlamaTarget, "verify", verify)
     monkeypatch.setattr(recorder, "before_a_loop", len)
-    answer, own = record(engine, [0], settings, 1, "fake")
+    answer, own = record(pair, [0], settings, 1, "fake")
     p, q = (StandardSampler(SamplingSettings(1.0, 0, 1.0, 0.0)).categorical(table.row(())).probs for table in tables)
     overlap = np.minimum(p, q).sum()
     assert 0.2 < overlap < 0.8
@@ -214,13 +203,10 @@ def test_before_a_loop(tokens, expected):
     assert before_a_loop(tokens) == expected
 
 
-def test_the_bundled_target_runs_into_a_loop(opened):
-    engine = opened()
-    tokens = engine.tokenize("for i in range(10):\n    print(")
+def test_the_bundled_target_runs_into_a_loop(engine):
+    tokens = tokens_for(engine, "for i in range(10):\n    print(")
     answer, own = record(engine, tokens, engine.settings, 0, "code")
     assert 0 < len(answer.stands) < 32 and len(own) == 64
     kept = own[: len(answer.stands) + 1]
     again = [own[i : i + 4] for i in range(len(kept), len(own) - 4)]
-    assert all(
-        piece in [own[i : i + 4] for i in range(len(kept))] for piece in again
-    )  # nothing new comes after
+    assert all(piece in [own[i : i + 4] for i in range(len(kept))] for piece in again)  # nothing new comes after

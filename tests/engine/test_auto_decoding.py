@@ -17,7 +17,6 @@ from specdec_cli.decoding.types import Done, Step, Token
 from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.generation import GenerationResult, crowding_notes, to_json
-from specdec_cli.llama import library
 
 
 def scaled(costs, one):

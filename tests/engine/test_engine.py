@@ -135,7 +135,7 @@ def test_two_engines_live_in_one_process(engine):
         for _ in range(40):
             for stream, tokens in zip(streams, answers, strict=True):
                 event = next(stream, None)
-                tokens += [token.id for token in event.tokens] if isinstance(event, Step) else []
+                tokens.extend([token.id for token in event.tokens] if isinstance(event, Step) else [])
     assert answers == [expected, expected]
 
 

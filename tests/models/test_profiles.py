@@ -190,7 +190,7 @@ def test_a_bundled_profile_is_complete(name, monkeypatch):
     assert re.search(r"\b20\d\d-\d\d-\d\d\b", profile.verified), "when was it verified?"
     assert any("/" in source for source in profile.sources), "a source is a place"
     monkeypatch.setattr(config_layers, "locate", lambda model, command: model)
-    found = settings.resolve(name, {})
+    found = config_layers.resolve(name, {})
     validate(found)
     assert (found.target, found.draft) == (profile.target, profile.draft)
     assert profile.settings and "temp" in profile.settings, "no sampling is suggested"

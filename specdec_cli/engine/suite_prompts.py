@@ -1,0 +1,56 @@
+"""Which prompts are measured, as tokens that leave room for an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.engine.engine import Engine
+from specdec_cli.models import profiles, suites
+from specdec_cli.models.suites import Prompt
+from specdec_cli.models.user_files import bundled_dir
+
+_MIXTURE = ("code", "chat", "reasoning", "structured", "summarisation", "creative")
+
+
+def choose_prompts(
+    target: str | Path,
+    texts: Sequence[str] = (),
+    suite: str | None = None,
+    categories: Sequence[str] = (),
+    limit: int | None = None,
+    per_category: int | None = None,
+) -> list[Prompt]:
+    """The prompts to compare on: texts, else those of a suite; by default code, or Python for the bundled pair."""
+    if texts and suite:
+        raise UsageError("prompts were given and a suite too", "Give prompts, or --prompts.")
+    if not all(text.strip() for text in texts):
+        raise UsageError("a prompt is empty", 'Give texts: specdec compare "def median(values):"')
+    prompts = [Prompt(str(number), "given", text) for number, text in enumerate(texts, 1)]
+    prompts = prompts or suites.load(suite or ("python" if _is_bundled(target) else "code"))
+    return suites.select(prompts, categories, limit, per_category)
+
+
+def tuning_prompts(target: str | Path, suite: str | None) -> list[Prompt]:
+    """The prompts of a suite; by default a mixture, or Python for the bundled pair."""
+    if suite or _is_bundled(target):
+        return suites.load(suite or "python")
+    return [replace(prompt, category=name) for name in _MIXTURE for prompt in suites.load(name)[:4]]
+
+
+def fitting(
+    engine: Engine, prompts: Iterable[Prompt], most: int, system: str | None, raw: bool
+) -> dict[Prompt, list[int]]:
+    """The prompts of at most so many tokens, with those."""
+    chosen = {}
+    for prompt in prompts:
+        tokens = engine.tokenize(prompt.text, system=system, raw=raw)
+        if len(tokens) <= most:
+            chosen[prompt] = tokens
+    return chosen
+
+
+def _is_bundled(target: str | Path) -> bool:
+    return Path(target).parent == bundled_dir() / profiles.DEMO
