@@ -63,11 +63,9 @@ class MemoryFit:
 
 @dataclass(frozen=True, slots=True)
 class PairCheck:
-    """Two models compared by their headers.
-
-    n_shared: ids from 0 on that both have; n_differing: those of them whose text or type differs. ratio: the draft's
-    parameters over the target's, of experts those in use. rounding: which passes of the target agree bit for bit;
-    None if the target is on the Hub.
+    """Two models compared by their headers. n_shared: ids from 0 on that both have; n_differing: those whose text or
+    type differs. ratio: the draft's parameters over the target's, of experts those in use. rounding: which passes of
+    the target agree bit for bit; None for a target on the Hub.
     """
 
     verdict: Verdict
@@ -99,7 +97,7 @@ class DraftProposal:
 
 @dataclass(frozen=True, slots=True)
 class PlannedFile:
-    """A file on the Hub. here: whether it is in the cache; begun: bytes of it that are; path: its place there."""
+    """A file on the Hub, and what the cache has of it: all, or so many bytes."""
 
     name: str
     size: int

@@ -39,8 +39,6 @@ def check(
 
         from specdec_cli.display.pair_tables import check_tables
 
-        console = Console(highlight=False)
-        for part in check_tables(result):
-            console.print(part)
+        Console(highlight=False).print(check_tables(result))
     if result.verdict == "incompatible":
         raise typer.Exit(IncompatiblePair.exit_code)

@@ -119,7 +119,5 @@ def _make(
 
     from specdec_cli.display.theme import safe
 
-    console = Console(highlight=False)
-    for part in draft_tables(result):
-        console.print(part)
+    Console(highlight=False).print(draft_tables(result))
     print(f"Use it:  {safe(result.run)}")  # in one line, to be copied

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import Annotated
 
 import typer
@@ -15,15 +16,13 @@ def drafters(json_: Annotated[bool, typer.Option("--json", help="Print one JSON 
     from specdec_cli.display.pair_tables import lines_table
     from specdec_cli.engine.drafter_list import list_drafters
 
-    found = list_drafters()
+    known = list_drafters()
     if json_:
-        fields = ("name", "needs", "helps", "problem")
-        print_json(
-            {"drafters": [{"from": drafter.origin, **{f: getattr(drafter, f) for f in fields}} for drafter in found]}
-        )
+        keys = ("name", "from", "needs", "helps", "problem")
+        print_json({"drafters": [dict(zip(keys, astuple(drafter), strict=True)) for drafter in known]})
         return
     console = Console(highlight=False)
-    for drafter in found:
+    for drafter in known:
         origin = "" if drafter.origin == "specdec" else f" (from {drafter.origin})"
         console.print(drafter.name + origin, style="bold", markup=False)
         console.print(lines_table({"needs": drafter.needs, "helps": drafter.helps, "problem": drafter.problem}))

@@ -15,7 +15,7 @@ def ls(
     from rich.console import Console
 
     from specdec_cli.cli.json_output import print_json
-    from specdec_cli.display.pair_tables import list_table, note_lines
+    from specdec_cli.display.pair_tables import list_table
     from specdec_cli.engine.pair_list import list_pairs
 
     result = list_pairs(here)
@@ -23,6 +23,5 @@ def ls(
         print_json(result)
         return
     console = Console(highlight=False)
-    for part in (list_table(result.pairs), *note_lines(result.notes)):
-        console.print(part)
+    console.print(list_table(result.pairs, result.notes))
     console.print("\nDownload one:  specdec pull NAME     All about one:  specdec show NAME", style="dim")

@@ -51,7 +51,10 @@ def pull(
     A pull that was cut short goes on where it stopped. Weights go to the Hugging Face cache (HF_HOME); HF_TOKEN,
     HF_ENDPOINT and HF_HUB_OFFLINE apply.
     """
+    from rich.console import Console
+
     from specdec_cli.cli.json_output import print_json
+    from specdec_cli.display.pair_tables import plan_tables
     from specdec_cli.engine.pair_download import PairDownload
 
     asks = not (yes or json_ or dry_run) and sys.stdin.isatty() and sys.stderr.isatty()
@@ -68,7 +71,7 @@ def pull(
             print_json(plan)
             return
         if not json_:
-            _print_plan(plan)
+            Console(stderr=True, highlight=False).print(plan_tables(plan))
         if dry_run:
             print("Nothing was downloaded: --dry-run.", flush=True)
             return
@@ -111,16 +114,6 @@ def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> boo
         return False
     download.choose(proposals[number - 1].name)
     return True
-
-
-def _print_plan(plan: DownloadPlan) -> None:
-    from rich.console import Console
-
-    from specdec_cli.display.pair_tables import plan_tables
-
-    console = Console(stderr=True, highlight=False)
-    for part in plan_tables(plan):
-        console.print(part)
 
 
 def _run(download: PairDownload, plan: DownloadPlan, silent: bool) -> DownloadResult:

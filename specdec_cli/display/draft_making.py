@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from contextlib import ExitStack
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from specdec_cli.display.pair_tables import lines_table, note_lines
@@ -71,7 +71,7 @@ class DraftDisplay(ExitStack):
         print(line, file=sys.stderr, flush=True)
 
 
-def draft_tables(draft: MadeDraft) -> list[RenderableType]:
+def draft_tables(draft: MadeDraft) -> RenderableType:
     """A finished draft."""
     share = draft.bytes / max(1, draft.target_bytes)
     pruned = draft.kept and len(draft.layers) < (draft.of or 0)
@@ -84,7 +84,7 @@ def draft_tables(draft: MadeDraft) -> list[RenderableType]:
         "size": f"{format_bytes(draft.bytes)}, {share:.0%} of the target's {format_bytes(draft.target_bytes)}",
         "took": f"{draft.seconds:,.1f} s",
     }
-    return [lines_table(lines), *note_lines([*_unfit(draft), *draft.notes])]
+    return Group(lines_table(lines), *note_lines([*_unfit(draft), *draft.notes]))
 
 
 def _type(draft: MadeDraft) -> str:

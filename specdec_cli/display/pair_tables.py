@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
@@ -39,14 +39,14 @@ _PLACES = {
 }
 
 
-def check_tables(check: PairCheck) -> list[RenderableType]:
+def check_tables(check: PairCheck) -> RenderableType:
     """Everything `check` compared: the models, the tokenizers, the verdict, memory, and opinions."""
     findings = label_grid()
     _add_findings(findings, check)
-    return [_models(check), Text(), _tokenizers(check), Text(), findings, *note_lines(check.notes or ())]
+    return Group(_models(check), Text(), _tokenizers(check), Text(), findings, *note_lines(check.notes or ()))
 
 
-def plan_tables(plan: DownloadPlan) -> list[RenderableType]:
+def plan_tables(plan: DownloadPlan) -> RenderableType:
     """What `pull` would do: the files, the room they take, and what is known of the pair."""
     grid = label_grid()
     for role, model in (("target", plan.target), ("draft", plan.draft)):
@@ -63,7 +63,7 @@ def plan_tables(plan: DownloadPlan) -> list[RenderableType]:
     grid.add_row("download", Text(safe(room)))
     if plan.check:
         _add_findings(grid, plan.check)
-    return [grid, *note_lines(plan.notes)]
+    return Group(grid, *note_lines(plan.notes))
 
 
 class _Fitted:
@@ -95,7 +95,7 @@ def proposals_table(proposals: Sequence[DraftProposal]) -> RenderableType:
     return _Fitted(make)
 
 
-def list_table(pairs: Sequence[PairSummary]) -> RenderableType:
+def list_table(pairs: Sequence[PairSummary], notes: Iterable[str] = ()) -> RenderableType:
     """All pairs, a line each: whether they are here, how fast they were, what they are."""
 
     def make(narrow: bool) -> Table:
@@ -119,7 +119,7 @@ def list_table(pairs: Sequence[PairSummary]) -> RenderableType:
             table.add_row(*((cells[0], *cells[3:5]) if narrow else cells))
         return table
 
-    return _Fitted(make)
+    return Group(_Fitted(make), *note_lines(notes))
 
 
 def details_table(details: PairDetails) -> RenderableType:
@@ -174,10 +174,7 @@ def note_lines(notes: Iterable[str]) -> list[Text]:
 
 
 def _models(check: PairCheck) -> RenderableType:
-    table = Table(box=None, padding=(0, 2), header_style="dim")
-    table.add_column("", style="dim", no_wrap=True)
-    table.add_column("target", overflow="fold")
-    table.add_column("draft", overflow="fold")
+    table = _two_models("")
     cells: dict[str, Callable[[ModelSummary], object]] = {
         "model": _name,
         "where": lambda model: "on the Hub" if model.remote else "on this machine",
@@ -192,6 +189,14 @@ def _models(check: PairCheck) -> RenderableType:
     for name, cell in cells.items():
         values = [cell(model) for model in (check.target, check.draft)]
         table.add_row(name, *(Text(safe("unknown" if value is None else str(value))) for value in values))
+    return table
+
+
+def _two_models(what: str) -> Table:
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    table.add_column(what, style="dim", no_wrap=True)
+    table.add_column("target", overflow="fold")
+    table.add_column("draft", overflow="fold")
     return table
 
 
@@ -216,10 +221,7 @@ def _count(params: int) -> str:
 
 
 def _tokenizers(check: PairCheck) -> RenderableType:
-    table = Table(box=None, padding=(0, 2), header_style="dim")
-    table.add_column("tokenizer", style="dim", no_wrap=True)
-    table.add_column("target", overflow="fold")
-    table.add_column("draft", overflow="fold")
+    table = _two_models("tokenizer")
     table.add_column("", no_wrap=True)
     for part in check.checks:
         table.add_row(part.what, Text(safe(part.target)), Text(safe(part.draft)), _OUTCOMES[part.outcome])

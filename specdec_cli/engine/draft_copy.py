@@ -81,7 +81,7 @@ class LayerChoice(Protocol):
         ...
 
     def choose(self, job: CopyJob) -> tuple[tuple[int, ...], tuple[SearchStep, ...]]:
-        """The layers to keep, and how they were found if they were searched for."""
+        """The layers to keep, and how they were chosen if that took a search."""
         ...
 
 

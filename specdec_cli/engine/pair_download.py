@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
 from typing import Literal
@@ -186,10 +186,7 @@ class PairDownload:
                 download(model, file, progress)
         paths = [_path(source) for source in self._sources]
         verdict = _verdict(paths)
-        pair = None
-        if plan.recorded:
-            pair = _record(plan.name, self._remotes, verdict)
-        return self._result(pair, paths, plan)
+        return self._result(_record(plan.name, self._remotes, verdict) if plan.recorded else None, paths, plan)
 
     def _result(self, pair: PulledPair | None, paths: list[Path], plan: DownloadPlan | None) -> DownloadResult:
         """plan: None if nothing had to be done."""
@@ -224,22 +221,15 @@ def _checked(model: str, role: Literal["target", "draft"]) -> str:
 
 def _planned(source: ModelSource) -> PlannedModel:
     """A model with what the cache has of its files."""
-    path = str(source.path) if source.path else None
-    if (remote := source.remote) is None:
-        return PlannedModel(source.name, path, None)
-    files = [
-        PlannedFile(
-            file.name,
-            file.size,
-            file.digest,
-            cache.is_here(remote, file),
-            cache.begun(remote, file),
-            str(cache.path_of(remote, file)),
-        )
-        for file in remote.files
-    ]
-    about = (remote.reference, remote.repo, remote.commit, tuple(files), remote.gated, remote.licence)
-    return PlannedModel(source.name, path, PlannedRemote(*about))
+    planned = None
+    if remote := source.remote:
+        files = []
+        for file in remote.files:
+            here, begun = cache.is_here(remote, file), cache.begun(remote, file)
+            path = str(cache.path_of(remote, file))
+            files.append(PlannedFile(file.name, file.size, file.digest, here, begun, path))
+        planned = PlannedRemote(**{**asdict(remote), "files": tuple(files)})
+    return PlannedModel(source.name, str(source.path) if source.path else None, planned)
 
 
 def _path(source: ModelSource) -> Path:

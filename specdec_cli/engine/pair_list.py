@@ -76,7 +76,7 @@ def plan_removal(name: str) -> PlannedRemoval:
 def _partial_files(profile: Profile) -> list[Path]:
     """What an interrupted download of a profile has left."""
     models = [references.parse(model) for model in (profile.target, profile.draft) if model]
-    return [path for reference in models if reference for path in cache.abandoned(reference.repo)]
+    return [path for reference in models if reference for path in cache.partial_files(reference.repo)]
 
 
 def _summary(profile: Profile) -> PairSummary:

@@ -49,10 +49,10 @@ def begun(model: RemoteModel, file: RemoteFile) -> int:
     return min(partial.stat().st_size, file.size) if partial.is_file() else 0
 
 
-def abandoned(repo: str) -> list[Path]:
-    """The files of a repository that a pull has begun and not ended; other programs' are named differently."""
-    found = folder_of(repo).glob("blobs/*.incomplete")
-    return sorted(path for path in found if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", path.stem))
+def partial_files(repo: str) -> list[Path]:
+    """What interrupted downloads of a repository left behind; other programs' files are named differently."""
+    incomplete = folder_of(repo).glob("blobs/*.incomplete")
+    return sorted(path for path in incomplete if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", path.stem))
 
 
 def find(reference: Reference) -> Path | None:
@@ -72,15 +72,15 @@ def find(reference: Reference) -> Path | None:
 
 def references() -> list[str]:
     """What the models in the cache are called."""
-    found = set()
+    names = set()
     for folder in cache_dir().glob("models--*--*"):
         repo = folder.name.removeprefix("models--").replace("--", "/", 1)
         for path in folder.glob("snapshots/*/**/*.gguf"):
             name = path.relative_to(folder / "snapshots").as_posix().partition("/")[2]
             if name == part_names(name)[0]:
                 quant = quant_of(name)
-                found.add(f"{repo}:{quant}" if quant else f"{repo}/{name}")
-    return sorted(found)
+                names.add(f"{repo}:{quant}" if quant else f"{repo}/{name}")
+    return sorted(names)
 
 
 def freeable(model: RemoteModel, file: RemoteFile) -> int:

@@ -17,7 +17,6 @@ def locate(name: str, command: str) -> Path:
     reference = references.parse(name)
     if reference is None:
         return Path(name)
-    found = cache.find(reference)
-    if found is None:
-        raise DownloadError(f"{reference} is not on this machine yet", f"Download it: {command}")
-    return found
+    if path := cache.find(reference):
+        return path
+    raise DownloadError(f"{reference} is not on this machine yet", f"Download it: {command}")

@@ -15,8 +15,8 @@ from specdec_cli.models.layer_pruning import outlets
 class SkippableCopy:
     """A model's file, which is written to: no model may be loaded from it meanwhile.
 
-    A layer whose outlets are zeros adds nothing to what flows past it, so the model computes exactly what one without
-    that layer does. Trying a layer costs writing its outlets, not a copy of everything else.
+    A layer whose outlets are zeros adds nothing to the residual stream: the model computes what one without that layer
+    does. Trying a layer costs writing its outlets, not a copy of everything else.
     """
 
     def __init__(self, path: Path, layers: int) -> None:
@@ -24,14 +24,14 @@ class SkippableCopy:
         self._places: list[list[tuple[int, int]]] = []  # of each layer: where its outlets lie, and how long they are
         header = read_header(path)
         for layer in range(layers):
-            found = outlets(header, layer)
-            names = {tensor.name.split(".")[2].split("_")[0] for tensor in found}
-            if names != {"attn", "ffn"} or any(tensor.size is None for tensor in found):
+            tensors = outlets(header, layer)
+            names = {tensor.name.split(".")[2].split("_")[0] for tensor in tensors}
+            if names != {"attn", "ffn"} or any(tensor.size is None for tensor in tensors):
                 raise SpecdecError(
                     f"layers of a {shown(header.architecture)} model cannot be tried one by one",
                     "Choose them yourself: --keep-layers.",
                 )
-            self._places.append([(header.data_offset + tensor.offset, tensor.size or 0) for tensor in found])
+            self._places.append([(header.data_offset + tensor.offset, tensor.size or 0) for tensor in tensors])
 
     def drop(self, layer: int) -> None:
         """Switch a layer off for good."""

@@ -49,22 +49,19 @@ def find(text: str) -> Quantisation:
     raise UsageError(f"there is no type {text!r} to make", suggest(name, names(), "Types"))
 
 
-def size_in(header: Header, found: Quantisation) -> int:
+def size_in(header: Header, quantisation: Quantisation) -> int:
     """About how many bytes a copy of a model will have; embeddings, and rows that do not fit, take some more."""
-    return int(header.data_offset + header.n_params * found.bits / 8)
+    return int(header.data_offset + header.n_params * quantisation.bits / 8)
 
 
-def require_smaller(header: Header, wanted: Quantisation) -> None:
+def require_smaller(header: Header, quantisation: Quantisation) -> None:
     """Raise UsageError if a copy in this type would be no smaller, and so no faster to draft with."""
     now = 8 * sum(tensor.size or 0 for tensor in header.tensors) / max(1, header.n_params)
-    if wanted.bits >= now or wanted.name == header.quantisation:
+    if quantisation.bits >= now or quantisation.name == header.quantisation:
         fewer = [name for name in names() if _bits(name) < now and name != header.quantisation]
-        raise UsageError(
-            f"{wanted.name} has {wanted.bits:.3g} bits a weight, and the target {now:.3g}: no draft gains by that",
-            f"Give a type with fewer: {', '.join(fewer)}."
-            if fewer
-            else "Leave layers out instead: specdec draft prune.",
-        )
+        fix = f"Give a type with fewer: {', '.join(fewer)}." if fewer else "Leave layers out: specdec draft prune."
+        bits = f"{quantisation.name} has {quantisation.bits:.3g} bits a weight, and the target {now:.3g}"
+        raise UsageError(f"{bits}: no draft gains by that", fix)
 
 
 def _bits(name: str) -> float:

@@ -14,6 +14,8 @@ from driver import DRAFT, PROMPT, TARGET, assert_refused, complaint, read_termin
 from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
+from specdec_cli.engine.draft_copy import CopyOptions, ListedLayers, prune
+from specdec_cli.engine.layer_search import LayerSearch
 from specdec_cli.llama import quantize
 from specdec_cli.models.gguf import read_header
 from specdec_cli.store import made_drafts as drafts
@@ -52,22 +54,36 @@ def out(tmp_path):
 # --- what is made ------------------------------------------------------------------------------------------------
 
 
-def test_prune(out):
+def test_what_is_made_is_remembered(out):
+    """What is printed is a golden of `test_pair_commands.py`."""
     found = made("prune", TARGET, "--keep-layers", "0-2,5", "-o", out)
-    assert (found["layers"], found["kept"], found["of"], found["agreement"]) == ([0, 1, 2, 5], "0-2,5", 6, None)
     assert found["bytes"] == out.stat().st_size < found["target_bytes"] == TARGET.stat().st_size
-    assert (found["out"], found["target"], found["type"]) == (str(out), str(TARGET), "Q8_0") and found["seconds"] > 0
     assert read_header(out).setting("block_count") == 4
     assert inside(out.parent) == ["out.gguf"] and drafts.find(TARGET) == out
-
-
-def test_quantize(out):
-    done = draft("quantize", TARGET, "--type", "q3_k", "-o", out)
-    assert done.exit_code == 0 and done.stderr == ""
-    assert "Q3_K_M" in done.stdout and "rows of 320 values do not fit Q3_K" in done.stdout
-    assert "of the target's 9.6 MB" in done.stdout and "layers" not in done.stdout
-    assert done.stdout.endswith(f'-m {TARGET} --drafter self "..."\n'), "in one line, to be copied"
+    made("quantize", TARGET, "--type", "q3_k", "-o", out, "--force")
     assert read_header(out).quantisation == "Q3_K_M" and inside(out.parent) == ["out.gguf"]
+
+
+def test_without_a_terminal(out):
+    """As a library: what the command line shows comes as calls."""
+    calls = []
+
+    class Progress:
+        def searching(self, *about):
+            calls.append(about[:2])
+
+        def dropped(self, step, kept, size):
+            calls.append((step.dropped is None, kept, size < TARGET.stat().st_size))
+
+    prompts = out.with_suffix(".txt")
+    prompts.write_text("def median(values):\nimport os\nclass Stack:\nfor i in range(\n")
+    search = LayerSearch(5, str(prompts), progress=Progress())
+    made = prune(CopyOptions(str(TARGET), out, threads=1, progress=lambda *about: calls.append(about)), search)
+    assert calls[0] == ("whole.gguf", 0, 56) and ("whole.gguf", 56, 56) in calls and ("out.gguf", 0, 47) in calls
+    assert (6, 5) in calls and (True, "0-5", False) in calls and (False, made.kept, True) in calls
+    assert [step.layers for step in made.search][-1] == made.layers and made.agreement == made.search[-1].agreement
+    made = prune(CopyOptions(str(TARGET), out, force=True), ListedLayers("0,1"))
+    assert (made.layers, made.search, made.agreement) == ((0, 1), (), None)
 
 
 @pytest.mark.parametrize(("type_", "bits"), [("F16", "16 bits"), ("q8_0", "8.5 bits")])
@@ -75,25 +91,6 @@ def test_a_type_that_gains_nothing_is_refused(out, type_, bits):
     done = draft("quantize", TARGET, "--type", type_, "-o", out)
     assert_refused(done, 2, bits, "the target 8.5", "Q2_K")
     assert "F16" not in done.stderr.splitlines()[1] and inside(out.parent) == []
-
-
-def test_search(out):
-    done = draft("prune", "demo", "--search", 4, "-o", out)
-    assert done.exit_code == 0
-    about, heads, *rows = done.stderr.splitlines()
-    assert "6 layers, 4 to keep: 12 trials" in about and "about" in about and "agreement" in heads
-    assert [line.split()[0] for line in rows] == ["6", "5", "4"]
-    assert "-p demo --drafter self" in done.stdout and read_header(out).setting("block_count") == 4
-
-
-def test_search_drops_what_costs_least(out, tmp_path):
-    (tmp_path / "prompts.txt").write_text("def median(values):\nimport os\nclass Stack:\nfor i in range(\n")
-    found = made("prune", TARGET, "--search", 5, "--prompts", tmp_path / "prompts.txt", "-o", out)
-    whole, dropped = found["search"]
-    assert whole["agreement"] > 0.98 and whole["dropped"] is None and whole["layers"] == list(range(6))
-    assert dropped["layers"] == found["layers"] == [layer for layer in range(6) if layer != dropped["dropped"]]
-    assert 0.5 < dropped["agreement"] == found["agreement"] < 1
-    assert inside(out.parent) == ["out.gguf"]
 
 
 def test_progress_on_a_terminal(out):
@@ -332,8 +329,13 @@ def test_what_cannot_be_remembered_is_told(out, tmp_path):
     assert "name it with -md" in made("prune", TARGET, *KEEP, "-o", out)["notes"][0]
 
 
-@pytest.mark.parametrize(("send", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("args", [("prune", TARGET, "--search", 1), ("quantize", TARGET, "--type", "IQ3_M")])
+@pytest.mark.parametrize(
+    ("args", "send", "code"),
+    [
+        (("prune", TARGET, "--search", 1), signal.SIGINT, 130),
+        (("quantize", TARGET, "--type", "IQ3_M"), signal.SIGTERM, 143),
+    ],
+)
 def test_interrupts_leave_nothing_behind(out, args, send, code):
     process = start("draft", *args, "-t", 1, "-o", out)
     deadline = time.monotonic() + 20
@@ -345,9 +347,3 @@ def test_interrupts_leave_nothing_behind(out, args, send, code):
     assert process.returncode == code and shown == b"" and b"Traceback" not in errors
     assert errors.decode().endswith("specdec: interrupted; nothing was written\n")
     assert inside(out.parent) == []
-
-
-def test_help_is_there():
-    done = draft("--help")
-    assert done.exit_code == 0 and "prune" in done.stdout and "quantize" in done.stdout
-    assert "--search" in draft("prune", "--help").stdout

@@ -1,14 +1,15 @@
 """`specdec drafters`, chains by name, and drafters from other packages: the example in CONTRIBUTING.md is one."""
 
 import json
-import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
-from driver import DRAFT, PROMPT, TARGET, assert_refused, complaint, run, specdec
+from driver import DRAFT, PROMPT, TARGET, assert_refused, run
 from typer.testing import CliRunner
 
+from specdec_cli import drafters
 from specdec_cli.cli.app import app
 
 CONTRIBUTING = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
@@ -22,18 +23,26 @@ def answer(*args):
 
 
 @pytest.fixture
-def packages(tmp_path):
-    """A folder of installed packages for a process of its own, and how to put one there."""
+def install(tmp_path, monkeypatch):
+    """Put a package with a drafter where this process finds it."""
 
-    def install(module: str, code: str, entries: str) -> dict[str, str]:
-        (tmp_path / f"{module}.py").write_text(code)
-        about = tmp_path / f"{module}-1.0.dist-info"
+    def forget() -> None:
+        sys.modules.pop("specdec_again", None)
+        drafters._foreign.cache_clear()
+        drafters.spec.cache_clear()
+
+    def install(code: str, entries: str) -> None:
+        about = tmp_path / "specdec_again-1.0.dist-info"
         about.mkdir()
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+        (tmp_path / "specdec_again.py").write_text(code)
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: specdec_again\nVersion: 1.0\n")
         (about / "entry_points.txt").write_text(f"[specdec.drafters]\n{entries}\n")
-        return {**os.environ, "PYTHONPATH": str(tmp_path)}
+        monkeypatch.syspath_prepend(tmp_path)
+        forget()
 
-    return install
+    yield install
+    monkeypatch.undo()
+    forget()
 
 
 def example() -> tuple[str, str]:
@@ -41,15 +50,6 @@ def example() -> tuple[str, str]:
     entry = re.search(r'specdec\.drafters"\]\n(.*?)\n```', CONTRIBUTING, re.DOTALL)[1]
     assert "class AgainDrafter" in code and code.count("\n") < 40
     return code, entry.replace(chr(34), "")  # as an installer writes it
-
-
-def test_the_list():
-    done = CliRunner().invoke(app, ["drafters", "--json"])
-    found = {drafter["name"]: drafter for drafter in json.loads(done.stdout)["drafters"]}
-    assert list(found) == ["model", "ngram", "lookahead", "self", "small", "none"]
-    assert all(drafter["needs"] and drafter["helps"] and not drafter["problem"] for drafter in found.values())
-    text = CliRunner().invoke(app, ["drafters"]).stdout
-    assert all(name in text for name in found) and "small model" in text
 
 
 @pytest.mark.parametrize(
@@ -91,17 +91,13 @@ def test_drafters_that_there_are_not(name, says):
     assert_refused(run(*MODELS, "--drafter", name, PROMPT), 2, repr(name), says)
 
 
-def test_the_example_of_a_package_works(packages):
-    code, entry = example()
-    env = packages("specdec_again", code, entry)
-    listed = json.loads(specdec("drafters", "--json", env=env).stdout)["drafters"]
-    assert [(found["name"], found["from"]) for found in listed if found["from"] != "specdec"] == [
-        ("again", "specdec_again")
-    ]
+def test_the_example_of_a_package_works(install):
+    install(*example())
+    listed = json.loads(CliRunner().invoke(app, ["drafters", "--json"]).stdout)["drafters"]
+    assert [found["from"] for found in listed if found["name"] == "again"] == ["specdec_again"]
     plain = answer("--drafter", "none")
     for name in ("again", "again+model"):
-        done = specdec("run", *MODELS, "-n", "48", "-k", "3", "--drafter", name, "--json", PROMPT, env=env)
-        assert json.loads(done.stdout)["tokens"] == plain["tokens"], done.stderr
+        assert answer("-k", "3", "--drafter", name)["tokens"] == plain["tokens"]
 
 
 @pytest.mark.parametrize(
@@ -112,10 +108,10 @@ def test_the_example_of_a_package_works(packages):
         ("", "AgainDrafter"),
     ],
 )
-def test_a_package_that_does_not_load_is_told_and_the_others_work(packages, code, says):
-    env = packages("specdec_again", code, example()[1])
-    done = specdec("drafters", env=env)
-    assert done.returncode == 0 and b"ngram" in done.stdout and says.encode() in done.stdout
-    what, _ = complaint(specdec("run", *MODELS, "--drafter", "again", PROMPT, env=env).stderr)
-    assert says in what and "specdec_again" in what
-    assert specdec("run", *MODELS, "-n", "4", "-q", PROMPT, env=env).returncode == 0
+def test_a_package_that_does_not_load_is_told_and_the_others_work(install, code, says):
+    install(code, example()[1])
+    done = CliRunner().invoke(app, ["drafters"])
+    assert done.exit_code == 0 and "ngram" in done.stdout and says in done.stdout
+    assert "again (from specdec_again)" in done.stdout
+    assert_refused(run(*MODELS, "--drafter", "again", PROMPT), 2, says, "specdec_again")
+    assert run(*MODELS, "-n", "4", "-q", PROMPT).exit_code == 0

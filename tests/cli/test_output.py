@@ -236,35 +236,6 @@ def test_debug_shows_the_traceback(monkeypatch):
     assert done.returncode == 1 and b"Traceback" in done.stderr and b"none.gguf" in done.stderr
 
 
-def test_doctor():
-    result = CliRunner().invoke(app, ["doctor"])
-    assert result.exit_code == 0 and result.stderr == ""
-    for part in ("llama-cpp-python", "build", "CPU", "weights", "profiles", "bundled pair", "works"):
-        assert part in result.stdout
-
-
-@pytest.mark.parametrize(
-    ("text", "says"), [("draft_tokns: 4\n", "draft_tokns"), ("profile: nobody\n", "nobody"), ("draft_tokens: 3\n", "")]
-)
-def test_doctor_finds_a_mistake_in_the_settings(tmp_path, text, says):
-    """Every command fails on it, so this one says it."""
-    folder = tmp_path / "config" / "specdec"
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(text)
-    result = CliRunner().invoke(app, ["doctor"])
-    assert (result.exit_code, "mistake" in result.stdout) == ((1, True) if says else (0, False))
-    assert says in result.stdout and "works" in result.stdout
-
-
-def test_doctor_json():
-    result = CliRunner().invoke(app, ["doctor", "--json"])
-    found = json.loads(result.stdout)
-    assert result.exit_code == 0 and found["bundled_pair"]["ok"] is True
-    assert {"versions", "build", "devices", "gpu_offload", "threads", "weights_cache", "unused_gpu"} <= set(found)
-    assert any(device["kind"] == "CPU" and device["total"] > 0 for device in found["devices"])
-    assert "demo" in found["profiles"]
-
-
 def test_help_lists_the_commands_and_loads_nothing_heavy():
     code = (
         "import sys; sys.argv = ['specdec', '--help']\n"

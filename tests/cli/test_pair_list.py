@@ -7,8 +7,8 @@ import os
 import pty
 
 import pytest
-from driver import DRAFT, ESCAPE, TARGET, assert_refused, press_until_it_ends, read_terminal, specdec, start
-from hub_pairs import NAME, PAIR, SIZES, SMALL, environment, files, here, publish, pull_here, records
+from driver import DRAFT, ESCAPE, TARGET, assert_refused, press_until_it_ends, read_terminal, start
+from hub_pairs import NAME, PAIR, SIZES, SMALL, environment, files, here, own_profile, publish, pull_here, records
 from hub_server import HubServer
 from typer.testing import CliRunner
 
@@ -59,13 +59,6 @@ def row(name: str, *args):
     return found
 
 
-def own_profile(name: str, text: str):
-    folder = profiles.config_dir() / "profiles"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{name}.yaml").write_text(text)
-    return folder
-
-
 # --- ls ---
 
 
@@ -79,17 +72,12 @@ def test_every_pair_has_a_line():
     assert [line.split()[3] for line in lines if line.startswith("demo ")] == ["yes"]
 
 
-def test_as_json_with_sizes():
-    result = told("ls")
-    assert set(result) == {"pairs", "cache", "notes"} and result["notes"] == []
-    demo, *rest = result["pairs"]
+def test_the_order_and_sizes():
+    demo, *rest = told("ls")["pairs"]
     assert (demo["name"], demo["here"], demo["size"]) == ("demo", "yes", sum(SIZES))
-    assert demo["paths"] == [str(TARGET), str(DRAFT)] and demo["speed"] is None
     assert {row["here"] for row in rest} == {"no"}
     order = [(row["fits_gb"], row["size"], row["name"]) for row in rest]
     assert order == sorted(order)  # the smallest machines first
-    qwen = row("qwen3-8b")
-    assert qwen["size"] == profiles.load("qwen3-8b").download_gb * 1e9 and qwen["paths"] == [None, None]
 
 
 def test_only_what_is_here():
@@ -117,8 +105,6 @@ def test_a_profile_of_the_users_overrides():
     own_profile("demo", "target: org/t:Q8_0\ndraft: org/d:Q8_0\ndescription: my own\nfits_gb: 3.5\n")
     found = row("demo")
     assert (found["description"], found["here"], found["fits_gb"]) == ("my own", "no", 3.5)
-    assert "my own" in shown("ls") and "3.5 GB" in shown("ls")
-    assert "demo (your own)" in shown("show", "demo")
 
 
 # --- the last measured speedup ---
@@ -173,7 +159,7 @@ def test_a_damaged_measurement_is_none(tmp_path, content):
 
 
 def test_a_measurement_that_cannot_be_kept_is_no_error(tmp_path):
-    (profiles.config_dir()).mkdir(parents=True)
+    profiles.config_dir().mkdir(parents=True)
     (profiles.config_dir() / "tuned").write_text("a file")
     speeds.keep(TARGET, DRAFT, speeds.Speed(1.5, None, None, "k=3", "2026-01-01"))
     speeds.keep(tmp_path / "gone.gguf", DRAFT, speeds.Speed(1.5, None, None, "k=3", "2026-01-01"))
@@ -183,8 +169,8 @@ def test_a_measurement_that_cannot_be_kept_is_no_error(tmp_path):
 # --- show ---
 
 
-@pytest.mark.parametrize("name", ["qwen3-8b", "llama-3.3-70b", "gemma-3-27b"])
-def test_all_that_is_known_of_a_pair(name):
+def test_all_that_is_known_of_a_pair():
+    name = "gemma-3-27b"
     text, profile = "".join(shown("show", name).split()), profiles.load(name)
     for part in (profile.target, profile.draft, profile.why, profile.licence, profile.verified, *profile.sources):
         assert "".join(part.split()) in text
@@ -193,15 +179,6 @@ def test_all_that_is_known_of_a_pair(name):
     assert f"specdecpull{name}" in text and "specdecrun" not in text
     result = told("show", name)
     assert (result["why"], result["sources"], result["here"]) == (profile.why, profile.sources, "no")
-
-
-def test_of_a_gated_pair_it_is_said():
-    own_profile("mine", "target: org/t:Q8_0\ngated: true\nlicence: gemma\n")
-    assert "gemma (gated" in shown("show", "mine") and "gated" not in shown("show", "qwen3-8b")
-
-
-def test_the_bundled_pair_runs_as_it_is():
-    assert 'specdec run -p demo "..."' in shown("show", "demo")
 
 
 def test_a_name_of_no_pair():
@@ -224,16 +201,14 @@ def test_a_pair_comes_and_goes(hub, tmp_path):
     found = row(NAME)
     assert (found["here"], found["size"]) == ("yes", sum(SIZES)) and found["pulled"]
     assert found["paths"][0].endswith("target-Q4_K_M.gguf")
-    assert "specdec run -p" in shown("show", NAME) and "pulled 2" in shown("show", NAME)
-    assert shown("rm", NAME, "--yes") == f"{NAME} is removed: 10.7 MB freed.\n"
+    assert told("rm", NAME, "--yes")["freed"] == sum(SIZES)
     assert files(tmp_path) == records(tmp_path) == [] and NAME not in profiles.names()
     assert not [path for path in (tmp_path / "hf").rglob("*") if path.is_file() and path.stat().st_size > 1000]
-    assert_refused(command("rm", NAME, "--yes"), 1, "no pair", "brought none yet")
 
 
 def test_files_that_another_pair_uses_stay(hub, tmp_path):
     assert pull_here(*OTHER, "--as", "other").exit_code == 0
-    assert told("rm", NAME, "--yes") == {"name": NAME, "freed": SIZES[0], "kept": ["draft-Q8_0.gguf"]}
+    assert told("rm", NAME, "--yes")["freed"] == SIZES[0]
     assert records(tmp_path) == ["other"] and files(tmp_path) == ["draft-Q8_0.gguf"]
     assert row("other")["here"] == "yes"
     assert pull_here(*PAIR).exit_code == 0
@@ -307,7 +282,5 @@ def test_no_file_name_moves_the_cursor():
         assert evil not in done.stderr.replace("\n", "", 2)
 
 
-def test_commands_are_quick_and_quiet_without_a_cache(tmp_path):
-    done = specdec("ls", "--here", env={**os.environ, "HF_HOME": str(tmp_path / "none"), "HF_HUB_OFFLINE": "1"})
-    assert done.returncode == 0 and b"demo" in done.stdout and done.stderr == b""
-    assert not (tmp_path / "none").exists()
+def test_without_a_cache_none_is_made(tmp_path):
+    assert "demo" in shown("ls", "--here") and not (tmp_path / "hf").exists()

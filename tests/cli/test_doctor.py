@@ -1,0 +1,75 @@
+"""`specdec doctor`: mistakes in the settings, and GPUs that the build cannot use. Its golden is in `pair_commands/`."""
+
+import json
+
+import pytest
+from hub_pairs import own_profile
+from typer.testing import CliRunner
+
+from specdec_cli.cli.app import app
+from specdec_cli.engine import diagnosis
+from specdec_cli.llama import library
+from specdec_cli.models import profiles
+
+
+def doctor(*args):
+    return CliRunner().invoke(app, ["doctor", *args])
+
+
+@pytest.fixture
+def no_pair(monkeypatch):
+    """For what needs no model to run."""
+    monkeypatch.setattr(diagnosis, "_bundled_pair", lambda: diagnosis.BundledPair(True, "", "t", "d", "none"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("draft_tokns: 4\n", "draft_tokns"), ("profile: nobody\n", "nobody"), ("draft_tokens: 3\n", "")]
+)
+def test_a_mistake_in_the_settings(no_pair, text, says):
+    """Every command fails on it, so this one says it."""
+    profiles.config_dir().mkdir(parents=True)
+    (profiles.config_dir() / "config.yaml").write_text(text)
+    done = doctor()
+    assert (done.exit_code, "with a mistake: " in done.stdout) == ((1, True) if says else (0, False))
+    assert says in done.stdout and "works" in done.stdout
+
+
+def test_a_pair_that_is_still_to_be_pulled_is_no_mistake(no_pair):
+    own_profile("mine", "target: org/absent:Q8_0\n").parent.joinpath("config.yaml").write_text("profile: mine\n")
+    assert doctor().exit_code == 0
+
+
+def test_a_bundled_pair_that_does_not_run(monkeypatch, tmp_path):
+    monkeypatch.setattr(profiles, "bundled_dir", lambda: tmp_path)
+    done = doctor("--json")
+    pair = json.loads(done.stdout)["bundled_pair"]
+    assert done.exit_code == 1 and set(pair) == {"ok", "problem"} and "no file" in pair["problem"]
+    assert "there is no file" in " ".join(doctor().stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("card", "nodes", "accel", "missing"),
+    [("H100\nA100", [], "cuda", "nvcc"), ("", ["renderD128"], "vulkan", "glslc"), ("", [], None, "")],
+)
+def test_a_gpu_that_the_build_cannot_use(no_pair, monkeypatch, card, nodes, accel, missing):
+    monkeypatch.setattr(library, "supports_gpu", lambda: False)
+    monkeypatch.setattr(diagnosis, "_output", lambda *_: card)
+    monkeypatch.setattr(diagnosis.Path, "glob", lambda *_: iter(nodes))
+    monkeypatch.setattr(diagnosis.shutil, "which", lambda _: None)
+    gpu = diagnosis._unused_gpu()
+    assert (gpu.accel if gpu else None) == accel
+    if gpu:
+        assert missing in gpu.missing and "-DGGML_" in gpu.command and "llama-cpp-python" in gpu.command
+
+
+def test_the_command_for_a_gpu_is_printed(no_pair, monkeypatch):
+    monkeypatch.setattr(library, "supports_gpu", lambda: False)
+    monkeypatch.setattr(diagnosis, "_unused_gpu", lambda: diagnosis._gpu("H100", "cuda", "nvcc"))
+    said = doctor().stdout
+    assert "H100 is there" in said and "first install nvcc" in said and "make ACCEL=cuda setup" in said
+    assert json.loads(doctor("--json").stdout)["unused_gpu"]["accel"] == "cuda"
+
+
+def test_programs_that_are_not_there_say_nothing():
+    assert diagnosis._output("no-such-program") == "" and diagnosis._output("false") == ""
+    assert diagnosis._output("echo", "H100") == "H100"
