@@ -11,8 +11,11 @@ from typing import NamedTuple
 
 import gguf
 
+from specdec_cli.models.gguf_header import StringArray
+
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
-SIZES = {U8: 1, I8: 1, U16: 2, I16: 2, U32: 4, I32: 4, F32: 4, BOOL: 1, U64: 8, I64: 8, F64: 8}
+FORMATS = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f", BOOL: "?", U64: "Q", I64: "q", F64: "d"}
+SIZES = {kind: struct.calcsize(form) for kind, form in FORMATS.items()}
 
 
 def text(value: str | bytes) -> bytes:
@@ -20,21 +23,37 @@ def text(value: str | bytes) -> bytes:
     return struct.pack("<Q", len(data)) + data
 
 
-def key(name: str, kind: int, payload: bytes) -> bytes:
-    return text(name) + struct.pack("<I", kind) + payload
-
-
 def array(kind: int, count: int, payload: bytes = b"") -> bytes:
     return struct.pack("<IQ", kind, count) + payload
 
 
-def strings(name: str, values: Iterable[str | bytes]) -> bytes:
-    values = list(values)
-    return key(name, ARRAY, array(STRING, len(values), b"".join(map(text, values))))
+def pack(kind: int, *values: object) -> bytes:
+    """Values of one kind as they lie in the file."""
+    if kind == STRING:
+        return b"".join(map(text, values))
+    return struct.pack(f"<{len(values)}{FORMATS[kind]}", *values)
 
 
-def integers(name: str, values: Sequence[int]) -> bytes:
-    return key(name, ARRAY, array(U32, len(values), struct.pack(f"<{len(values)}I", *values)))
+def key(name: str, kind: int, payload: bytes) -> bytes:
+    return text(name) + struct.pack("<I", kind) + payload
+
+
+def scalar(name: str, kind: int, value: object) -> bytes:
+    return key(name, kind, pack(kind, value))
+
+
+def values(name: str, kind: int, items: Iterable[object]) -> bytes:
+    """A key with an array."""
+    items = list(items)
+    return key(name, ARRAY, array(kind, len(items), pack(kind, *items)))
+
+
+def strings(name: str, texts: Iterable[str | bytes]) -> bytes:
+    return values(name, STRING, texts)
+
+
+def string_array(texts: Sequence[str | bytes]) -> StringArray:
+    return StringArray(pack(STRING, *texts), len(texts))
 
 
 def tensor(
@@ -83,20 +102,19 @@ def with_keys(source: Path, destination: Path, *keys: bytes) -> Path:
 def with_token(source: Path, destination: Path, token: int, new: bytes) -> Path:
     """A copy of a model in which one token has another text of the same length."""
     raw, field = bytearray(source.read_bytes()), parsed(source).fields["tokenizer.ggml.tokens"]
-    place = field.data[token]
-    at = field.offset + sum(part.nbytes for part in field.parts[:place])
-    assert field.parts[place].nbytes == len(new)
-    raw[at : at + len(new)] = new
-    destination.write_bytes(raw)
-    return destination
+    return _replaced(field, field.data[token], raw, new, destination)
 
 
 def with_value(source: Path, destination: Path, name: str, value: bytes) -> Path:
     """A copy of a model in which one scalar of its metadata is another of the same type."""
     raw, field = bytearray(source.read_bytes()), parsed(source).fields[name]
-    at = field.offset + sum(part.nbytes for part in field.parts[:-1])
-    assert field.parts[-1].nbytes == len(value)
-    raw[at : at + len(value)] = value
+    return _replaced(field, len(field.parts) - 1, raw, value, destination)
+
+
+def _replaced(field: gguf.ReaderField, part: int, raw: bytearray, new: bytes, destination: Path) -> Path:
+    start = field.offset + sum(each.nbytes for each in field.parts[:part])
+    assert field.parts[part].nbytes == len(new)
+    raw[start : start + len(new)] = new
     destination.write_bytes(raw)
     return destination
 
@@ -140,16 +158,16 @@ class Layout:
 
 def layout(raw: bytes) -> Layout:
     """Walk over a whole header in either byte order."""
-    found, order = Layout(), "little" if raw[4] else "big"
+    result, order = Layout(), "little" if raw[4] else "big"
 
     def number(size: int, role: str) -> int:
-        found.numbers.append(Number(found.end, size, role))
-        found.end += size
-        return int.from_bytes(raw[found.end - size : found.end], order)
+        result.numbers.append(Number(result.end, size, role))
+        result.end += size
+        return int.from_bytes(raw[result.end - size : result.end], order)
 
     def string() -> None:
         length = number(8, "length")
-        found.end += length
+        result.end += length
 
     def value(kind: int) -> None:
         if kind == STRING:
@@ -164,19 +182,19 @@ def layout(raw: bytes) -> Layout:
     number(4, "version")
     n_tensors, n_keys = number(8, "count"), number(8, "count")
     for _ in range(n_keys):
-        start = found.end
+        start = result.end
         string()
         value(number(4, "type"))
-        found.keys.append(slice(start, found.end))
+        result.keys.append(slice(start, result.end))
     for _ in range(n_tensors):
-        start = found.end
+        start = result.end
         string()
         for _ in range(number(4, "count")):
             number(8, "side")
         number(4, "type")
         number(8, "offset")
-        found.tensors.append(slice(start, found.end))
-    return found
+        result.tensors.append(slice(start, result.end))
+    return result
 
 
 def swapped(raw: bytes) -> bytes:
