@@ -103,9 +103,10 @@ def valued() -> Iterator[bytes]:
     }
     bare = len(ggufs.text(""))
     for kind, size in ggufs.SIZES.items():
-        for byte in (b"\0", b"\1", b"\xff"):
+        yield struct.pack("<I", kind) + bytes(size)
+        for byte in (b"\1", b"\xff"):
             yield struct.pack("<I", kind) + byte * size
-            for count in (0, 1, 3, 12):
+            for count in (0, 1, 12):
                 yield ggufs.key("", ggufs.ARRAY, ggufs.array(kind, count, byte * size * count))[bare:]
     yield from (ggufs.scalar("", kind, value)[bare:] for kind, values in scalars.items() for value in values)
     yield from (ggufs.values("", kind, values)[bare:] for kind, many in lists.items() for values in many)
