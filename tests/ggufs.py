@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import gguf
+import numpy as np
 
 from specdec_cli.models.gguf_header import StringArray
 
@@ -76,6 +77,59 @@ def header(
 
 def padded(head: bytes, data: bytes = b"", alignment: int = 32) -> bytes:
     return head + b"\0" * (-len(head) % alignment) + data
+
+
+TYPE = gguf.GGUFValueType
+SCALARS = {
+    TYPE.UINT8: [0, 255],
+    TYPE.INT8: [-128, 127],
+    TYPE.UINT16: [0, 65535],
+    TYPE.INT16: [-32768, 32767],
+    TYPE.UINT32: [0, 2**32 - 1],
+    TYPE.INT32: [-(2**31), 2**31 - 1],
+    TYPE.FLOAT32: [0.5, -1e30],
+    TYPE.UINT64: [0, 2**64 - 1],
+    TYPE.INT64: [-(2**63), 2**63 - 1],
+    TYPE.FLOAT64: [0.1, -1e300],
+    TYPE.BOOL: [True, False],
+    TYPE.STRING: ["", "naïve 😀\n", "x" * 5000],
+}
+
+
+def write_all_types(path: Path, alignment: int | None = None, order: gguf.GGUFEndian = gguf.GGUFEndian.LITTLE) -> Path:
+    """Every value type, alone, in an array and in arrays of arrays, and tensors of several types and ranks."""
+    writer = gguf.GGUFWriter(path, "llama", endianess=order)
+    if alignment:
+        writer.add_custom_alignment(alignment)
+    for kind, values in SCALARS.items():
+        for i, value in enumerate(values):
+            writer.add_key_value(f"scalar.{kind.name}.{i}", value, kind)
+        writer.add_key_value(f"array.{kind.name}", values, TYPE.ARRAY, sub_type=kind)
+    writer.add_key_value("nested.numbers", [[1, -2, 3], [-4]], TYPE.ARRAY)
+    writer.add_key_value("nested.rates", [[0.5], [1.5, 2.5]], TYPE.ARRAY)
+    writer.add_key_value("nested.flags", [[True], [False, True]], TYPE.ARRAY)
+    writer.add_key_value("deeper", [[[1, 2], [3]], [[4]]], TYPE.ARRAY)
+    rng = np.random.default_rng(0)
+    for name, shape, dtype in (
+        ("one", (7,), np.float32),
+        ("two", (3, 32), np.float16),
+        ("four", (2, 3, 1, 8), np.int8),
+        ("scalar", (1,), np.float64),
+    ):
+        writer.add_tensor(name, rng.integers(0, 9, shape).astype(dtype))
+    blocks = gguf.quants.quantize(rng.random((4, 64), np.float32), gguf.GGMLQuantizationType.Q8_0)
+    writer.add_tensor("quantised", blocks, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def written(folder: Path, raw: bytes) -> Path:
+    path = folder / "m.gguf"
+    path.write_bytes(raw)
+    return path
 
 
 def parsed(source: Path) -> gguf.GGUFReader:

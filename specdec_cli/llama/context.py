@@ -20,8 +20,8 @@ from specdec_cli.llama.interrupt import POLL, Interrupt
 from specdec_cli.llama.model import Model
 
 N_BATCH = 512
-"""Tokens per llama_decode. More gains nothing, since llama.cpp computes in pieces of 512, and would delay Ctrl-C
-on a GPU, whose passes cannot be aborted."""
+"""Tokens per llama_decode. llama.cpp computes in pieces of 512; more would only delay Ctrl-C on a GPU, whose passes
+cannot be aborted."""
 
 _FIRST_PIECE, _CPU_PIECE = 32, 128
 """Tokens of a long text that a CPU reads at once: a small piece first, to know how long it will take. Pieces of 128
@@ -57,8 +57,8 @@ class LlamaContext:
         self.threads = threads
         """CPU threads that it computes with; `set_threads` changes them."""
         self.thread_log = [(0, threads)]
-        """The threads that the text began with; then, for each change, the tokens that were in the cache before
-        the pass that it came after, and the threads from there on.
+        """The threads that the text began with, then each change: the tokens in the cache before the pass that it came
+        after, and the new threads.
         """
         self.on_read: Callable[[int, int], None] | None = None
         """Called while a long text is read: tokens read so far, and all of them."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from time import perf_counter
 
 from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.timing import single_pass_s
 
 _LARGEST = 32
 """Tokens of the largest pass that counts: waiting shows in small ones."""
@@ -51,13 +51,7 @@ class ThreadWatch:
         laps: list[float] = []
         for count in (threads, threads // 2):
             context.set_threads(count)
-            times = []
-            for _ in range(2):  # the first also pays for pages
-                before = perf_counter()
-                context.decode((token,))
-                times.append(perf_counter() - before)
-                context.rewind(0)
-            laps.append(min(times))
+            laps.append(single_pass_s(context, token))
             if laps[0] < _LONG_S:
                 break
         context.on_pass = watch

@@ -27,7 +27,7 @@ def pass_seconds(
     larger one, since it could be filled up to that. With a slow model each size is timed once, and no more tokens are
     in the cache than can be read within the budget.
     """
-    single = _single_s(context, text[0])
+    single = single_pass_s(context, text[0])
     fill = min(len(text), _FILL, int(budget_s / single))
     settled, needed_rounds = (1, 1) if single > _SLOW * budget_s else (SETTLED, needed_rounds)
     laps = pass_laps(context, text, sizes, needed, budget_s, needed_rounds, fill, settled)
@@ -64,23 +64,25 @@ def pass_laps(
     deadline = perf_counter() + budget_s
     for turn in range(_MOST_ROUNDS):
         for index, size in enumerate(sizes):
-            if perf_counter() < deadline or (turn < needed_rounds and index < needed):
-                for _ in range(settled if size == 1 else 1):
-                    context.rewind(fill)
-                    before = perf_counter()
-                    context.decode(tokens[fill : fill + size], all_rows=size <= context.max_rows)
-                    lap = perf_counter() - before
-                laps[size].append(lap)
+            if perf_counter() >= deadline and not (turn < needed_rounds and index < needed):
+                continue
+            for _ in range(settled if size == 1 else 1):
+                context.rewind(fill)
+                before = perf_counter()
+                context.decode(tokens[fill : fill + size], all_rows=size <= context.max_rows)
+                lap = perf_counter() - before
+            laps[size].append(lap)
     context.rewind(0)
     return {size: times for size, times in laps.items() if times}
 
 
-def _single_s(context: LlamaContext, token: int) -> float:
-    """Seconds of a pass over one token in an empty cache; the first pass of all also pays for pages."""
-    seconds = 0.0
-    for _ in range(2):
+def single_pass_s(context: LlamaContext, token: int) -> float:
+    """Seconds of a pass over one token in an empty cache, which it leaves empty."""
+    times = []
+    for _ in range(2):  # the first pass of all also pays for pages
         context.rewind(0)
         before = perf_counter()
         context.decode((token,))
-        seconds = perf_counter() - before
-    return max(seconds, 1e-9)
+        times.append(perf_counter() - before)
+    context.rewind(0)
+    return max(min(times), 1e-9)

@@ -163,6 +163,16 @@ def test_a_missing_flag_means_its_default(kind, pre, bos, eos, key, missing_in):
         assert (compare(*pair_of(missing_in, without, with_key)).verdict == "identical") == (value == default), value
 
 
+def test_gemma4_adds_bos_whatever_its_flag_says():
+    assert compare(model(pre="gemma4"), draft(pre="gemma4", add_bos_token=False)).verdict == "identical"
+
+
+def test_merges_in_the_other_byte_order_are_the_same():
+    merges = [b"a b", b"b a"]
+    swapped = StringArray(b"".join(len(merge).to_bytes(8, "big") + merge for merge in merges), len(merges), "big")
+    assert compare(model(), draft(merges=swapped)).verdict == "identical"
+
+
 def test_types_that_are_missing_count_as_normal():
     words = [b"a", b"b", b"c"]
     plain = {"words": words, "token_type": np.array([1, 1, 1])}
