@@ -90,30 +90,18 @@ def test_the_screen_of_a_scripted_run(monkeypatch, snapshot):
     snapshot("live.txt", "\n".join(line.rstrip() for line in "\n".join(screens).split("\n")) + "\n")
 
 
-def test_the_prompt_takes_its_time_in_sight(monkeypatch):
+def test_the_prompt_is_shown_being_read_and_the_first_token_does_not_wait_for_the_drafts(monkeypatch):
     terminal = Terminal(monkeypatch)
     terminal.drain()
     assert "reading the prompt" in terminal.text()
-
-
-def test_the_first_token_does_not_wait_for_the_drafts_prompt(monkeypatch):
-    terminal = Terminal(monkeypatch)
+    monkeypatch.setattr("specdec_cli.display.reading.monotonic", lambda: terminal.now)
+    for terminal.now, done_tokens in ((0.0, 0), (2.0, 50)):
+        terminal.display.reading("target", done_tokens, 150)
+    terminal.drain()
+    assert "reading target ━━━━──────── 50/150, 4 s left" in terminal.text()
     terminal.show(Prefill("target", 3, 0.1, 0.1), later=0.001)
     terminal.show(step("first", index=0, at=0.11), later=0.001)
     assert terminal.text().startswith("first")
-
-
-def test_the_region_shows_draft_figures_and_time(monkeypatch):
-    terminal = Terminal(monkeypatch)
-    for event in scripted((3, 4, 99))[:4]:
-        terminal.show(event)
-    lines = terminal.text().split("\n")
-    assert lines[0].rstrip() == "2 3 4 5"
-    assert lines[1].startswith("draft   3 scripted  3 │4 │5 │ ✗ 99")  # the length and whose, then the tokens
-    assert lines[2].startswith("so far  4/128 tokens")
-    assert "accepted 67% of 3" in lines[2]
-    assert lines[3].startswith("time    draft")
-    assert len(lines) <= 6
 
 
 def test_origins_differ_by_more_than_colour(monkeypatch):
@@ -202,21 +190,12 @@ def test_escapes_from_the_model_are_shown_not_obeyed(monkeypatch):
     assert terminal.screen.title == ""
 
 
-def test_closing_early_keeps_the_text(monkeypatch):
-    terminal = Terminal(monkeypatch)
-    terminal.show(Prefill("target", 3, 0.1, 0.1))
-    terminal.show(step("kept"))
-    terminal.display.close()
-    terminal.display.close()
-    terminal.drain()
-    assert terminal.text() == "kept"
-
-
 @pytest.mark.parametrize("width", [20, 40, 57, 60])
-def test_the_echo_of_ctrl_c_repeats_no_line(monkeypatch, width):
+def test_closing_early_keeps_the_text_and_the_echo_of_ctrl_c_repeats_no_line(monkeypatch, width):
     terminal = Terminal(monkeypatch, width=width)
     terminal.show(step("first\nsecond", drafted=(1, 2, 3), rejected=("a long draft",) * 5))
     terminal.stream.feed("^C")
+    terminal.display.close()
     terminal.display.close()
     terminal.drain()
     assert terminal.text() == "first\nsecond"
