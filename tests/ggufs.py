@@ -10,9 +10,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import gguf
+import numpy as np
+
+from specdec_cli.models.gguf_header import StringArray
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
-SIZES = {U8: 1, I8: 1, U16: 2, I16: 2, U32: 4, I32: 4, F32: 4, BOOL: 1, U64: 8, I64: 8, F64: 8}
+FORMATS = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f", BOOL: "?", U64: "Q", I64: "q", F64: "d"}
+SIZES = {kind: struct.calcsize(form) for kind, form in FORMATS.items()}
 
 
 def text(value: str | bytes) -> bytes:
@@ -20,21 +24,37 @@ def text(value: str | bytes) -> bytes:
     return struct.pack("<Q", len(data)) + data
 
 
-def key(name: str, kind: int, payload: bytes) -> bytes:
-    return text(name) + struct.pack("<I", kind) + payload
-
-
 def array(kind: int, count: int, payload: bytes = b"") -> bytes:
     return struct.pack("<IQ", kind, count) + payload
 
 
-def strings(name: str, values: Iterable[str | bytes]) -> bytes:
-    values = list(values)
-    return key(name, ARRAY, array(STRING, len(values), b"".join(map(text, values))))
+def pack(kind: int, *values: object) -> bytes:
+    """Values of one kind as they lie in the file."""
+    if kind == STRING:
+        return b"".join(map(text, values))
+    return struct.pack(f"<{len(values)}{FORMATS[kind]}", *values)
 
 
-def integers(name: str, values: Sequence[int]) -> bytes:
-    return key(name, ARRAY, array(U32, len(values), struct.pack(f"<{len(values)}I", *values)))
+def key(name: str, kind: int, payload: bytes) -> bytes:
+    return text(name) + struct.pack("<I", kind) + payload
+
+
+def scalar(name: str, kind: int, value: object) -> bytes:
+    return key(name, kind, pack(kind, value))
+
+
+def values(name: str, kind: int, items: Iterable[object]) -> bytes:
+    """A key with an array."""
+    items = list(items)
+    return key(name, ARRAY, array(kind, len(items), pack(kind, *items)))
+
+
+def strings(name: str, texts: Iterable[str | bytes]) -> bytes:
+    return values(name, STRING, texts)
+
+
+def string_array(texts: Sequence[str | bytes]) -> StringArray:
+    return StringArray(pack(STRING, *texts), len(texts))
 
 
 def tensor(
@@ -57,6 +77,59 @@ def header(
 
 def padded(head: bytes, data: bytes = b"", alignment: int = 32) -> bytes:
     return head + b"\0" * (-len(head) % alignment) + data
+
+
+TYPE = gguf.GGUFValueType
+SCALARS = {
+    TYPE.UINT8: [0, 255],
+    TYPE.INT8: [-128, 127],
+    TYPE.UINT16: [0, 65535],
+    TYPE.INT16: [-32768, 32767],
+    TYPE.UINT32: [0, 2**32 - 1],
+    TYPE.INT32: [-(2**31), 2**31 - 1],
+    TYPE.FLOAT32: [0.5, -1e30],
+    TYPE.UINT64: [0, 2**64 - 1],
+    TYPE.INT64: [-(2**63), 2**63 - 1],
+    TYPE.FLOAT64: [0.1, -1e300],
+    TYPE.BOOL: [True, False],
+    TYPE.STRING: ["", "naïve 😀\n", "x" * 5000],
+}
+
+
+def write_all_types(path: Path, alignment: int | None = None, order: gguf.GGUFEndian = gguf.GGUFEndian.LITTLE) -> Path:
+    """Every value type, alone, in an array and in arrays of arrays, and tensors of several types and ranks."""
+    writer = gguf.GGUFWriter(path, "llama", endianess=order)
+    if alignment:
+        writer.add_custom_alignment(alignment)
+    for kind, values in SCALARS.items():
+        for i, value in enumerate(values):
+            writer.add_key_value(f"scalar.{kind.name}.{i}", value, kind)
+        writer.add_key_value(f"array.{kind.name}", values, TYPE.ARRAY, sub_type=kind)
+    writer.add_key_value("nested.numbers", [[1, -2, 3], [-4]], TYPE.ARRAY)
+    writer.add_key_value("nested.rates", [[0.5], [1.5, 2.5]], TYPE.ARRAY)
+    writer.add_key_value("nested.flags", [[True], [False, True]], TYPE.ARRAY)
+    writer.add_key_value("deeper", [[[1, 2], [3]], [[4]]], TYPE.ARRAY)
+    rng = np.random.default_rng(0)
+    for name, shape, dtype in (
+        ("one", (7,), np.float32),
+        ("two", (3, 32), np.float16),
+        ("four", (2, 3, 1, 8), np.int8),
+        ("scalar", (1,), np.float64),
+    ):
+        writer.add_tensor(name, rng.integers(0, 9, shape).astype(dtype))
+    blocks = gguf.quants.quantize(rng.random((4, 64), np.float32), gguf.GGMLQuantizationType.Q8_0)
+    writer.add_tensor("quantised", blocks, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def written(folder: Path, raw: bytes) -> Path:
+    path = folder / "m.gguf"
+    path.write_bytes(raw)
+    return path
 
 
 def parsed(source: Path) -> gguf.GGUFReader:
@@ -83,20 +156,19 @@ def with_keys(source: Path, destination: Path, *keys: bytes) -> Path:
 def with_token(source: Path, destination: Path, token: int, new: bytes) -> Path:
     """A copy of a model in which one token has another text of the same length."""
     raw, field = bytearray(source.read_bytes()), parsed(source).fields["tokenizer.ggml.tokens"]
-    place = field.data[token]
-    at = field.offset + sum(part.nbytes for part in field.parts[:place])
-    assert field.parts[place].nbytes == len(new)
-    raw[at : at + len(new)] = new
-    destination.write_bytes(raw)
-    return destination
+    return _replaced(field, field.data[token], raw, new, destination)
 
 
 def with_value(source: Path, destination: Path, name: str, value: bytes) -> Path:
     """A copy of a model in which one scalar of its metadata is another of the same type."""
     raw, field = bytearray(source.read_bytes()), parsed(source).fields[name]
-    at = field.offset + sum(part.nbytes for part in field.parts[:-1])
-    assert field.parts[-1].nbytes == len(value)
-    raw[at : at + len(value)] = value
+    return _replaced(field, len(field.parts) - 1, raw, value, destination)
+
+
+def _replaced(field: gguf.ReaderField, part: int, raw: bytearray, new: bytes, destination: Path) -> Path:
+    start = field.offset + sum(each.nbytes for each in field.parts[:part])
+    assert field.parts[part].nbytes == len(new)
+    raw[start : start + len(new)] = new
     destination.write_bytes(raw)
     return destination
 
@@ -140,16 +212,16 @@ class Layout:
 
 def layout(raw: bytes) -> Layout:
     """Walk over a whole header in either byte order."""
-    found, order = Layout(), "little" if raw[4] else "big"
+    result, order = Layout(), "little" if raw[4] else "big"
 
     def number(size: int, role: str) -> int:
-        found.numbers.append(Number(found.end, size, role))
-        found.end += size
-        return int.from_bytes(raw[found.end - size : found.end], order)
+        result.numbers.append(Number(result.end, size, role))
+        result.end += size
+        return int.from_bytes(raw[result.end - size : result.end], order)
 
     def string() -> None:
         length = number(8, "length")
-        found.end += length
+        result.end += length
 
     def value(kind: int) -> None:
         if kind == STRING:
@@ -164,19 +236,19 @@ def layout(raw: bytes) -> Layout:
     number(4, "version")
     n_tensors, n_keys = number(8, "count"), number(8, "count")
     for _ in range(n_keys):
-        start = found.end
+        start = result.end
         string()
         value(number(4, "type"))
-        found.keys.append(slice(start, found.end))
+        result.keys.append(slice(start, result.end))
     for _ in range(n_tensors):
-        start = found.end
+        start = result.end
         string()
         for _ in range(number(4, "count")):
             number(8, "side")
         number(4, "type")
         number(8, "offset")
-        found.tensors.append(slice(start, found.end))
-    return found
+        result.tensors.append(slice(start, result.end))
+    return result
 
 
 def swapped(raw: bytes) -> bytes:

@@ -16,7 +16,7 @@ from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.types import Draft, Origin, Rows, Sampler, Verdict
 
 Selection: TypeAlias = tuple[Categorical | None, int | None, int]
-"""At one position: p where it was looked at, the draft token that is accepted, if any, and the token that comes."""
+"""At one position: p if it was computed, the draft token that is accepted, if any, and the token that comes."""
 
 
 def match(draft: Draft, logits: Rows, sampler: Sampler, rng: np.random.Generator) -> Verdict:

@@ -107,11 +107,16 @@ class StandardSampler:
             values = row[ids]
         if s.top_p < 1 or 0 < s.top_k < values.size:
             return self._cut_by_rank(row, best, ids, values)
-        if ids is not None:
-            return _softmax(ids, values, best, s.temperature)
-        weights = np.exp((row - best) / np.float32(s.temperature))
-        weights /= weights.sum()
-        return Categorical(None, weights)
+        if ids is None:
+            dense = np.exp((row - best) / np.float32(s.temperature))
+            dense /= dense.sum()
+            return Categorical(None, dense)
+        weights = np.subtract(values, best, dtype=np.float64)
+        if s.temperature != 1:
+            weights /= s.temperature
+        np.exp(weights, out=weights)
+        weights /= np.add.reduce(weights)
+        return Categorical(ids, weights)
 
     def draw(self, p: Categorical, ahead: int, rng: np.random.Generator) -> int:
         if self._noise is None:
@@ -163,16 +168,6 @@ class StandardSampler:
         values = np.where(values <= 0, values * s.repeat_penalty, values / s.repeat_penalty)
         row[ids] = values - counts * s.frequency_penalty - s.presence_penalty
         return row
-
-
-def _softmax(ids: NDArray[np.int64], logits: Row, best: np.float32, temperature: float) -> Categorical:
-    """The distribution over a few candidates at a temperature, in float64; `best` is the largest logit."""
-    weights = np.subtract(logits, best, dtype=np.float64)
-    if temperature != 1:
-        weights /= temperature
-    np.exp(weights, out=weights)
-    weights /= np.add.reduce(weights)
-    return Categorical(ids, weights)
 
 
 def _mass(row: Row, best: np.float32, top_k: int) -> float:

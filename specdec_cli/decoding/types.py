@@ -177,7 +177,7 @@ class Drafter(Protocol):
 
 
 class Target(Protocol):
-    """The model whose output is wanted."""
+    """The model whose output is asked for."""
 
     n_ctx: int
     n_vocab: int
@@ -227,7 +227,7 @@ class Sampler(Protocol):
         """The distribution that a token is drawn from."""
 
     def draw(self, p: Categorical, ahead: int, rng: np.random.Generator) -> int:
-        """A token of p, for the place so many tokens after the end of the history (before it, if negative)."""
+        """A token of p, for the position so many tokens after the end of the history (before it, if negative)."""
 
 
 AcceptRule: TypeAlias = Callable[[Draft, Rows, Sampler, np.random.Generator], Verdict]

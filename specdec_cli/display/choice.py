@@ -17,7 +17,7 @@ def can_paint() -> bool:
 
 
 def on_stdout(max_tokens: int, quiet: bool = False) -> LiveDisplay | PlainDisplay:
-    """The display for stdout. quiet: plain text even on a terminal. NO_COLOR and FORCE_COLOR are heeded."""
+    """The display for stdout. quiet: plain text even on a terminal. NO_COLOR and FORCE_COLOR are obeyed."""
     console = Console(highlight=False)
     if can_paint() and not quiet:
         return LiveDisplay(console, max_tokens)

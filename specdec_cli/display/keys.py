@@ -22,10 +22,10 @@ _KEY = re.compile(rb"\x1b\[[\d;]*[@-~]|\x1bO.|.", re.DOTALL)
 
 @contextmanager
 def keyboard(interrupted: Callable[[], bool]) -> Iterator[Callable[[Event], bool]]:
-    """Keys without Enter and without echo, until the end, whatever it is: the terminal's settings come back.
+    """Keys without Enter and without echo. The terminal's settings come back at the end, however it comes.
 
-    interrupted: whether Ctrl-C or SIGTERM has come. The signals that would end or stop the process put the settings
-    back first.
+    interrupted: whether Ctrl-C or SIGTERM has come. The signals that would end or stop the process restore the settings
+    first.
     """
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)

@@ -6,6 +6,7 @@ hidden cursor, no alternate screen), so there is nothing to restore, whatever en
 
 from __future__ import annotations
 
+from itertools import accumulate
 from time import monotonic
 
 from rich.cells import cell_len, chop_cells
@@ -27,8 +28,8 @@ _ECHO = 2  # cells of the ^C that a terminal echoes after the last row: it must 
 class LiveDisplay:
     """Paints events on a terminal as they come.
 
-    console: a Rich console on a real terminal; its width is looked at anew for each repaint. The region is there
-    from the start, for a long prompt takes its time.
+    console: a Rich console on a real terminal; its width is read again for each repaint. The region is there from
+    the start, since a long prompt takes long.
     """
 
     def __init__(self, console: Console, max_tokens: int) -> None:
@@ -59,7 +60,7 @@ class LiveDisplay:
             case Done():
                 self._finish(event.tail)
                 return
-            case Prefill():  # the first token may be waiting for this long pause to end
+            case Prefill():  # the first token may have come during this long pause
                 self._next = 0.0
         now = monotonic()
         if now >= self._next and self._fresh:
@@ -67,7 +68,7 @@ class LiveDisplay:
             self._next = now + _INTERVAL_S
 
     def close(self) -> None:
-        """Leave the text so far on the screen and the cursor below it; does nothing after a Done."""
+        """Leave the text so far on the screen and the cursor below it; no effect after a Done."""
         if self._painted or self._fresh or self._open:
             self._finish("")
 
@@ -107,7 +108,7 @@ class LiveDisplay:
         """The rows below the text: the last draft, the figures so far, where the time went."""
         rows = [self._draft_row(), self._figures(), self._time_row()]
         for row in rows:
-            row.rstrip()  # what is painted must be as wide as it is taken to be when the terminal rewraps it
+            row.rstrip()  # a terminal that rewraps it must see the width that `_painted` has
             row.truncate(width - 1, overflow="ellipsis")
         rows[-1].truncate(max(width - 1 - _ECHO, 1), overflow="ellipsis")
         return rows
@@ -178,9 +179,7 @@ class LiveDisplay:
 
 def _rows(line: Text, width: int) -> list[Text]:
     """A line cut where the terminal would wrap it; an empty one takes no row."""
-    ends: list[int] = []
-    for piece in chop_cells(line.plain, width):
-        ends.append(len(piece) + (ends[-1] if ends else 0))
+    ends = list(accumulate(map(len, chop_cells(line.plain, width))))
     return list(line.divide(ends[:-1])) if ends else []
 
 

@@ -11,7 +11,7 @@ from specdec_cli.decoding.types import Done, Event, Step
 from specdec_cli.display.theme import STYLES, safe
 
 _FLUSH_S = 0.03
-"""A reader at the other end of a pipe sees text at least this often, and a fast model does not flush each token."""
+"""Text is flushed at least this often, and not with each token of a fast model."""
 
 
 class PlainDisplay:

@@ -1,4 +1,4 @@
-"""How much of a prompt has been read: a bar with what is left of it."""
+"""How much of a prompt has been read: a bar, and the time left."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from time import monotonic
 
-_PATIENCE_S = 0.5
+_SILENT_S = 0.5
 """Seconds that a prompt may take without a bar."""
 _CELLS = 12
 
@@ -19,12 +19,12 @@ class ReadingBar:
         self._started = 0.0
 
     def line(self, what: str, done: int, total: int) -> str:
-        """The bar for `done` of `total` tokens, 0 being the beginning; empty as long as nobody waits."""
+        """The bar for `done` of `total` tokens, 0 being the beginning; empty at first."""
         now = monotonic()
         if done == 0 or what != self._what:
             self._what, self._started = what, now
         seconds = now - self._started
-        if seconds < _PATIENCE_S or not 0 < done < total:
+        if seconds < _SILENT_S or not 0 < done < total:
             return ""
         full = round(_CELLS * done / total)
         left = seconds * (total - done) / done

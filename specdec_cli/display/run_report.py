@@ -29,7 +29,7 @@ def run_report(
     measured_s: float = 0.0,
     rounding: str = "",
 ) -> RenderableType:
-    """Everything a run has to say about itself. A recording knows no memory and no load time: both are None.
+    """All that is known of a run. A recording has no memory and no load time: both are None.
 
     measured_s: seconds spent on finding out what passes cost. rounding: which passes agree bit for bit, if known.
     """
@@ -64,7 +64,7 @@ def run_report(
         row("memory", _memory(memory))
     if rounding:
         row("rounding", rounding)
-    if baseline is not None or load_s is not None:  # a recording cannot be told to measure one
+    if baseline is not None or load_s is not None:  # a recording cannot measure one
         row("speedup", _speedup(report, baseline) if baseline else unmeasured)
     row("ended", f"{_REASONS[report.reason]} after {report.emitted} tokens")
     notes = [Text(f"note: {safe(note)}", style="yellow") for note in report.notes]
@@ -90,8 +90,8 @@ def _by_position(report: Metrics) -> str:
 
 
 def _by_source(report: Metrics) -> str:
-    parts = [f"{name} {kept / drafted:.0%} of {drafted}" for name, (drafted, kept) in report.sources.items() if drafted]
-    return ", ".join(parts)
+    sources = report.sources.items()
+    return ", ".join(f"{name} {kept / drafted:.0%} of {drafted}" for name, (drafted, kept) in sources if drafted)
 
 
 def _lengths(report: Metrics) -> str:
@@ -107,13 +107,9 @@ def _speed(report: Metrics) -> str:
 
 
 def _time(report: Metrics) -> str:
-    parts = {
-        "draft": report.draft_s,
-        "verify": report.verify_s,
-        "sample": report.sample_s,
-        "other": report.overhead_s,
-    }
-    shares = "  ".join(f"{name} {seconds / report.decode_s:.0%}" for name, seconds in parts.items())
+    parts = (report.draft_s, report.verify_s, report.sample_s, report.overhead_s)
+    names = zip(("draft", "verify", "sample", "other"), parts, strict=True)
+    shares = "  ".join(f"{name} {seconds / report.decode_s:.0%}" for name, seconds in names)
     return f"{_seconds(report.decode_s)}:  {shares}"
 
 
@@ -133,9 +129,9 @@ def _speedup(report: Metrics, baseline: BaselineResult) -> str:
         return speed + "the same distribution, not the same text (--seed gives the same text)"
     if baseline.divergence is None:
         return speed + "the text is identical"
-    found = baseline.divergence
-    what = "WRONG: this is a bug in specdec" if found.bug else "the text differs"
-    return speed + f"{what} from token {found.position} on: {found}"
+    divergence = baseline.divergence
+    what = "WRONG: this is a bug in specdec" if divergence.bug else "the text differs"
+    return speed + f"{what} from token {divergence.position} on: {divergence}"
 
 
 def _seconds(seconds: float) -> str:
@@ -144,13 +140,12 @@ def _seconds(seconds: float) -> str:
 
 def _memory(models: list[ModelMemory]) -> str:
     """What each model takes, by its parts, and all of them together."""
-    shown, total = [], 0
+    shown = []
     for model in models:
         copies = f" + repacked {_bytes(model.repacked)}" if model.repacked else ""
         parts = f"{_bytes(model.weights)}{copies} + cache {_bytes(model.cache)} + buffers {_bytes(model.buffers)}"
         shown.append(f"{model.name} {parts}")
-        total += model.weights + model.repacked + model.cache + model.buffers
-    return f"{_bytes(total)}: {'; '.join(shown)}"
+    return f"{_bytes(sum(model.total for model in models))}: {'; '.join(shown)}"
 
 
 def _bytes(count: int) -> str:

@@ -1,4 +1,4 @@
-"""A line on a terminal while something takes its time."""
+"""A line on a terminal while something takes long."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from contextlib import contextmanager
 
 @contextmanager
 def status_line(what: str, silent: bool) -> Iterator[Callable[[str], None]]:
-    """Show on stderr, if it is a terminal, what takes its time, and remove it afterwards.
+    """Show on stderr, if it is a terminal, what takes long, and erase it afterwards.
 
-    Yields a function that shows something else instead, such as how far it has come.
+    Yields a function that shows another text instead.
     """
     shown = not silent and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
-    def say(now: str) -> None:
+    def show(text: str) -> None:
         if shown:
-            print(f"\r\x1b[K{now} ...", end="", file=sys.stderr, flush=True)
+            print(text, end="", file=sys.stderr, flush=True)
 
-    if shown:
-        print(f"{what} ...", end="", file=sys.stderr, flush=True)
+    show(f"{what} ...")
     try:
-        yield say
+        yield lambda now: show(f"\r\x1b[K{now} ...")
     finally:
-        if shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        show("\r\x1b[K")

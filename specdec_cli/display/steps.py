@@ -61,15 +61,15 @@ def _headline(step: Step) -> str:
 
 
 def _step_rows(step: Step, width: int) -> list[Text]:
-    """A row for each token: those that stand with p and q, and in their places those that were thrown away."""
+    """A row for each token: accepted ones with p and q, rejected ones at their positions."""
     roomy = width >= 80
     cells = 22 if roomy else max(width - 36, 6)
     symbols = str.maketrans({"\n": "⏎", "\t": "⇥", " ": "␣"})
 
-    def row(place: str, text: str, token: int | None, style: Style, what: str) -> Text:
+    def row(number: str, text: str, token: int | None, style: Style, what: str) -> Text:
         shown = Text(safe(text).translate(symbols) or f"token {token}", style)
         shown.truncate(cells, overflow="ellipsis")
-        line = Text(f"{place:>3}  ").append_text(shown)
+        line = Text(f"{number:>3}  ").append_text(shown)
         line.pad_right(max(cells + 7 - line.cell_len, 0))
         return line.append(f"{what:<12}")
 
@@ -79,56 +79,56 @@ def _step_rows(step: Step, width: int) -> list[Text]:
 
     lost = _lost(step)
     rows = []
-    for place, token in enumerate(step.tokens, 1):
-        tried = [each for each in lost if each.place == place and each.fate == "rejected"]
-        rows += [row(str(place), each.text, each.id, REJECTED, each.fate) for each in tried]
-        number = str(place) if token.origin == "accepted" else ""
+    for depth, token in enumerate(step.tokens, 1):
+        tried = [each for each in lost if each.depth == depth and each.fate == "rejected"]
+        rows += [row(str(depth), each.text, each.id, REJECTED, each.fate) for each in tried]
+        number = str(depth) if token.origin == "accepted" else ""
         line = row(number, token.text, token.id, STYLES[token.origin], token.origin)
         rows.append(line.append(chances(p=token.p, q=token.q)))
     for each in lost:
         if each.fate != "rejected":
-            line = row(str(each.place), each.text, each.id, REJECTED, each.fate)
+            line = row(str(each.depth), each.text, each.id, REJECTED, each.fate)
             rows.append(line.append(f" after {safe(each.after).translate(symbols)}" if each.after else "", "dim"))
     return rows
 
 
 class _Lost(NamedTuple):
-    """A token of a draft that does not stand. place: in a tree its depth; after: there, the text that it follows."""
+    """A token of a draft that was not accepted. depth: from 1; after: in a tree, the text that it follows."""
 
     id: int
     text: str
-    place: int
+    depth: int
     fate: str
     after: str
 
 
 def _lost(step: Step) -> list[_Lost]:
-    """What became of each token of a draft that does not stand."""
+    """What became of each token of a draft that was not accepted."""
     count = len(step.drafted)
     parents = tuple(range(-1, count - 1)) if step.parents is None else step.parents
     path = tuple(range(step.accepted)) if step.path is None else step.path
     untested = path[-1] if path and step.tokens[-1].origin == "accepted" else None  # where the answer ended
     fates: dict[int, str] = {}
-    places: list[int] = []
+    depths: list[int] = []
     for node, parent in enumerate(parents):
-        places.append(1 + (places[parent] if parent >= 0 else 0))
+        depths.append(1 + (depths[parent] if parent >= 0 else 0))
         if node in path:
             continue
         if parent in fates:
             fates[node] = "not used" if fates[parent] == "not used" else "dropped with it"
-        else:  # what it follows stands: it was tried, unless the answer ended there or an elder sibling stands
+        else:  # its parent was accepted: it was tried, unless the answer ended there or an earlier sibling was accepted
             tried = parent != untested and not any(parents[other] == parent and other < node for other in path)
             fates[node] = "rejected" if tried else "not used"
     nodes = list(fates)[max(len(fates) - len(step.rejected_text), 0) :]
     texts = dict(zip(nodes, step.rejected_text, strict=False))
-    found = []
+    lost = []
     for node, text in texts.items():
         after, fate = "", fates[node]
         if step.parents is not None and (parent := parents[node]) >= 0:
             after = step.tokens[path.index(parent)].text if parent in path else texts.get(parent, "")
             fate = "dropped" if fate == "dropped with it" else fate
-        found.append(_Lost(step.drafted[node], text, places[node], fate, after))
-    return found
+        lost.append(_Lost(step.drafted[node], text, depths[node], fate, after))
+    return lost
 
 
 def _bar(share: float) -> str:

@@ -14,13 +14,13 @@ _CONTEXTS = (96, 320)
 """Tokens in the cache where passes are compared: few, and more than the 256 from which attention may be split."""
 _SPLIT = 256
 _WIDEST = 17
-"""Tokens of the widest pass that is compared; what is longer is read in several."""
+"""Tokens of the widest pass that is compared; longer drafts are read in several."""
 _MISSES = 2
-"""Widths in a row that differ before wider ones are not tried any more."""
+"""After so many widths in a row that differ no wider one is tried."""
 
 
 def contexts_of(n_ctx: int) -> tuple[int, ...]:
-    """Where passes are compared in a context of so many tokens."""
+    """Tokens in the cache when passes are compared in a context of `n_ctx`."""
     room = max(n_ctx - _WIDEST - 2, 0)
     short, long = (min(fill, room) for fill in _CONTEXTS)
     return (short, long) if n_ctx > _SPLIT and long > short else (short,)
@@ -29,8 +29,8 @@ def contexts_of(n_ctx: int) -> tuple[int, ...]:
 def measure(context: LlamaContext, text: Sequence[int], threads: int, watch: Callable[[], None]) -> Agreement:
     """Compare passes of 2 tokens and more with single-token passes, and with padded ones, bit for bit.
 
-    text: what to read, repeated as need be. Compared are all rows of a pass, and the row of the token after it, in
-    which the keys and values show that it wrote. `watch` is called after each pass. At the end the cache is empty.
+    text: what to read, repeated as need be. Compared are all rows of a pass, and the row of the token after it, which
+    shows the keys and values that the pass wrote. `watch` is called after each pass. At the end the cache is empty.
     """
     most = min(context.max_rows, context.n_ctx - 2, _WIDEST)
     contexts = contexts_of(context.n_ctx)
@@ -59,8 +59,8 @@ def measure(context: LlamaContext, text: Sequence[int], threads: int, watch: Cal
 def _agreeing(
     passes: _Passes, fill: int, expected: Logits, sizes: Sequence[int], reference: int, off: dict[int, dict[int, float]]
 ) -> list[int]:
-    """Those of the sizes that agree with the expected rows; how far the others are goes into `off`."""
-    found, missed = [], 0
+    """The sizes that agree with the expected rows; how far the others are goes into `off`."""
+    agreeing, missed = [], 0
     for size in sizes:
         distance = _distance(passes.rows(fill, size + 1, size, reference - 1), expected[: size + 1])
         if distance:
@@ -70,9 +70,9 @@ def _agreeing(
             if missed == _MISSES:
                 break
         else:
-            found.append(size)
+            agreeing.append(size)
             missed = 0
-    return found
+    return agreeing
 
 
 def _distance(rows: Logits, expected: Logits) -> float:
@@ -85,8 +85,8 @@ class _Passes:
         self._context, self._tokens, self._watch = context, tokens, watch
 
     def rows(self, fill: int, count: int, size: int, padding: int) -> Logits:
-        """(count, n_vocab): the rows of a pass of `size` tokens after `fill` ones, and then of single tokens, with so
-        many behind each that nobody reads.
+        """(count, n_vocab): the rows of a pass of `size` tokens after `fill` ones, and then of single tokens, with
+        `padding` unread ones behind each.
         """
         context, tokens = self._context, self._tokens
         if context.length < fill:
@@ -95,12 +95,10 @@ class _Passes:
         context.rewind(fill)
         rows = list[np.ndarray[tuple[int, ...], np.dtype[np.float32]]]()
         while len(rows) < count:
-            at = fill + len(rows)
-            taken = size if not rows else 1
-            extra = padding if taken == 1 else 0
-            found = context.decode([*tokens[at : at + taken], *[tokens[at]] * extra], all_rows=True)
-            rows += [row.copy() for row in found[:taken]]
-            if extra:
-                context.rewind(at + taken)
+            start, taken = fill + len(rows), 1 if rows else size
+            unread = [tokens[start]] * (padding if taken == 1 else 0)
+            result = context.decode([*tokens[start : start + taken], *unread], all_rows=True)
+            rows += [row.copy() for row in result[:taken]]
+            context.rewind(start + taken)
             self._watch()
         return np.stack(rows)

@@ -36,7 +36,7 @@ class Branches:
     def clear(self) -> None:
         """Back to the text alone."""
         self._used = 1
-        # Of the text's end, then of each node: what it hangs on, its sequence, its depth, whether that goes on.
+        # Of the text's end, then of each node: its parent, its sequence, its depth, whether a node continues that.
         self._parents, self._sequence, self._depth, self._continued = [-1], [0], [-1], [False]
 
     def grow(self, parents: Sequence[int]) -> Layout:
@@ -50,11 +50,11 @@ class Branches:
                 if sequence == self._most:
                     raise ValueError(f"a tree of more than {self._most} branches")
                 self._used += 1
-                at = above
-                while at >= old:  # ancestors that come with the same pass
-                    layout.sequences[at - old].append(sequence)
-                    at = self._parents[at]
-                layout.copies.append((self._sequence[at], sequence, self._depth[at] + 1))
+                node = above
+                while node >= old:  # ancestors that come with the same pass
+                    layout.sequences[node - old].append(sequence)
+                    node = self._parents[node]
+                layout.copies.append((self._sequence[node], sequence, self._depth[node] + 1))
             else:
                 sequence = self._sequence[above]
                 self._continued[above] = True

@@ -13,13 +13,15 @@ import numpy as np
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.types import Logits
 from specdec_cli.llama import library
+from specdec_cli.llama.batch import Batch
 from specdec_cli.llama.branches import Branches
+from specdec_cli.llama.cells import Cells
 from specdec_cli.llama.interrupt import POLL, Interrupt
 from specdec_cli.llama.model import Model
 
 N_BATCH = 512
-"""Tokens per llama_decode. More gains nothing, since llama.cpp computes in pieces of 512, and would delay Ctrl-C
-on a GPU, whose passes cannot be aborted."""
+"""Tokens per llama_decode. llama.cpp computes in pieces of 512; more would only delay Ctrl-C on a GPU, whose passes
+cannot be aborted."""
 
 _FIRST_PIECE, _CPU_PIECE = 32, 128
 """Tokens of a long text that a CPU reads at once: a small piece first, to know how long it will take. Pieces of 128
@@ -55,16 +57,13 @@ class LlamaContext:
         self.threads = threads
         """CPU threads that it computes with; `set_threads` changes them."""
         self.thread_log = [(0, threads)]
-        """The threads that the text at hand began with; then, for each change, the tokens that were in the cache before
-        the pass that it came after, and the threads from there on.
+        """The threads that the text began with, then each change: the tokens in the cache before the pass that it came
+        after, and the new threads.
         """
         self.on_read: Callable[[int, int], None] | None = None
-        """Told of a long text how many tokens have been read, and how many there are."""
+        """Called while a long text is read: tokens read so far, and all of them."""
         self.on_pass: Callable[[int, float], None] | None = None
-        """Told of each pass how many tokens it read, and the seconds that it took."""
-        self._piece = N_BATCH if model.on_gpu else _CPU_PIECE
-        self._interrupt = interrupt
-        self._memory = lib.llama_get_memory(self._handle)
+        """Called after each pass: its tokens, and its seconds."""
         self.n_ctx: int = min(n_ctx, lib.llama_n_ctx(self._handle))  # llama.cpp rounds up to a multiple of 256
         self.n_vocab = model.n_vocab
         self.max_rows = max_rows
@@ -82,29 +81,17 @@ class LlamaContext:
         self.rewinds = model.rewinds
         """Whether the last tokens can be dropped at any time; else only where `checkpoint` says."""
         self.max_branches = branches if model.rewinds else 0
+        self._piece = N_BATCH if model.on_gpu else _CPU_PIECE
+        self._interrupt = interrupt
+        self._cells = Cells(self._handle, branches)
         self._snapshots: int = lib.llama_n_rs_seq(self._handle)  # 0: llama.cpp has none for this architecture
         self._last_pass = 0
         self._saved: tuple[int, ctypes.Array[ctypes.c_uint8]] | None = None
         self._since_saved: list[int] = []
         self._branches = Branches(branches)
-        self._shared = [0] * branches
-        """How much of the text belongs to each sequence; sequence 0 has all of it, whatever stands here."""
-        self._positions = np.arange(self.n_ctx, dtype=np.int32)
+        self._batch = Batch(N_BATCH, self.n_ctx, branches)
         self._address = 0
         self._rows: Logits = np.empty((0, model.n_vocab), np.float32)
-        self._make_batch(branches)
-
-    def _make_batch(self, branches: int) -> None:
-        """The one batch of all passes, filled through views of its arrays."""
-        self._batch = lib.llama_batch_init(N_BATCH, 0, branches)
-        self._token = np.ctypeslib.as_array(self._batch.token, (N_BATCH,))
-        self._pos = np.ctypeslib.as_array(self._batch.pos, (N_BATCH,))
-        self._wanted = np.ctypeslib.as_array(self._batch.logits, (N_BATCH,))
-        self._n_seq = np.ctypeslib.as_array(self._batch.n_seq_id, (N_BATCH,))
-        self._n_seq[:] = 1
-        for i in range(N_BATCH):
-            self._batch.seq_id[i][0] = 0
-        self._wanted[:] = 0
 
     def begin(self, text: Sequence[int]) -> int:
         """Forget everything, or where `reuses` allows it all but the longest common beginning with `text`, of which at
@@ -134,15 +121,7 @@ class LlamaContext:
         count, first = len(tokens), self.length
         if first + count > self.n_ctx:
             raise SpecdecError(f"the context of {self.n_ctx} tokens is full", "Give a larger one (-c).")
-        batch = self._batch
-        batch.n_tokens = count
-        if count == 1:  # a draft model does little else: spare it the slices
-            self._token[0], self._pos[0], self._wanted[0] = tokens[0], first, 1
-        else:
-            self._token[:count] = tokens
-            self._pos[:count] = self._positions[first : first + count]
-            self._wanted[:count] = all_rows
-            self._wanted[count - 1] = 1
+        self._batch.fill(tokens, first, all_rows)
         self._pass()
         self.length = first + count
         self._tokens.extend(tokens)
@@ -157,119 +136,80 @@ class LlamaContext:
         """Read a long text but for its last piece, which is returned. The pieces depend on nothing but its length, for
         what is read in other passes rounds differently.
         """
-        total, done = len(tokens), 0
-        if self.on_read is not None:
-            self.on_read(0, total)
+        total, done, report = len(tokens), 0, self.on_read or (lambda done, total: None)
+        report(0, total)
         while total - done > (piece := self._piece if done else _FIRST_PIECE):
             self.decode(tokens[done : done + piece])
             done += piece
-            if self.on_read is not None:
-                self.on_read(done, total)
+            report(done, total)
         return tokens[done:]
 
     def grow(self, tokens: Sequence[int], parents: Sequence[int], unread: int = 0) -> Logits:
         """Append nodes to a tree at the end of the text, in one pass that yields at most max_rows rows.
 
         parents: of each, the number of the node that it follows, counted since the tree began, or -1 for the text.
-        unread: of so many of the first tokens no row is wanted. Returns (len(tokens) - unread, n_vocab). The next
-        thing to do, but for growing further, is `keep`.
-        Raises SpecdecError if llama.cpp fails, or the model's memory is recurrent.
+        unread: so many of the first tokens get no row. Returns (len(tokens) - unread, n_vocab). After it, only `grow`
+        and `keep` may be called. Raises SpecdecError if llama.cpp fails, or the model's memory is recurrent.
         """
-        count = len(tokens)
         if not self.rewinds:
             raise SpecdecError("this model cannot check a tree: its memory is recurrent", "Draft chains: --tree 1.")
-        if self.length + len(self._branches) + count > self.n_ctx:
+        if self.length + len(self._branches) + len(tokens) > self.n_ctx:
             raise SpecdecError(f"the context of {self.n_ctx} tokens is full", "Give a larger one (-c).")
         layout = self._branches.grow(parents)
         for source, goal, depth in layout.copies:
-            self._share(source, goal, depth)
-        batch = self._batch
-        batch.n_tokens = count
-        self._token[:count] = tokens
-        self._pos[:count] = layout.depths
-        self._pos[:count] += self.length
-        self._wanted[:count] = 1
-        self._wanted[:unread] = 0
-        for i, sequences in enumerate(layout.sequences):
-            self._n_seq[i] = len(sequences)
-            for place, sequence in enumerate(sequences):
-                batch.seq_id[i][place] = sequence
+            self._cells.share(source, goal, self.length, depth)
+        self._batch.fill_tree(tokens, layout, self.length, unread)
         try:
             self._pass()
         finally:
-            self._n_seq[:count] = 1
-            for i in range(count):
-                batch.seq_id[i][0] = 0
+            self._batch.clear_tree()
         self._grown.extend(tokens)
-        return self._rows[: count - unread]
+        return self._rows[: len(tokens) - unread]
 
     def keep(self, path: Sequence[int]) -> None:
         """End the tree: its nodes on this path, from the text down, are text from now on; the others are dropped."""
-        memory, branches, first = self._memory, self._branches, self.length
-        if kept := branches.sequence(path[-1]) if path else 0:
-            lib.llama_memory_seq_rm(memory, 0, first, -1)
-            lib.llama_memory_seq_cp(memory, kept, 0, first, first + len(path))
-        for sequence in range(1, branches.used):
-            lib.llama_memory_seq_rm(memory, sequence, first, -1)
-        dropped = len(branches) > len(path)
+        branches = self._branches
+        self._cells.keep(branches.sequence(path[-1]) if path else 0, branches.used, self.length, len(path))
         self.length += len(path)
         self._tokens.extend([self._grown[node] for node in path])
         self._grown.clear()
-        branches.clear()
-        if dropped:
+        if len(branches) > len(path):
             self._drop(self.length)
-
-    def _share(self, source: int, goal: int, depth: int) -> None:
-        """Let sequence `goal` begin as `source` does: with the text, and the first `depth` nodes of its branch.
-
-        Each cell that is given to a sequence costs llama.cpp a third of a microsecond, so the text stays with those
-        that it was once given to, and they are given what it has grown by since. None may be given twice.
-        """
-        if source:
-            lib.llama_memory_seq_cp(self._memory, 0, goal, self._shared[goal], self.length)
-        first = self.length if source else self._shared[goal]
-        lib.llama_memory_seq_cp(self._memory, source, goal, first, self.length + depth)
-        self._shared[goal] = self.length
+        branches.clear()
 
     def _drop(self, length: int) -> None:
         """Take all cells from position `length` on from every sequence."""
-        self._shared = [min(shared, length) for shared in self._shared]
-        if not lib.llama_memory_seq_rm(self._memory, -1 if len(self._shared) > 1 else 0, length, -1):
+        if not self._cells.drop(length):
             raise SpecdecError("llama.cpp refused to drop rejected tokens from its cache", "Run with --drafter none.")
 
     def _pass(self) -> None:
         """One forward pass over the batch."""
         before = perf_counter()
-        code = lib.llama_decode(self._handle, self._batch)
+        code = lib.llama_decode(self._handle, self._batch.struct)
         address = _get_logits(self._handle)  # on a GPU this is what waits
         seconds = perf_counter() - before
         self.decode_s += seconds
         if code:
-            self._failed(code)
+            raise self._failure(code)
         if address != self._address:
-            self._wrap(address)
+            # llama.cpp's buffer rarely moves, so it is not wrapped for every pass. It has grown to the most rows ever
+            # asked for; slices of the array never go beyond that.
+            pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+            self._address, self._rows = address, np.ctypeslib.as_array(pointer, (self.max_rows, self.n_vocab))
         if self.on_pass is not None:
-            self.on_pass(self._batch.n_tokens, seconds)
+            self.on_pass(self._batch.struct.n_tokens, seconds)
 
-    def _wrap(self, address: int) -> None:
-        """See llama.cpp's logits as an array. Its buffer rarely moves, so this is not done for every pass.
-
-        The buffer has grown to the most rows ever asked for; slices of the array never go beyond that.
-        """
-        pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
-        self._address, self._rows = address, np.ctypeslib.as_array(pointer, (self.max_rows, self.n_vocab))
-
-    def _failed(self, code: int) -> None:
+    def _failure(self, code: int) -> Exception:
         if code == 2 or self._interrupt.is_set():
-            raise Interrupted
+            return Interrupted()
         reason = library.last_error() or f"code {code}"
-        raise SpecdecError(
+        return SpecdecError(
             f"llama.cpp failed to decode: {reason}", "Try a smaller context (-c) or fewer GPU layers (-ngl)."
         )
 
     def held(self) -> int:
-        """Tokens in the cache by llama.cpp's own account."""
-        return int(lib.llama_memory_seq_pos_max(self._memory, 0)) + 1
+        """Tokens in the cache as llama.cpp counts them."""
+        return self._cells.length
 
     def set_threads(self, threads: int) -> None:
         """Compute with so many CPU threads from now on."""
@@ -295,17 +235,16 @@ class LlamaContext:
         """Drop every token from position `length` on.
 
         A recurrent or hybrid model cannot forget: its state is taken from the snapshots made in the last pass,
-        or restored from the checkpoint, and the tokens that stand after it are decoded again. Raises
-        SpecdecError rather than leave a wrong state.
+        or restored from the checkpoint, and the tokens after it are decoded again. Raises SpecdecError rather than
+        leave a wrong state.
         """
-        if len(self._branches):  # a tree was left as it was by whatever failed
+        if len(self._branches):  # a failure left a tree
             self.keep(())
         if length >= self.length:
             return
         if length == 0:
-            lib.llama_memory_clear(self._memory, False)
+            self._cells.clear()
             self.thread_log = [(0, self.threads)]
-            self._shared = [0] * len(self._shared)
             self._saved = None
             self._since_saved.clear()
         elif self.rewinds or self._has_snapshot(length):
@@ -324,13 +263,13 @@ class LlamaContext:
     def _restore(self, length: int) -> None:
         if self._saved is None or self._saved[0] > length:
             raise SpecdecError("this model cannot go back so far", "Run it alone: --drafter none.")
-        at, state = self._saved
+        saved, state = self._saved
         restored = lib.llama_state_seq_set_data_ext(self._handle, state, len(state), 0, _PARTIAL)
-        if restored != len(state) or not lib.llama_memory_seq_rm(self._memory, 0, at, -1):
+        if restored != len(state) or not self._cells.drop(saved):
             raise SpecdecError("llama.cpp cannot restore this model's state", "Run it alone: --drafter none.")
-        self.length = at
-        del self._tokens[at:]
-        again, self._since_saved = self._since_saved[: length - at], []
+        self.length = saved
+        del self._tokens[saved:]
+        again, self._since_saved = self._since_saved[: length - saved], []
         if again:
             self.decode(again)
 
@@ -338,7 +277,7 @@ class LlamaContext:
         """Free the cache and the batch."""
         if self._handle:
             self._address, self._rows = 0, self._rows[:0].copy()
-            lib.llama_batch_free(self._batch)
+            self._batch.free()
             lib.llama_free(self._handle)
             self._handle = None
 

@@ -14,9 +14,8 @@ import threading
 from types import FrameType, TracebackType
 
 POLL = ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p).value if os.name == "posix" else None
-"""The abort callback, `bool (*)(void * data)`. C's strlen on the one-character flag is just that: 0 until
-the flag is set, then 1; and it needs neither Python nor the interpreter lock."""
-
+"""The abort callback, `bool (*)(void * data)`: C's strlen on the one-character flag, 0 until the flag is set, then 1.
+It needs neither Python nor the interpreter lock."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -25,7 +24,7 @@ class Interrupt:
     """Catches SIGINT and SIGTERM while entered: the first one sets the flag, a second one raises KeyboardInterrupt."""
 
     POLL_S = 0.03
-    """How often whoever waits for something else should look: Python takes a sleep up again after a signal."""
+    """How often code that waits for something else must look: Python goes on sleeping after a signal."""
 
     def __init__(self) -> None:
         self._flag = ctypes.create_string_buffer(2)
@@ -46,8 +45,8 @@ class Interrupt:
     def __enter__(self) -> Interrupt:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
-        heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
-        self._old_handlers = {number: signal.signal(number, self._on_signal) for number in heeded}
+        caught = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+        self._old_handlers = {number: signal.signal(number, self._on_signal) for number in caught}
         self._old_fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         threading.Thread(target=self._watch, args=(self._reader,), daemon=True).start()
         return self

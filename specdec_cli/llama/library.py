@@ -16,7 +16,7 @@ from pathlib import Path
 import llama_cpp.llama_cpp as lib
 
 recent_errors: deque[str] = deque(maxlen=8)
-"""The last lines that llama.cpp logged as errors, to say why a load failed."""
+"""The last lines that llama.cpp logged as errors: why a load failed."""
 
 _GGML_LOG_LEVEL_ERROR = 4
 
@@ -35,13 +35,13 @@ def _on_log(level: int, text: bytes, _user: object) -> None:
 
 @functools.cache
 def start() -> None:
-    """Initialise llama.cpp's backends; does so once however often it is called."""
+    """Initialise llama.cpp's backends, once in the life of the process."""
     lib.llama_log_set(_on_log, ctypes.c_void_p(0))
     lib.llama_backend_init()
 
 
 def last_error() -> str:
-    """What llama.cpp complained of first since this was last asked, without its function names; empty if nothing."""
+    """The first error that llama.cpp logged since the last call, without its function names; may be empty."""
     lines = [line.split(": ", 1)[-1] for line in recent_errors if line]
     recent_errors.clear()
     return lines[0] if lines else ""
@@ -61,7 +61,7 @@ class Device:
 def devices() -> list[Device]:
     """Every device the build knows, CPU included."""
     start()
-    ggml = ctypes.CDLL(str(_shared_library("ggml")))
+    ggml = ctypes.CDLL(str(_ggml()))
     for name, restype, argtypes in (
         ("ggml_backend_dev_count", ctypes.c_size_t, []),
         ("ggml_backend_dev_get", ctypes.c_void_p, [ctypes.c_size_t]),
@@ -72,30 +72,22 @@ def devices() -> list[Device]:
     ):
         function = getattr(ggml, name)
         function.restype, function.argtypes = restype, argtypes
-    found = []
+    kinds = {0: "CPU", 1: "GPU", 2: "integrated GPU", 3: "accelerator"}
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    result = []
     for i in range(ggml.ggml_backend_dev_count()):
         device = ggml.ggml_backend_dev_get(i)
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
         ggml.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
-        kinds = {0: "CPU", 1: "GPU", 2: "integrated GPU", 3: "accelerator"}
-        found.append(
-            Device(
-                ggml.ggml_backend_dev_name(device).decode(),
-                ggml.ggml_backend_dev_description(device).decode(),
-                kinds.get(ggml.ggml_backend_dev_type(device), "other"),
-                free.value,
-                total.value,
-            )
-        )
-    return found
+        name, description = ggml.ggml_backend_dev_name(device), ggml.ggml_backend_dev_description(device)
+        kind = kinds.get(ggml.ggml_backend_dev_type(device), "other")
+        result.append(Device(name.decode(), description.decode(), kind, free.value, total.value))
+    return result
 
 
-def _shared_library(name: str) -> Path:
+def _ggml() -> Path:
     folder = Path(lib.__file__).parent / "lib"
-    for pattern in (f"lib{name}.so", f"lib{name}.dylib", f"{name}.dll"):
-        if (folder / pattern).exists():
-            return folder / pattern
-    raise FileNotFoundError(folder / f"lib{name}.so")
+    names = [folder / name for name in ("libggml.so", "libggml.dylib", "ggml.dll")]
+    return next((path for path in names if path.exists()), names[0])
 
 
 def supports_gpu() -> bool:
@@ -119,8 +111,7 @@ def versions() -> dict[str, str]:
 
 def machine() -> str:
     """What the devices of this machine are called, for telling one machine from another."""
-    names = [device.description for device in devices()]
-    return f"{', '.join(names)}; {physical_cores()} cores"
+    return f"{', '.join(device.description for device in devices())}; {physical_cores()} cores"
 
 
 def physical_cores() -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import llama_cpp.llama_cpp as lib
@@ -52,9 +54,11 @@ class Model:
         self.size_bytes: int = lib.llama_model_size(handle)
         self.rewinds: bool = not (lib.llama_model_is_recurrent(handle) or lib.llama_model_is_hybrid(handle))
         """Whether a cache of this model can drop its last tokens; recurrent states cannot."""
-        self._pieces: dict[int, bytes] = {}
-        self._ends: dict[int, bool] = {}
         self._buffer = ctypes.create_string_buffer(256)
+        self.piece: Callable[[int], bytes] = cache(self._piece)
+        """The bytes of one token; control tokens have none."""
+        self.is_end: Callable[[int], bool] = cache(lambda token: bool(lib.llama_vocab_is_eog(self._vocab, token)))
+        """Whether a token ends the answer (EOS, EOT and their like)."""
 
     def tokenize(self, text: str, add_bos: bool = True, special: bool = True) -> list[int]:
         """Token ids of `text`.
@@ -71,26 +75,12 @@ class Model:
                 return list(tokens[:count])
             room = -count
 
-    def piece(self, token: int) -> bytes:
-        """The bytes of one token; control tokens have none."""
-        piece = self._pieces.get(token)
-        if piece is None:
-            piece = self._pieces[token] = self._render(token)
-        return piece
-
-    def _render(self, token: int) -> bytes:
+    def _piece(self, token: int) -> bytes:
         size = lib.llama_token_to_piece(self._vocab, token, self._buffer, len(self._buffer), 0, False)
         if size < 0:  # longer than the buffer
             self._buffer = ctypes.create_string_buffer(-size)
-            size = lib.llama_token_to_piece(self._vocab, token, self._buffer, len(self._buffer), 0, False)
+            return self._piece(token)
         return self._buffer.raw[:size]
-
-    def is_end(self, token: int) -> bool:
-        """Whether this token ends the answer (EOS, EOT and their like)."""
-        end = self._ends.get(token)
-        if end is None:
-            end = self._ends[token] = bool(lib.llama_vocab_is_eog(self._vocab, token))
-        return end
 
     def close(self) -> None:
         """Free the weights. Its contexts must be closed already."""

@@ -1,7 +1,7 @@
 """Copies of a model with fewer layers or fewer bits, written by llama.cpp's own quantiser in a process of its own.
 
 The call cannot be interrupted, and llama.cpp ends the whole process on some bad input (GGML_ASSERT). A process of its
-own can be killed at any moment, takes nobody with it, and tells its progress by llama.cpp's log, through a pipe.
+own can be killed at any moment. Its progress comes through a pipe, in llama.cpp's log.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Unfit:
 
 
 def write(copy: Copy, interrupt: Interrupt, begun: Callable[[int], None]) -> list[Unfit]:
-    """Write a copy; `begun` is told the number of each tensor, from 1, as its turn comes.
+    """Write a copy; `begun` is called with the number of each tensor, from 1, before it is written.
 
     Returns the tensors that got another type than they should have. Raises SpecdecError if llama.cpp refuses or
     breaks down, Interrupted on Ctrl-C; what was written until then is left to the caller to remove.
@@ -65,15 +65,15 @@ def write(copy: Copy, interrupt: Interrupt, begun: Callable[[int], None]) -> lis
     lines: Queue[str | None] = Queue()
     threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
     unfit: list[Unfit] = []
-    said = ""
+    reason = ""
     try:
         while (line := _next(lines, interrupt)) is not None:
-            if found := _BEGUN.search(line):
-                begun(int(found[1]))
-            elif found := _UNFIT.search(line):
-                unfit.append(Unfit(int(found[1]), found[2].upper(), found[3].upper()))
-            elif not said and (_FAILED in line or "GGML_ASSERT" in line or "GGML_ABORT" in line):
-                said = line.split(_FAILED)[-1].strip()
+            if match := _BEGUN.search(line):
+                begun(int(match[1]))
+            elif match := _UNFIT.search(line):
+                unfit.append(Unfit(int(match[1]), match[2].upper(), match[3].upper()))
+            elif not reason and (_FAILED in line or "GGML_ASSERT" in line or "GGML_ABORT" in line):
+                reason = line.split(_FAILED)[-1].strip()
             if os.environ.get("SPECDEC_DEBUG"):
                 sys.stderr.write(line)
         code = process.wait()
@@ -81,9 +81,8 @@ def write(copy: Copy, interrupt: Interrupt, begun: Callable[[int], None]) -> lis
         process.kill()
         process.wait()
     if code:
-        reason = said or f"it ended with code {code}"
         raise SpecdecError(
-            f"llama.cpp cannot copy {copy.source.name}: {reason}",
+            f"llama.cpp cannot copy {copy.source.name}: {reason or f'it ended with code {code}'}",
             "SPECDEC_DEBUG=1 shows its log; if the architecture is unknown, update llama-cpp-python.",
         )
     return unfit
@@ -108,10 +107,10 @@ def _read(pipe: IO[bytes] | None, lines: Queue[str | None]) -> None:
 
 def main() -> None:
     """The child: `source out threads file_type drop`."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C comes to the whole group; the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the parent decides
     import llama_cpp.llama_cpp as lib
 
-    log = lib.llama_log_callback(_tell)
+    log = lib.llama_log_callback(_print)
     lib.llama_log_set(log, ctypes.c_void_p(0))
     source, out, threads, file_type, drop = sys.argv[1:]
     params = lib.llama_model_quantize_default_params()
@@ -126,8 +125,8 @@ def main() -> None:
     sys.exit(int(lib.llama_model_quantize(os.fsencode(source), os.fsencode(out), ctypes.byref(params))))
 
 
-def _tell(_level: int, text: bytes, _user: object) -> None:
+def _print(_level: int, text: bytes, _user: object) -> None:
     try:
         os.write(1, text)
-    except OSError:  # the parent is gone, and nobody wants the copy any more
+    except OSError:  # the parent is gone
         os._exit(1)

@@ -14,9 +14,9 @@ from specdec_cli.llama.pieces import PieceRows
 class LlamaTarget:
     """The `Target` of `decoding`, over one llama.cpp context.
 
-    The cache always holds the text in its order, without gaps. An accepted branch lies in it with gaps, and what came
-    next would fill them: the same numbers would be added in another order, and round otherwise. So only the part of it
-    that lies where the text continues is kept; the rest, mostly a token or two, is read again with the next pass.
+    The cache always holds the text in its order, without gaps. An accepted branch has gaps, and what comes next would
+    fill them: the same numbers would be added in another order, and round otherwise. So only the part of the branch
+    that continues the text is kept; the rest, mostly a token or two, is read again with the next pass.
 
     agreement: read drafts, which must be chains, in passes that agree bit for bit.
     """
@@ -28,7 +28,7 @@ class LlamaTarget:
         self._again: tuple[int, ...] = ()
         """The end of the text that the cache does not hold."""
         self._tree: tuple[Draft, list[int]] | None = None
-        """What the last pass verified, if that went by `grow`, and the order in which its tokens lie in the cache."""
+        """What the last pass verified, if it was a tree, and the order of its tokens in the cache."""
         self.n_ctx = context.n_ctx - (agreement.padding(1) if agreement else 0)
         self.n_vocab = context.n_vocab
         self.max_draft = context.max_rows - 1
@@ -43,7 +43,7 @@ class LlamaTarget:
         self._tree, self._again = None, ()
         logits = self._context.decode(prompt[kept:])
         self._verified = len(prompt)
-        # One comparison: a damaged file or a miscompiled kernel shows as NaN, and an argmax over NaN as babble.
+        # A damaged file or a miscompiled kernel gives NaN, and an argmax over NaN gives nonsense.
         if not logits[0].max() < float("inf"):
             raise SpecdecError("the model's logits are not numbers", "The file may be damaged: download it again.")
         return logits
@@ -58,7 +58,7 @@ class LlamaTarget:
         tokens = (pending, *draft.tokens)
         if self._agreement is not None:
             rows = PieceRows(self._context, tokens, self._agreement)
-            rows.read()  # the first row is always looked at
+            rows.read()  # the first row is always used
             return rows
         return self._context.decode(tokens, all_rows=True)
 
@@ -74,29 +74,28 @@ class LlamaTarget:
         self._again = tuple(draft.tokens[node] for node in verdict.path[in_order:])
 
     def _grow(self, pending: int, draft: Draft) -> Rows:
-        """Verify a tree, the likeliest branch in the first place, and read before it what the cache lacks."""
+        """Verify a tree, its likeliest branch first, and read before it what the cache lacks."""
         if len(self._again) + 1 + len(draft.tokens) > N_BATCH:
             self._context.decode(self._again)
             self._again = ()
         order = _depth_first(draft)
-        first = len(self._again)  # where the pending token comes
-        places = {-1: first, **{node: first + 1 + i for i, node in enumerate(order)}}
+        first = len(self._again)  # the index of the pending token in the pass
+        index = {-1: first, **{node: first + 1 + i for i, node in enumerate(order)}}
         parents = draft.parents or range(-1, len(draft.tokens) - 1)
         tokens = (*self._again, pending, *(draft.tokens[node] for node in order))
-        above = (*range(-1, first), *(places[parents[node]] for node in order))
+        above = (*range(-1, first), *(index[parents[node]] for node in order))
         rows = self._context.grow(tokens, above, unread=first)
         self._tree = draft, order
         if order == sorted(order):
             return rows
-        return [rows[places[node] - first] for node in range(-1, len(order))]
+        return [rows[index[node] - first] for node in range(-1, len(order))]
 
 
 def _depth_first(draft: Draft) -> list[int]:
-    """A draft's tokens, each followed by what follows it, elder siblings first."""
+    """A draft's tokens, each followed by its children, earlier siblings first."""
     order: list[int] = []
-    left = [*draft.children(-1)][::-1]
+    left = [-1]
     while left:
-        node = left.pop()
-        order.append(node)
-        left += [*draft.children(node)][::-1]
-    return order
+        order.append(left.pop())
+        left += [*draft.children(order[-1])][::-1]
+    return order[1:]

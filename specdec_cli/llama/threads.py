@@ -1,31 +1,30 @@
-"""Fewer CPU threads where those there are wait for each other: on a busy machine, two may be slower than one by far."""
+"""Fewer CPU threads where they wait for each other: on a busy machine, two may be far slower than one."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from time import perf_counter
 
 from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.timing import single_pass_s
 
 _LARGEST = 32
-"""Tokens of the passes that are looked at: waiting shows in small ones."""
+"""Tokens of the largest pass that counts: waiting shows in small ones."""
 _RECENT = 6
 _SLOW, _MANY = 4.0, 3
-"""A pass is slow if it takes so many times as long as it can; so many slow ones of the recent are no accident."""
+"""A pass is slow if it takes so many times as long as it can. Threads wait if so many of the recent are slow, ..."""
 _LOST_S = 0.25
-"""Seconds that they must have lost, or nobody would notice."""
+"""... and have lost so many seconds."""
 _LONG_S, _FASTER = 0.08, 1.5
-"""Where nothing is known, a pass over few tokens that takes so long asks for a trial; half the threads must be so many
-times as fast to be kept."""
+"""Without known times, a pass over few tokens that takes so long starts a trial; half the threads are kept if they are
+so many times as fast."""
 
 
 class ThreadWatch:
-    """Tries half of a context's threads when its passes take many times as long as they can, and keeps to them if they
-    are faster.
+    """Tries half of a context's threads when its passes take many times as long as they can, and keeps the faster.
 
-    expected: seconds of a pass over n tokens at the start of a text, as far as they are known; else the shortest so
-    far counts. tell: is told the new number of threads, and how many times as long passes took.
+    expected: seconds of a pass over n tokens at the start of a text, where known; else the shortest so far counts.
+    tell: called with the new number of threads, and how many times as long passes took before.
     """
 
     def __init__(
@@ -34,20 +33,16 @@ class ThreadWatch:
         self._context, self._tell = context, tell
         self._known = dict(expected)
         self._least: dict[tuple[int, int], float] = {}
-        """By the number of tokens, and by the length of the text, which passes grow with, in doublings."""
+        """The shortest pass by its tokens and by the length of the text, in doublings."""
         self._recent: deque[tuple[float, float]] = deque(maxlen=_RECENT)
         self._before: tuple[int, float, float] | None = None
-        """During a trial: the threads before, seconds of a slow pass with them for each second that it can take, and
-        for each token.
-        """
+        """During a trial: the threads before, the mean seconds of a pass with them, and that over the shortest."""
         self._asked = False
         """Whether fewer threads have been tried without knowing what passes can take."""
         context.on_pass = self._passed
 
     def try_fewer(self, token: int) -> None:
-        """Before anything is known of a context, which must be empty: where a pass takes long, see whether half the
-        threads are faster.
-        """
+        """For an empty, unused context: where a pass takes long, see whether half the threads are faster."""
         context, threads = self._context, self._context.threads
         if threads == 1 or self._known or self._asked:
             return
@@ -56,13 +51,7 @@ class ThreadWatch:
         laps: list[float] = []
         for count in (threads, threads // 2):
             context.set_threads(count)
-            times = []
-            for _ in range(2):  # the first also pays for pages
-                before = perf_counter()
-                context.decode((token,))
-                times.append(perf_counter() - before)
-                context.rewind(0)
-            laps.append(min(times))
+            laps.append(single_pass_s(context, token))
             if laps[0] < _LONG_S:
                 break
         context.on_pass = watch
@@ -74,9 +63,9 @@ class ThreadWatch:
     def _passed(self, tokens: int, seconds: float) -> None:
         if tokens > _LARGEST:
             return
-        place = (tokens, self._context.length.bit_length())
+        kind = (tokens, self._context.length.bit_length())
         known = self._known.get(tokens, seconds) if self._context.length < 512 else seconds
-        least = self._least[place] = min(self._least.get(place, known), seconds)
+        least = self._least[kind] = min(self._least.get(kind, known), seconds)
         self._recent.append((seconds, least))
         if self._before is not None:
             self._judge()
@@ -106,11 +95,9 @@ class ThreadWatch:
         now = sum(seconds for seconds, _ in self._recent) / len(self._recent)
         self._before = None
         self._recent.clear()
+        self._known.clear()  # what was expected of passes is not true any more
+        self._least.clear()
         if took > _FASTER * now:
-            self._least.clear()
-            self._known.clear()
             self._tell(self._context.threads, max(times, took / now))
         else:
             self._context.set_threads(threads)
-            self._known.clear()  # what was expected of passes is not true any more
-            self._least.clear()

@@ -23,20 +23,16 @@ def pass_seconds(
 ) -> dict[int, float]:
     """Seconds of a pass over n tokens for each n of `sizes`, as `pass_laps` times them.
 
-    The shortest lap of each size counts, for other processes only ever add to it; and no pass is said to take longer
-    than a larger one, for it could be filled up to that. Of a slow model each size is timed once, and no more tokens
-    are in the cache than can be read within the budget.
+    The shortest lap of each size counts, since other processes only add to it; and no pass counts as longer than a
+    larger one, since it could be filled up to that. With a slow model each size is timed once, and no more tokens are
+    in the cache than can be read within the budget.
     """
-    single = _single_s(context, text[0])
+    single = single_pass_s(context, text[0])
     fill = min(len(text), _FILL, int(budget_s / single))
     settled, needed_rounds = (1, 1) if single > _SLOW * budget_s else (SETTLED, needed_rounds)
     laps = pass_laps(context, text, sizes, needed, budget_s, needed_rounds, fill, settled)
-    found: dict[int, float] = {}
-    least = float("inf")
-    for size in sorted(laps, reverse=True):
-        least = min(least, *laps[size])
-        found[size] = least
-    return dict(sorted(found.items()))
+    sizes = sorted(laps)
+    return {size: min(min(laps[larger]) for larger in sizes[i:]) for i, size in enumerate(sizes)}
 
 
 def pass_laps(
@@ -49,11 +45,11 @@ def pass_laps(
     fill: int = _FILL,
     settled: int = SETTLED,
 ) -> dict[int, list[float]]:
-    """Seconds of each of several passes over n tokens, for each n of `sizes`, the most wanted first; 1 is among them.
+    """Seconds of each of several passes over n tokens, for each n of `sizes`: the important ones first, and 1.
 
     The first `needed` sizes are timed `needed_rounds` times whatever it takes, the others as long as the budget lasts;
     then again from the first, some rounds. Every row of logits is read, if the context has room for so many.
-    text: what to read, repeated as need be; real text, for the sake of the experts that it wakes. `fill` tokens of it
+    text: what to read, repeated as need be; real text, since it decides which experts are used. `fill` tokens of it
     are in the cache before each pass, where the cache can be rewound; at the end it is empty.
 
     A pass costs more after one of another size: of single tokens the last of `settled` is timed, as they come where
@@ -67,24 +63,26 @@ def pass_laps(
     context.decode(tokens[: fill + 1])  # the first pass also pays for pages
     deadline = perf_counter() + budget_s
     for turn in range(_MOST_ROUNDS):
-        for place, size in enumerate(sizes):
-            if perf_counter() < deadline or (turn < needed_rounds and place < needed):
-                for _ in range(settled if size == 1 else 1):
-                    context.rewind(fill)
-                    before = perf_counter()
-                    context.decode(tokens[fill : fill + size], all_rows=size <= context.max_rows)
-                    lap = perf_counter() - before
-                laps[size].append(lap)
+        for index, size in enumerate(sizes):
+            if perf_counter() >= deadline and not (turn < needed_rounds and index < needed):
+                continue
+            for _ in range(settled if size == 1 else 1):
+                context.rewind(fill)
+                before = perf_counter()
+                context.decode(tokens[fill : fill + size], all_rows=size <= context.max_rows)
+                lap = perf_counter() - before
+            laps[size].append(lap)
     context.rewind(0)
-    return {size: found for size, found in laps.items() if found}
+    return {size: times for size, times in laps.items() if times}
 
 
-def _single_s(context: LlamaContext, token: int) -> float:
-    """Seconds of a pass over one token in an empty cache; the first pass of all also pays for pages."""
-    seconds = 0.0
-    for _ in range(2):
+def single_pass_s(context: LlamaContext, token: int) -> float:
+    """Seconds of a pass over one token in an empty cache, which it leaves empty."""
+    times = []
+    for _ in range(2):  # the first pass of all also pays for pages
         context.rewind(0)
         before = perf_counter()
         context.decode((token,))
-        seconds = perf_counter() - before
-    return max(seconds, 1e-9)
+        times.append(perf_counter() - before)
+    context.rewind(0)
+    return max(min(times), 1e-9)

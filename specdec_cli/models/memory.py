@@ -93,11 +93,10 @@ def cache_bytes(header: Header, n_ctx: int) -> int:
     width = _number(header.setting("embedding_length"))
     interval = _number(header.setting("full_attention_interval"), 1)
     kv_heads = header.setting("attention.head_count_kv")
-    total_kv_heads = (
-        sum(_whole(kv_heads))
-        if isinstance(kv_heads, np.ndarray)
-        else _number(kv_heads, heads) * (layers // max(1, interval))
-    )
+    if isinstance(kv_heads, np.ndarray):  # one for each layer
+        total_kv_heads = sum(_counts(kv_heads))
+    else:
+        total_kv_heads = _number(kv_heads, heads) * (layers // max(1, interval))
     head = width // heads if heads else 0
     key = _number(header.setting("attention.key_length"), head)
     value = _number(header.setting("attention.value_length"), head)
@@ -123,10 +122,10 @@ def require(header: Header, n_ctx: int, available: int | None) -> None:
 
 def _number(value: Any, default: int = 0) -> int:
     if isinstance(value, np.ndarray):
-        return max(_whole(value), default=0)
+        return max(_counts(value), default=0)
     return value if type(value) is int and value >= 0 else default
 
 
-def _whole(values: np.ndarray[Any, Any]) -> list[int]:
-    """What of an array, in which anything may stand, can count something."""
+def _counts(values: np.ndarray[Any, Any]) -> list[int]:
+    """The values of an array, which may hold anything, that can be a count."""
     return [int(value) for value in values if value >= 0] if values.dtype.kind in "iu" else []

@@ -126,7 +126,7 @@ def test_before_anything_is_known_half_the_threads_are_tried(monkeypatch, told, 
         context.length += len(tokens)
 
     context.decode = decode
-    monkeypatch.setattr("specdec_cli.llama.threads.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("specdec_cli.llama.timing.perf_counter", lambda: clock[0])
     watch = ThreadWatch(context, {}, lambda now, times: told.append(now))
     watch.try_fewer(7)
     assert context.threads == threads and context.length == 0 and context.on_pass is not None

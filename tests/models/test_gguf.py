@@ -1,6 +1,6 @@
-import struct
+"""Headers as the gguf package reads them."""
+
 import sys
-import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -10,61 +10,15 @@ import gguf
 import ggufs
 import numpy as np
 import pytest
+from ggufs import TYPE, write_all_types, written
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.models.gguf import read_header
-from specdec_cli.models.gguf_header import Header, StringArray, Tensor, require_runnable
+from specdec_cli.models.gguf_header import StringArray, require_runnable
 
 DEMO = Path(__file__).parents[2] / "profiles" / "demo"
-TYPE = gguf.GGUFValueType
-SCALARS = {
-    TYPE.UINT8: [0, 255],
-    TYPE.INT8: [-128, 127],
-    TYPE.UINT16: [0, 65535],
-    TYPE.INT16: [-32768, 32767],
-    TYPE.UINT32: [0, 2**32 - 1],
-    TYPE.INT32: [-(2**31), 2**31 - 1],
-    TYPE.FLOAT32: [0.5, -1e30],
-    TYPE.UINT64: [0, 2**64 - 1],
-    TYPE.INT64: [-(2**63), 2**63 - 1],
-    TYPE.FLOAT64: [0.1, -1e300],
-    TYPE.BOOL: [True, False],
-    TYPE.STRING: ["", "naïve 😀\n", "x" * 5000],
-}
-
-
 LITTLE, BIG = gguf.GGUFEndian.LITTLE, gguf.GGUFEndian.BIG
 FOREIGN = BIG if sys.byteorder == "little" else LITTLE
-
-
-def write_all_types(path: Path, alignment: int | None = None, order: gguf.GGUFEndian = LITTLE) -> Path:
-    """Every value type, alone, in an array and in arrays of arrays, and tensors of several types and ranks."""
-    writer = gguf.GGUFWriter(path, "llama", endianess=order)
-    if alignment:
-        writer.add_custom_alignment(alignment)
-    for kind, values in SCALARS.items():
-        for i, value in enumerate(values):
-            writer.add_key_value(f"scalar.{kind.name}.{i}", value, kind)
-        writer.add_key_value(f"array.{kind.name}", values, TYPE.ARRAY, sub_type=kind)
-    writer.add_key_value("nested.numbers", [[1, -2, 3], [-4]], TYPE.ARRAY)
-    writer.add_key_value("nested.rates", [[0.5], [1.5, 2.5]], TYPE.ARRAY)
-    writer.add_key_value("nested.flags", [[True], [False, True]], TYPE.ARRAY)
-    writer.add_key_value("deeper", [[[1, 2], [3]], [[4]]], TYPE.ARRAY)
-    rng = np.random.default_rng(0)
-    for name, shape, dtype in (
-        ("one", (7,), np.float32),
-        ("two", (3, 32), np.float16),
-        ("four", (2, 3, 1, 8), np.int8),
-        ("scalar", (1,), np.float64),
-    ):
-        writer.add_tensor(name, rng.integers(0, 9, shape).astype(dtype))
-    blocks = gguf.quants.quantize(rng.random((4, 64), np.float32), gguf.GGMLQuantizationType.Q8_0)
-    writer.add_tensor("quantised", blocks, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 def plain(value):
@@ -111,30 +65,6 @@ def assert_agrees(path: Path) -> None:
     assert mine.size == path.stat().st_size
 
 
-def refused(path: Path) -> SpecdecError:
-    """The error that reading `path` gives: with both lines, quickly, and without much memory."""
-    tracemalloc.start()
-    started = perf_counter()
-    try:
-        with pytest.raises(SpecdecError) as caught:
-            read_header(path)
-        assert perf_counter() - started < 1
-        assert tracemalloc.get_traced_memory()[1] < 32 << 20
-    finally:
-        tracemalloc.stop()
-    error = caught.value
-    assert str(error).strip() and error.hint.strip()
-    assert "\n" not in f"{error}{error.hint}"
-    assert path.name in str(error)
-    assert error.exit_code == 1
-    return error
-
-
-@pytest.fixture(scope="module")
-def valid(tmp_path_factory) -> bytes:
-    return write_all_types(tmp_path_factory.mktemp("gguf") / "valid.gguf").read_bytes()
-
-
 @pytest.mark.parametrize("order", [LITTLE, BIG], ids=lambda order: order.name)
 @pytest.mark.parametrize("alignment", [None, 8, 64, 4096])
 def test_agrees_with_the_gguf_package(tmp_path, alignment, order):
@@ -156,15 +86,10 @@ def test_both_byte_orders_say_the_same(tmp_path):
             assert mine.dtype == other.dtype and (mine == other).all()
 
 
-@pytest.mark.parametrize("order", [LITTLE, BIG], ids=lambda order: order.name)
-def test_the_other_byte_order_is_read_but_not_run(tmp_path, order):
-    header = read_header(write_all_types(tmp_path / "all.gguf", order=order))
-    if order is not FOREIGN:
+def test_the_other_byte_order_is_read_but_not_run(tmp_path):
+    header = read_header(write_all_types(tmp_path / "all.gguf", order=FOREIGN))
+    with pytest.raises(SpecdecError, match=f"all.gguf was made for {FOREIGN.name.lower()}-endian machines") as caught:
         require_runnable(header)
-        return
-    with pytest.raises(SpecdecError) as caught:
-        require_runnable(header)
-    assert f"all.gguf was made for {order.name.lower()}-endian machines" in str(caught.value)
     assert f"this one is {sys.byteorder}-endian" in str(caught.value) and "convert" in caught.value.hint
 
 
@@ -179,230 +104,31 @@ def test_knows_the_size_of_every_tensor_type(tmp_path, kind):
     if kind.name == "Q8_1":
         size = 36  # the package still has two floats where ggml-common.h has two halves
     head = ggufs.header(tensors=[ggufs.tensor("w", (block * 2, 3), kind)])
-    path = tmp_path / "typed.gguf"
-    path.write_bytes(ggufs.padded(head, b"\0" * (size * 6)))
-    assert read_header(path).tensors[0].size == size * 6
-    assert read_header(path).tensors[0].type == kind.name
+    path = written(tmp_path, ggufs.padded(head, b"\0" * (size * 6)))
+    tensor = read_header(path).tensors[0]
+    assert (tensor.size, tensor.type) == (size * 6, kind.name)
     path.write_bytes(path.read_bytes()[:-1])
-    assert "cut short" in str(refused(path))
-
-
-def test_a_newer_tensor_type_is_named_and_left_to_llama_cpp(tmp_path):
-    path = tmp_path / "new.gguf"
-    path.write_bytes(ggufs.padded(ggufs.header(tensors=[ggufs.tensor("w", (4,), 900)])))
-    assert (read_header(path).tensors[0].type, read_header(path).tensors[0].size) == ("type 900", None)
-
-
-def test_version_2_and_a_header_without_tensors(tmp_path):
-    path = tmp_path / "two.gguf"
-    path.write_bytes(ggufs.header([ggufs.strings("tokenizer.ggml.tokens", ["a", "b"])], version=2))
-    header = read_header(path)
-    assert (header.version, header.tensors, header.architecture, header.n_params) == (2, (), "unknown", 0)
-
-
-def test_text_that_is_not_utf8_is_kept(tmp_path):
-    path = tmp_path / "bytes.gguf"
-    path.write_bytes(ggufs.header([ggufs.strings("words", [b"\xff\xfe", b"ok"])]))
-    assert read_header(path).metadata["words"].values == [b"\xff\xfe", b"ok"]
-
-
-def test_nested_arrays_are_read(tmp_path):
-    inner = ggufs.array(ggufs.U32, 2, struct.pack("<2I", 1, 2))
-    path = tmp_path / "nested.gguf"
-    path.write_bytes(ggufs.header([ggufs.key("deep", ggufs.ARRAY, ggufs.array(ggufs.ARRAY, 2, inner * 2))]))
-    for _ in range(2):
-        assert [plain(row) for row in read_header(path).metadata["deep"]] == [[1, 2], [1, 2]]
-        path.write_bytes(ggufs.swapped(path.read_bytes()))
-
-
-def test_missing_file(tmp_path):
-    assert "no file" in str(refused(tmp_path / "missing.gguf"))
-
-
-def test_folder(tmp_path):
-    assert "folder" in str(refused(tmp_path))
-
-
-def test_unreadable_name(tmp_path):
-    assert "cannot read" in str(refused(tmp_path / ("x" * 300)))
-
-
-@pytest.mark.parametrize("content", [b"PK\x03\x04" + b"\0" * 100, b"{}\n" * 20, b"ggml" + b"\0" * 40, b"\0" * 64])
-def test_not_a_gguf(tmp_path, content):
-    path = tmp_path / "other.gguf"
-    path.write_bytes(content)
-    assert "not a GGUF" in str(refused(path))
-
-
-def test_empty_file(tmp_path):
-    path = tmp_path / "empty.gguf"
-    path.write_bytes(b"")
-    refused(path)
-
-
-@pytest.mark.parametrize(
-    ("head", "says"),
-    [
-        (b"GGUF" + struct.pack("<III", 1, 0, 0) + b"\0" * 64, "version 1"),
-        (ggufs.header(version=0), "version 0"),
-        (ggufs.header(version=4), "version 4"),
-        (ggufs.header(version=0x0203), "version 515"),
-        (b"GGUF" + struct.pack(">IQQ", 1, 0, 0), "version"),
-        (b"GGUF" + struct.pack(">IQQ", 4, 0, 0), "version"),
-    ],
-)
-def test_other_versions(tmp_path, head, says):
-    path = tmp_path / "old.gguf"
-    path.write_bytes(head)
-    assert says in str(refused(path))
-
-
-def test_every_cut_is_noticed(tmp_path, valid):
-    path = tmp_path / "cut.gguf"
-    path.write_bytes(valid)
-    header = read_header(path)
-    last = max(t.size + t.offset for t in header.tensors) + header.data_offset
-    for size in {*range(0, 3000), *range(3000, header.data_offset, 97), *range(header.data_offset, last)}:
-        path.write_bytes(valid[:size])
-        with pytest.raises(SpecdecError) as caught:
-            read_header(path)
-        assert str(caught.value) and caught.value.hint and path.name in str(caught.value), size
-    path.write_bytes(valid[:last])
-    assert read_header(path) is not None
-
-
-def test_a_cut_in_the_data_says_where_the_file_should_end(tmp_path, valid):
-    path = tmp_path / "cut.gguf"
-    path.write_bytes(valid[:-200])
-    error = refused(path)
-    assert "cut short" in str(error) and f"{len(valid) - 200:,} bytes" in str(error)
-    assert "Download" in error.hint
-
-
-HUGE = (1 << 31, 1 << 48, 1 << 63, (1 << 64) - 1)
-ABSURD = [
-    *[(f"{n} tensors", ggufs.header(n_tensors=n), "tensors") for n in HUGE],
-    *[(f"{n} keys", ggufs.header(n_keys=n), "keys") for n in HUGE],
-    ("more tensors than any model has", ggufs.header(n_tensors=100_000), "100,000 tensors"),
-    ("more keys than any model has", ggufs.header(n_keys=60_000), "60,000 metadata keys"),
-    ("more tensors than there are", ggufs.header(n_tensors=1 << 16), "middle of a value"),
-    ("more keys than there are", ggufs.header(n_keys=1 << 14), "middle of a value"),
-    *[
-        (
-            f"array of {n} of type {kind}",
-            ggufs.header([ggufs.key("a", ggufs.ARRAY, ggufs.array(kind, n))]),
-            "in an array",
-        )
-        for kind in range(13)
-        for n in (1 << 20, (1 << 64) - 1)
-    ],
-    *[
-        (f"a string of {n}", ggufs.header([ggufs.key("s", ggufs.STRING, struct.pack("<Q", n))]), "")
-        for n in (1 << 20, *HUGE)
-    ],
-    *[(f"a key of {n}", ggufs.header([struct.pack("<Q", n)]), "") for n in (1 << 20, *HUGE)],
-    *[(f"a tensor's name of {n}", ggufs.header(tensors=[struct.pack("<Q", n)]), "") for n in (1 << 20, *HUGE)],
-    *[
-        (
-            f"a string of {n} in an array",
-            ggufs.header(
-                [ggufs.key("a", ggufs.ARRAY, ggufs.array(ggufs.STRING, 2, ggufs.text("x") + struct.pack("<Q", n)))]
-            ),
-            "string",
-        )
-        for n in (1 << 20, *HUGE)
-    ],
-    *[(f"{n} dimensions", ggufs.header(tensors=[ggufs.tensor(n_dims=n)]), "dimensions") for n in (5, 2**32 - 1)],
-    *[(f"a side of {n}", ggufs.header(tensors=[ggufs.tensor(shape=(n,))]), "") for n in HUGE],
-    ("sides that overflow", ggufs.header(tensors=[ggufs.tensor(shape=(1 << 40,) * 4)]), "values in a tensor"),
-    ("a far offset", ggufs.header(tensors=[ggufs.tensor(shape=(1,), offset=(1 << 64) - 1)]), "cut short"),
-    *[(f"value type {k}", ggufs.header([ggufs.key("v", k, b"\0" * 64)]), "unknown type") for k in (13, 255, 2**32 - 1)],
-    *[
-        (f"array type {k}", ggufs.header([ggufs.key("v", ggufs.ARRAY, ggufs.array(k, 1, b"\0" * 64))]), "unknown type")
-        for k in (13, 255, 2**32 - 1)
-    ],
-    *[
-        (f"arrays {depth} deep", ggufs.header([ggufs.key("a", ggufs.ARRAY, ggufs.array(ggufs.ARRAY, 1) * depth)]), "")
-        for depth in (6, 100, 5000)
-    ],
-    *[
-        (f"alignment {value!r}", ggufs.header([ggufs.key("general.alignment", kind, payload)]), "alignment")
-        for value, kind, payload in (
-            (0, ggufs.U32, struct.pack("<I", 0)),
-            (3, ggufs.U32, struct.pack("<I", 3)),
-            (48, ggufs.U32, struct.pack("<I", 48)),
-            (2**31, ggufs.U32, struct.pack("<I", 2**31)),
-            (-32, 5, struct.pack("<i", -32)),
-            (2**63, 10, struct.pack("<Q", 2**63)),
-            (32.0, 6, struct.pack("<f", 32.0)),
-            ("32", ggufs.STRING, ggufs.text("32")),
-            (True, ggufs.BOOL, b"\1"),
-            ([32], ggufs.ARRAY, ggufs.array(ggufs.U32, 1, struct.pack("<I", 32))),
-        )
-    ],
-]
-
-
-@pytest.mark.parametrize(("head", "says"), [case[1:] for case in ABSURD], ids=[case[0] for case in ABSURD])
-def test_absurd_claims_are_refused(tmp_path, head, says):
-    path = tmp_path / "absurd.gguf"
-    # Enough bytes after the header that its end alone does not give it away.
-    path.write_bytes(head + b"" if "middle" in says else ggufs.padded(head, b"\xff" * 4096))
-    assert says in str(refused(path))
-
-
-def test_a_sparse_giant_is_refused_without_reading_it(tmp_path):
-    """The file is as large as the header claims, so only a limit of our own can stop this."""
-    path = tmp_path / "sparse.gguf"
-    path.write_bytes(ggufs.header([ggufs.key("s", ggufs.STRING, struct.pack("<Q", 1 << 39))]))
-    with path.open("r+b") as file:
-        file.truncate(1 << 40)
-    refused(path)
-
-
-def test_a_sparse_giant_of_strings_is_refused_without_reading_it(tmp_path):
-    """As above, but every single claim is modest: only what they add up to is not."""
-    path = tmp_path / "strings.gguf"
-    path.write_bytes(ggufs.header([ggufs.key("a", ggufs.ARRAY, ggufs.array(ggufs.STRING, 1 << 30))]))
-    with path.open("r+b") as file:
-        file.truncate(1 << 40)
-    refused(path)
-
-
-@pytest.mark.parametrize("deep", [False, True])
-def test_arrays_in_arrays_add_up(tmp_path, deep):
-    """Each is within its bound, but every twelve bytes of the file would become an array: over 100 MB of 12."""
-    rows = ggufs.array(ggufs.ARRAY, 1 << 16, ggufs.array(ggufs.U32, 0) * (1 << 16))
-    keys = [ggufs.key("a", ggufs.ARRAY, ggufs.array(ggufs.ARRAY, 16, rows * 16))]
-    path = tmp_path / "arrays.gguf"
-    path.write_bytes(ggufs.header(keys if deep else [ggufs.key(f"a{i}", ggufs.ARRAY, rows) for i in range(16)]))
-    with pytest.raises(SpecdecError):
+    with pytest.raises(SpecdecError, match="cut short"):
         read_header(path)
 
 
-def test_a_giant_value_is_not_quoted(tmp_path):
-    """What a header says of itself may be megabytes; a message about it must be read by a person."""
-    long = "x" * (1 << 20)
-    words = ggufs.array(ggufs.STRING, 1, ggufs.text(long))
-    path = tmp_path / "long.gguf"
-    for head in (
-        ggufs.header(tensors=[ggufs.tensor(long, (1 << 30,))]),
-        ggufs.header([ggufs.key("general.alignment", ggufs.STRING, ggufs.text(long))]),
-        ggufs.header([ggufs.key("general.alignment", ggufs.ARRAY, words)]),
-    ):
-        path.write_bytes(ggufs.padded(head))
-        assert len(str(refused(path))) < 500
-    named = ggufs.key("general.architecture", ggufs.STRING, ggufs.text("llama"))
-    for keys in (
-        [ggufs.key("general.architecture", ggufs.STRING, ggufs.text(f"bert{long}"))],
-        [named, ggufs.key("llama.block_count", ggufs.ARRAY, words)],
-        [named, ggufs.key("llama.epsilon", ggufs.STRING, ggufs.text(long))],
-        [named, ggufs.key(f"{long}epsilon", ggufs.F32, struct.pack("<f", -1))],
-    ):
-        path.write_bytes(ggufs.header(keys))
-        with pytest.raises(SpecdecError) as caught:
-            require_runnable(read_header(path))
-        assert len(str(caught.value)) < 500
+def test_a_newer_tensor_type_is_named_and_left_to_llama_cpp(tmp_path):
+    raw = ggufs.padded(ggufs.header(tensors=[ggufs.tensor("w", (4,), 900)]))
+    tensor = read_header(written(tmp_path, raw)).tensors[0]
+    assert (tensor.type, tensor.size) == ("type 900", None)
+
+
+def test_a_header_without_tensors_and_text_that_is_not_utf8(tmp_path):
+    header = read_header(written(tmp_path, ggufs.header([ggufs.strings("words", [b"\xff\xfe", b"ok"])], version=2)))
+    assert (header.version, header.tensors, header.architecture, header.n_params) == (2, (), "unknown", 0)
+    assert header.metadata["words"].values == [b"\xff\xfe", b"ok"]
+
+
+def test_nested_arrays_are_read(tmp_path):
+    inner = ggufs.array(ggufs.U32, 2, ggufs.pack(ggufs.U32, 1, 2))
+    raw = ggufs.header([ggufs.key("deep", ggufs.ARRAY, ggufs.array(ggufs.ARRAY, 2, inner * 2))])
+    for each in (raw, ggufs.swapped(raw)):
+        assert [plain(row) for row in read_header(written(tmp_path, each)).metadata["deep"]] == [[1, 2], [1, 2]]
 
 
 def test_a_large_vocabulary_takes_no_time(tmp_path):
@@ -411,84 +137,17 @@ def test_a_large_vocabulary_takes_no_time(tmp_path):
     head = ggufs.header(
         [
             ggufs.strings("tokenizer.ggml.tokens", tokens),
-            ggufs.integers("tokenizer.ggml.token_type", [1] * len(tokens)),
+            ggufs.values("tokenizer.ggml.token_type", ggufs.U32, [1] * len(tokens)),
             ggufs.strings("tokenizer.ggml.merges", [f"{a} {b}" for a, b in pairwise(tokens)]),
         ],
         [ggufs.tensor(f"blk.{i}.weight", (0,)) for i in range(339)],
     )
-    path, taken = tmp_path / "large.gguf", []
-    for raw in (head, ggufs.swapped(head)):
-        path.write_bytes(ggufs.padded(raw))
-        for _ in range(3):
-            started = perf_counter()
-            header = read_header(path)
-            taken.append(perf_counter() - started)
-        assert header.metadata["tokenizer.ggml.tokens"].count == len(tokens)
-        assert header.metadata["tokenizer.ggml.merges"].values[-1].decode() == f"{tokens[-2]} {tokens[-1]}"
-        assert len(header.tensors) == 339
-        assert median(taken[-3:]) < 0.5
-
-
-# --- what a header tells ------------------------------------------------------------------------------------------
-
-
-def model(*tensors: tuple[str, tuple[int, ...], str], **metadata) -> Header:
-    rows = tuple(Tensor(name, shape, kind, 0, 2 * int(np.prod(shape))) for name, shape, kind in tensors)
-    return Header("m.gguf", 3, {"general.architecture": "moe", **metadata}, rows, 0)
-
-
-MIXTURE = (
-    ("token_embd.weight", (8, 100), "F16"),
-    ("blk.0.ffn_gate_inp.weight", (8, 16), "F32"),  # the router is always at work, and so is a shared expert
-    ("blk.0.ffn_up_shexp.weight", (8, 4), "F16"),
-    ("blk.0.ffn_up_exps.weight", (8, 4, 16), "Q8_0"),
-    ("blk.0.ffn_down_exps.weight", (4, 8, 16), "Q8_0"),
-    ("blk.0.ffn_up_exps.bias", (4, 16), "F32"),
-)
-ALL, ROUTED = 800 + 128 + 32 + 512 + 512 + 64, 512 + 512 + 64
-
-
-def test_of_a_mixture_of_experts_only_those_in_use_are_active():
-    header = model(*MIXTURE, **{"moe.expert_count": 16, "moe.expert_used_count": 2})
-    assert header.n_params == ALL
-    assert header.n_active_params == ALL - ROUTED + ROUTED * 2 // 16
-    assert model(*MIXTURE[:3]).n_active_params == 960
-
-
-@pytest.mark.parametrize(
-    ("count", "used"),
-    [(16, 16), (0, 0), (16, 0), (0, 2), (2, 16), (-16, -2), (None, 2), (16, None), ("16", 2), (16, 2.0)],
-)
-def test_without_usable_counts_of_experts_all_are_active(count, used):
-    counts = {"moe.expert_count": count, "moe.expert_used_count": used}
-    header = model(*MIXTURE, **{key: value for key, value in counts.items() if value is not None})
-    assert header.n_active_params == header.n_params == ALL
-
-
-@pytest.mark.parametrize("kind", list(gguf.LlamaFileType), ids=lambda kind: kind.name)
-def test_knows_the_name_of_every_file_type(kind):
-    """By the package's enumeration, whose names are these with a prefix."""
-    header = model(("w", (4,), "F64"), **{"general.file_type": int(kind)})
-    name = kind.name.removeprefix("ALL_").removeprefix("MOSTLY_")
-    assert header.quantisation == ("F64" if name == "GUESSED" else name.removesuffix("_MOE"))
-
-
-@pytest.mark.parametrize("kind", [-1, 4, 99999, "Q8_0", 7.0, True, None])
-def test_without_a_known_file_type_the_bytes_decide(kind):
-    rows = [("a", (10,), "F32"), ("b", (10,), "F32"), ("c", (50,), "Q6_K")]
-    assert model(*rows, **{"general.file_type": kind}).quantisation == "Q6_K"
-    assert model(*rows[:2], **{"general.file_type": kind}).quantisation == "F32"
-    assert model(**{"general.file_type": kind}).quantisation == "unknown"
-
-
-def test_a_type_of_unknown_size_has_no_say():
-    header = Header("m.gguf", 3, {}, (Tensor("a", (99,), "type 900", 0, None), Tensor("b", (1,), "F16", 0, 2)), 0)
-    assert header.quantisation == "F16"
-
-
-@pytest.mark.parametrize("name", ["target.gguf", "draft.gguf"])
-def test_what_the_bundled_pair_says_of_itself(name):
-    header = read_header(DEMO / name)
-    assert (header.quantisation, header.order) == ("Q8_0", sys.byteorder)
-    assert header.n_active_params == header.n_params == sum(tensor.n_params for tensor in header.tensors)
-    require_runnable(header)
+    path, taken = written(tmp_path, ggufs.padded(head)), []
+    for _ in range(3):
+        started = perf_counter()
+        header = read_header(path)
+        taken.append(perf_counter() - started)
+    assert header.metadata["tokenizer.ggml.tokens"].count == len(tokens)
+    assert header.metadata["tokenizer.ggml.merges"].values[-1].decode() == f"{tokens[-2]} {tokens[-1]}"
+    assert len(header.tensors) == 339
+    assert median(taken) < 0.5

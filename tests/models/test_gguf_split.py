@@ -1,7 +1,6 @@
 """Models in several files: read as one, refused when the files do not belong together, loaded by llama.cpp."""
 
 import io
-import json
 import shutil
 import struct
 from contextlib import nullcontext
@@ -10,7 +9,7 @@ from pathlib import Path
 import gguf
 import ggufs
 import pytest
-from driver import DRAFT, PROMPT, TARGET, assert_refused, run
+from driver import DRAFT, PROMPT, assert_refused, run
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.models.gguf import part_names, read_header, read_model
@@ -19,22 +18,16 @@ from specdec_cli.models.gguf_header import Header
 ORDERS = ["little", "big"]
 
 
-@pytest.fixture
-def parts(tmp_path) -> list[Path]:
+@pytest.fixture(scope="module")
+def whole_parts(tmp_path_factory) -> list[Path]:
     """The bundled draft model in four files."""
-    return ggufs.split(DRAFT, tmp_path, max_tensors=5)
+    return ggufs.split(DRAFT, tmp_path_factory.mktemp("split"), max_tensors=5)
 
 
 @pytest.fixture
-def others(tmp_path) -> list[Path]:
-    """The bundled target in four files with the same names; not all of its tensors have other names."""
-    folder = tmp_path / "other"
-    folder.mkdir()
-    whole = folder / DRAFT.name
-    shutil.copy(TARGET, whole)
-    found = ggufs.split(whole, folder, max_tensors=-(-len(read_header(TARGET).tensors) // 4))
-    assert len(found) == 4
-    return found
+def parts(whole_parts, tmp_path) -> list[Path]:
+    """Copies of them that a test may change."""
+    return [Path(shutil.copy(path, tmp_path)) for path in whole_parts]
 
 
 def refused(path: Path, *says: str) -> SpecdecError:
@@ -55,13 +48,19 @@ def part(keys: list[bytes] | tuple = (), tensors: tuple[str, ...] = ()) -> bytes
 
 
 def numbers(no: int, count: int, tensors: int | None = None) -> list[bytes]:
-    keys = [
-        ggufs.key("split.no", ggufs.U16, struct.pack("<H", no)),
-        ggufs.key("split.count", ggufs.U16, struct.pack("<H", count)),
-    ]
-    if tensors is not None:
-        keys.append(ggufs.key("split.tensors.count", ggufs.I32, struct.pack("<i", tensors)))
-    return keys
+    keys = [ggufs.scalar("split.no", ggufs.U16, no), ggufs.scalar("split.count", ggufs.U16, count)]
+    return keys if tensors is None else [*keys, ggufs.scalar("split.tensors.count", ggufs.I32, tensors)]
+
+
+def two(total: int = 2, names: tuple[str, str] = ("t0", "t1")) -> dict[str, bytes]:
+    """A model in two parts with a tensor in each."""
+    return {f"m-0000{i + 1}-of-00002.gguf": part(numbers(i, 2, total), (names[i],)) for i in range(2)}
+
+
+def refused_from_memory(files: dict[str, bytes]) -> None:
+    with pytest.raises(SpecdecError, match="m-0000") as caught:
+        from_memory(files, "m-00001-of-00002.gguf")
+    assert caught.value.hint
 
 
 def from_memory(files: dict[str, bytes], name: str) -> Header:
@@ -111,30 +110,11 @@ def test_parts_are_read_from_anywhere_each_once_and_in_order(order):
     assert [t.name for t in header.tensors] == ["t0", "t1", "t2"]
 
 
-def test_what_an_opener_raises_is_passed_on():
-    class Gone(Exception):
-        pass
-
-    def open_file(name):
-        if "00001" in name:
-            raw = part(numbers(0, 2))
-            return nullcontext((io.BytesIO(raw), len(raw)))
-        raise Gone
-
-    with pytest.raises(Gone):
-        read_model("m-00001-of-00002.gguf", open_file)
-
-
-@pytest.mark.parametrize("count", [0, 1])
-@pytest.mark.parametrize("name", ["m.gguf", "m-00001-of-00001.gguf", "m-00001-of-00002.gguf"])
-def test_a_model_of_one_part_is_whole(count, name):
-    header = from_memory({name: part(numbers(0, count), ("t",))}, name)
+@pytest.mark.parametrize("keys", [numbers(0, 0), numbers(0, 1), ()])
+@pytest.mark.parametrize("name", ["m.gguf", "m-00001-of-00001.gguf", "m-00002-of-00003.gguf"])
+def test_a_model_of_one_part_is_whole_whatever_its_name(keys, name):
+    header = from_memory({name: part(keys, ("t",))}, name)
     assert ([t.name for t in header.tensors], header.name) == (["t"], name)
-
-
-def test_a_name_alone_does_not_make_a_part():
-    name = "m-00002-of-00003.gguf"
-    assert len(from_memory({name: part((), ("t",))}, name).tensors) == 1
 
 
 def test_the_names_of_all_parts_follow_from_any():
@@ -161,20 +141,12 @@ def test_a_missing_part_is_named(parts):
     refused(parts[0], "there is no file", parts[0].name)
 
 
-def test_another_part_than_the_first_names_the_first(parts):
+def test_a_name_that_does_not_fit_the_part(parts, tmp_path):
     for path in parts[1:]:
         refused(path, f"{path.name} is one of 4 parts", f"Name the first part: {parts[0].name}")
-
-
-def test_a_renamed_first_part_is_told_what_its_name_must_be(parts, tmp_path):
-    for name in ("model.gguf", "draft-00001-of-00005.gguf", "draft-00001-of-99999.gguf", "draft-00001-of-00001.gguf"):
-        copy = shutil.copy(parts[0], tmp_path / name)
-        refused(copy, f"{name} is one of 4 parts", "-00001-of-0000")
-
-
-def test_a_first_part_under_the_second_s_name_is_refused(parts):
-    for path in parts[1:]:
         path.unlink()
+    for name in ("model.gguf", "draft-00001-of-00005.gguf", "draft-00001-of-99999.gguf", "draft-00001-of-00001.gguf"):
+        refused(shutil.copy(parts[0], tmp_path / name), f"{name} is one of 4 parts", "-00001-of-0000")
     refused(parts[0].rename(parts[1]))
 
 
@@ -191,12 +163,6 @@ def test_swapped_parts_are_refused(parts, tmp_path):
         assert f"Name the first part: {parts[0].name}" not in refused(parts[0], parts[one].name).hint
         swap(parts[one], parts[other])
     assert read_header(parts[0]).tensors
-
-
-def test_a_part_twice_is_refused(parts):
-    for one in (0, 2, 3):
-        shutil.copy(parts[one], parts[1])
-        refused(parts[0], f"{parts[1].name} is not part 2 of {parts[0].name}")
 
 
 def test_a_cut_part_is_named(parts):
@@ -222,56 +188,41 @@ def test_a_part_that_is_no_model_is_named(parts):
     refused(parts[0], parts[2].name, "not part 3")
 
 
-def test_a_part_of_a_split_with_another_count_is_refused(parts, tmp_path):
-    ggufs.with_value(parts[1], tmp_path / "new", "split.count", struct.pack("<H", 5)).rename(parts[1])
-    refused(parts[0], f"{parts[1].name} is not part 2 of")
-
-
-def test_a_part_of_another_model_is_refused(parts, others):
-    """The numbers and names fit; the count of tensors, as llama.cpp checks it, tells."""
-    for mine, theirs in zip(parts, others, strict=True):
-        raw = mine.read_bytes()
-        shutil.copy(theirs, mine)
-        refused(parts[0])
-        mine.write_bytes(raw)
-    assert read_header(parts[0]).tensors
+def test_a_second_part_that_is_another_is_refused(parts, tmp_path):
+    other_count = ggufs.with_value(parts[1], tmp_path / "new", "split.count", struct.pack("<H", 5))
+    for other in (parts[0], parts[2], parts[3], other_count):
+        shutil.copy(other, parts[1])
+        refused(parts[0], f"{parts[1].name} is not part 2 of {parts[0].name}")
 
 
 @pytest.mark.parametrize("total", [0, 1, 3, -1, 2**31 - 1])
 def test_another_number_of_tensors_than_promised_is_refused(total):
-    files = {f"m-0000{i + 1}-of-00002.gguf": part(numbers(i, 2, total), (f"t{i}",)) for i in range(2)}
-    with pytest.raises(SpecdecError):
-        from_memory(files, "m-00001-of-00002.gguf")
+    refused_from_memory(two(total))
 
 
 def test_a_tensor_in_two_parts_is_refused():
     """llama.cpp refuses it too, but only once it loads."""
-    files = {f"m-0000{i + 1}-of-00002.gguf": part(numbers(i, 2, 2), ("t",)) for i in range(2)}
-    with pytest.raises(SpecdecError):
-        from_memory(files, "m-00001-of-00002.gguf")
+    refused_from_memory(two(names=("t", "t")))
 
 
 @pytest.mark.parametrize("foreign", [0, 1])
 def test_parts_in_different_byte_orders_are_refused(foreign):
-    files = {f"m-0000{i + 1}-of-00002.gguf": part(numbers(i, 2, 2), (f"t{i}",)) for i in range(2)}
+    files = two()
     name = list(files)[foreign]
-    files[name] = ggufs.swapped(files[name])
-    with pytest.raises(SpecdecError):
-        from_memory(files, "m-00001-of-00002.gguf")
+    refused_from_memory({**files, name: ggufs.swapped(files[name])})
 
 
 ODD = {
-    "negative": (ggufs.I32, struct.pack("<i", -2)),
+    "negative": (ggufs.I32, ggufs.pack(ggufs.I32, -2)),
     "true": (ggufs.BOOL, b"\1"),
-    "a fraction": (ggufs.F32, struct.pack("<f", 2.5)),
-    "nan": (ggufs.F32, struct.pack("<f", float("nan"))),
-    "huge": (ggufs.U64, struct.pack("<Q", 2**64 - 1)),
+    "a fraction": (ggufs.F32, ggufs.pack(ggufs.F32, 2.5)),
+    "nan": (ggufs.F32, ggufs.pack(ggufs.F32, float("nan"))),
+    "huge": (ggufs.U64, ggufs.pack(ggufs.U64, 2**64 - 1)),
     "text": (ggufs.STRING, ggufs.text("2")),
     "an empty list": (ggufs.ARRAY, ggufs.array(ggufs.U16, 0)),
-    "a list of one": (ggufs.ARRAY, ggufs.array(ggufs.U16, 1, struct.pack("<H", 2))),
-    "a list": (ggufs.ARRAY, ggufs.array(ggufs.U16, 2, struct.pack("<2H", 2, 2))),
+    "a list of one": (ggufs.ARRAY, ggufs.array(ggufs.U16, 1, ggufs.pack(ggufs.U16, 2))),
     "words": (ggufs.ARRAY, ggufs.array(ggufs.STRING, 1, ggufs.text("2"))),
-    "lists": (ggufs.ARRAY, ggufs.array(ggufs.ARRAY, 1, ggufs.array(ggufs.U16, 1, struct.pack("<H", 2)))),
+    "lists": (ggufs.ARRAY, ggufs.array(ggufs.ARRAY, 1, ggufs.array(ggufs.U16, 1, ggufs.pack(ggufs.U16, 2)))),
 }
 
 
@@ -281,15 +232,12 @@ ODD = {
 def test_numbers_of_parts_that_make_no_sense_are_refused(name, which, odd):
     """`true` as the number of the second part is 1 in Python alone."""
     files = {}
-    for i in range(2):
-        own = {"split.no": (ggufs.U16, struct.pack("<H", i)), "split.count": (ggufs.U16, struct.pack("<H", 2))}
+    for i, file in enumerate(two()):
+        keys = numbers(i, 2)
         if i == which:
-            own[name] = ODD[odd]
-        keys = [ggufs.key(key, *value) for key, value in own.items()]
-        files[f"m-0000{i + 1}-of-00002.gguf"] = part(keys, (f"t{i}",))
-    with pytest.raises(SpecdecError) as caught:
-        from_memory(files, "m-00001-of-00002.gguf")
-    assert caught.value.hint and "m-0000" in str(caught.value)
+            keys[name == "split.count"] = ggufs.key(name, *ODD[odd])
+        files[file] = part(keys, (f"t{i}",))
+    refused_from_memory(files)
 
 
 # --- loaded -------------------------------------------------------------------------------------------------------
@@ -302,14 +250,6 @@ def test_llama_cpp_loads_what_is_accepted(tmp_path, small_first):
     whole, split = run(PROMPT, "-m", DRAFT, *common), run(PROMPT, "-m", first, *common)
     assert (split.exit_code, split.stdout) == (0, whole.stdout), split.stderr
     assert whole.stdout
-
-
-def test_a_split_pair_runs_as_the_whole_one(tmp_path, parts):
-    target = ggufs.split(TARGET, tmp_path, 20)[0]
-    common = (PROMPT, "-n", 8, "-k", 3, "--json")
-    whole = json.loads(run(*common, "-m", TARGET, "-md", DRAFT).stdout)
-    split = json.loads(run(*common, "-m", target, "-md", parts[0]).stdout)
-    assert split["tokens"] == whole["tokens"]
 
 
 def test_parts_that_do_not_belong_together_do_not_reach_llama_cpp(parts):

@@ -32,6 +32,7 @@ def model(drop=(), **settings) -> Header:
         (model(drop=BASE), 0),
         (model(block_count="ten"), 0),
         (Header("x", 3, {}, (), 0), 0),
+        (read_header(DEMO / "target.gguf"), 6 * 320 * 2 * 2),  # 6 layers of 5 heads, 320 wide
     ],
 )
 def test_bytes_of_a_cache(header, per_token):
@@ -40,27 +41,15 @@ def test_bytes_of_a_cache(header, per_token):
     assert type(cache_bytes(header, 7)) is int
 
 
-def test_the_bundled_target():
-    """6 layers of 5 heads, 320 wide: keys and values, 2 bytes each."""
-    assert cache_bytes(read_header(DEMO / "target.gguf"), 1024) == 1024 * 6 * 320 * 2 * 2
-
-
 def test_what_fits_is_allowed_to_the_byte():
     needed = cache_bytes(model(), 1000)
     require(model(), 1000, needed)
-    with pytest.raises(SpecdecError) as caught:
+    require(model(), 10**9, None)  # nothing is known
+    with pytest.raises(SpecdecError, match="1,000 tokens") as caught:
         require(model(), 1000, needed - 1)
-    assert "1,000 tokens" in str(caught.value) and "-c" in caught.value.hint
-    assert caught.value.exit_code == 1
-
-
-def test_the_sizes_are_named():
+    assert "-c" in caught.value.hint and caught.value.exit_code == 1
     with pytest.raises(SpecdecError, match=r"needs 5,120\.0 GB; 8\.0 GB are free"):
         require(model(), 10**9, 8 * 10**9)
-
-
-def test_nothing_is_refused_where_nothing_is_known():
-    require(model(), 10**9, None)
 
 
 # --- the whole footprint ---
@@ -101,7 +90,7 @@ def tensors(*names, type="Q4_K", shape=(256, 16)):
 
 
 @pytest.mark.parametrize(
-    ("found", "repacked"),
+    ("rows", "repacked"),
     [
         (tensors("blk.0.ffn_up.weight", "output.weight", "token_embd.weight"), 2000),
         (tensors("blk.0.ffn_up.weight", "token_embd.weight"), 2000),  # the table is the output matrix too
@@ -112,8 +101,8 @@ def tensors(*names, type="Q4_K", shape=(256, 16)):
         (tensors("blk.0.attn_q.bias", "per_layer_token_embd.weight"), 0),
     ],
 )
-def test_which_weights_are_in_memory_twice(found, repacked):
-    header = Header("m.gguf", 3, {}, found, 0, 5000)
+def test_which_weights_are_in_memory_twice(rows, repacked):
+    header = Header("m.gguf", 3, {}, rows, 0, 5000)
     assert footprint(header, 0, {"Q4_K"}).repacked == repacked
     assert footprint(header, 0).repacked == 0 and footprint(header, 0).weights == 5000
 

@@ -1,6 +1,5 @@
 import copy
 import json
-import struct
 from dataclasses import replace
 from time import process_time
 
@@ -11,15 +10,10 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from specdec_cli.decoding.errors import IncompatiblePair, SpecdecError
-from specdec_cli.models.gguf import read_header
 from specdec_cli.models.gguf_header import Header, StringArray
 from specdec_cli.models.tokenizer_comparison import compare
 
 WORDS = [b"<unk>", b"<s>", b"</s>", b"a", b"b", b"ab", b"\xff"]
-
-
-def string_array(values) -> StringArray:
-    return StringArray(b"".join(map(ggufs.text, values)), len(values))
 
 
 def model(words=WORDS, name: str = "target.gguf", drop=(), **fields) -> Header:
@@ -27,9 +21,9 @@ def model(words=WORDS, name: str = "target.gguf", drop=(), **fields) -> Header:
     values = {
         "model": "gpt2",
         "pre": "qwen2",
-        "tokens": string_array(words),
+        "tokens": ggufs.string_array(words),
         "token_type": np.array([2, 3, 3] + [1] * (len(words) - 3), np.int32),
-        "merges": string_array([b"a b", b"b a"]),
+        "merges": ggufs.string_array([b"a b", b"b a"]),
         "bos_token_id": 1,
         "eos_token_id": 2,
         "eot_token_id": 2,
@@ -47,6 +41,11 @@ def draft(*args, **fields) -> Header:
     return model(*args, name="draft.gguf", **fields)
 
 
+def pair_of(role: str, one: dict, other: dict) -> tuple[Header, Header]:
+    """Target and draft, the one with these fields being `role`."""
+    return (model(**one), draft(**other)) if role == "target" else (model(**other), draft(**one))
+
+
 def replaced(words, **changes: bytes) -> list[bytes]:
     return [changes.get(f"t{i}", word) for i, word in enumerate(words)]
 
@@ -55,10 +54,7 @@ def test_identical():
     result = compare(model(), draft())
     assert (result.verdict, result.n_shared, result.n_differing, result.reason) == ("identical", len(WORDS), 0, "")
     assert result.llama_cpp_accepts and {check.outcome for check in result.checks} == {"same"}
-    compare(model(), draft()).require()
-
-
-def test_a_byte_array_of_merges_and_no_merges_at_all_are_equal_to_themselves():
+    result.require()
     assert compare(model(drop=["merges"]), draft(drop=["merges"])).verdict == "identical"
 
 
@@ -70,8 +66,8 @@ def test_a_reserved_tail_is_padding(longer, tail):
     """By its name, if its tokens are no normal ones; what converters fill up with is named beyond doubt."""
     padding = tail[0].startswith(b"[PAD")
     types = np.array([2, 3, 3] + [1] * (len(WORDS) - 3) + [1 if padding else 3] * len(tail), np.int32)
-    long, short = {"words": WORDS + tail, "token_type": types}, {}
-    pair = (model(**(long if longer == "target" else short)), draft(**(long if longer == "draft" else short)))
+    long = {"words": WORDS + tail, "token_type": types}
+    pair = pair_of(longer, long, {})
     result = compare(*pair)
     if not padding:
         normal = {**long, "token_type": np.where(np.arange(types.size) < len(WORDS), types, 1)}
@@ -85,15 +81,14 @@ def test_a_reserved_tail_is_padding(longer, tail):
 def test_a_tail_of_unused_type_is_padding_whatever_its_text(longer):
     types = np.array([2, 3, 3, 1, 1, 1, 1, 5, 5], np.int32)
     long = {"words": [*WORDS, b"hello", b"world"], "token_type": types}
-    pair = (model(**long), draft()) if longer == "target" else (model(), draft(**long))
-    assert compare(*pair).verdict == "compatible"
+    assert compare(*pair_of(longer, long, {})).verdict == "compatible"
 
 
 @pytest.mark.parametrize("longer", ["target", "draft"])
 @pytest.mark.parametrize("tail", [[b"[PAD7]", b"real"], [b"real", b"[PAD8]"], [b"[PAD]x", b"[PAD8]"]])
 def test_a_tail_with_a_real_token_is_not_padding(longer, tail):
     long, short = WORDS + tail, WORDS
-    result = compare(model(long if longer == "target" else short), draft(long if longer == "draft" else short))
+    result = compare(*pair_of(longer, {"words": long}, {}))
     used = next(i for i, word in enumerate(tail) if not word.endswith(b"]"))
     assert result.verdict == "incompatible"
     assert f"token {len(WORDS) + used} of {longer}.gguf is '{tail[used].decode()}'" in result.reason
@@ -112,10 +107,11 @@ def test_a_tail_with_a_real_token_is_not_padding(longer, tail):
         ({"words": replaced(WORDS, t6=b"\xfe")}, ["token 6", "1 of 7"]),
         ({"words": [*WORDS[:3], b"b", b"a", *WORDS[5:]]}, ["token 3", "'a'", "'b'", "2 of 7"]),
         ({"words": replaced(WORDS, t5=b"zz")[:6]}, ["token 5", "'ab'", "'zz'", "1 of 6"]),
+        ({"words": [*WORDS, b"used"]}, ["the target has 7 tokens, the draft 8, and token 7 of draft.gguf is 'used'"]),
         ({"token_type": np.array([2, 3, 3, 1, 4, 4, 1])}, ["token 4", "'b'", "type 1", "4 in the draft", "2 types"]),
         ({"drop": ["token_type"]}, ["token 0", "'<unk>'", "type 2", "3 types"]),
-        ({"merges": string_array([b"a b", b"a a"])}, ["merge 1", "'b a'", "'a a'"]),
-        ({"merges": string_array([b"a b"])}, ["2 merges", "1"]),
+        ({"merges": ggufs.string_array([b"a b", b"a a"])}, ["merge 1", "'b a'", "'a a'"]),
+        ({"merges": ggufs.string_array([b"a b"])}, ["2 merges", "1"]),
         ({"drop": ["merges"]}, ["merges"]),
         ({"bos_token_id": 2}, ["BOS", "1", "2"]),
         ({"eos_token_id": 1}, ["EOS", "2", "1"]),
@@ -130,8 +126,8 @@ def test_a_tail_with_a_real_token_is_not_padding(longer, tail):
 def test_every_difference_is_named(changes, says):
     result = compare(model(), draft(**changes))
     assert result.verdict == "incompatible"
-    for part in says:
-        assert part in result.reason
+    assert result.to_json()["llama_cpp_accepts"] == llama_cpp_accepts(model(), draft(**changes))
+    assert all(part in result.reason for part in says)
     with pytest.raises(IncompatiblePair) as caught:
         result.require()
     assert result.reason in str(caught.value)
@@ -141,7 +137,7 @@ def test_every_difference_is_named(changes, says):
 
 def test_texts_are_compared_before_anything_derived_from_them():
     """The first differing text says more than the count of merges."""
-    other = draft(replaced(WORDS, t3=b"q"), merges=string_array([b"q b"]), bos_token_id=0)
+    other = draft(replaced(WORDS, t3=b"q"), merges=ggufs.string_array([b"q b"]), bos_token_id=0)
     assert "token 3" in compare(model(), other).reason
 
 
@@ -165,10 +161,17 @@ def test_a_missing_flag_means_its_default(kind, pre, bos, eos, key, missing_in):
     default = bos if key == "add_bos_token" else eos
     for value in (True, False):
         with_key, without = {"model": kind, "pre": pre, key: value}, {"model": kind, "pre": pre, "drop": [key]}
-        pair = (
-            (model(**without), draft(**with_key)) if missing_in == "target" else (model(**with_key), draft(**without))
-        )
-        assert (compare(*pair).verdict == "identical") == (value == default), value
+        assert (compare(*pair_of(missing_in, without, with_key)).verdict == "identical") == (value == default), value
+
+
+def test_gemma4_adds_bos_whatever_its_flag_says():
+    assert compare(model(pre="gemma4"), draft(pre="gemma4", add_bos_token=False)).verdict == "identical"
+
+
+def test_merges_in_the_other_byte_order_are_the_same():
+    merges = [b"a b", b"b a"]
+    swapped = StringArray(b"".join(len(merge).to_bytes(8, "big") + merge for merge in merges), len(merges), "big")
+    assert compare(model(), draft(merges=swapped)).verdict == "identical"
 
 
 def test_types_that_are_missing_count_as_normal():
@@ -181,48 +184,34 @@ def test_types_that_are_missing_count_as_normal():
 @pytest.mark.parametrize("tokens", [None, StringArray(b"", 0), np.array([1, 2]), "text"])
 @pytest.mark.parametrize("lacking", ["target", "draft"])
 def test_a_model_without_a_tokenizer_fits_nothing(tokens, lacking):
-    pair = (model(tokens=tokens), draft()) if lacking == "target" else (model(), draft(tokens=tokens))
-    result = compare(*pair)
+    result = compare(*pair_of(lacking, {"tokens": tokens}, {}))
     assert result.verdict == "incompatible" and f"{lacking}.gguf has no tokenizer" in result.reason
     with pytest.raises(SpecdecError):
         result.require()
 
 
+@pytest.fixture(scope="module")
+def large() -> list[bytes]:
+    return [b"token%d" % i for i in range(150_000)]
+
+
 @pytest.mark.parametrize("change", ["none", "last token", "all tokens", "last merge", "padding"])
-def test_large_vocabularies_are_compared_without_quadratic_work(tmp_path, change):
-    size = 150_000
-    words = [f"token{i}" for i in range(size)]
-    merges = [f"tok en{i}" for i in range(size)]
-    paths = []
-    for role in ("target", "draft"):
-        if role == "draft" and change in ("last token", "all tokens"):
-            words = [w.upper() if change == "all tokens" or i == size - 1 else w for i, w in enumerate(words)]
-        if role == "draft" and change == "last merge":
-            merges[-1] = "other"
-        if role == "draft" and change == "padding":
-            words += [f"[PAD{i}]" for i in range(100)]
-        keys = [
-            ggufs.key("tokenizer.ggml.model", ggufs.STRING, ggufs.text("gpt2")),
-            ggufs.strings("tokenizer.ggml.tokens", words),
-            ggufs.key(
-                "tokenizer.ggml.token_type",
-                ggufs.ARRAY,
-                ggufs.array(5, len(words), struct.pack(f"<{len(words)}i", *[1] * len(words))),
-            ),
-            ggufs.strings("tokenizer.ggml.merges", merges),
-        ]
-        paths.append(tmp_path / f"{role}.gguf")
-        paths[-1].write_bytes(ggufs.header(keys))
-    for _ in range(5):  # the best of some: other processes may be in the way
-        pair = [read_header(path) for path in paths]
-        started = process_time()
-        result = compare(*pair)
-        took = process_time() - started
-        if took < 0.3:
-            break
-    assert took < 1.5  # on a quiet machine 0.1, on a busy one several times that; quadratic work would take minutes
-    verdicts = {"none": "identical", "padding": "compatible"}
-    assert result.verdict == verdicts.get(change, "incompatible")
+def test_large_vocabularies_are_compared_without_quadratic_work(large, change):
+    def header(words, merges, name) -> Header:
+        types = np.ones(len(words), np.int32)
+        return model(words, name, merges=ggufs.string_array(merges), token_type=types)
+
+    words = {
+        "last token": [*large[:-1], b"TOKEN"],
+        "all tokens": [word.upper() for word in large],
+        "padding": [*large, *(b"[PAD%d]" % i for i in range(100))],
+    }.get(change, large)
+    pair = header(large, large, "target.gguf"), header(words, large[:-1] if change == "last merge" else large, "draft")
+    started = process_time()
+    result = compare(*pair)
+    # On a quiet machine 0.2, on a busy one several times that; quadratic work would take minutes.
+    assert process_time() - started < 3
+    assert result.verdict == {"none": "identical", "padding": "compatible"}.get(change, "incompatible")
 
 
 # --- llama.cpp's own rule ---
@@ -238,11 +227,12 @@ def llama_cpp_accepts(target: Header, draft: Header) -> bool:
         return False
     defaults = {(kind, pre): {"bos": bos, "eos": eos} for kind, pre, bos, eos in DEFAULTS}
     for name in ("bos", "eos"):
+        assumed = [defaults.get((fields["model"], fields.get("pre", "default")), {}) for fields in (one, other)]
         adds = [
-            found.get(f"add_{name}_token", defaults[found["model"], found.get("pre", "default")][name])
-            for found in (one, other)
+            fields.get(f"add_{name}_token", flags.get(name))
+            for fields, flags in zip((one, other), assumed, strict=True)
         ]
-        if adds[0] != adds[1] or (adds[0] and one[f"{name}_token_id"] != other[f"{name}_token_id"]):
+        if adds[0] != adds[1] or (adds[0] and one.get(f"{name}_token_id") != other.get(f"{name}_token_id")):
             return False
     texts, others = one["tokens"].values, other["tokens"].values
     if abs(len(texts) - len(others)) > 128:
@@ -256,7 +246,7 @@ TYPES = [1, 3, 5]
 FIELDS = {
     "model": ["gpt2", "llama"],
     "pre": ["default", "gpt-2", "llama-bpe"],
-    "merges": [string_array([b"a b"]), string_array([b"a b", b"b a"]), string_array([b"b a"])],
+    "merges": [ggufs.string_array([b"a b"]), ggufs.string_array([b"a b", b"b a"]), ggufs.string_array([b"b a"])],
     "bos_token_id": [1, 2, 6],
     "eos_token_id": [1, 2, 6],
     "eot_token_id": [2, 7],
@@ -302,16 +292,19 @@ def headers(draw) -> tuple[Header, Header]:
 
 
 def with_texts(header: Header, texts) -> Header:
-    return replace(header, metadata={**header.metadata, "tokenizer.ggml.tokens": string_array(texts)})
+    return replace(header, metadata={**header.metadata, "tokenizer.ggml.tokens": ggufs.string_array(texts)})
 
 
-@settings(max_examples=600, deadline=None, derandomize=True)
+@settings(max_examples=450, deadline=None, derandomize=True)
 @given(headers())
 def test_no_pair_is_taken_that_llama_cpp_refuses_but_for_the_names_of_reserved_tokens(pair):
     target, draft = pair
-    result = compare(target, draft)
+    result, swapped = compare(target, draft), compare(draft, target)
     accepts = llama_cpp_accepts(target, draft)
-    assert result.llama_cpp_accepts == accepts
+    assert result.llama_cpp_accepts == swapped.llama_cpp_accepts == accepts
+    assert (result.verdict, result.n_differing) == (swapped.verdict, swapped.n_differing)
+    assert compare(target, target).verdict == compare(draft, draft).verdict == "identical"
+    assert (result.reason == "") == (result.verdict == "identical")
     event(f"{result.verdict}, llama.cpp {'takes' if accepts else 'refuses'} it")
     if result.verdict == "incompatible" or accepts:
         return
@@ -326,48 +319,10 @@ def test_no_pair_is_taken_that_llama_cpp_refuses_but_for_the_names_of_reserved_t
     assert llama_cpp_accepts(target, with_texts(draft, [*texts[: len(others)], *others[len(texts) :]]))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
-@given(headers())
-def test_the_verdict_is_the_same_from_both_sides(pair):
-    one, other = compare(*pair), compare(*pair[::-1])
-    assert (one.verdict, one.llama_cpp_accepts) == (other.verdict, other.llama_cpp_accepts)
-    assert (one.n_shared, one.n_differing) == (other.n_shared, other.n_differing)
-    for header in pair:
-        assert compare(header, header).verdict == "identical"
-    if one.verdict == "incompatible":
-        assert any(one.reason == check.why and check.outcome == "different" for check in one.checks)
-    assert (one.reason == "") == (one.verdict == "identical")
-
-
-STRICTER = {
-    "merges": {"merges": string_array([b"a b"])},
-    "no merges": {"drop": ["merges"]},
-    "pre-tokenizer": {"pre": "gpt-2"},
-    "token types": {"token_type": np.array([2, 3, 3, 4, 1, 1, 1])},
-    **{f"id {i}": {"words": replaced(WORDS, **{f"t{i}": b"other"})} for i in range(5)},
-    "tail that is used": {"words": [*WORDS, b"used"]},
-    "EOS that is not added": {"eos_token_id": 3},
-    "EOT": {"eot_token_id": 3},
-    "UNKNOWN": {"unknown_token_id": 3},
-    "SEPARATOR": {"separator_token_id": 3},
-}
-
-
-@pytest.mark.parametrize("changes", STRICTER.values(), ids=STRICTER)
-def test_where_the_rule_is_stricter_than_llama_cpps_it_says_so(changes):
-    pair = (model(), draft(**changes))
-    result = compare(*pair)
-    assert llama_cpp_accepts(*pair) and result.llama_cpp_accepts
-    assert result.verdict == "incompatible"
-    different = [check for check in result.to_json()["checks"] if check["outcome"] == "different"]
-    assert different and not any(check["llama_cpp"] for check in different)
-    assert result.to_json()["llama_cpp_accepts"] is True
-
-
-@pytest.mark.parametrize(("padding", "verdict"), [(127, "compatible"), (128, "compatible"), (129, "incompatible")])
-def test_as_much_padding_as_llama_cpp_allows(padding, verdict):
+@pytest.mark.parametrize("padding", [127, 128, 129])
+def test_as_much_padding_as_llama_cpp_allows(padding):
     pair = (model(), draft([*WORDS, *(b"[PAD%d]" % i for i in range(padding))]))
-    assert compare(*pair).verdict == verdict
+    assert compare(*pair).verdict == ("compatible" if padding <= 128 else "incompatible")
     assert compare(*pair).llama_cpp_accepts == llama_cpp_accepts(*pair) == (padding <= 128)
 
 

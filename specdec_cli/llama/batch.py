@@ -1,0 +1,60 @@
+"""The one llama_batch of a context, filled through numpy views of its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+
+from specdec_cli.llama.branches import Layout
+
+
+class Batch:
+    """Room for `size` tokens, each in up to `branches` sequences; in sequence 0 alone unless `fill_tree` says more."""
+
+    def __init__(self, size: int, n_ctx: int, branches: int) -> None:
+        self.struct = lib.llama_batch_init(size, 0, branches)
+        view = np.ctypeslib.as_array
+        self._token, self._position = view(self.struct.token, (size,)), view(self.struct.pos, (size,))
+        self._output, self._n_seq = view(self.struct.logits, (size,)), view(self.struct.n_seq_id, (size,))
+        self._output[:] = 0
+        self._positions = np.arange(n_ctx, dtype=np.int32)
+        self._in_text(size)
+
+    def fill(self, tokens: Sequence[int], first: int, all_rows: bool) -> None:
+        """Text from position `first` on; of it the last row is computed, or all."""
+        self.struct.n_tokens = count = len(tokens)
+        if count == 1:  # a draft model does little else: no slices
+            self._token[0], self._position[0], self._output[0] = tokens[0], first, 1
+        else:
+            self._token[:count] = tokens
+            self._position[:count] = self._positions[first : first + count]
+            self._output[:count] = all_rows
+            self._output[count - 1] = 1
+
+    def fill_tree(self, tokens: Sequence[int], layout: Layout, first: int, unread: int) -> None:
+        """Nodes of a tree after a text of `first` tokens; of the first `unread` no row is computed."""
+        self.struct.n_tokens = count = len(tokens)
+        self._token[:count] = tokens
+        self._position[:count] = layout.depths
+        self._position[:count] += first
+        self._output[:count] = 1
+        self._output[:unread] = 0
+        for i, sequences in enumerate(layout.sequences):
+            self._n_seq[i] = len(sequences)
+            for j, sequence in enumerate(sequences):
+                self.struct.seq_id[i][j] = sequence
+
+    def clear_tree(self) -> None:
+        """Put what `fill_tree` filled back into sequence 0."""
+        self._in_text(self.struct.n_tokens)
+
+    def _in_text(self, count: int) -> None:
+        self._n_seq[:count] = 1
+        for i in range(count):
+            self.struct.seq_id[i][0] = 0
+
+    def free(self) -> None:
+        """Give its memory back to llama.cpp."""
+        lib.llama_batch_free(self.struct)

@@ -1,0 +1,51 @@
+"""The cells of a context's cache, and which of llama.cpp's sequences they belong to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+
+
+class Cells:
+    """The memory of a llama.cpp context of up to `branches` sequences; sequence 0 is the text."""
+
+    def __init__(self, handle: Any, branches: int) -> None:
+        self._memory = lib.llama_get_memory(handle)
+        self._shared = [0] * branches
+        """How much of the text belongs to each sequence; unused for sequence 0, which has all of it."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of the text, as llama.cpp counts them."""
+        return int(lib.llama_memory_seq_pos_max(self._memory, 0)) + 1
+
+    def share(self, source: int, goal: int, length: int, depth: int) -> None:
+        """Let sequence `goal` begin as `source`: with the text of `length` tokens, and `depth` nodes of its branch.
+
+        Each cell that is given to a sequence costs llama.cpp a third of a microsecond, so the text stays with those
+        that it was once given to, and they are given what it has grown by since. None may be given twice.
+        """
+        if source:
+            lib.llama_memory_seq_cp(self._memory, 0, goal, self._shared[goal], length)
+        first = length if source else self._shared[goal]
+        lib.llama_memory_seq_cp(self._memory, source, goal, first, length + depth)
+        self._shared[goal] = length
+
+    def keep(self, sequence: int, used: int, length: int, count: int) -> None:
+        """Make the first `count` nodes of a sequence text. used: sequences that the tree has."""
+        if sequence:
+            lib.llama_memory_seq_rm(self._memory, 0, length, -1)
+            lib.llama_memory_seq_cp(self._memory, sequence, 0, length, length + count)
+        for other in range(1, used):
+            lib.llama_memory_seq_rm(self._memory, other, length, -1)
+
+    def drop(self, length: int) -> bool:
+        """Take all cells from position `length` on from every sequence. False: llama.cpp refused."""
+        self._shared = [min(shared, length) for shared in self._shared]
+        return bool(lib.llama_memory_seq_rm(self._memory, -1 if len(self._shared) > 1 else 0, length, -1))
+
+    def clear(self) -> None:
+        """Empty the cache."""
+        lib.llama_memory_clear(self._memory, False)
+        self._shared = [0] * len(self._shared)

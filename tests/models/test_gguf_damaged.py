@@ -1,0 +1,177 @@
+"""What is no model, or claims what no file holds: refused quickly, in little memory, with a reason."""
+
+import io
+import struct
+import tracemalloc
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+
+import ggufs
+import pytest
+from ggufs import written
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.models.gguf import parse_header, read_header
+from specdec_cli.models.gguf_header import require_runnable
+
+
+def refused(path: Path) -> SpecdecError:
+    """The error that reading `path` gives: with both lines, quickly, and without much memory."""
+    tracemalloc.start()
+    started = perf_counter()
+    try:
+        with pytest.raises(SpecdecError) as caught:
+            read_header(path)
+        assert perf_counter() - started < 1
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+    error = caught.value
+    assert str(error).strip() and error.hint.strip()
+    assert "\n" not in f"{error}{error.hint}"
+    assert path.name in str(error)
+    assert error.exit_code == 1
+    return error
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        *[(b, "not a GGUF") for b in (b"PK\x03\x04" + b"\0" * 100, b"{}\n" * 20, b"ggml" + b"\0" * 40, b"\0" * 64)],
+        (b"", "middle of a value"),
+        (b"GGUF" + struct.pack("<III", 1, 0, 0) + b"\0" * 64, "version 1"),
+        *[(ggufs.header(version=n), f"version {n}") for n in (0, 4, 0x0203)],
+        *[(b"GGUF" + struct.pack(">IQQ", n, 0, 0), "version") for n in (1, 4)],
+    ],
+)
+def test_other_files_and_versions_are_refused(tmp_path, content, says):
+    assert says in str(refused(written(tmp_path, content)))
+
+
+@pytest.mark.parametrize(("name", "says"), [("missing.gguf", "no file"), ("", "folder"), ("x" * 300, "cannot read")])
+def test_a_path_that_cannot_be_read(tmp_path, name, says):
+    assert says in str(refused(tmp_path / name))
+
+
+@pytest.mark.parametrize("path", [Path(), Path("a\0b.gguf")])
+def test_no_path(path):
+    with pytest.raises(SpecdecError, match="is no path"):
+        read_header(path)
+
+
+def test_every_cut_is_noticed(tmp_path):
+    valid = ggufs.write_all_types(tmp_path / "valid.gguf").read_bytes()
+    path = written(tmp_path, valid)
+    header = read_header(path)
+    last = max(t.size + t.offset for t in header.tensors) + header.data_offset
+    ends = {end for start, size, _ in ggufs.layout(valid).numbers for end in (start, start + size - 1)}
+    for size in {*range(30), *ends, header.data_offset, *range(header.data_offset, last, 7), last - 1}:
+        path.write_bytes(valid[:size])
+        with pytest.raises(SpecdecError, match=path.name) as caught:
+            read_header(path)
+        assert caught.value.hint, size
+        assert size < header.data_offset or f"cut short: {size:,} bytes" in str(caught.value)
+    path.write_bytes(valid[:last])
+    assert read_header(path) is not None
+
+
+HUGE = (1 << 31, 1 << 48, 1 << 63, (1 << 64) - 1)
+LONG = (1 << 20, *HUGE)
+
+
+def absurd():
+    """Headers that claim what no file holds, and a part of what is said of them."""
+    length = partial(ggufs.pack, ggufs.U64)
+    for n in HUGE:
+        yield ggufs.header(n_tensors=n), "tensors"
+        yield ggufs.header(n_keys=n), "keys"
+        yield ggufs.header(tensors=[ggufs.tensor(shape=(n,))]), ""
+    yield ggufs.header(n_tensors=100_000), "100,000 tensors"
+    yield ggufs.header(n_keys=60_000), "60,000 metadata keys"
+    yield ggufs.header(n_tensors=1 << 16), "middle of a value"
+    yield ggufs.header(n_keys=1 << 14), "middle of a value"
+    for kind in range(13):
+        for n in (1 << 20, (1 << 64) - 1):
+            yield ggufs.header([ggufs.key("a", ggufs.ARRAY, ggufs.array(kind, n))]), "in an array"
+    for n in LONG:
+        yield ggufs.header([ggufs.key("s", ggufs.STRING, length(n))]), ""
+        yield ggufs.header([length(n)]), ""
+        yield ggufs.header(tensors=[length(n)]), ""
+        second = ggufs.array(ggufs.STRING, 2, ggufs.text("x") + length(n))
+        yield ggufs.header([ggufs.key("a", ggufs.ARRAY, second)]), "string"
+    for n in (5, 2**32 - 1):
+        yield ggufs.header(tensors=[ggufs.tensor(n_dims=n)]), "dimensions"
+    yield ggufs.header(tensors=[ggufs.tensor(shape=(1 << 40,) * 4)]), "values in a tensor"
+    yield ggufs.header(tensors=[ggufs.tensor(shape=(1,), offset=(1 << 64) - 1)]), "cut short"
+    for kind in (13, 255, 2**32 - 1):
+        yield ggufs.header([ggufs.key("v", kind, b"\0" * 64)]), "unknown type"
+        yield ggufs.header([ggufs.key("v", ggufs.ARRAY, ggufs.array(kind, 1, b"\0" * 64))]), "unknown type"
+    for depth in (6, 100, 5000):
+        yield ggufs.header([ggufs.key("a", ggufs.ARRAY, ggufs.array(ggufs.ARRAY, 1) * depth)]), ""
+    for kind, value in (
+        *[(ggufs.U32, n) for n in (0, 3, 48, 2**31)],
+        *[(ggufs.I32, -32), (ggufs.U64, 2**63), (ggufs.F32, 32.0), (ggufs.STRING, "32"), (ggufs.BOOL, True)],
+    ):
+        yield ggufs.header([ggufs.scalar("general.alignment", kind, value)]), "alignment"
+    yield ggufs.header([ggufs.values("general.alignment", ggufs.U32, [32])]), "alignment"
+
+
+@pytest.mark.parametrize(("head", "says"), list(absurd()))
+def test_absurd_claims_are_refused(tmp_path, head, says):
+    # Enough bytes after the header that its end alone does not give it away.
+    assert says in str(refused(written(tmp_path, head if "middle" in says else ggufs.padded(head, b"\xff" * 4096))))
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload"),
+    [
+        (ggufs.STRING, ggufs.pack(ggufs.U64, 1 << 39)),
+        (ggufs.ARRAY, ggufs.array(ggufs.STRING, 1 << 30)),  # each claim is modest, but not what they add up to
+        (ggufs.ARRAY, ggufs.array(ggufs.U8, 1 << 39)),
+    ],
+)
+def test_a_sparse_giant_is_refused_without_reading_it(tmp_path, kind, payload):
+    """The file is as large as the header claims, so only a limit of our own can stop this."""
+    path = written(tmp_path, ggufs.header([ggufs.key("s", kind, payload)]))
+    with path.open("r+b") as file:
+        file.truncate(1 << 40)
+    refused(path)
+
+
+def test_a_file_that_ends_while_it_is_read():
+    """Shorter than its size was said to be."""
+    with pytest.raises(SpecdecError, match="ends in the middle of a value"):
+        parse_header(io.BytesIO(b"GGUF\3\0"), "m.gguf", 1000)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_arrays_in_arrays_add_up(tmp_path, deep):
+    """Each is within its bound, but every twelve bytes of the file would become an array: over 100 MB of 12."""
+    rows = ggufs.array(ggufs.ARRAY, 1 << 16, ggufs.array(ggufs.U32, 0) * (1 << 16))
+    keys = [ggufs.key("a", ggufs.ARRAY, ggufs.array(ggufs.ARRAY, 16, rows * 16))]
+    path = written(tmp_path, ggufs.header(keys if deep else [ggufs.key(f"a{i}", ggufs.ARRAY, rows) for i in (1, 2)]))
+    with pytest.raises(SpecdecError):
+        read_header(path)
+
+
+def test_a_giant_value_is_not_quoted(tmp_path):
+    """What a header says of itself may be megabytes; a message about it must be read by a person."""
+    long = "x" * (1 << 20)
+    alignment, architecture = "general.alignment", "general.architecture"
+    for head in (
+        ggufs.header(tensors=[ggufs.tensor(long, (1 << 30,))]),
+        ggufs.header([ggufs.scalar(alignment, ggufs.STRING, long)]),
+        ggufs.header([ggufs.strings(alignment, [long])]),
+    ):
+        assert len(str(refused(written(tmp_path, ggufs.padded(head))))) < 500
+    llama = ggufs.scalar(architecture, ggufs.STRING, "llama")
+    for keys in (
+        [ggufs.scalar(architecture, ggufs.STRING, f"bert{long}")],
+        [llama, ggufs.strings("llama.block_count", [long])],
+        [llama, ggufs.scalar("llama.epsilon", ggufs.STRING, long)],
+        [llama, ggufs.scalar(f"{long}epsilon", ggufs.F32, -1)],
+    ):
+        with pytest.raises(SpecdecError) as caught:
+            require_runnable(read_header(written(tmp_path, ggufs.header(keys))))
+        assert len(str(caught.value)) < 500
