@@ -216,7 +216,7 @@ class SearchStep:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeDraft:
+class DraftCopyResult:
     """A copy of a target with fewer layers or bits. kept: its layers as ranges. unfit: tensors of another type than
     asked for. agreement: with the target, if it was measured. search: how the layers were chosen.
     """

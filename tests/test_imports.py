@@ -66,3 +66,31 @@ def test_click_is_not_imported():
     """Typer vendors it."""
     assert not users("click")
     assert users("typer")
+
+
+def classes_in(*folders: str) -> set[str]:
+    files = [path for folder in folders for path in (PACKAGE / folder).rglob("*.py")]
+    return {node.name for path in files for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)}
+
+
+def test_nobody_asks_which_class_a_policy_or_a_drafter_is():
+    kinds = {name for name in classes_in("draft_length", "drafters") if name.endswith(("Length", "Drafter"))}
+    assert {"AutoLength", "FixedLength", "ModelDrafter", "ChainDrafter"} <= kinds
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
+                asked = {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
+                assert not asked & kinds, f"{path.name} asks for {asked & kinds}"
+
+
+def test_no_two_files_and_no_two_public_classes_share_a_name():
+    files = [path.name for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
+    # A command is called as it is typed; `auto` and `chain` say in both folders what they are in the field.
+    assert not {name for name in files if files.count(name) > 1}
+    names = [
+        node.name
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert not {name for name in names if names.count(name) > 1}

@@ -15,7 +15,7 @@ from specdec_cli.cli.completion import models
 if TYPE_CHECKING:
     from specdec_cli.display.draft_making import DraftDisplay
     from specdec_cli.engine.draft_copy import CopyOptions, LayerChoice
-    from specdec_cli.results import MadeDraft
+    from specdec_cli.results import DraftCopyResult
 
 draft = typer.Typer(
     help="Make a draft model of the target itself, for --drafter self.",
@@ -61,7 +61,7 @@ def prune(
     if prompts is not None and search is None:
         raise UsageError("--prompts is for --search", "Leave one of them out.")
 
-    def make(options: CopyOptions, display: DraftDisplay) -> MadeDraft:
+    def make(options: CopyOptions, display: DraftDisplay) -> DraftCopyResult:
         layers: LayerChoice = draft_copy.ListedLayers(keep_layers or "")
         if search is not None:
             from specdec_cli.engine.layer_search import LayerSearch
@@ -91,7 +91,7 @@ def quantize(
 
 
 def _make(
-    make: Callable[[CopyOptions, DraftDisplay], MadeDraft],
+    make: Callable[[CopyOptions, DraftDisplay], DraftCopyResult],
     target: str,
     out: Path,
     force: bool,

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from specdec_cli.display.pair_tables import lines_table, note_lines
 from specdec_cli.display.status_line import status_line
 from specdec_cli.display.theme import safe
-from specdec_cli.results import MadeDraft, SearchStep, format_bytes
+from specdec_cli.results import DraftCopyResult, SearchStep, format_bytes
 
 
 class DraftDisplay(ExitStack):
@@ -71,7 +71,7 @@ class DraftDisplay(ExitStack):
         print(line, file=sys.stderr, flush=True)
 
 
-def draft_tables(draft: MadeDraft) -> RenderableType:
+def draft_tables(draft: DraftCopyResult) -> RenderableType:
     """A finished draft."""
     share = draft.bytes / max(1, draft.target_bytes)
     pruned = draft.kept and len(draft.layers) < (draft.of or 0)
@@ -87,7 +87,7 @@ def draft_tables(draft: MadeDraft) -> RenderableType:
     return Group(lines_table(lines), *note_lines([*_unfit(draft), *draft.notes]))
 
 
-def _type(draft: MadeDraft) -> str:
+def _type(draft: DraftCopyResult) -> str:
     """A draft's type, and what most of its tensors are instead where their rows do not fit."""
     if not draft.unfit:
         return draft.type
@@ -95,7 +95,7 @@ def _type(draft: MadeDraft) -> str:
     return f"{draft.type} by name; {count} tensors are {got}"
 
 
-def _unfit(draft: MadeDraft) -> list[str]:
+def _unfit(draft: DraftCopyResult) -> list[str]:
     """What llama.cpp gave another type, since the rows did not fit the one asked for."""
     lines = []
     for got, count in Counter(tensor.got for tensor in draft.unfit).items():

@@ -22,7 +22,7 @@ from specdec_cli.llama.quantize import Copy, Unfit
 from specdec_cli.models import layer_pruning, quantisations, tokenizer_comparison, user_files
 from specdec_cli.models.gguf import part_names, read_header
 from specdec_cli.models.gguf_header import Header, require_runnable
-from specdec_cli.results import MadeDraft, SearchStep, format_bytes
+from specdec_cli.results import DraftCopyResult, SearchStep, format_bytes
 from specdec_cli.store import made_drafts
 
 CopyProgress = Callable[[str, int, int], None]
@@ -101,7 +101,7 @@ class ListedLayers:
         return layer_pruning.layers_of(self._text, layer_pruning.require_prunable(header))
 
 
-def prune(options: CopyOptions, layers: LayerChoice) -> MadeDraft:
+def prune(options: CopyOptions, layers: LayerChoice) -> DraftCopyResult:
     """Copy a target with some of its layers only.
 
     Raises UsageError or SpecdecError if that cannot be done, DownloadError if the target is not here, Interrupted.
@@ -117,7 +117,7 @@ def prune(options: CopyOptions, layers: LayerChoice) -> MadeDraft:
     return replace(draft, agreement=agreement, search=search, seconds=perf_counter() - started)
 
 
-def quantise(options: CopyOptions, type_: str) -> MadeDraft:
+def quantise(options: CopyOptions, type_: str) -> DraftCopyResult:
     """Copy a target with fewer bits to a weight. type_: as files are named, such as Q2_K. Raises as `prune` does."""
     quantisation = quantisations.find(type_)
     target, header = _target(options.target)
@@ -178,7 +178,7 @@ def _check_place(out: Path, target: Path, force: bool) -> None:
     user_files.require_writable(out.parent)
 
 
-def _make(job: CopyJob, layers: tuple[int, ...], drop: tuple[int, ...] = (), file_type: int | None = None) -> MadeDraft:
+def _make(job: CopyJob, layers: tuple[int, ...], drop: tuple[int, ...] = (), file_type: int | None = None) -> DraftCopyResult:
     """Write a copy, examine it, put it in its place, and remember it for `--drafter self`."""
     out, name, count = job.options.out, job.options.target, job.header.setting("block_count")
     unfit = job.write(out.name, drop, file_type)
@@ -192,7 +192,7 @@ def _make(job: CopyJob, layers: tuple[int, ...], drop: tuple[int, ...] = (), fil
     except SpecdecError as error:
         notes = (f"it is not remembered for --drafter self, name it with -md: {error}",)
     run = shlex.join(["specdec", "run", "-p" if is_profile(name) else "-m", name, "--drafter", "self"])
-    return MadeDraft(
+    return DraftCopyResult(
         str(job.target),
         str(out),
         layers,
