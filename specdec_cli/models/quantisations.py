@@ -59,12 +59,9 @@ def require_smaller(header: Header, quantisation: Quantisation) -> None:
     now = 8 * sum(tensor.size or 0 for tensor in header.tensors) / max(1, header.n_params)
     if quantisation.bits >= now or quantisation.name == header.quantisation:
         fewer = [name for name in names() if _bits(name) < now and name != header.quantisation]
-        raise UsageError(
-            f"{quantisation.name} has {quantisation.bits:.3g} bits a weight, and the target {now:.3g}: no draft gains by that",
-            f"Give a type with fewer: {', '.join(fewer)}."
-            if fewer
-            else "Leave layers out instead: specdec draft prune.",
-        )
+        fix = f"Give a type with fewer: {', '.join(fewer)}." if fewer else "Leave layers out: specdec draft prune."
+        bits = f"{quantisation.name} has {quantisation.bits:.3g} bits a weight, and the target {now:.3g}"
+        raise UsageError(f"{bits}: no draft gains by that", fix)
 
 
 def _bits(name: str) -> float:

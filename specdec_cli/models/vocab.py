@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -90,16 +90,6 @@ class Comparison:
     def llama_cpp_accepts(self) -> bool:
         """Whether llama.cpp's own speculative decoding would take the pair."""
         return not any(check.llama_cpp for check in self.checks)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "verdict": self.verdict,
-            "reason": self.reason,
-            "n_shared": self.n_shared,
-            "n_differing": self.n_differing,
-            "llama_cpp_accepts": self.llama_cpp_accepts,
-            "checks": [asdict(check) for check in self.checks],
-        }
 
     def require(self) -> None:
         """Raise IncompatiblePair unless the pair can be used."""

@@ -1,7 +1,7 @@
 import copy
 import json
 import struct
-from dataclasses import replace
+from dataclasses import asdict, replace
 from time import process_time
 
 import ggufs
@@ -358,9 +358,9 @@ def test_where_the_rule_is_stricter_than_llama_cpps_it_says_so(changes):
     result = compare(*pair)
     assert llama_cpp_accepts(*pair) and result.llama_cpp_accepts
     assert result.verdict == "incompatible"
-    different = [check for check in result.to_json()["checks"] if check["outcome"] == "different"]
+    different = [asdict(check) for check in result.checks if check.outcome == "different"]
     assert different and not any(check["llama_cpp"] for check in different)
-    assert result.to_json()["llama_cpp_accepts"] is True
+    assert result.llama_cpp_accepts is True
 
 
 @pytest.mark.parametrize(("padding", "verdict"), [(127, "compatible"), (128, "compatible"), (129, "incompatible")])
@@ -390,4 +390,4 @@ ANYTHING = [[np.array([1, 2])], [[np.array([1, 2])], "x"], np.array([1.5, 2]), f
 )
 def test_metadata_may_be_anything(key, value):
     for pair in ((model(), draft(**{key: value})), (model(**{key: value}), draft(**{key: copy.deepcopy(value)}))):
-        json.dumps(compare(*pair).to_json())
+        json.dumps(asdict(compare(*pair)))
