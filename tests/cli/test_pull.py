@@ -37,6 +37,8 @@ from hub_pairs import (
 )
 from hub_server import HubServer
 
+from specdec_cli.engine.pair_download import PairDownload
+from specdec_cli.engine.pair_list import list_pairs, plan_removal
 from specdec_cli.models import profiles
 
 TOKENS = (PROMPT, "-n", 12, "-k", 3, "--json")
@@ -252,3 +254,32 @@ def test_two_pairs_whose_files_have_the_same_names(hub, inside, tmp_path):
 
 def test_a_name_that_is_another_pairs(hub, inside, tmp_path):
     refused_here(tmp_path, "'demo'", args=(*PAIR, "--as", "demo"), code=2)
+
+
+def test_a_target_alone_and_one_without_its_flag(hub, inside, tmp_path):
+    hub_pairs.own_profile("alone", f"target: {PAIR[1]}\n")
+    found = pulled_here("alone")
+    assert (found["draft"], found["check"], set(found["paths"])) == (None, None, {"target"})
+    assert pulled_here(PAIR[1], *PAIR[2:])["name"] == NAME and records(tmp_path) == ["alone", NAME]
+    assert_refused(pull_here("--target", TARGET, *PAIR[2:], "--as", "mine"), 2, "all on the Hub")
+
+
+def test_without_a_terminal(hub, inside):
+    """As a library: in steps, with progress as calls."""
+    download = PairDownload(target=PAIR[1], draft=PAIR[3])
+    assert download.existing() is None
+    plan = download.plan()
+    assert [file.name for file in plan.files] == [BIG_FILE, SMALL_FILE] and plan.to_download == sum(SIZES)
+    calls = []
+    result = download.run(plan, lambda *call: calls.append(call))
+    assert calls[0] == (BIG_FILE, "begin", 0) and calls[-1] == (SMALL_FILE, "done", SIZES[1])
+    assert [call for call in calls if call[1] == "check"] == [
+        (BIG_FILE, "check", SIZES[0]),
+        (SMALL_FILE, "check", SIZES[1]),
+    ]
+    fetched = [done for name, state, done in calls if (name, state) == (BIG_FILE, "fetch")]
+    assert fetched == sorted(fetched) and fetched[-1] == SIZES[0]
+    again = PairDownload(target=PAIR[1], draft=PAIR[3]).existing()
+    assert again.already and again.paths == result.paths and result.downloaded == sum(SIZES)
+    (pair,) = (pair for pair in list_pairs(here_only=True).pairs if pair.name == result.name)
+    assert pair.here == "yes" and plan_removal(pair.name).run().freed == sum(SIZES)
