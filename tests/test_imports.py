@@ -70,7 +70,9 @@ def test_click_is_not_imported():
 
 def classes_in(*folders: str) -> set[str]:
     files = [path for folder in folders for path in (PACKAGE / folder).rglob("*.py")]
-    return {node.name for path in files for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)}
+    return {
+        node.name for path in files for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+    }
 
 
 def test_nobody_asks_which_class_a_policy_or_a_drafter_is():

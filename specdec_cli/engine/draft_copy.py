@@ -178,7 +178,9 @@ def _check_place(out: Path, target: Path, force: bool) -> None:
     user_files.require_writable(out.parent)
 
 
-def _make(job: CopyJob, layers: tuple[int, ...], drop: tuple[int, ...] = (), file_type: int | None = None) -> DraftCopyResult:
+def _make(
+    job: CopyJob, layers: tuple[int, ...], drop: tuple[int, ...] = (), file_type: int | None = None
+) -> DraftCopyResult:
     """Write a copy, examine it, put it in its place, and remember it for `--drafter self`."""
     out, name, count = job.options.out, job.options.target, job.header.setting("block_count")
     unfit = job.write(out.name, drop, file_type)

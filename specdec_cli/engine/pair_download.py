@@ -69,7 +69,7 @@ class PairDownload:
             self._check_name()
         else:
             raise UsageError("nothing was named to pull", "Give a profile (specdec ls lists them), or --target.")
-        self.needs_draft = not name and draft is None
+        self.needs_draft = not name and not self.draft
         self.notes: list[str] = []
         self._sources: list[ModelSource] = []
         self._comparison: PairCheck | None = None

@@ -8,7 +8,7 @@ only: reserved tokens that neither model emits may have different names.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -75,16 +75,6 @@ class Comparison:
     def llama_cpp_accepts(self) -> bool:
         """Whether llama.cpp's own speculative decoding would take the pair."""
         return not any(check.llama_cpp for check in self.checks)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "verdict": self.verdict,
-            "reason": self.reason,
-            "n_shared": self.n_shared,
-            "n_differing": self.n_differing,
-            "llama_cpp_accepts": self.llama_cpp_accepts,
-            "checks": [asdict(check) for check in self.checks],
-        }
 
     def require(self) -> None:
         """Raise IncompatiblePair unless the pair can be used."""

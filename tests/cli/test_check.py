@@ -70,14 +70,6 @@ def test_the_first_differing_token_is_told_whatever_else_differs(tmp_path):
     assert "token 300 is '" in text and "'~" in text and "1 of 4,096 differ" in text
 
 
-def test_where_llama_cpp_is_less_strict_it_is_said(tmp_path):
-    other = ggufs.with_value(DRAFT, tmp_path / "d.gguf", "tokenizer.ggml.pre", b"qwen2")
-    assert found(TARGET, other, code=3)["llama_cpp_accepts"] is True
-    text = printed(TARGET, other, code=3)
-    assert "pre-tokenizer 'gpt-2' in the target, 'qwen2' in the draft" in text
-    assert "llama.cpp itself would take this pair" in text
-
-
 def test_a_token_that_a_terminal_would_obey(tmp_path):
     """ESC [ 2 J would clear the screen."""
     size = len(read_header(DRAFT).metadata["tokenizer.ggml.tokens"].values[300])
@@ -149,9 +141,6 @@ def test_models_of_the_hub_cost_their_headers(hub, tmp_path):
     result = found(*HUB_PAIR)
     assert result["verdict"] == "identical"
     assert [result[role]["path"] for role in ("target", "draft")] == [None, None]
-    remote = result["target"]["remote"]
-    assert (remote["repo"], remote["licence"], remote["gated"]) == (BIG, "apache-2.0", False)
-    assert [file["size"] for file in remote["files"]] == [result["target"]["size"]] == [TARGET.stat().st_size]
     assert hub.served <= 2 * WINDOW
     assert not list(tmp_path.rglob("*.gguf"))  # nothing is kept
 

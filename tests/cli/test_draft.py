@@ -133,13 +133,11 @@ def test_the_text_is_the_targets_own(remembered, drafter, k):
         assert found["stats"]["acceptance_rate"] > 0.4
 
 
-@pytest.mark.parametrize("accept", ["match", "rejection"])
-def test_sampled(remembered, accept):
-    sampled = ("--temp", "0.8", "-s", "3", "--accept", accept)
+def test_sampled(remembered):
+    sampled = ("--temp", "0.8", "-s", "3", "--accept", "match")
     found = answer("--drafter", "self", "-k", "3", *sampled)
     assert found["stats"]["accepted"] > 0
-    if accept == "match":
-        assert found["tokens"] == answer("--drafter", "none", *sampled)["tokens"]
+    assert found["tokens"] == answer("--drafter", "none", *sampled)["tokens"]
 
 
 def test_steps_name_their_source_and_the_report_the_file(remembered, tmp_path):

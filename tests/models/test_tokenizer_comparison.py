@@ -1,6 +1,6 @@
 import copy
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from time import process_time
 
 import ggufs
@@ -126,7 +126,7 @@ def test_a_tail_with_a_real_token_is_not_padding(longer, tail):
 def test_every_difference_is_named(changes, says):
     result = compare(model(), draft(**changes))
     assert result.verdict == "incompatible"
-    assert result.to_json()["llama_cpp_accepts"] == llama_cpp_accepts(model(), draft(**changes))
+    assert result.llama_cpp_accepts == llama_cpp_accepts(model(), draft(**changes))
     assert all(part in result.reason for part in says)
     with pytest.raises(IncompatiblePair) as caught:
         result.require()
@@ -346,4 +346,4 @@ ANYTHING = [[np.array([1, 2])], [[np.array([1, 2])], "x"], np.array([1.5, 2]), f
 )
 def test_metadata_may_be_anything(key, value):
     for pair in ((model(), draft(**{key: value})), (model(**{key: value}), draft(**{key: copy.deepcopy(value)}))):
-        json.dumps(compare(*pair).to_json())
+        json.dumps(asdict(compare(*pair)))
