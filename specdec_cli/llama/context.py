@@ -43,9 +43,8 @@ _get_logits = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(("llama_get_log
 class LlamaContext:
     """A cache for up to `n_ctx` tokens, with one reused batch.
 
-    max_rows: how many rows of logits one pass may be asked for (a draft model needs 1, a target 1 + the
-    draft length); llama.cpp reserves a row of n_vocab floats for each. At most N_BATCH.
-    branches: how many a tree may have, for `grow`; at most max_rows.
+    max_rows: the most rows of logits that a pass may yield, of n_vocab floats each: 1 for a draft model, 1 + the draft
+    length for a target. At most N_BATCH. branches: the most of a tree, for `grow`; at most max_rows.
     Rows of logits are views into llama.cpp's own buffer, valid until the next decode.
     Raises SpecdecError if the cache does not fit in memory.
     """

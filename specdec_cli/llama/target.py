@@ -8,7 +8,6 @@ from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Draft, Logits, Rows, Verdict
 from specdec_cli.llama.context import N_BATCH, LlamaContext
-from specdec_cli.llama.pieces import PieceRows
 
 
 class LlamaTarget:
@@ -57,7 +56,7 @@ class LlamaTarget:
         self._verified = self._context.length + 1
         tokens = (pending, *draft.tokens)
         if self._agreement is not None:
-            rows = PieceRows(self._context, tokens, self._agreement)
+            rows = _PieceRows(self._context, tokens, self._agreement)
             rows.read()  # the first row is always used
             return rows
         return self._context.decode(tokens, all_rows=True)
@@ -99,3 +98,29 @@ def _depth_first(draft: Draft) -> list[int]:
         order.append(left.pop())
         left += [*draft.children(order[-1])][::-1]
     return order[1:]
+
+
+class _PieceRows:
+    """For `--bitwise`: the rows after some tokens, in passes that agree bit for bit. Each is made when its first row is
+    used: what follows a rejected token is never read.
+    """
+
+    def __init__(self, context: LlamaContext, tokens: Sequence[int], agreement: Agreement) -> None:
+        self._context, self._left, self._agreement = context, list(tokens), agreement
+        self._sizes = agreement.sizes(len(tokens))
+        self._rows: list[Logits] = []
+
+    def __getitem__(self, number: int) -> Logits:
+        while number >= len(self._rows):
+            self.read()
+        return self._rows[number]
+
+    def read(self) -> None:
+        """One more pass. Its rows are copied: the next pass writes over them."""
+        size = self._sizes.pop(0)
+        context, tokens = self._context, self._left[:size]
+        padding = self._agreement.padding(size)
+        rows = context.decode([*tokens, *tokens[-1:] * padding], all_rows=True)
+        self._rows += [row.copy() for row in rows[:size]]
+        del self._left[:size]
+        context.rewind(context.length - padding)

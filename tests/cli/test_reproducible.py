@@ -184,7 +184,7 @@ def test_a_long_prompt_shows_how_much_is_left(tmp_path, monkeypatch):
     path.write_text("x = [1, 2, 3]\n" * 80)
     slow = (
         "import sys, time; from specdec_cli.llama.context import LlamaContext as c; p = c._pass\n"
-        "def slowly(self):\n    time.sleep(0.15 * (self._batch.n_tokens > 16)); p(self)\n"
+        "def slowly(self):\n    time.sleep(0.15 * (self._batch.struct.n_tokens > 16)); p(self)\n"
         "c._pass = slowly\nfrom specdec_cli.__main__ import main\nmain()\n"
     )
     args = ["run", "-f", str(path), "-n", "4", "--drafter", "none", "--raw"]

@@ -95,8 +95,9 @@ def test_the_prompt_is_shown_being_read_and_the_first_token_does_not_wait_for_th
     terminal.drain()
     assert "reading the prompt" in terminal.text()
     monkeypatch.setattr("specdec_cli.display.reading.monotonic", lambda: terminal.now)
-    for terminal.now, done_tokens in ((0.0, 0), (2.0, 50)):
-        terminal.display.reading("target", done_tokens, 150)
+    terminal.display.reading("target", 0, 150)
+    terminal.now = 2.0
+    terminal.display.reading("target", 50, 150)
     terminal.drain()
     assert "reading target ━━━━──────── 50/150, 4 s left" in terminal.text()
     terminal.show(Prefill("target", 3, 0.1, 0.1), later=0.001)

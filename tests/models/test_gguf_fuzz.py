@@ -167,34 +167,28 @@ def set_numbers(raw: bytes, changes: list[tuple[str, int, int]]) -> bytes:
 ROLES = ["version", "count", "length", "type", "side", "offset", "value"]
 
 
+SPLICES = {
+    "word": lambda old, value: struct.pack("<Q", value),
+    "bit": lambda old, value: bytes([old[0] ^ 1 << value % 8]) + old[1:] if old else b"",
+    "drop": lambda old, value: b"",
+    "double": lambda old, value: old * 2,
+    "bring": lambda old, value: BASES[list(BASES)[value % len(BASES)]][0][value % 997 :][: value % 128],
+    "turn": lambda old, value: old[::-1],
+}
+"""What other bytes come where some were."""
+
+
 def splice(raw: bytes, changes: list[tuple[str, int, int, int]]) -> bytes:
-    """Bytes changed, taken out, doubled or brought in from another file, and the end cut off."""
+    """Bytes changed, taken out, doubled or brought in from another file, or the end cut off."""
     new = bytearray(raw)
     for kind, place, length, value in changes:
-        at = place % (len(new) or 1)
-        if kind == "byte":
-            new[at : at + 1] = bytes([value % 256])
-        elif kind == "bit" and new:
-            new[at] ^= 1 << value % 8
-        elif kind == "word":
-            new[at : at + 8] = struct.pack("<Q", value)
-        elif kind == "drop":
-            del new[at : at + length % 64]
-        elif kind == "double":
-            new[at:at] = new[at : at + length]
-        elif kind == "bring":
-            other = BASES[list(BASES)[value % len(BASES)]][0]
-            new[at : at + length % 64] = other[length % len(other) :][: value % 128]
-        elif kind == "turn":
-            new[at : at + 8] = new[at : at + 8][::-1]
-        elif kind == "cut":
-            del new[at:]
+        start = place % (len(new) or 1)
+        if kind == "cut":
+            del new[start:]
+        else:
+            end = start + (8 if kind in ("word", "turn") else length % 64)
+            new[start:end] = SPLICES[kind](bytes(new[start:end]), value)
     return bytes(new)
-
-
-SPLICES = st.tuples(
-    st.sampled_from(["byte", "bit", "word", "drop", "double", "bring", "turn", "cut"]), PLACE, PLACE, EVIL
-)
 
 
 @st.composite
@@ -206,7 +200,9 @@ def files(draw) -> dict[str, bytes]:
     if draw(st.integers(0, 7)) == 0:
         raw = ggufs.swapped(raw)
     raw = set_numbers(raw, draw(st.lists(st.tuples(st.sampled_from(ROLES), PLACE, EVIL), max_size=3)))
-    pair[which] = splice(raw, draw(st.lists(SPLICES, max_size=2)))
+    pair[which] = splice(
+        raw, draw(st.lists(st.tuples(st.sampled_from([*SPLICES, "cut"]), PLACE, PLACE, EVIL), max_size=2))
+    )
     return dict(zip((FIRST, SECOND), pair, strict=True))
 
 
