@@ -14,11 +14,22 @@ from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
 from scipy.stats import chi2
 
 from specdec_cli.decoding.rules import RULES
-from specdec_cli.decoding.sampling import StandardSampler
+from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.drafters.draft_model import ModelDrafter
 
 PROMPT = (0, 1)
 V = 5
+COMBINATIONS = [
+    SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0),
+    SamplingSettings(temperature=0.7, top_k=3, top_p=1.0, min_p=0.0),
+    SamplingSettings(temperature=1.5, top_k=0, top_p=0.8, min_p=0.0),
+    SamplingSettings(temperature=0.9, top_k=0, top_p=1.0, min_p=0.15),
+    SamplingSettings(temperature=1.2, top_k=4, top_p=0.9, min_p=0.05),
+    SamplingSettings(
+        temperature=1.0, repeat_penalty=1.4, presence_penalty=0.3, frequency_penalty=0.2, top_k=0, min_p=0
+    ),
+]
+PLAIN = COMBINATIONS[0]
 EXACT, WRONG = 1e-12, 1e-6
 """How far off a right rule may be, and how far off a wrong one must be."""
 _ROUNDING = 1e-15
@@ -236,3 +247,35 @@ def error_of_answers(target, make_drafter, make_policy, sampling, rule, length=3
         written[tokens] += prob
     expected = exact(target, sampling, length)
     return max(abs(written[key] - expected.get(key, 0.0)) for key in {*written, *expected})
+
+
+def sample(target, draft, sampling, rule, k, length, n, drafter_class=ModelDrafter, policy=None):
+    """Count continuations over n runs of the loop with a draft model."""
+    counts = Counter()
+    drafter_rng = np.random.default_rng(7)
+    for seed in range(1000, 1000 + n):
+        sampler = StandardSampler(sampling)
+        drafter = drafter_class(FakeDraftModel(draft), V, sampler, rule == "rejection", drafter_rng)
+        events = run(
+            FakeTarget(target),
+            PROMPT,
+            drafter,
+            k,
+            max_tokens=length + 1 + k,  # so that drafts have their length
+            settings=sampling,
+            rule=rule,
+            seed=seed,
+            sampler=sampler,
+            policy=policy,
+            enough=length + 1,
+        )
+        # The first token comes from the prompt's own pass; the draft is at work from the second on.
+        counts[tuple(tokens_of(events)[: length + 1])] += 1
+    return counts
+
+
+def check(rule, k, sampling, seed, n=2000, share=0.4, **options):
+    target, noise = Table(V, seed), Table(V, seed + 1)
+    draft = target.mixed(noise, share)
+    counts = sample(target, draft, sampling, rule, k, 2, n, **options)
+    return p_value(counts, exact(target, sampling, 3), n)

@@ -81,6 +81,7 @@ def test_flash_attention_is_switched_for_contexts_made_meanwhile():
     assert curves.lib.llama_context_default_params().flash_attn_type == default
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_step_add_up_to_its_time(monkeypatch):
     """From the first token to the end, without the draft model's reading of the prompt."""
     ways = [waits.WAYS["k=4"], waits.WAYS["k=8, tree=4"]]
@@ -101,6 +102,7 @@ def test_the_parts_of_a_step_add_up_to_its_time(monkeypatch):
                 assert all(parts[f"{role}: {part}"] > 0 for part in waits.PASS_PARTS if part != "drop")
 
 
+@pytest.mark.slow
 def test_passes_of_one_size_and_of_changing_sizes_are_timed():
     """For both models, as far as their contexts have rows for it; and the report has them all."""
     with open_demo([waits.WAYS["k=4"]], threads=1, max_tokens=8) as engine:

@@ -146,23 +146,22 @@ def test_loading_is_told_from_measuring():
     assert "load " in rows["start"] and "prompt of" in rows["start"] and "what passes cost" in rows["measuring"]
 
 
-@pytest.mark.parametrize(
-    ("spoil", "says"),
-    [
-        (lambda data: "not json", "Expecting value"),
-        (lambda data: json.dumps({**data, "build": "llama.cpp 0"}), "of another build"),
-        (lambda data: json.dumps({**data, "machine": "a toaster"}), "of another machine"),
-        (lambda data: json.dumps({**data, "verify": {"1": -3}}), "Expected `float` > 0"),
-    ],
-    ids=["damaged", "build", "machine", "nonsense"],
-)
-def test_costs_that_cannot_be_used_are_measured_again_with_a_note(spoil, says):
+SPOILS = {
+    "Expecting value": lambda data: "not json",
+    "of another build": lambda data: json.dumps({**data, "build": "llama.cpp 0"}),
+    "of another machine": lambda data: json.dumps({**data, "machine": "a toaster"}),
+    "not a positive number": lambda data: json.dumps({**data, "verify": {"1": -3}}),
+}
+
+
+def test_costs_that_cannot_be_used_are_measured_again_with_a_note():
     run(TEXT, "-n", 8)
     path = kept_costs.path_of(TARGET, costing.place_of(1))
-    path.write_text(spoil(json.loads(path.read_text())))
-    again = found(TEXT, "-n", 8)
-    assert again["timing"]["measuring_s"] > 0
-    assert [note for note in again["notes"] if note.startswith("measured again") and says in note]
+    for says, spoil in SPOILS.items():
+        path.write_text(spoil(json.loads(path.read_text())))
+        again = found(TEXT, "-n", 8)
+        assert again["timing"]["measuring_s"] > 0
+        assert [note for note in again["notes"] if note.startswith("measured again") and says in note]
     assert found(TEXT, "-n", 8)["notes"] == [], "and kept again"
 
 

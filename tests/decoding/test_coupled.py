@@ -5,12 +5,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from exactness import PROMPT, V, exact, p_value
+from exactness import COMBINATIONS, PLAIN, PROMPT, V, exact, p_value
 from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
-from test_exact import COMBINATIONS
 from timed import FLAT, auto
 
 from specdec_cli import drafters
@@ -23,7 +22,6 @@ from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
 
-PLAIN = COMBINATIONS[0]
 NAMES = ["model", "model<small", "model<ngram", "ngram", "ngram+model"]
 
 

@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from exactness import EXACT, WRONG, V, compared, error_of_answers, pair, with_a_model
+from exactness import COMBINATIONS, EXACT, PLAIN, WRONG, V, compared, error_of_answers, pair, with_a_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_exact import COMBINATIONS
 from timed import FLAT, STEEP, Timed
 
 from specdec_cli.decoding import accept, guard, rules
@@ -20,7 +19,6 @@ from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters import tree
 from specdec_cli.drafters.draft_model import ModelDrafter
 
-PLAIN = COMBINATIONS[0]
 PROMPTS = tuple((1, token) for token in range(4))
 SHAPES = [(2, 3), (3, 4), (4, 5)]
 """Branches and tokens."""

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from exactness import COMBINATIONS
 from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
-from test_exact import COMBINATIONS
 
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Step
