@@ -19,7 +19,7 @@ from specdec_cli.cli.rm import rm
 from specdec_cli.cli.run import run
 from specdec_cli.cli.show import show
 from specdec_cli.cli.tune import tune
-from specdec_cli.models.tokenizer_comparison import compare
+from specdec_cli.cli.compare import compare
 
 app = typer.Typer(
     name="specdec",

@@ -107,8 +107,8 @@ def test_passes_of_one_size_and_of_changing_sizes_are_timed():
     """For both models, as far as their contexts have rows for it; and the report has them all."""
     with open_demo([waits.WAYS["k=4"]], threads=1, max_tokens=8) as engine:
         found = waits.planning(engine, rounds=2)
-        most = {role: context.max_rows for role, _, _, context in engine.models.all}
-        assert [context.length for _, _, _, context in engine.models.all] == [0, 0]
+        most = {loaded.role: loaded.opened.max_rows for loaded in engine.models.all}
+        assert [loaded.opened.length for loaded in engine.models.all] == [0, 0]
     for role in ("target", "draft"):
         orders = [one["order"] for one in found if one["model"] == role]
         assert orders == [order for order in waits.ORDERS if max(order) <= most[role]] and (2, 1) in orders

@@ -263,7 +263,7 @@ def test_a_run_does_not_change_what_is_stored(opened, timed, monkeypatch):
     monkeypatch.setattr(
         drafting,
         "adaptive_length",
-        lambda form, costs, known, *rest: learning.append(known) or auto(form, costs, known, *rest),
+        lambda form, costs, known, *rest, **named: learning.append(known) or auto(form, costs, known, *rest, **named),
     )
     engine = opened()
     tokens = engine.tokenize(PROMPT, raw=True)

@@ -14,7 +14,7 @@ from specdec_cli.display import pair_tables as tables
 from specdec_cli.engine.model_source import ModelSource
 from specdec_cli.engine.pair_check import FreeMemory, compare_sources
 from specdec_cli.hub.repository import RemoteFile, RemoteModel
-from specdec_cli.models import vocab
+from specdec_cli.models import tokenizer_comparison
 from specdec_cli.models.gguf import read_header
 from specdec_cli.results import (
     DownloadPlan,
@@ -42,7 +42,7 @@ def checked(free=FreeMemory(0, 16 * GB), comparison=None):  # noqa: B008
     """What `check` says of the bundled pair on a given machine."""
     target = ModelSource("big.gguf", read_header(TARGET), None, None)
     draft = ModelSource("org/small:Q8_0", read_header(DRAFT), REMOTE, None)
-    same = vocab.compare(target.header, draft.header)
+    same = tokenizer_comparison.compare(target.header, draft.header)
     check = compare_sources(target, draft, same, 4096, free)
     if comparison:
         check = replace(check, checks=comparison.checks, verdict=comparison.verdict, reason=comparison.reason)

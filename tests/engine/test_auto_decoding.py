@@ -29,7 +29,7 @@ def open_auto(monkeypatch, costs=None, **changes):
     """An engine whose `auto` is told these costs, and that times follow them; else what is measured here."""
     engine = open_engine(draft_tokens="auto", **changes)
     if costs is not None:
-        monkeypatch.setattr(engine, "costs", lambda text: costs)
+        monkeypatch.setattr(engine.costs, "of_pair", lambda text: costs)
         monkeypatch.setattr(
             "specdec_cli.draft_length.cost_model.CostModel.observe", lambda self, step, read, passes: None
         )
@@ -69,7 +69,7 @@ def test_match_gives_the_very_text_that_the_target_samples(monkeypatch):
 
 def test_where_drafting_does_not_pay_the_draft_model_is_not_even_read(monkeypatch):
     with open_engine(draft_tokens="auto") as engine:
-        monkeypatch.setattr(engine, "costs", lambda text: scaled(STEEP, 0.0003))
+        monkeypatch.setattr(engine.costs, "of_pair", lambda text: scaled(STEEP, 0.0003))
         prompt = engine.tokenize(PROMPTS[0] * 30, raw=True)
         report = Metrics.of(engine.events(prompt, 0))
         assert report.drafted == 0 and report.draft_prefill_s == 0.0

@@ -30,6 +30,8 @@ def user(text: str = "Hi") -> list[dict[str, str]]:
 
 
 class Letters:
+    n_vocab = 1 << 20
+
     """A stand-in for a loaded model: one token a character, 0 for BOS; remembers what it was asked."""
 
     def __init__(self) -> None:
@@ -120,32 +122,32 @@ def test_a_hostile_or_broken_template_is_refused_in_one_line(template):
 
 def test_tokens_of_a_conversation_have_one_bos():
     letters = Letters()
-    tokens, notes = tokenize("Hi", "Be brief.", False, letters, model())
+    prompt = tokenize("Hi", letters, model(), "Be brief.")
     assert letters.texts == [chat.render(model(), [{"role": "system", "content": "Be brief."}, *user()])]
-    assert 0 not in tokens and notes == ()
+    assert 0 not in prompt.tokens and prompt.notes == ()
 
 
 @pytest.mark.parametrize(
     "header", [model("{{ messages[0].content }}"), model("x{{ bos_token }}"), model(bos_token_id=None)]
 )
 def test_bos_is_added_where_the_template_does_not_begin_with_it(header):
-    assert tokenize("Hi", None, False, Letters(), header)[0][0] == 0
+    assert tokenize("Hi", Letters(), header).tokens[0] == 0
 
 
 @pytest.mark.parametrize(("raw", "template"), [(True, CHATML), (False, None), (True, None)])
 def test_a_raw_prompt_goes_through_as_it_is(raw, template):
     letters = Letters()
-    tokens, notes = tokenize("  Hi\n", None, raw, letters, model(template))
-    assert (letters.texts, tokens[0], notes) == (["  Hi\n"], 0, ())
+    prompt = tokenize("  Hi\n", letters, model(template), raw=raw)
+    assert (letters.texts, prompt.tokens[0], prompt.notes) == (["  Hi\n"], 0, ())
 
 
 def test_a_system_message_that_is_not_used_is_noted():
-    _, notes = tokenize("Hi", "Be brief.", True, Letters(), model())
+    notes = tokenize("Hi", Letters(), model(), "Be brief.", raw=True).notes
     assert len(notes) == 1 and "--system" in notes[0]
 
 
 def test_a_prompt_without_tokens_is_refused(monkeypatch):
     monkeypatch.setattr(Letters, "tokenize", lambda self, text, add_bos=True: [])
     with pytest.raises(SpecdecError) as caught:
-        tokenize("Hi", None, True, Letters(), model())
+        tokenize("Hi", Letters(), model(), raw=True)
     assert caught.value.hint
