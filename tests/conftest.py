@@ -25,6 +25,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No settings but those of a test, for this process and for those it starts."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     for name in [name for name in os.environ if name.startswith(("SPECDEC_", "PYTHON"))]:
         if name != "PYTHONPATH":
             monkeypatch.delenv(name)

@@ -68,8 +68,7 @@ def require() -> None:
 def charts(result: ComparisonResult) -> list[Chart]:
     """The charts that a result has data for: speedup by category, acceptance by position, time by part."""
     require()
-    found = [_speedup(result), _acceptance(result), _time(result)]
-    return [chart for chart in found if chart]
+    return [chart for chart in (_speedup(result), _acceptance(result), _time(result)) if chart]
 
 
 def _speedup(result: ComparisonResult) -> Chart | None:

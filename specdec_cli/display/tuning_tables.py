@@ -1,4 +1,4 @@
-"""What `tune` found, on the screen."""
+"""A tuning on the screen."""
 
 from __future__ import annotations
 

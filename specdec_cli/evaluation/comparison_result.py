@@ -83,7 +83,7 @@ class DivergentAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonResult:
-    """All that a comparison measured and found: every figure can be computed from it again.
+    """All that a comparison measured: every figure can be computed from it again.
 
     partial: whether it was stopped before all trials were done. build: llama.cpp's. experts: of the target, 0 for a
     dense model. context: in tokens. corpus: tokens of `--ngram-corpus`. prompts: text by id. rounding: which passes

@@ -1,4 +1,4 @@
-"""What `tune` found. These dataclasses are the object of `tune --json`."""
+"""The result of a tuning. These dataclasses are the object of `tune --json`."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -24,11 +23,6 @@ from specdec_cli.engine.variants import ALONE
 from specdec_cli.evaluation.comparison_result import ComparisonResult
 from specdec_cli.llama.target import LlamaTarget
 from specdec_cli.store import comparisons
-
-
-@pytest.fixture(autouse=True)
-def own_data_folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 
 def compare(*args):
@@ -214,7 +208,6 @@ def test_penalties_are_part_of_the_margin():
 
 
 def test_an_interrupt_keeps_what_was_measured(tmp_path):
-    environment = {**os.environ, "XDG_DATA_HOME": str(tmp_path / "data")}
     command = [sys.executable, "-m", "specdec_cli", "compare", "-k", "3", "--prompts", "python", "--repeat", "200"]
     out = ""
     for wait in (2, 6, 18, 54):  # a busy machine may have measured nothing yet
@@ -223,7 +216,6 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment,
         )
         time.sleep(wait)
         process.send_signal(signal.SIGINT)
