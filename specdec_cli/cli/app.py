@@ -8,6 +8,7 @@ import typer
 
 from specdec_cli import __version__
 from specdec_cli.cli.check import check
+from specdec_cli.cli.compare import compare
 from specdec_cli.cli.doctor import doctor
 from specdec_cli.cli.draft import draft
 from specdec_cli.cli.drafters import drafters
@@ -19,7 +20,6 @@ from specdec_cli.cli.rm import rm
 from specdec_cli.cli.run import run
 from specdec_cli.cli.show import show
 from specdec_cli.cli.tune import tune
-from specdec_cli.cli.compare import compare
 
 app = typer.Typer(
     name="specdec",

@@ -209,7 +209,6 @@ def _is_count(number: int | None) -> bool:
     return number is None or number >= 1
 
 
-@cache
 def _chain(name: str) -> DrafterChain:
     return DrafterChain(
         tuple(drafters.split(name)),

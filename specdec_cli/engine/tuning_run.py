@@ -107,7 +107,7 @@ def tune(
         progress("recording what the draft would have proposed")
         recording = tuner.record()
         kind = tuning.kind_of(recording.greedy, settings.accept)
-        threads, threads_draft = (context.threads for context in engine.models.contexts)
+        threads, threads_draft = engine.models.threads
         measured = Tuning(
             machine=library.machine(),
             threads=threads,

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from specdec_cli.cli.app import app
 from specdec_cli.engine import diagnosis
 from specdec_cli.llama import library
-from specdec_cli.models import profiles
+from specdec_cli.models import profiles, user_files
 
 
 def doctor(*args):
@@ -40,7 +40,7 @@ def test_a_pair_that_is_still_to_be_pulled_is_no_mistake(no_pair):
 
 
 def test_a_bundled_pair_that_does_not_run(monkeypatch, tmp_path):
-    monkeypatch.setattr(profiles, "bundled_dir", lambda: tmp_path)
+    monkeypatch.setattr(user_files, "bundled_dir", lambda: tmp_path)
     done = doctor("--json")
     pair = json.loads(done.stdout)["bundled_pair"]
     assert done.exit_code == 1 and set(pair) == {"ok", "problem"} and "no file" in pair["problem"]

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from specdec_cli.cli.app import app
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.sampling import SamplingSettings
+from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.generation import GenerationResult, to_json
@@ -72,10 +73,10 @@ def test_a_baseline_that_fails_keeps_the_answer(monkeypatch):
 
 
 def test_an_interrupt_while_the_margin_is_measured(monkeypatch):
-    def interrupted(self, *answers):
+    def interrupted(*answers):
         raise Interrupted
 
-    monkeypatch.setattr(Engine, "divergence", interrupted)
+    monkeypatch.setattr(proof, "divergence", interrupted)
     done = specdec("--baseline", "--json")
     assert done.exit_code == 0
     result = json.loads(done.stdout)

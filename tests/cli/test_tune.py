@@ -251,7 +251,7 @@ def test_a_fixed_length_measures_nothing_and_has_the_tuned_threads(opened, timed
     keep(threads=2, threads_draft=1, machine="another")
     assert list(opened(draft_tokens=3).events([1, 2], 0)) and timed == []
     keep(threads=2, threads_draft=1)
-    assert opened(draft_tokens=3, threads=None).threads == (2, 1)
+    assert opened(draft_tokens=3, threads=None).models.threads == (2, 1)
 
 
 def test_a_run_does_not_change_what_is_stored(opened, timed, monkeypatch):

@@ -13,6 +13,7 @@ from browser import Browser
 from PIL import ImageStat
 from typer.testing import CliRunner
 
+from specdec_cli.cli import compare
 from specdec_cli.cli.app import app
 from specdec_cli.display import charts
 from specdec_cli.display.comparison_html import page
@@ -27,7 +28,6 @@ from specdec_cli.evaluation.comparison_result import (
 )
 from specdec_cli.evaluation.statistics import Interval, summarise
 from specdec_cli.evaluation.trials import Trial
-from specdec_cli.models.tokenizer_comparison import compare
 
 ORIGINS = ("accepted", "correction", "bonus", "plain")
 SPEEDS = {"target alone": 50.0, "k=2": 80.0, "k=8": 40.0}

@@ -50,17 +50,19 @@ def checked(free=FreeMemory(0, 16 * GB), comparison=None):  # noqa: B008
 
 
 CHECK = checked()
-OTHER = vocab.Comparison(
+OTHER = tokenizer_comparison.Comparison(
     "incompatible",
     4096,
     2,
     (
-        vocab.Check("pre-tokenizer", "gpt-2", "gpt-2", "same"),
-        vocab.Check(
+        tokenizer_comparison.Check("pre-tokenizer", "gpt-2", "gpt-2", "same"),
+        tokenizer_comparison.Check(
             *("token texts", "4,096", "2 differ", "different"),
             *("token 300 is 'ab' in the target, 'cd' in the draft (2 of 4,096 differ)", True),
         ),
-        vocab.Check("vocabulary", "4,100", "4,096", "harmless", "the target's vocabulary ends in 4 reserved ids"),
+        tokenizer_comparison.Check(
+            "vocabulary", "4,100", "4,096", "harmless", "the target's vocabulary ends in 4 reserved ids"
+        ),
     ),
 )
 INCOMPATIBLE = checked(FreeMemory(0, 10**6), OTHER)
