@@ -40,11 +40,6 @@ class LengthPolicy:
     rival_gain: float = 0.0
     """Seconds that the draft of a later drafter is expected to save."""
 
-    @property
-    def idle(self) -> bool:
-        """Whether the next limit is 0, with nothing to decide."""
-        return False
-
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
         """An answer to a prompt of so many tokens begins; the drafter has read nothing of it. read_apart: whether it
         reads the prompt before the clock of its first draft starts.

@@ -31,15 +31,9 @@ class ChainLength(LengthPolicy):
             policy.begin(prompt_tokens, read_apart=False)
 
     def limit(self, room: int) -> int:
-        """No limit: it is asked of the policies one by one, some of which may go beyond the room, for trees do.
-        Where none has anything to decide, no drafter need be asked.
-        """
+        """No limit: the policies are asked for theirs one by one, and a tree may go beyond the room."""
         self._room, self._asked, self._searched, self.why = room, 0, 0, LengthReason.NONE
-        if not all(policy.idle for policy in self._policies):
-            return _UNLIMITED
-        for place in range(len(self._policies)):
-            self.turn(place, False, 0)  # each forgets the draft before this step
-        return 0
+        return _UNLIMITED
 
     def turn(self, place: int, last: bool, budget: int) -> tuple[LengthPolicy, int]:
         self._asked = place + 1

@@ -53,10 +53,6 @@ class KnownLength(LengthPolicy):
         """Tokens per second that decoding has reached: what a second is worth."""
         return max(self._tokens / self._seconds, 1 / self._alone)
 
-    @property
-    def idle(self) -> bool:
-        return self._resting > 0
-
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
         self._costs.skip()
         if self._resting:  # another text may be another story

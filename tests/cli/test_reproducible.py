@@ -150,7 +150,7 @@ SPOILS = {
     "Expecting value": lambda data: "not json",
     "of another build": lambda data: json.dumps({**data, "build": "llama.cpp 0"}),
     "of another machine": lambda data: json.dumps({**data, "machine": "a toaster"}),
-    "not a positive number": lambda data: json.dumps({**data, "verify": {"1": -3}}),
+    "Expected": lambda data: json.dumps({**data, "verify": {"1": -3}}),
 }
 
 

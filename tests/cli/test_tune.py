@@ -281,7 +281,7 @@ def test_what_is_known_of_the_pair_is_where_auto_begins(opened, timed, monkeypat
     for temp in (0.0, 0.8):
         engine = opened(temp=temp)
         report = Metrics.of(engine.events(engine.tokenize(PROMPT, raw=True), 1))
-        assert (report.drafted < 12) == (greedy == (temp == 0)), report.drafted  # nearly free here, so it may still try
+        assert (report.drafted < 24) == (greedy == (temp == 0)), report.drafted  # a first draft may still be tried
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 2}', '{"format": 1, "threads": 1e999}', "NaN"])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
-from test_exact import COMBINATIONS, V, check
+from exactness import COMBINATIONS, V, check
 from timed import FLAT, STEEP, Timed
 
 from specdec_cli.decoding.costs import Costs, Curve

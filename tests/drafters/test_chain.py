@@ -123,11 +123,9 @@ def test_each_policy_learns_from_its_own_drafter():
 class Noted(KnownLength):
     """Has the limits that it is told, and notes whose time it was that went by."""
 
-    def __init__(self, limit, idle=False):
+    def __init__(self, limit):
         super().__init__(CostModel(FLAT, LONGEST))
-        self.limits, self._idle, self.own_time, self.steps = limit, idle, [], 0
-
-    idle = property(lambda self: self._idle)
+        self.limits, self.own_time = limit, []
 
     def limit(self, room):
         return min(self.limits, room)
@@ -151,7 +149,7 @@ def test_where_nobody_has_anything_to_decide_nobody_is_asked():
         def propose(self, context, budget, policy):
             raise AssertionError("asked")
 
-    parts = {name: Noted(4, idle=True) for name in "ab"}
+    parts = {name: Noted(0) for name in "ab"}
     drafter = ChainDrafter([Untouched(name, []) for name in "ab"])
     events = run(FakeTarget(Counting()), (0,), drafter, policy=ChainLength(parts), max_tokens=6)
     assert tokens_of(events) == [1, 2, 3, 4, 5, 6] and events[-1].notes == ()
@@ -168,7 +166,8 @@ def test_a_rest_says_nothing_of_the_draft_before_it():
     assert policy.choose([0.9] * 4) == 4
     policy._resting = 5
     for _ in range(3):
-        assert chained.limit(9) == 0
+        chained.limit(9)
+        assert chained.turn(0, True, 9) == (policy, 0)
         chained.observe(Step(1, (Token(1, "a", "plain"),), (), 0, (), "", 0.0, 0.01, 0.0, 0.01))
     assert policy.why == ""
 

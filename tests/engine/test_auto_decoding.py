@@ -33,8 +33,8 @@ def open_auto(monkeypatch, costs=None, **changes):
         monkeypatch.setattr(
             "specdec_cli.draft_length.cost_model.CostModel.observe", lambda self, step, read, passes: None
         )
-        monkeypatch.setattr("specdec_cli.draft_length.auto._LEASH", 1e9)
-        monkeypatch.setattr("specdec_cli.draft_length.auto._START", 1e9)
+        monkeypatch.setattr("specdec_cli.draft_length.budgets._MOST_LOSS", 1e9)
+        monkeypatch.setattr("specdec_cli.draft_length.budgets._LOSS", 1e9)
     return engine
 
 
