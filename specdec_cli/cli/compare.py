@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +17,7 @@ from specdec_cli.cli import options as opt
 from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
+    from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.engine.comparison_run import ComparisonRun
     from specdec_cli.evaluation.comparison_result import ComparisonResult
     from specdec_cli.models.suites import Prompt
@@ -25,6 +27,28 @@ PAGES = {"html": "specdec_cli.display.comparison_html"}
 after. Any of them can be removed together with its line."""
 
 _OUTPUT = "Output"
+_Suite = Annotated[
+    str | None,
+    typer.Option(
+        help="A suite (chat, code, creative, edit, python, reasoning, structured, summarisation, translation) or a "
+        "file of prompts (text, JSONL, YAML).",
+        autocompletion=completion.prompts,
+    ),
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print all data as one JSON object.", rich_help_panel=_OUTPUT)]
+_Markdown = Annotated[
+    bool, typer.Option("--md", help="Print Markdown, to paste into an issue.", rich_help_panel=_OUTPUT)
+]
+_Html = Annotated[Path | None, typer.Option(help="Write a page with charts to this file.", rich_help_panel=_OUTPUT)]
+_Save = Annotated[str | None, typer.Option(help="Keep the result under this name.", rich_help_panel=_OUTPUT)]
+_Against = Annotated[
+    str | None,
+    typer.Option(
+        help="Compare with a kept result: its name, or a JSON file.",
+        autocompletion=completion.results,
+        rich_help_panel=_OUTPUT,
+    ),
+]
 
 
 @opt.takes(*opt.ALL)
@@ -33,42 +57,23 @@ def compare(
     prompt: Annotated[list[str] | None, typer.Argument(help="Prompts; without any, a suite is used.")] = None,
     vs: Annotated[list[str] | None, typer.Option(help='Add an arm: "k=8", "k=8,temp=0.8"; may be repeated.')] = None,
     sweep: Annotated[list[str] | None, typer.Option(help='Make an arm of each value: "k=1,2,4,8".')] = None,
-    prompts: Annotated[
-        str | None,
-        typer.Option(
-            help="A suite (chat, code, creative, edit, python, reasoning, structured, summarisation, translation) or a file of prompts (text, JSONL, YAML).",
-            autocompletion=completion.prompts,
-        ),
-    ] = None,
+    prompts: _Suite = None,
     category: Annotated[list[str] | None, typer.Option(help="Only this category; may be repeated.")] = None,
     limit: Annotated[int | None, typer.Option(help="At most this many prompts.")] = None,
     per_category: Annotated[int | None, typer.Option(help="At most this many prompts of each category.")] = None,
     repeat: Annotated[int, typer.Option(help="Rounds per prompt, in alternating order.")] = 2,
     raw: opt.Raw = False,
     system: opt.System = None,
-    json_: Annotated[
-        bool, typer.Option("--json", help="Print all data as one JSON object.", rich_help_panel=_OUTPUT)
-    ] = False,
-    md: Annotated[
-        bool, typer.Option("--md", help="Print Markdown, to paste into an issue.", rich_help_panel=_OUTPUT)
-    ] = False,
-    html: Annotated[
-        Path | None, typer.Option(help="Write a page with charts to this file.", rich_help_panel=_OUTPUT)
-    ] = None,
-    save: Annotated[str | None, typer.Option(help="Keep the result under this name.", rich_help_panel=_OUTPUT)] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            help="Compare with a kept result: its name, or a JSON file.",
-            autocompletion=completion.results,
-            rich_help_panel=_OUTPUT,
-        ),
-    ] = None,
+    json_: _Json = False,
+    md: _Markdown = False,
+    html: _Html = None,
+    save: _Save = None,
+    against: _Against = None,
     list_: Annotated[bool, typer.Option("--list", help="List the kept results.", rich_help_panel=_OUTPUT)] = False,
 ) -> None:
     """Measure ways to decode against the target alone: speed with intervals, exactness, causes."""
     from specdec_cli.cli.prompt_input import gather
-    from specdec_cli.decoding.errors import SpecdecError, UsageError
+    from specdec_cli.decoding.errors import UsageError
     from specdec_cli.engine.comparison_run import ComparisonRun, require_exact
     from specdec_cli.engine.config_layers import resolve
     from specdec_cli.engine.suite_prompts import choose_prompts
@@ -77,9 +82,8 @@ def compare(
     from specdec_cli.store import comparisons
 
     if list_:
-        entries = [{"name": name, "when": f"{when:%Y-%m-%d %H:%M}"} for name, when in comparisons.kept()]
-        typer.echo(json.dumps(entries) if json_ else "\n".join(f"{each['name']}  {each['when']}" for each in entries))
-        raise typer.Exit
+        _list(json_)
+        return
     settings = resolve(given.profile, given.flags)
     if json_ and md:
         raise UsageError("--json and --md both want the output", "Choose one.")
@@ -91,33 +95,56 @@ def compare(
     piped = None if prompt or prompts else gather(None, None)
     texts = prompt or ([piped] if piped else ())
     chosen = choose_prompts(settings.target, texts, prompts, category or (), limit, per_category)
-    if save:
-        comparisons.path_of(save)
-    pages = [(path, _page(option)) for option, path in {"html": html}.items() if path]
-    for path, page in pages:
-        page.require(path)
+    writers = _writers(save, {"html": html})
     before = comparisons.load(against) if against else None
     result, code = _measure(run, chosen, system, raw, silent=json_ or md)
     _show(result, before, json_, md)
-    writers = [partial(comparisons.store, save)] if save else []
-    errors = [run.error] if run.error else []
-    for write in [*writers, *(partial(page.write, path) for path, page in pages)]:
-        try:
-            write(result)
-        except SpecdecError as error:
-            errors.append(error)
+    errors = [run.error, *(_written(write, result) for write in writers)]
     require_exact(result)
-    if errors:
-        raise errors[0]
+    if error := next(filter(None, errors), None):
+        raise error
     raise typer.Exit(code)
 
 
-def _page(option: str) -> Any:
-    from specdec_cli.decoding.errors import UsageError
+def _list(as_json: bool) -> None:
+    from specdec_cli.store import comparisons
 
-    if option not in PAGES:
-        raise UsageError(f"--{option} is not part of this installation", "Use --md or --json.")
-    return import_module(PAGES[option])
+    entries = [{"name": name, "when": f"{when:%Y-%m-%d %H:%M}"} for name, when in comparisons.kept()]
+    typer.echo(json.dumps(entries) if as_json else "\n".join(f"{each['name']}  {each['when']}" for each in entries))
+
+
+def _writers(name: str | None, pages: dict[str, Path | None]) -> list[Callable[[ComparisonResult], None]]:
+    """What keeps and writes the result. What cannot be written is refused now, not after minutes of measuring.
+
+    name: to keep it under. pages: files by option.
+    """
+    from specdec_cli.decoding.errors import UsageError
+    from specdec_cli.store import comparisons
+
+    writers: list[Callable[[ComparisonResult], None]] = []
+    if name:
+        comparisons.path_of(name)
+        writers.append(partial(comparisons.store, name))
+    for option, path in pages.items():
+        if path is None:
+            continue
+        if option not in PAGES:
+            raise UsageError(f"--{option} is not part of this installation", "Use --md or --json.")
+        page = import_module(PAGES[option])
+        page.require(path)
+        writers.append(partial(page.write, path))
+    return writers
+
+
+def _written(write: Callable[[ComparisonResult], None], result: ComparisonResult) -> SpecdecError | None:
+    """The error, if there is one: a full disk costs the file, and not what was measured."""
+    from specdec_cli.decoding.errors import SpecdecError
+
+    try:
+        write(result)
+    except SpecdecError as error:
+        return error
+    return None
 
 
 def _measure(

@@ -18,8 +18,10 @@ _MODEL, _SPEC, _SAMPLING, _MACHINE = "Models", "Speculation", "Sampling", "Machi
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a command was given of the settings. profile: the pair named. flags: by the names of settings, None where
-    nothing was given. typed: what stood on the command line itself, and not in a SPECDEC_* variable. help: the command's.
+    """What a command was given of the settings.
+
+    profile: the pair named. flags: by the names of settings, None where nothing was given. typed: what stood on the
+    command line itself, and not in a SPECDEC_* variable. help: the command's.
     """
 
     profile: str | None

@@ -19,28 +19,29 @@ if TYPE_CHECKING:
     from specdec_cli.results import DownloadPlan, DownloadResult
 
 
+_Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target", "-m", help="Target: REPO:QUANT, REPO/FILE.gguf, or a file here.", autocompletion=completion.models
+    ),
+]
+_Draft = Annotated[
+    str | None,
+    typer.Option(
+        "--draft",
+        "-md",
+        help="Draft, named likewise. Without one, drafts are proposed.",
+        autocompletion=completion.models,
+    ),
+]
+
+
 def pull(
     name: Annotated[
         str | None, typer.Argument(help="A profile; specdec ls lists them.", autocompletion=completion.pairs)
     ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            "--target",
-            "-m",
-            help="Target: REPO:QUANT, REPO/FILE.gguf, or a file here.",
-            autocompletion=completion.models,
-        ),
-    ] = None,
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            "--draft",
-            "-md",
-            help="Draft, named likewise. Without one, drafts are proposed.",
-            autocompletion=completion.models,
-        ),
-    ] = None,
+    target: _Target = None,
+    draft: _Draft = None,
     as_: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Name for a pair given by models.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare and plan; download nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; take the first draft proposed.")] = False,

@@ -1,4 +1,4 @@
-"""Imports point one way, from the terminal down to the algorithm. See the table in CONTRIBUTING.md."""
+"""How the house is built: imports point one way, and nothing in it is large or has the name of something else."""
 
 import ast
 from pathlib import Path
@@ -87,7 +87,6 @@ def test_nobody_asks_which_class_a_policy_or_a_drafter_is():
 
 def test_no_two_files_and_no_two_public_classes_share_a_name():
     files = [path.name for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
-    # A command is called as it is typed; `auto` and `chain` say in both folders what they are in the field.
     assert not {name for name in files if files.count(name) > 1}
     names = [
         node.name
@@ -96,3 +95,15 @@ def test_no_two_files_and_no_two_public_classes_share_a_name():
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
     assert not {name for name in names if names.count(name) > 1}
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.stem)
+def test_no_file_function_or_class_is_large(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 300
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno - node.lineno < 60, node.name
+        elif isinstance(node, ast.ClassDef):
+            methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+            assert len(methods) <= 15, f"{node.name} has {len(methods)} methods"
