@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
 from exactness import COMBINATIONS, V, check
+from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
 from timed import FLAT, STEEP, Timed
 
 from specdec_cli.decoding.costs import Costs, Curve
