@@ -3,6 +3,7 @@
     python benchmarks/simulate.py                  # tables in Markdown, of all recordings that come with specdec
     python benchmarks/simulate.py FOLDER --brief   # what those of a folder come to
     python benchmarks/simulate.py --rules          # coupled against rejection
+    python benchmarks/simulate.py --runs           # whole recordings, and texts that the draft always gets right
     python benchmarks/simulate.py --record         # record the bundled pair again (minutes; changes the figures)
     python benchmarks/simulate.py --measure        # this machine's cost curve as a file for profiles/hardware
 
@@ -18,6 +19,7 @@ the same curves; a look for a draft costs LOOK.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -212,11 +214,39 @@ def rules(folders: Iterable[Path]) -> None:
         print()
 
 
+def certain(answers: int, tokens: int) -> list[Answer]:
+    """Texts that the draft model always gets right, though it is not quite sure of them."""
+    confidence = tuple(0.9 + 0.06 * math.sin(place) for place in range(tokens))
+    return [Answer("certain", 50, confidence, (True,) * tokens, ((),) * tokens)] * answers
+
+
+def runs(folders: Iterable[Path]) -> None:
+    """`-k auto` through whole recordings, against the target alone and the best static setting, and through texts that
+    the draft always gets right, against the best fixed length.
+    """
+    machines = [hardware.load(name) for name in hardware.names() if name != WITHOUT_A_DRAFT_MODEL]
+    paths = [path for folder in folders for path in sorted(folder.glob("*.json.gz"))]
+    texts = [(f"{path.parent}/{path.name}", recordings.read(path)) for path in paths]
+    whole = [(name, found.greedy, list(found.answers)) for name, found in texts if found.answers]
+    sure = [(f"{count} x {size} certain", True, certain(count, size)) for size in (50, 100, 400) for count in (1, 4)]
+    print(f"| auto / alone (auto / best static) | {' | '.join(found.name for found in machines)} |")
+    print("|---" * (len(machines) + 1) + "|")
+    for name, greedy, answers in [*whole, *sure]:
+        tallies = simulation.statics(answers)
+        cells = []
+        for found in machines:
+            auto = simulation.adaptive(answers, found.costs, greedy).tokens_per_s(found.costs)
+            base, best = tallies[0, 0.0].tokens_per_s(found.costs), simulation.best(tallies, found.costs)[1]
+            cells.append(f"{auto / base:.3f} ({auto / best:.3f})")
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=Path, help="with recordings; by default all that come with specdec")
     parser.add_argument("--brief", action="store_true", help="no tables, only what they come to")
     parser.add_argument("--rules", action="store_true", help="coupled against rejection")
+    parser.add_argument("--runs", action="store_true", help="whole recordings, and texts that are always drafted right")
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--measure", action="store_true")
     options = parser.parse_args()
@@ -225,6 +255,8 @@ def main() -> None:
         record_all()
     elif options.measure:
         measure()
+    elif options.runs:
+        runs(folders)
     elif options.rules:
         rules(folders)
     else:

@@ -2,7 +2,7 @@
 
 A recording says, for each place of an answer, how sure the draft model was and whether its token would have stood.
 As long as all tokens of a draft stand, the draft model reads the very text of the target, so what it proposes at a
-place does not depend on where the draft began. After a wrong token it goes astray, and there only its confidence
+place does not depend on where the draft began. After a wrong token it reads another text, and there only its confidence
 matters, for it decides how many more tokens are drafted in vain.
 """
 
@@ -82,55 +82,74 @@ class Tally:
         return self.tokens / self.seconds(costs) if self.tokens else 0.0
 
 
+class _Run:
+    """The steps of one answer, timed by what passes cost."""
+
+    def __init__(self, policy: LengthPolicy, costs: Costs, tally: Tally, watch: Callable[[Step], None] | None) -> None:
+        self._policy, self._costs, self._tally, self._watch = policy, costs, tally, watch
+        self._index, self._now = 0, 0.0
+
+    def step(
+        self,
+        drafted: tuple[int, ...],
+        accepted: int,
+        draft_s: float,
+        apart_s: float = 0.0,
+        tokens: tuple[Token, ...] = (),
+        source: str = "",
+    ) -> Step:
+        """Count a step and show it. apart_s: for reading the prompt, which is not a part of the step."""
+        costs, tally = self._costs, self._tally
+        verify_s = costs.verify(len(drafted) + 1)
+        self._index += 1
+        self._now += apart_s + draft_s + verify_s + costs.other
+        step = Step(
+            self._index, tokens, drafted, accepted, (), source, draft_s, verify_s, 0.0, self._now, self._policy.why
+        )
+        self._policy.observe(step)
+        if self._watch:
+            self._watch(step)
+        tally.drafted += len(drafted)
+        tally.accepted += accepted
+        tally.verified[len(drafted) + 1] += 1
+        return step
+
+
 def replay(
     policy: LengthPolicy, answers: Iterable[Answer], costs: Costs, watch: Callable[[Step], None] | None = None
 ) -> Tally:
     """Decode the answers again with a policy that is told these costs; `watch` sees every step."""
     tally = Tally()
     for answer in answers:
-        _replay(policy, answer, costs, watch, tally)
+        _replay(policy, answer, costs, tally, _Run(policy, costs, tally, watch))
     return tally
 
 
-def _replay(
-    policy: LengthPolicy, answer: Answer, costs: Costs, watch: Callable[[Step], None] | None, tally: Tally
-) -> None:
+def _replay(policy: LengthPolicy, answer: Answer, costs: Costs, tally: Tally, run: _Run) -> None:
+    length = len(answer.stands)
     policy.begin(answer.prompt_tokens)
-    behind, now, at, index = answer.prompt_tokens + 1, 0.0, 0, 0
-    missed: list[int] = []
-    has_read = False
-    while at < len(answer.stands):
+    apart = answer.prompt_tokens - 1  # the prompt is read before the draft's clock
+    behind, at, missed = answer.prompt_tokens + 1, 0, list[int]()
+    while at < length:
         drafted = accepted = 0
-        draft_s = 0.0
+        draft_s = apart_s = 0.0
         # The policy knows how much more the answer may hold, not where it will end.
-        if budget := min(policy.limit(max(_MOST, len(answer.stands)) - at - 1), len(answer.stands) - at - 1, AHEAD):
+        if budget := min(policy.limit(max(_MOST, length) - at - 1), length - at - 1, AHEAD):
             for place in missed[-REVIEWED:] if behind > 2 else ():
                 policy.observe_counterfactual(answer.confidence[place], float(answer.stands[place]))
             drafted, accepted, passes = _draft(policy, answer, at, budget)
-            apart = answer.prompt_tokens - 1 if not has_read else 0  # the prompt is read before the draft's clock
-            read_s = costs.draft(behind) - costs.draft(behind - apart)
             draft_s = costs.draft(behind - apart) + (passes - 1) * costs.draft(1)
-            has_read = True
-            now += read_s
+            apart_s = costs.draft(behind) - costs.draft(behind - apart)
             tally.read[behind] += 1
             tally.read[1] += passes - 1
-            behind = 1 + (drafted == accepted > 0)
+            behind, apart = 1 + (drafted == accepted > 0), 0
             missed.clear()
         else:
             behind += 1
             missed.append(at)
-        index += 1
-        verify_s = costs.verify(drafted + 1)
-        now += draft_s + verify_s + costs.other
-        step = Step(index, (), (0,) * drafted, accepted, (), "", draft_s, verify_s, 0.0, now, policy.why)
-        policy.observe(step)
-        if watch:
-            watch(step)
-        tally.drafted += drafted
-        tally.accepted += accepted
-        tally.verified[drafted + 1] += 1
+        run.step((0,) * drafted, accepted, draft_s, apart_s)
         at += accepted + 1
-    tally.tokens += len(answer.stands)
+    tally.tokens += length
 
 
 def _draft(policy: LengthPolicy, answer: Answer, at: int, budget: int) -> tuple[int, int, int]:
@@ -170,23 +189,16 @@ def replay_texts(
     """
     tally = Tally()
     for text in texts:
-        _replay_text(make(), policy, text, costs, watch, tally)
+        _replay_text(make(), policy, text, costs, tally, _Run(policy, costs, tally, watch))
     return tally
 
 
-def _replay_text(
-    drafter: Drafter,
-    policy: LengthPolicy,
-    text: Text,
-    costs: Costs,
-    watch: Callable[[Step], None] | None,
-    tally: Tally,
-) -> None:
+def _replay_text(drafter: Drafter, policy: LengthPolicy, text: Text, costs: Costs, tally: Tally, run: _Run) -> None:
     tokens = text.tokens
     context = [*text.prompt, tokens[0]]
     policy.begin(len(text.prompt))
     drafter.start(text.prompt)
-    at, index, now = 1, 0, 0.0
+    at = 1
     while at < len(tokens):
         left = len(tokens) - at - 1  # besides the token that a step brings in any case
         budget = min(policy.limit(max(_MOST, len(tokens)) - at - 1), left, AHEAD)
@@ -195,19 +207,10 @@ def _replay_text(
         accepted = next((i for i, (guess, token) in enumerate(truth) if guess != token), len(draft.tokens))
         new = tuple(Token(token, "", "plain") for token in tokens[at : at + accepted + 1])
         context += [token.id for token in new]
-        at, index = at + len(new), index + 1
+        at += len(new)
         draft_s = costs.draft(1) if budget > 0 else 0.0
-        verify_s = costs.verify(len(draft.tokens) + 1)
-        now += draft_s + verify_s + costs.other
-        step = Step(index, new, draft.tokens, accepted, (), draft.source, draft_s, verify_s, 0.0, now, policy.why)
-        drafter.observe(step)
-        policy.observe(step)
-        if watch:
-            watch(step)
+        drafter.observe(run.step(draft.tokens, accepted, draft_s, 0.0, new, draft.source))
         tally.read[1] += budget > 0
-        tally.drafted += len(draft.tokens)
-        tally.accepted += accepted
-        tally.verified[len(draft.tokens) + 1] += 1
     tally.tokens += len(tokens) - 1
 
 

@@ -129,7 +129,7 @@ def test_the_calibration_comes_to_what_was_observed():
     assert calibration.offset > 1.5
 
 
-def test_hindsight_counts_as_much_as_a_verdict():
+def test_a_counterfactual_counts_as_much_as_a_verdict():
     by_draft, by_reading = Calibration.prior(True), auto()
     for _ in range(40):
         by_draft.observe_confidence(bin_of(0.6))

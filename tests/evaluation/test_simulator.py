@@ -127,16 +127,35 @@ def test_every_machine_and_category_is_there(cells):
 
 def test_auto_is_never_slower(cells):
     worst = min(cells, key=lambda cell: cells[cell][0])
-    assert cells[worst][0] >= 0.988, (worst, cells[worst])
+    assert cells[worst][0] >= 0.99, (worst, cells[worst])
 
 
 def test_auto_keeps_up_with_the_best_static_setting_of_each_cell(cells):
-    """That setting is chosen with observe_counterfactual among 65; auto knows nothing at first but the costs."""
+    """That setting is chosen with hindsight among 65; auto knows nothing at first but the costs."""
     ratios = {cell: found[1] for cell, found in cells.items()}
     short = {cell: round(ratio, 3) for cell, ratio in ratios.items() if ratio < 0.99}
-    assert min(ratios.values()) >= 0.985, short
-    assert len(short) <= 3, short
+    assert min(ratios.values()) >= 0.985 and len(short) <= 2, short
     assert mean(ratios.values()) >= 1.008
+
+
+def test_a_real_recording_as_one_run():
+    """On `m3-max` passes of 9 to 17 tokens cost the same, and shorter drafts do not pay."""
+    answers = recordings.read(RECORDINGS.parents[1] / "recordings" / "qwen2.5-coder" / "greedy.json.gz").answers
+    for name in hardware.names():
+        costs = hardware.load(name).costs
+        found = simulation.adaptive(answers, costs, True).tokens_per_s(costs)
+        found /= simulation.alone(answers).tokens_per_s(costs)
+        assert found >= (1.2 if name == "m3-max" else 0.993), (name, found)
+
+
+def test_what_is_always_right_is_soon_drafted_long():
+    """Nothing is known of the pair at first; the best fixed length knows that every token will stand."""
+    text = Answer("text", 50, (0.9,) * 100, (True,) * 100, ((),) * 100)
+    tallies = simulation.statics([text] * 4, (0.0,))
+    for name in hardware.names():
+        costs = hardware.load(name).costs
+        best = simulation.best(tallies, costs)[1]
+        assert simulation.adaptive([text] * 4, costs, True).tokens_per_s(costs) >= 0.95 * best, name
 
 
 def test_auto_beats_the_best_fixed_length(cells):
@@ -151,10 +170,10 @@ def test_auto_has_its_share_of_what_a_clairvoyant_could_do(cells):
 
 @pytest.fixture(scope="module")
 def ngram_cells():
-    """The same for `ngram` on the answers of real models: ratios of auto to the target alone and the best static."""
+    """The same for `ngram` on the answers of a real model: ratios of auto to the target alone and the best static."""
     found = {}
     machines = {name: replace(hardware.load(name).costs, draft=Curve({1: 15e-6})) for name in hardware.names()}
-    for path in sorted((RECORDINGS.parents[1] / "recordings").glob("*/*.json.gz")):
+    for path in sorted((RECORDINGS.parents[1] / "recordings").glob("smollm2*/*.json.gz")):
         for category, texts in recordings.read(path).texts_by_category().items():
             tallies = simulation.known_statics(NgramDrafter, texts)
             for name, costs in machines.items():
@@ -168,11 +187,9 @@ def test_ngram_is_never_slower(ngram_cells):
     """Short cells: three or four answers, in which 1 % is three steps. On `epyc-2core`, where a step of the bundled
     target takes a quarter of a millisecond, looking for a draft costs a sixteenth of one.
     """
-    assert len(ngram_cells) == 9 * 9 * 4
+    assert len(ngram_cells) == 9 * 9 * 2
     worst = min(ngram_cells, key=lambda cell: ngram_cells[cell][0])
-    assert ngram_cells[worst][0] >= 0.975, (worst, ngram_cells[worst])
-    short = [cell for cell, found in ngram_cells.items() if found[0] < 0.99]
-    assert len(short) <= 10, short
+    assert ngram_cells[worst][0] >= 0.989, (worst, ngram_cells[worst])
 
 
 def test_ngram_keeps_up_with_the_best_static_setting_of_each_cell(ngram_cells):
