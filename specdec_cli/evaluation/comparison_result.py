@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from specdec_cli.decoding.costs import Costs
+from specdec_cli.evaluation.recorded_settings import RecordedSettings
 from specdec_cli.evaluation.statistics import Summary
 from specdec_cli.evaluation.trials import Trial
 
@@ -62,8 +63,7 @@ class VariantInfo:
 
     name: str
     baseline: str
-    settings: dict[str, Any]
-    """Every setting of `engine.settings.Settings` by its name."""
+    settings: RecordedSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
