@@ -31,7 +31,7 @@ class CostPoints:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model file. cache_bytes: what its keys and values take."""
+    """A model file. cache_bytes: of its keys and values."""
 
     file: str
     parameters: int
