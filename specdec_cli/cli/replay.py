@@ -8,13 +8,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
 if TYPE_CHECKING:
     from specdec_cli.decoding.metrics import Metrics
     from specdec_cli.decoding.types import Event
+    from specdec_cli.evaluation.recorded_settings import RecordedSettings
     from specdec_cli.llama.interrupt import Interrupt
 
 
@@ -40,6 +41,7 @@ def replay(
     """
     from specdec_cli.decoding.errors import UsageError
     from specdec_cli.display.choice import can_paint
+    from specdec_cli.evaluation.recorded_settings import RecordedSettings
     from specdec_cli.store.traces import read_trace
 
     if speed is not None and not (math.isfinite(speed) and speed > 0):
@@ -48,7 +50,8 @@ def replay(
         raise UsageError("--step goes as fast as you press keys", "Leave out --speed or --step.")
     if step and not (os.name == "posix" and sys.stdin.isatty() and can_paint()):
         raise UsageError("--step needs a terminal for its keys and its display", "Leave --step out in a pipe.")
-    settings, events = read_trace(file)
+    recorded, events = read_trace(file)
+    settings = RecordedSettings.of(recorded)
     if svg is not None or html is not None:
         from specdec_cli.display import export
         from specdec_cli.display.settings_line import settings_line
@@ -60,7 +63,7 @@ def replay(
     raise typer.Exit(_show(settings, events, math.inf if hurry else speed or 1.0, step))
 
 
-def _show(settings: dict[str, Any], events: list[Event], speed: float, by_key: bool) -> int:
+def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key: bool) -> int:
     """Replay on stdout, the report on stderr. Returns the exit code."""
     from rich.console import Console
 
@@ -119,10 +122,9 @@ def _clock(interrupt: Interrupt, speed: float) -> Callable[[Event], bool]:
     return wait
 
 
-def _most_tokens(settings: dict[str, Any], events: list[Event]) -> int:
+def _most_tokens(settings: RecordedSettings, events: list[Event]) -> int:
     """What `-n` was; a recording that does not say is taken at its length."""
-    found = settings.get("max_tokens")
-    return found if isinstance(found, int) else _emitted(events)
+    return _emitted(events) if settings.max_tokens is None else settings.max_tokens
 
 
 def _emitted(events: list[Event]) -> int:

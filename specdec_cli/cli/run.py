@@ -182,12 +182,14 @@ def _print_report(engine: Engine, answer: Generation) -> None:
     from specdec_cli.display.choice import can_paint
     from specdec_cli.display.settings_line import settings_line
     from specdec_cli.engine.loaded_models import memory_of
+    from specdec_cli.evaluation.recorded_settings import RecordedSettings
 
     err = Console(stderr=True, highlight=False)
     result, pair, models = answer.result, engine.pair, engine.models
     if can_paint() and result.metrics.drafted:
         err.print(run_report.legend())
-    files = {"target": pair.target_path, "draft": pair.draft_path, "draft_small": pair.small_path}
+    paths = {"target": pair.target_path, "draft": pair.draft_path, "draft_small": pair.small_path}
+    files = {role: path and str(path) for role, path in paths.items()}
     corpus = [f"a corpus of {len(engine.drafting.corpus):,} tokens"] if engine.drafting.corpus else []
     threads = f"{models.target.threads} thread{'s' if models.target.threads > 1 else ''}"
     described = [*corpus, threads, f"context {models.target.opened.n_ctx:,}"]
@@ -195,7 +197,7 @@ def _print_report(engine: Engine, answer: Generation) -> None:
     err.print(
         run_report.run_report(
             result.metrics,
-            settings_line({**result.settings.shaping(), **files}, described),
+            settings_line(RecordedSettings.of({**result.settings.shaping(), **files}), described),
             memory_of(models),
             result.baseline,
             engine.load_s,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -243,12 +244,12 @@ def _token(text: str, origin: str, diverges: bool = False) -> str:
     return f"<mark>{shown}</mark>" if diverges else shown
 
 
-_PATHS = ("target", "draft", "ngram_corpus")
+_PATHS = dict.fromkeys(("target", "draft", "draft_small", "ngram_corpus"))
 
 
 def _settings(result: ComparisonResult) -> Iterator[str]:
     """Everything the figures depend on; paths are left out, they may name the user."""
-    own = {arm.name: {name: value for name, value in arm.settings.items() if name not in _PATHS} for arm in result.arms}
+    own = {arm.name: asdict(replace(arm.settings, **_PATHS)) for arm in result.arms}
     first = next(iter(own.values()), {})
     shared = {name: value for name, value in first.items() if all(each.get(name) == value for each in own.values())}
     facts = {

@@ -6,8 +6,9 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from time import monotonic
-from typing import Any, TextIO
+from typing import TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -16,6 +17,7 @@ from rich.text import Text
 
 from specdec_cli.display.theme import safe
 from specdec_cli.evaluation.comparison_result import ComparisonResult
+from specdec_cli.evaluation.recorded_settings import RecordedSettings
 from specdec_cli.evaluation.statistics import Summary, geometric_interval, paired_ratios
 from specdec_cli.evaluation.trials import Trial
 
@@ -135,12 +137,12 @@ def against(result: ComparisonResult, before: ComparisonResult) -> RenderableTyp
     table = Table(title="against the kept result (taken at another time: not paired)", box=None, title_justify="left")
     for name in ("arm", "then", "now", "now / then", "95 %", ""):
         table.add_column(name)
-    old = {arm.name: arm.settings for arm in before.arms}
+    old = {arm.name: _decoding(arm.settings) for arm in before.arms}
     for arm in result.arms:
         now, then = result.speeds(arm.name), before.speeds(arm.name)
         common = sorted(now.keys() & then.keys())
         interval = geometric_interval([now[prompt] / then[prompt] for prompt in common])
-        if interval and arm.name in old and _same_decoding(arm.settings, old[arm.name]):
+        if interval and _decoding(arm.settings) == old.get(arm.name):
             medians = [statistics.median(speeds[prompt] for prompt in common) for speeds in (then, now)]
             cells = [f"{speed:,.1f} tok/s" for speed in medians]
             table.add_row(arm.name, *cells, f"{interval.mean:.2f}x", interval.bounds, interval.difference)
@@ -155,13 +157,12 @@ def against(result: ComparisonResult, before: ComparisonResult) -> RenderableTyp
     return Group(table, *(Text(line, style="yellow") for line in differing))
 
 
-_PLACE = ("target", "draft", "threads", "ctx", "gpu_layers", "gpu_layers_draft", "seed")
+_PLACE = dict.fromkeys(("target", "draft", "threads", "ctx", "gpu_layers", "gpu_layers_draft", "seed"))
 
 
-def _same_decoding(mine: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two variants' settings decode alike; where they ran is said apart."""
-    known = {"bitwise": False, **other}  # results kept by older versions do not name it
-    return all(known.get(name) == value for name, value in mine.items() if name not in _PLACE)
+def _decoding(settings: RecordedSettings) -> RecordedSettings:
+    """The settings but for where they ran, which is said apart. Older results do not name `bitwise`."""
+    return replace(settings, **_PLACE, bitwise=bool(settings.bitwise))
 
 
 def preamble(result: ComparisonResult) -> list[str]:

@@ -17,6 +17,7 @@ from specdec_cli.engine.model_pair import ModelPair
 from specdec_cli.engine.variants import Variant
 from specdec_cli.evaluation import advice
 from specdec_cli.evaluation import comparison_result as types
+from specdec_cli.evaluation.recorded_settings import RecordedSettings
 from specdec_cli.evaluation.statistics import Summary, noise, summarise
 from specdec_cli.evaluation.trials import Trial
 from specdec_cli.llama import library
@@ -59,9 +60,7 @@ def result_of(
         max_tokens=engine.settings.max_tokens,
         notes=(*engine.notes, *_notes(trials), *([str(error)] if error else [])),
         rounding=str(engine.costs.agreement) if engine.costs.agreement else None,
-        arms=tuple(
-            types.VariantInfo(each.name, each.baseline, _settings_json(each.settings)) for each in variants.values()
-        ),
+        arms=tuple(types.VariantInfo(each.name, each.baseline, _recorded(each.settings)) for each in variants.values()),
         noise={name: noise(trials, name) for name, each in variants.items() if each.is_baseline},
         costs=types.CostPoints.of(costs) if costs else None,
         summaries=tuple(summaries),
@@ -140,10 +139,10 @@ def _notes(trials: Sequence[Trial]) -> list[str]:
     return [f"{arm}: in {count} of {answers[arm]} answers {note}" for (arm, note), count in counted.items()]
 
 
-def _settings_json(settings: Settings) -> dict[str, Any]:
-    """As they come back from a file; a corpus only where it is looked into, for there alone it changes anything."""
-    corpus = list(settings.ngram_corpus) if settings.chain.reads_corpus else []
-    return {**asdict(settings), "ngram_corpus": corpus or None}
+def _recorded(settings: Settings) -> RecordedSettings:
+    """All settings; a corpus only where it is looked into, for there alone it changes anything."""
+    corpus = settings.ngram_corpus if settings.chain.reads_corpus else ()
+    return RecordedSettings(**{**asdict(settings), "ngram_corpus": corpus or None})
 
 
 def _models(pair: ModelPair, n_ctx: int) -> dict[str, types.ModelInfo]:

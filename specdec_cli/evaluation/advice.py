@@ -32,8 +32,7 @@ def expected_tokens(per_position: Sequence[float], k: int) -> float:
     """Tokens per step with k drafted; positions not measured go on at the last measured rate of decay."""
     rates = list(per_position) or [0.0]
     decay = (rates[-1] / rates[0]) ** (1 / (len(rates) - 1)) if len(rates) > 1 and rates[0] > 0 else rates[0]
-    while len(rates) < k:
-        rates.append(rates[-1] * min(decay, 1.0))
+    rates += [rates[-1] * min(decay, 1.0) ** i for i in range(1, k - len(rates) + 1)]
     return 1 + sum(rates[:k])
 
 
@@ -70,9 +69,12 @@ def verdict(
         if slow:
             sentences += _short_answers(mine)
         if summary.per_position and costs:
-            sentences += _causes(summary, mine, costs, _typical_length(mine, measured is None), slow, experts)
+            k = max(len(trial.reached) for trial in mine)
+            if measured is None:  # of a length that adapts, the mean says more than the longest
+                k = max(1, round(sum(trial.drafted for trial in mine) / sum(trial.steps for trial in mine)))
+            sentences += _causes(summary, mine, costs, k, slow, experts)
             if measured is not None:
-                sentences += _remedies(summary.speedup.mean, summary.per_position, costs, mine, measured)
+                sentences += _remedies(summary.per_position, costs, {**measured, k: summary.speedup.mean}, k)
     if summary.distance_per_token is not None:
         sentences.append(
             "This arm is LOSSY: the distribution that a token is drawn from differs from the target's by "
@@ -81,22 +83,14 @@ def verdict(
     return sentences
 
 
-def _typical_length(mine: Sequence[Trial], adapts: bool) -> int:
-    """The longest draft; of a length that adapts, the mean one, which says more."""
-    if adapts:
-        return max(1, round(sum(trial.drafted for trial in mine) / sum(trial.steps for trial in mine)))
-    return max(len(trial.reached) for trial in mine)
-
-
 def _finding(arm: str, speedup: Interval | None) -> str:
     if speedup is None:
         return f"{arm}: not measured, no answer was long enough."
     if speedup.difference == "too few prompts":
         few = "1 prompt is" if speedup.count == 1 else f"{speedup.count} prompts are"
         return f"{arm}: {speedup} the target alone's speed, but {few} too few to claim anything."
-    if speedup.difference == "no measurable difference":
-        return f"{arm}: no measurable difference from the target alone, {speedup}."
-    return f"{arm}: {speedup.difference} than the target alone, {speedup}."
+    word = "from" if speedup.difference == "no measurable difference" else "than"
+    return f"{arm}: {speedup.difference} {word} the target alone, {speedup}."
 
 
 def _short_answers(mine: Sequence[Trial]) -> list[str]:
@@ -138,26 +132,22 @@ def _share(mine: Sequence[Trial], seconds: Iterable[float]) -> float:
     return sum(seconds) / decoding if decoding else 0.0
 
 
-def _remedies(
-    own: float, per_position: Sequence[float], costs: Costs, mine: Sequence[Trial], measured: Mapping[int, float]
-) -> list[str]:
-    """Predictions are scaled so that at a measured length, this variant's own included, they give what was measured."""
-    k = _typical_length(mine, adapts=False)
+def _remedies(per_position: Sequence[float], costs: Costs, measured: Mapping[int, float], k: int) -> list[str]:
+    """Predictions are scaled so that at a measured length they give what was measured. k: this variant's own length."""
 
-    def scaled(at: int, predicted: float) -> float:
-        reference, known = (at, measured[at]) if at in measured else (k, own)
-        return predicted * known / expected_speedup(costs, per_position, reference)
+    def scaled(best: tuple[int, float]) -> float:
+        reference = best[0] if best[0] in measured else k
+        return best[1] * measured[reference] / expected_speedup(costs, per_position, reference)
 
-    best, gain = best_length(costs, per_position)
-    cheap_k, cheap = best_length(costs, per_position, 0.5)
-    gain, cheap = scaled(best, gain), scaled(cheap_k, cheap)
+    best, half_cost = best_length(costs, per_position), best_length(costs, per_position, 0.5)
+    gain, cheap = scaled(best), scaled(half_cost)
     sentences = []
-    if best not in measured and best != k and gain > own * 1.03:
-        sentences.append(f"From the measured costs and acceptance, k={best} would give about {gain:.2f}x.")
-    if cheap > 1 and cheap > max(gain, own) * 1.05:
+    if best[0] not in measured and gain > measured[k] * 1.03:
+        sentences.append(f"From the measured costs and acceptance, k={best[0]} would give about {gain:.2f}x.")
+    if cheap > 1 and cheap > max(gain, measured[k]) * 1.05:
         sentences.append(
-            f"A draft of the same quality at half the cost would give about {cheap:.2f}x (at k={cheap_k})."
+            f"A draft of the same quality at half the cost would give about {cheap:.2f}x (at k={half_cost[0]})."
         )
-    if max(gain, cheap, *measured.values(), own) < 1:
+    if max(gain, cheap, *measured.values()) < 1:
         sentences.append("No draft length pays with this pair on this machine: run the target alone.")
     return sentences

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from specdec_cli.decoding.costs import Costs
+from specdec_cli.evaluation.recorded_settings import RecordedSettings
 from specdec_cli.evaluation.statistics import Summary
 from specdec_cli.evaluation.trials import Trial
 
@@ -30,7 +31,7 @@ class CostPoints:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model file. cache_bytes: what its keys and values take."""
+    """A model file. cache_bytes: of its keys and values."""
 
     file: str
     parameters: int
@@ -62,8 +63,7 @@ class VariantInfo:
 
     name: str
     baseline: str
-    settings: dict[str, Any]
-    """Every setting of `engine.settings.Settings` by its name."""
+    settings: RecordedSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Literal
 
 import numpy as np
@@ -72,10 +73,9 @@ def geometric_interval(ratios: Sequence[float], seed: int = 0, resamples: int = 
     usable = errors > 1e-12
     scores = (drawn.mean(axis=1)[usable] - mean) / errors[usable]
     if n < 5 or scores.size < 100:  # too few different resamples: Student's t with the same standard error
-        high = _STUDENT.get(n, _STUDENT[4])
-        low = -high
+        low, high = (sign * _STUDENT.get(n, _STUDENT[4]) for sign in (-1, 1))
     else:
-        low, high = (float(score) for score in np.quantile(scores, (0.025, 0.975)))
+        low, high = np.quantile(scores, (0.025, 0.975)).tolist()
     return Interval(math.exp(mean), math.exp(mean - high * error), math.exp(mean - low * error), n)
 
 
@@ -102,7 +102,7 @@ def noise(trials: Iterable[Trial], baseline: str) -> float | None:
     for trial in trials:
         if trial.arm == baseline and trial.tokens_per_s:
             speeds.setdefault(trial.prompt, []).append(trial.tokens_per_s)
-    return _median(max(values) / min(values) - 1 for values in speeds.values() if len(values) > 1)
+    return _median([max(values) / min(values) - 1 for values in speeds.values() if len(values) > 1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,17 +135,16 @@ def summarise(trials: Iterable[Trial], arm: str, baseline: str, category: str = 
     if not mine:
         return None
 
-    def total(of: Callable[[Trial], float]) -> float:
-        return sum(map(of, mine))
+    def total(name: str) -> float:
+        return float(sum(getattr(trial, name) for trial in mine))
 
     speeds = [trial.tokens_per_s for trial in mine if trial.tokens_per_s]
-    parts = {
-        "draft": total(lambda trial: trial.draft_s),
-        "verify": total(lambda trial: trial.verify_s),
-        "sample": total(lambda trial: trial.sample_s),
-        "other": total(lambda trial: trial.overhead_s),
-    }
-    decode = total(lambda trial: trial.decode_s)
+    parts = {"draft": "draft_s", "verify": "verify_s", "sample": "sample_s", "other": "overhead_s"}
+    decode = total("decode_s")
+    reached, kept = (
+        [sum(counts) for counts in zip_longest(*(getattr(trial, name) for trial in mine), fillvalue=0)]
+        for name in ("reached", "kept")
+    )
     distances = [trial.distance for trial in mine if trial.distance is not None]
     tokens = sum(len(trial.tokens) for trial in mine)
     return Summary(
@@ -153,28 +152,18 @@ def summarise(trials: Iterable[Trial], arm: str, baseline: str, category: str = 
         category=category,
         trials=len(mine),
         tokens_per_s=_median(speeds),
-        ttft_s=_median(trial.ttft_s for trial in mine),
-        tpot_ms=_median(1000 / speed for speed in speeds),
-        acceptance_rate=_ratio(total(lambda trial: trial.accepted), total(lambda trial: trial.drafted)),
-        tokens_per_step=_ratio(total(lambda trial: max(len(trial.tokens) - 1, 0)), total(lambda trial: trial.steps)),
+        ttft_s=_median([trial.ttft_s for trial in mine]),
+        tpot_ms=_median([1000 / speed for speed in speeds]),
+        acceptance_rate=_ratio(total("accepted"), total("drafted")),
+        tokens_per_step=_ratio(sum(max(len(trial.tokens) - 1, 0) for trial in mine), total("steps")),
         speedup=None if arm == baseline else geometric_interval([*paired_ratios(chosen, arm, baseline).values()]),
-        per_position=_per_position(mine),
-        shares={name: seconds / decode for name, seconds in parts.items()} if decode else {},
+        per_position=tuple(k / r for k, r in zip(kept, reached, strict=True) if r),
+        shares={name: total(part) / decode for name, part in parts.items()} if decode else {},
         distance_per_token=sum(distances) / max(tokens, 1) if distances else None,
     )
 
 
-def _per_position(trials: Sequence[Trial]) -> tuple[float, ...]:
-    reached, kept = ([0] * max(len(trial.reached) for trial in trials) for _ in range(2))
-    for trial in trials:
-        for counts, more in ((reached, trial.reached), (kept, trial.kept)):
-            for i, count in enumerate(more):
-                counts[i] += count
-    return tuple(k / r for k, r in zip(kept, reached, strict=True) if r)
-
-
-def _median(values: Iterable[float]) -> float | None:
-    values = list(values)
+def _median(values: Sequence[float]) -> float | None:
     return statistics.median(values) if values else None
 
 

@@ -48,6 +48,12 @@ class Trial:
             object.__setattr__(self, "tokens_per_s", (len(self.tokens) - 1) / self.decode_s)
 
 
+_COPIED = (
+    *("prompt_tokens", "reason", "prefill_s", "ttft_s", "decode_s", "draft_s", "draft_prefill_s", "verify_s"),
+    *("sample_s", "overhead_s", "steps", "drafted", "accepted", "notes", "distance"),
+)
+
+
 def trial_of(arm: str, prompt: str, category: str, number: int, metrics: Metrics) -> Trial:
     """What a comparison needs of a finished answer. number: of the round."""
     verify_s: dict[int, list[float]] = {}
@@ -59,24 +65,10 @@ def trial_of(arm: str, prompt: str, category: str, number: int, metrics: Metrics
         prompt=prompt,
         category=category,
         round=number,
-        prompt_tokens=metrics.prompt_tokens,
         tokens=tuple(metrics.tokens),
-        reason=metrics.reason,
-        prefill_s=metrics.prefill_s,
-        ttft_s=metrics.ttft_s,
-        decode_s=metrics.decode_s,
-        draft_s=metrics.draft_s,
-        draft_prefill_s=metrics.draft_prefill_s,
-        verify_s=metrics.verify_s,
-        sample_s=metrics.sample_s,
-        overhead_s=metrics.overhead_s,
-        steps=metrics.steps,
-        drafted=metrics.drafted,
-        accepted=metrics.accepted,
         reached=tuple(metrics.reached),
         kept=tuple(metrics.kept),
         row_costs={rows: (len(laps), statistics.median(laps)) for rows, laps in verify_s.items()},
         pieces=tuple((token.text, token.origin) for step in metrics.history for token in step.tokens),
-        notes=metrics.notes,
-        distance=metrics.distance,
+        **{name: getattr(metrics, name) for name in _COPIED},
     )

@@ -26,12 +26,13 @@ from specdec_cli.evaluation.comparison_result import (
     ModelInfo,
     VariantInfo,
 )
+from specdec_cli.evaluation.recorded_settings import RecordedSettings
 from specdec_cli.evaluation.statistics import Interval, summarise
 from specdec_cli.evaluation.trials import Trial
 
 ORIGINS = ("accepted", "correction", "bonus", "plain")
 SPEEDS = {"target alone": 50.0, "k=2": 80.0, "k=8": 40.0}
-SETTINGS = {"target": "someone/private/t.gguf", "draft": None, "temp": 0.0, "seed": None}
+SETTINGS = RecordedSettings(target="someone/private/t.gguf", temp=0.0)
 
 
 def trial(arm, prompt, category, number=0, speed=50.0, words=("one ", "two ", "three ", "four ")):
@@ -62,7 +63,7 @@ def result_of(trials, arms=tuple(SPEEDS), **changes):
         max_tokens=4,
         prompts={trial.prompt: f"asked {trial.prompt}" for trial in trials},
         rounds=2,
-        arms=tuple(VariantInfo(arm, "target alone", {**SETTINGS, "draft_tokens": i}) for i, arm in enumerate(arms)),
+        arms=tuple(VariantInfo(arm, "target alone", replace(SETTINGS, draft_tokens=i)) for i, arm in enumerate(arms)),
         noise={"target alone": 0.02},
         summaries=tuple(filter(None, summaries)),
         exactness={arm: {"identical": 4, "rounding": 0, "wrong": 0} for arm in arms[1:]},

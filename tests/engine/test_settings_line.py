@@ -1,8 +1,12 @@
 """The settings in one line, with much known of a run or little."""
 
+from dataclasses import fields
+
 import pytest
 
 from specdec_cli.display.settings_line import settings_line
+from specdec_cli.engine.config import Settings
+from specdec_cli.evaluation.recorded_settings import RecordedSettings
 
 
 @pytest.mark.parametrize(
@@ -39,15 +43,21 @@ from specdec_cli.display.settings_line import settings_line
     ],
 )
 def test_what_is_known_is_said(settings, line):
-    assert settings_line(settings) == line
+    assert settings_line(RecordedSettings.of(settings)) == line
 
 
 def test_lossy_rules_are_marked_and_more_comes_last():
     assert (
-        settings_line({"temp": 1.0, "accept": "typical"}, ["2 threads"])
+        settings_line(RecordedSettings(temp=1.0, accept="typical"), ["2 threads"])
         == "temp=1.0, accept=typical (lossy), 2 threads"
     )
 
 
 def test_a_name_that_is_not_text():
-    assert settings_line({"target": "x/\udcff.gguf", "drafter": "none"}) == "?.gguf, alone"
+    assert settings_line(RecordedSettings("x/\udcff.gguf", drafter="none")) == "?.gguf, alone"
+
+
+def test_a_record_has_every_setting_and_leaves_out_what_no_run_writes():
+    assert [field.name for field in fields(RecordedSettings)] == [field.name for field in fields(Settings)]
+    recorded = RecordedSettings.of({"temp": "hot", "seed": [1], "max_tokens": 7, "colour": "red"})
+    assert recorded == RecordedSettings(max_tokens=7)
