@@ -125,7 +125,7 @@ class Cell:
 def cells_of(recording: Recording, machines: Iterable[Hardware]) -> Iterator[Cell]:
     """Every cell of the pair's answers."""
     machines = [found for found in machines if found.name != WITHOUT_A_DRAFT_MODEL]
-    for category, answers in recording.by_category().items():
+    for category, answers in recordings.by_category(recording.answers).items():
         tallies = simulation.statics(answers)
         for found in machines:
             auto = simulation.adaptive(answers, found.costs, recording.greedy).tokens_per_s(found.costs)
@@ -134,7 +134,7 @@ def cells_of(recording: Recording, machines: Iterable[Hardware]) -> Iterator[Cel
 
 def ngram_cells_of(recording: Recording, machines: Iterable[Hardware]) -> Iterator[Cell]:
     """Every cell of the texts, with the drafter `ngram`."""
-    for category, texts in recording.texts_by_category().items():
+    for category, texts in recordings.by_category(recording.texts).items():
         tallies = simulation.known_statics(NgramDrafter, texts)
         for found in machines:
             costs = replace(found.costs, draft=LOOK)

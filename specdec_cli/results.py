@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from specdec_cli.llama.quantize import Unfit
     from specdec_cli.models.profiles import Profile
     from specdec_cli.models.tokenizer_comparison import Check
-    from specdec_cli.store.speeds import Speed
+    from specdec_cli.store.tuning import Speed
 
 Place = Literal["gpu", "both", "main", "none", "unknown"]
 Verdict = Literal["identical", "compatible", "incompatible"]

@@ -20,7 +20,7 @@ from specdec_cli.engine.variants import Variant
 from specdec_cli.evaluation.comparison_result import ComparisonResult, DivergentAnswer
 from specdec_cli.evaluation.trials import Trial, trial_of
 from specdec_cli.models.suites import Prompt
-from specdec_cli.store import speeds
+from specdec_cli.store import tuning
 
 _WARM_UP_TOKENS = 16
 _LEAST_ROOM = 16
@@ -153,5 +153,5 @@ def remember_speed(pair: ModelPair, result: ComparisonResult) -> None:
     measured = [(each.speedup, each.arm) for each in result.of_category("all") if each.speedup and each.speedup.bounds]
     if pair.draft_path and measured and not result.partial:
         best, name = max(measured, key=lambda entry: entry[0].mean)
-        speed = speeds.Speed(best.mean, best.low, best.high, name, date.today().isoformat())
-        speeds.keep(pair.target_path, pair.draft_path, speed)
+        speed = tuning.Speed(best.mean, best.low, best.high, name, date.today().isoformat())
+        tuning.keep_speed(pair.target_path, pair.draft_path, speed)

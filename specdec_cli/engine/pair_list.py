@@ -13,7 +13,7 @@ from specdec_cli.models import profiles, references, user_files
 from specdec_cli.models.gguf import part_names
 from specdec_cli.models.profiles import Profile
 from specdec_cli.results import PairDetails, PairList, PairSummary, Removal
-from specdec_cli.store import pulled_pairs, speeds
+from specdec_cli.store import pulled_pairs, tuning
 
 
 def list_pairs(here_only: bool = False) -> PairList:
@@ -96,7 +96,7 @@ def _summary(profile: Profile) -> PairSummary:
         "yes" if whole else "in part" if here or _partial_files(profile) else "no",
         pulled.pulled if pulled else None,
         tuple(str(path) if path else None for path in paths),
-        speeds.last(here[0], here[1]) if len(here) == 2 else None,
+        tuning.last_speed(here[0], here[1]) if len(here) == 2 else None,
     )
 
 

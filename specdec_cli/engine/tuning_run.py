@@ -146,7 +146,7 @@ def _paths(pair: ModelPair) -> tuple[Path, Path]:
 
 def _predicted(pair: ModelPair, recording: Recording, costs: Costs, where: str) -> dict[str, Any]:
     """The fields of a TuningResult."""
-    predictions = predict(recording.by_category(), costs, recording.greedy)
+    predictions = predict(acceptance_traces.by_category(recording.answers), costs, recording.greedy)
     target, draft = _paths(pair)
     return {
         "target": target.name,

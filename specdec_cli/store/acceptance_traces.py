@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -36,14 +37,6 @@ class Recording:
     about: Mapping[str, Any]
     texts: tuple[Text, ...] = ()
 
-    def by_category(self) -> dict[str, list[Answer]]:
-        """The answers by category, in order of appearance."""
-        return _by_category(self.answers)
-
-    def texts_by_category(self) -> dict[str, list[Text]]:
-        """The texts by category, in order of appearance."""
-        return _by_category(self.texts)
-
     def require(self, target: Path, draft: Path) -> None:
         """Raise SpecdecError if this was recorded with other models, as far as names and sizes tell."""
         for role, path in (("target", target), ("draft", draft)):
@@ -66,13 +59,19 @@ class _PackedAnswer:
     stands: Annotated[str, Meta(pattern="^[01]+$")]
     astray: list[_Thousandths]
 
+    @classmethod
+    def of(cls, answer: Answer) -> _PackedAnswer:
+        rows = [[round(p * 1000) for p in row] for row in (answer.confidence, *filter(None, answer.astray))]
+        stands = "".join("01"[stands] for stands in answer.stands)
+        return cls(answer.category, answer.prompt_tokens, rows[0], stands, rows[1:])
+
     def unpack(self) -> Answer:
         if len(self.confidence) != len(self.stands):
             raise ValueError("it says more of some places than of others")
-        stands = tuple(stands == "1" for stands in self.stands)
-        wrong = iter(self.astray)
-        astray = tuple(() if right else _unpacked(next(wrong, [])) for right in stands)
-        return Answer(self.category, self.prompt_tokens, _unpacked(self.confidence), stands, astray)
+        rows = (tuple([n / 1000 for n in row]) for row in (self.confidence, *self.astray))
+        confidence, stands = next(rows), tuple(stands == "1" for stands in self.stands)
+        astray = tuple(() if right else next(rows, ()) for right in stands)
+        return Answer(self.category, self.prompt_tokens, confidence, stands, astray)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,27 +82,27 @@ class _File:
     texts: tuple[Text, ...] = ()
 
 
+def by_category(entries: Iterable[_Entry]) -> Mapping[str, list[_Entry]]:
+    """Answers or texts by category, in order of appearance."""
+    categories = defaultdict[str, list[_Entry]](list)
+    for entry in entries:
+        categories[entry.category].append(entry)
+    return categories
+
+
 def identity(target: Path, draft: Path | None) -> dict[str, Any]:
     """What a recording says of the models that it was made with."""
-    paths = {"target": target, "draft": draft}
-    names = {role: path.name for role, path in paths.items() if path}
-    return names | {f"{role}_bytes": path.stat().st_size for role, path in paths.items() if path}
+    paths = {"target": target} | ({"draft": draft} if draft else {})
+    sizes = {f"{role}_bytes": path.stat().st_size for role, path in paths.items()}
+    return {role: path.name for role, path in paths.items()} | sizes
 
 
 def write(path: Path, recording: Recording) -> None:
     """Write a recording; probabilities keep three digits. Raises SpecdecError if it cannot be written."""
-    answers = [
-        {
-            "category": answer.category,
-            "prompt_tokens": answer.prompt_tokens,
-            "confidence": _packed(answer.confidence),
-            "stands": "".join("01"[stands] for stands in answer.stands),
-            "astray": [_packed(probabilities) for probabilities in answer.astray if probabilities],
-        }
-        for answer in recording.answers
-    ]
-    texts = {"texts": [asdict(text) for text in recording.texts]} if recording.texts else {}
-    data = {"format": 1, "greedy": recording.greedy, **recording.about, "answers": answers, **texts}
+    data = {"format": 1, "greedy": recording.greedy, **recording.about}
+    data["answers"] = [asdict(_PackedAnswer.of(answer)) for answer in recording.answers]
+    if recording.texts:
+        data["texts"] = [asdict(text) for text in recording.texts]
     write_whole(path, gzip.compress(json.dumps(data, separators=(",", ":")).encode(), mtime=0))
 
 
@@ -126,18 +125,3 @@ def read(path: Path) -> Recording:
         raise SpecdecError(f"cannot read {path}: {error.strerror or error}", _FIX) from None
     except (EOFError, ValueError, RecursionError, zlib.error) as error:
         raise SpecdecError(f"{path.name} is not a recording: {' '.join(str(error).split())}", _FIX) from None
-
-
-def _by_category(entries: Iterable[_Entry]) -> dict[str, list[_Entry]]:
-    categories: dict[str, list[_Entry]] = {}
-    for entry in entries:
-        categories.setdefault(entry.category, []).append(entry)
-    return categories
-
-
-def _packed(probabilities: Sequence[float]) -> list[int]:
-    return [round(p * 1000) for p in probabilities]
-
-
-def _unpacked(thousandths: Sequence[int]) -> tuple[float, ...]:
-    return tuple([n / 1000 for n in thousandths])

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.decoding.errors import UsageError
 from specdec_cli.evaluation.comparison_result import ComparisonResult
-from specdec_cli.models.user_files import suggest
+from specdec_cli.models.user_files import suggest, write_whole
 
 
 def path_of(name: str) -> Path:
@@ -30,12 +30,7 @@ def kept() -> list[tuple[str, datetime]]:
 
 def store(name: str, result: ComparisonResult) -> None:
     """Keep a result, in place of an older one of that name; raises SpecdecError if the disk does not take it."""
-    path = path_of(name)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(result.to_json()), "utf-8")
-    except OSError as error:
-        raise SpecdecError(f"cannot write {path}: {error.strerror}", "Free some space, or name another file.") from None
+    write_whole(path_of(name), json.dumps(result.to_json()))
 
 
 def load(name: str) -> ComparisonResult:
@@ -47,9 +42,8 @@ def load(name: str) -> ComparisonResult:
     try:
         return ComparisonResult.from_json(json.loads(path.read_text("utf-8")))
     except FileNotFoundError:
-        raise UsageError(
-            f"there is no kept result {name!r}", suggest(name, [known for known, _ in kept()], "Kept results")
-        ) from None
+        hint = suggest(name, [known for known, _ in kept()], "Kept results")
+        raise UsageError(f"there is no kept result {name!r}", hint) from None
     except msgspec.ValidationError:
         raise UsageError(f"{path.name} is not the result of a comparison", "Use what --save or --json wrote.") from None
     except (OSError, ValueError) as error:

@@ -82,15 +82,13 @@ def kept_bytes() -> int:
 
 def _prune(newest: Path) -> None:
     """Remove what this one replaces, what a killed run has left, and what was not used for long."""
-    names = newest.name.partition("-")[0]
-    for path in newest.parent.glob(f"{names}-*.index"):
-        if path != newest:
-            path.unlink(missing_ok=True)
-    for path in newest.parent.glob("*.tmp"):
-        if time.time() - path.stat().st_mtime > _ABANDONED_S:
-            path.unlink(missing_ok=True)
+    replaced = set(newest.parent.glob(f"{newest.name.partition('-')[0]}-*.index"))
+    old = [path for path in newest.parent.glob("*.tmp") if time.time() - path.stat().st_mtime > _ABANDONED_S]
     room = _MOST_KEPT
-    for path in sorted(newest.parent.glob("*.index"), key=lambda path: path.stat().st_mtime, reverse=True):
+    indexes = set(newest.parent.glob("*.index")) - replaced | {newest}
+    for path in sorted(indexes, key=lambda path: path.stat().st_mtime, reverse=True):
         room -= path.stat().st_size
-        if room < 0 and path != newest:
-            path.unlink(missing_ok=True)
+        if room < 0:
+            old.append(path)
+    for path in {*replaced, *old} - {newest}:
+        path.unlink(missing_ok=True)

@@ -29,7 +29,7 @@ class JsonStore(Generic[Record]):
 
     folder: called at each use, for it depends on the environment. fix: what to do about a damaged record. remade: a
     damaged record comes again by itself, so its file is renamed and does not get in the way again. formats: those
-    that can be read; None stands for files that say none. check: raises ValueError on an impossible record.
+    that can be read; None stands for files that say none.
     """
 
     folder: Callable[[], Path]
@@ -37,7 +37,6 @@ class JsonStore(Generic[Record]):
     fix: str
     remade: bool = True
     formats: tuple[int | None, ...] = (FORMAT,)
-    check: Callable[[Record], None] = lambda _: None
 
     def path(self, name: str) -> Path:
         """The file of a record."""
@@ -54,9 +53,7 @@ class JsonStore(Generic[Record]):
             data = from_json(loads(path.read_text("utf-8")), dict[str, Any])
             if data.get("format") not in self.formats:
                 raise ValueError(f"its format is {data.get('format')!r:.20}")
-            record = from_json({**data, "name": name}, self.schema)
-            self.check(record)
-            return record
+            return from_json({**data, "name": name}, self.schema)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
@@ -92,7 +89,11 @@ def digest(text: str, digits: int) -> str:
 
 def loads(text: str | bytes) -> Any:
     """JSON data; raises ValueError or RecursionError on anything else, such as the NaN that Python would read."""
-    return json.loads(text, parse_constant=_refuse)
+
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
 
 
 def from_json(data: Any, schema: type[Record]) -> Record:
@@ -103,10 +104,6 @@ def from_json(data: Any, schema: type[Record]) -> Record:
 def to_json(record: Any) -> Any:
     """A dataclass as JSON data, without its private fields."""
     return _public(msgspec.to_builtins(record, str_keys=True, enc_hook=_from_curve))
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def _public(data: Any) -> Any:

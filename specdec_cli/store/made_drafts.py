@@ -51,15 +51,15 @@ def find(target: Path) -> Path | None:
 
     Raises SpecdecError if what was kept is damaged.
     """
-    made = _DRAFTS.load(path_of(target).stem)
-    draft = Path(made.draft[0].path) if made else Path()
+    if (made := _DRAFTS.load(path_of(target).stem)) is None:
+        return None
+    draft = Path(made.draft[0].path)
     try:
-        same = made and (made.target, made.draft) == (_parts(target), _parts(draft))
+        return draft if (made.target, made.draft) == (_parts(target), _parts(draft)) else None
     except (FileNotFoundError, ValueError):  # ValueError: a NUL in a path
         return None
     except OSError as error:
         raise SpecdecError(f"cannot read {error.filename}: {error.strerror}", "Check its permissions.") from None
-    return draft if same else None
 
 
 def _parts(model: Path) -> tuple[_Part, ...]:

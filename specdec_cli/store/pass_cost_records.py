@@ -37,11 +37,9 @@ class KeptCosts:
     build: str = field(default="", compare=False)
 
 
-def _folder() -> Path:
-    return platformdirs.user_cache_path("specdec", appauthor=False) / "costs"
-
-
-_COSTS = JsonStore(_folder, KeptCosts, "They are measured again.")
+_COSTS = JsonStore(
+    lambda: platformdirs.user_cache_path("specdec", appauthor=False) / "costs", KeptCosts, "They are measured again."
+)
 
 
 def path_of(model: Path, place: Place) -> Path:
@@ -57,10 +55,10 @@ def load(model: Path, place: Place) -> KeptCosts | None:
     Raises SpecdecError if it is damaged, or of another machine or build.
     """
     path = path_of(model, place)
-    kept = _COSTS.load(path.stem)
-    for what in ("machine", "build") if kept else ():
-        if getattr(kept, what) != getattr(place, what):
-            raise SpecdecError(f"{path.name} is of another {what}", f"Remove {path}.")
+    if kept := _COSTS.load(path.stem):
+        for what in ("machine", "build"):
+            if getattr(kept, what) != getattr(place, what):
+                raise SpecdecError(f"{path.name} is of another {what}", f"Remove {path}.")
     return kept
 
 

@@ -30,6 +30,12 @@ class PulledPair:
     pulled: str
     made_profile: bool = False
 
+    def __post_init__(self) -> None:
+        for model in self.models:
+            names = [model.repo, model.commit, *(name for file in model.files for name in (file.name, file.digest))]
+            if not model.files or any(map(references.leads_out, names)):
+                raise ValueError(f"impossible names in {model.repo!r:.60}")
+
     @property
     def models(self) -> tuple[RemoteModel, ...]:
         return (self.target, self.draft) if self.draft else (self.target,)
@@ -49,27 +55,14 @@ class PulledPair:
         return target, draft[0] if draft else None
 
 
-def _check(pair: PulledPair) -> None:
-    """Raise ValueError on names that would lead out of the cache."""
-    for model in pair.models:
-        names = [model.repo, model.commit, *(name for file in model.files for name in (file.name, file.digest))]
-        if not model.files or any(map(references.leads_out, names)):
-            raise ValueError(f"impossible names in {model.repo!r:.60}")
-
-
-def _folder() -> Path:
-    return config_dir() / "pulled"
-
-
-_PAIRS = JsonStore(
-    _folder, PulledPair, "Run specdec pull {name} again, or remove the file.", remade=False, check=_check
-)
+_FIX = "Run specdec pull {name} again, or remove the file."
+_PAIRS = JsonStore(lambda: config_dir() / "pulled", PulledPair, _FIX, remade=False)
 
 
 def require_writable() -> None:
     """Raise SpecdecError now rather than after gigabytes."""
-    for folder in (_folder(), config_dir() / "profiles"):
-        user_files.require_writable(folder)
+    for folder in ("pulled", "profiles"):
+        user_files.require_writable(config_dir() / folder)
 
 
 def check_name(name: str) -> str:
@@ -93,13 +86,11 @@ def name_of(target: RemoteModel, draft: RemoteModel | None) -> str:
 
 def is_free(name: str, models: tuple[str, ...]) -> bool:
     """Whether no profile has a name, or one of the same models has."""
-    if name not in profiles.names():
-        return True
     try:
-        profile = profiles.load(name)
+        profile = profiles.load(name) if name in profiles.names() else None
     except SpecdecError:
         return False
-    return tuple(model for model in (profile.target, profile.draft) if model) == models
+    return profile is None or tuple(filter(None, (profile.target, profile.draft))) == models
 
 
 def names() -> list[str]:

@@ -110,10 +110,8 @@ def _event(line: dict[str, Any], path: Path, number: int) -> Event:
     try:
         event = msgspec.convert(line, _EVENTS[name])
         _check("", msgspec.to_builtins(event))
-        if isinstance(event, Step) and event.accepted > min(len(event.drafted), len(event.tokens)):
-            raise ValueError(f"more accepted than there is: {event.accepted}")
-        if isinstance(event, Step) and not _is_tree(event):
-            raise ValueError("a draft that is no tree")
+        if isinstance(event, Step):
+            _require_tree(event)
     except ValueError as error:
         raise _bad(path, number, f"is a damaged {name}: {error}") from None
     return event
@@ -134,17 +132,17 @@ def _check(name: str, value: Any) -> None:
         raise ValueError(f"{name!r} = {value!r:.40}")
 
 
-def _is_tree(step: Step) -> bool:
-    """Whether what a step says of its draft's shape fits together; a chain says nothing."""
-    parents, path = step.parents, step.path
-    if parents is None or path is None:
-        return parents is path
-    if len(parents) != len(step.drafted) or len(path) != step.accepted:
-        return False
-    follows = zip(path, (-1, *path), strict=False)
-    return all(parent < node for node, parent in enumerate(parents)) and all(
-        node < len(parents) and parents[node] == above for node, above in follows
-    )
+def _require_tree(step: Step) -> None:
+    """Raise ValueError unless what a step says of its draft fits together; a chain says nothing of its shape."""
+    if step.accepted > min(len(step.drafted), len(step.tokens)):
+        raise ValueError(f"more accepted than there is: {step.accepted}")
+    above = dict(enumerate(step.parents or ()))
+    fits = (step.parents is None) == (step.path is None) and all(parent < node for node, parent in above.items())
+    if step.parents is not None and step.path is not None:
+        fits = fits and (len(above), len(step.path)) == (len(step.drafted), step.accepted)
+        fits = fits and [above.get(node) for node in step.path] == [-1, *step.path][:-1]
+    if not fits:
+        raise ValueError("a draft that is no tree")
 
 
 def _bad(path: Path, number: int, what: str) -> SpecdecError:

@@ -1,7 +1,8 @@
-"""What `specdec tune` found out about a pair on this machine, kept for `run` and `compare`."""
+"""What was measured of a pair on this machine: by `tune`, for `run` and `compare`, and by `compare`, for the list."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.models import user_files
 from specdec_cli.models.user_files import bundled_dir, config_dir
 from specdec_cli.store import acceptance_traces as recordings
-from specdec_cli.store.json_store import JsonStore, record_name
+from specdec_cli.store.json_store import FORMAT, JsonStore, record_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,19 @@ class Tuning:
             raise ValueError(f"a step cannot take {self.costs.other} s besides its passes")
 
 
-def folder() -> Path:
-    """Where it is kept what was measured of pairs."""
-    return config_dir() / "tuned"
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """A measured speedup over the target alone: its geometric mean and 95 % bounds, of which settings, and when."""
+
+    speedup: float
+    low: float | None
+    high: float | None
+    settings: str
+    when: str
 
 
-_TUNINGS = JsonStore(folder, Tuning, "Run specdec tune again.")
+_TUNINGS = JsonStore(lambda: config_dir() / "tuned", Tuning, "Run specdec tune again.")
+_SPEEDS = JsonStore(_TUNINGS.folder, Speed, "Run specdec compare again.", formats=(FORMAT, None))
 
 
 def kind_of(greedy: bool, accept: str) -> str:
@@ -85,15 +93,25 @@ def save(target: Path, draft: Path, tuning: Tuning) -> Path:
 
     Returns the file; raises SpecdecError if it cannot be written.
     """
-    try:
-        older = load(target, draft)
-    except SpecdecError:
-        older = None
-    if older:  # what the other kind of sampling taught stays true
-        tuning = replace(tuning, calibrations={**older.calibrations, **tuning.calibrations})
+    with suppress(SpecdecError):
+        if older := load(target, draft):  # what the other kind of sampling taught stays true
+            tuning = replace(tuning, calibrations={**older.calibrations, **tuning.calibrations})
     return _TUNINGS.save(path_of(target, draft).stem, tuning)
 
 
 def require_writable(target: Path, draft: Path) -> None:
     """Raise SpecdecError now rather than after a minute of measuring."""
     user_files.require_writable(path_of(target, draft).parent)
+
+
+def keep_speed(target: Path, draft: Path, speed: Speed) -> None:
+    """Remember a measurement in place of the last one. Never raises: it is a convenience, not a result."""
+    with suppress(SpecdecError, OSError):
+        _SPEEDS.save(f"{path_of(target, draft).stem}.speed", speed)
+
+
+def last_speed(target: Path, draft: Path) -> Speed | None:
+    """The last measurement, if there is one that can be read."""
+    with suppress(SpecdecError, OSError):
+        return _SPEEDS.load(f"{path_of(target, draft).stem}.speed")
+    return None

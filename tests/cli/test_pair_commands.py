@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
 from specdec_cli.models import profiles
-from specdec_cli.store import speeds
+from specdec_cli.store import tuning
 
 KEPT = Path(__file__).parent / "pair_commands"
 QWEN = ("pull", "--target", "org/qwen-GGUF:Q4_K_M")
-SPEED = speeds.Speed(1.5, 1.4, 1.6, "k=2", "2026-01-01")
+SPEED = tuning.Speed(1.5, 1.4, 1.6, "k=2", "2026-01-01")
 OWN = """target: t.gguf
 draft: d.gguf
 description: Own
@@ -89,7 +89,7 @@ def places(hub, monkeypatch, tmp_path) -> dict[str, str]:
     folder = hub_pairs.own_profile("own", OWN)
     (folder / "t.gguf").write_bytes(TARGET.read_bytes()[:1000])
     (folder / "d.gguf").write_bytes(b"12345")
-    speeds.keep(folder / "t.gguf", folder / "d.gguf", SPEED)
+    tuning.keep_speed(folder / "t.gguf", folder / "d.gguf", SPEED)
     blobs = tmp_path / "hf" / "hub" / "models--org--begun-GGUF" / "blobs"
     blobs.mkdir(parents=True)
     (blobs / f"{'a' * 64}.incomplete").write_bytes(b"x" * 3000)

@@ -17,7 +17,7 @@ from specdec_cli.hub import cache
 from specdec_cli.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.models import profiles
 from specdec_cli.store import pulled_pairs as pairs
-from specdec_cli.store import speeds
+from specdec_cli.store import tuning
 
 OTHER = ("--target", f"{SMALL}:Q8_0", "--draft", f"{SMALL}:Q8_0")
 """A pair that has the draft in common with PAIR."""
@@ -133,8 +133,8 @@ def test_the_last_measurement_counts_and_survives_no_change_of_a_file(tmp_path):
         path.write_bytes(b"x")
     own_profile("mine", f"target: {target}\ndraft: {draft}\n")
     assert row("mine")["speed"] is None
-    speeds.keep(target, draft, speeds.Speed(1.5, 1.4, 1.6, "k=2", "2026-01-01"))
-    speeds.keep(target, draft, speeds.Speed(0.25, None, None, "k=3", "2026-01-02"))
+    tuning.keep_speed(target, draft, tuning.Speed(1.5, 1.4, 1.6, "k=2", "2026-01-01"))
+    tuning.keep_speed(target, draft, tuning.Speed(0.25, None, None, "k=3", "2026-01-02"))
     assert row("mine")["speed"] == {"speedup": 0.25, "low": None, "high": None, "settings": "k=3", "when": "2026-01-02"}
     assert "0.25x, k=3, 2026-01-02" in " ".join(shown("show", "mine").split())
     target.write_bytes(b"another model")
@@ -151,7 +151,7 @@ def test_the_last_measurement_counts_and_survives_no_change_of_a_file(tmp_path):
     ],
 )
 def test_a_damaged_measurement_is_none(tmp_path, content):
-    speeds.keep(TARGET, DRAFT, speeds.Speed(1.5, 1.4, 1.6, "k=3", "2026-01-01"))
+    tuning.keep_speed(TARGET, DRAFT, tuning.Speed(1.5, 1.4, 1.6, "k=3", "2026-01-01"))
     (path,) = (profiles.config_dir() / "tuned").glob("*.speed.json")
     path.write_text(content)
     assert row("demo")["speed"] is None
@@ -161,9 +161,9 @@ def test_a_damaged_measurement_is_none(tmp_path, content):
 def test_a_measurement_that_cannot_be_kept_is_no_error(tmp_path):
     profiles.config_dir().mkdir(parents=True)
     (profiles.config_dir() / "tuned").write_text("a file")
-    speeds.keep(TARGET, DRAFT, speeds.Speed(1.5, None, None, "k=3", "2026-01-01"))
-    speeds.keep(tmp_path / "gone.gguf", DRAFT, speeds.Speed(1.5, None, None, "k=3", "2026-01-01"))
-    assert speeds.last(TARGET, DRAFT) is None
+    tuning.keep_speed(TARGET, DRAFT, tuning.Speed(1.5, None, None, "k=3", "2026-01-01"))
+    tuning.keep_speed(tmp_path / "gone.gguf", DRAFT, tuning.Speed(1.5, None, None, "k=3", "2026-01-01"))
+    assert tuning.last_speed(TARGET, DRAFT) is None
 
 
 # --- show ---

@@ -172,7 +172,7 @@ def test_what_was_tuned_is_kept_under_the_users_settings(bundled, monkeypatch):
     assert kept.calibrations["greedy"].looks == found["recorded_tokens"]
     own = recordings.read(tuning.recording_of(TARGET, DRAFT, "greedy"))
     assert sum(len(answer.stands) for answer in own.answers) == found["recorded_tokens"]
-    assert list(own.by_category()) == CATEGORIES and own.about["target"] == "target.gguf"
+    assert list(recordings.by_category(own.answers)) == CATEGORIES and own.about["target"] == "target.gguf"
 
 
 def test_a_later_run_measures_nothing(bundled, monkeypatch):

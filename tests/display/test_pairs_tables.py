@@ -25,7 +25,7 @@ from specdec_cli.results import (
     PlannedRemote,
     format_bytes,
 )
-from specdec_cli.store.speeds import Speed
+from specdec_cli.store.tuning import Speed
 
 GB = 1000**3
 REMOTE = RemoteModel("org/small:Q8_0", "org/small", "c" * 40, (RemoteFile("small.gguf", 5, "a" * 64),))

@@ -92,7 +92,7 @@ def test_a_drafter_without_a_model_is_run_again_over_the_text():
 
 
 def test_replays_are_deterministic():
-    answers = recordings.read(RECORDINGS / "greedy.json.gz").by_category()["tests"]
+    answers = recordings.by_category(recordings.read(RECORDINGS / "greedy.json.gz").answers)["tests"]
     costs = hardware.load("rtx-4090").costs
     first, second = (simulation.adaptive(answers, costs, greedy=True) for _ in range(2))
     assert first == second
@@ -105,7 +105,7 @@ def cells():
     machines = {name: hardware.load(name).costs for name in hardware.names() if name != WITHOUT_A_DRAFT_MODEL}
     for kind in ("greedy", "rejection"):
         recording = recordings.read(RECORDINGS / f"{kind}.json.gz")
-        for category, answers in recording.by_category().items():
+        for category, answers in recordings.by_category(recording.answers).items():
             tallies = simulation.statics(answers)
             for name, costs in machines.items():
                 speed = simulation.adaptive(answers, costs, recording.greedy).tokens_per_s(costs)
@@ -174,7 +174,7 @@ def ngram_cells():
     found = {}
     machines = {name: replace(hardware.load(name).costs, draft=Curve({1: 15e-6})) for name in hardware.names()}
     for path in sorted((RECORDINGS.parents[1] / "recordings").glob("smollm2*/*.json.gz")):
-        for category, texts in recordings.read(path).texts_by_category().items():
+        for category, texts in recordings.by_category(recordings.read(path).texts).items():
             tallies = simulation.known_statics(NgramDrafter, texts)
             for name, costs in machines.items():
                 speed = simulation.known(NgramDrafter, texts, costs).tokens_per_s(costs)

@@ -53,7 +53,7 @@ def test_a_recording_comes_back_up_to_three_digits(tmp_path):
         assert after.confidence == pytest.approx(before.confidence, abs=0.0005)
         for some, same in zip(before.astray, after.astray, strict=True):
             assert same == pytest.approx(some, abs=0.0005)
-    assert list(found.by_category()) == ["code", "sure"] and found.by_category()["sure"] == [found.answers[4]]
+    assert recordings.by_category(found.answers) == {"code": [*found.answers[:4]], "sure": [found.answers[4]]}
     paths = [tmp_path / "again.json.gz", tmp_path / "and_again.json.gz"]
     for path in paths:
         recordings.write(path, found)
@@ -67,7 +67,7 @@ def test_texts_come_back(tmp_path):
     recordings.write(path, Recording(True, (), {"target": "a.gguf"}, texts))
     found = recordings.read(path)
     assert (found.texts, found.answers) == (texts, ())
-    assert found.texts_by_category() == {"edit": [texts[0], texts[2]], "chat": [texts[1]]}
+    assert recordings.by_category(found.texts) == {"edit": [texts[0], texts[2]], "chat": [texts[1]]}
 
 
 @pytest.mark.parametrize("text", [{"tokens": []}, {"prompt": []}, {"tokens": [-1]}, {"prompt": None}])
@@ -110,7 +110,7 @@ def test_the_recordings_of_real_models(path):
 def test_the_bundled_recordings(kind):
     found = recordings.read(DEMO / "recordings" / f"{kind}.json.gz")
     assert found.greedy == (kind == "greedy")
-    assert sum(len(answer.stands) for answer in found.answers) > 3000 and len(found.by_category()) > 2
+    assert sum(len(answer.stands) for answer in found.answers) > 3000 and len(recordings.by_category(found.answers)) > 2
     for answer in found.answers:
         assert answer.stands and answer.prompt_tokens > 0 and max(answer.confidence) <= 1
         # Drafts go on after a wrong token as long as they please: what lies ahead of it must be known.
