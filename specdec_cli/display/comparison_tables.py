@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from time import monotonic
 from typing import TextIO
@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from specdec_cli.display.theme import safe
+from specdec_cli.display.theme import can_paint, safe
 from specdec_cli.evaluation.comparison_result import ComparisonResult
 from specdec_cli.evaluation.recorded_settings import RecordedSettings
 from specdec_cli.evaluation.statistics import Summary, geometric_interval, paired_ratios
@@ -36,46 +36,35 @@ DETAILS = ("arm", "accepted by position", "time", "answers as the target alone's
 COLUMNS = ("arm", "tok/s", "TTFT", "TPOT", "accept", "tok/step", "speedup", "95 %", "")
 
 
-class Progress:
+class Progress(ExitStack):
     """While it runs: how far it is, the time left, and each variant's ratio so far. Silent where there is no terminal.
 
     baselines: by variant.
     """
 
     def __init__(self, out: TextIO, baselines: Mapping[str, str]) -> None:
-        console = Console(file=out, highlight=False)
-        shown = out.isatty() and not console.is_dumb_terminal  # FORCE_COLOR makes no terminal of a file
-        self._live = Live(console=console, auto_refresh=False, transient=True) if shown else None
+        super().__init__()
+        self._live = Live(console=Console(file=out, highlight=False), auto_refresh=False, transient=True)
+        if can_paint(out):
+            self.enter_context(self._live)
         self._baselines = baselines
         self._started = monotonic()
         self._next = 0.0
 
-    def __enter__(self) -> Progress:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live:
-            self._live.stop()
-
     def update(self, trials: Sequence[Trial], total: int) -> None:
         """Show the state after one more trial, a few times a second at most."""
         now = monotonic()
-        if self._live is None or now < self._next:
+        if not self._live.is_started or now < self._next:
             return
         self._next = now + _INTERVAL_S
         left = (now - self._started) / len(trials) * (total - len(trials))
         lines = [Text(f"{len(trials)} of {total} runs, about {left:,.0f} s left")]
         for arm, baseline in self._baselines.items():
             speeds = [trial.tokens_per_s for trial in trials if trial.arm == arm and trial.tokens_per_s]
-            if not speeds:
-                continue
-            line = f"  {arm}: {statistics.median(speeds):,.1f} tokens/s"
-            ratios = paired_ratios(trials, arm, baseline)
-            if arm != baseline and ratios:
-                line += f", {math.exp(statistics.fmean(map(math.log, ratios.values()))):.2f}x so far"
-            lines.append(Text(line))
+            if speeds:
+                ratios = paired_ratios(trials, arm, baseline).values() if arm != baseline else ()
+                so_far = f", {statistics.geometric_mean(ratios):.2f}x so far" if ratios else ""
+                lines.append(Text(f"  {arm}: {statistics.median(speeds):,.1f} tokens/s{so_far}"))
         self._live.update(Group(*lines), refresh=True)
 
 
