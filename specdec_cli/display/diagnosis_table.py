@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from specdec_cli.display.pair_tables import label_grid
+from specdec_cli.display.grids import label_grid
 from specdec_cli.results import Diagnosis
 
 

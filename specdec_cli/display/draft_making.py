@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from specdec_cli.display.pair_tables import lines_table, note_lines
+from specdec_cli.display.grids import lines_table, note_lines
 from specdec_cli.display.status_line import status_line
 from specdec_cli.display.theme import can_paint, safe
 from specdec_cli.results import DraftCopyResult, SearchStep, format_bytes
