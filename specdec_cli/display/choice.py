@@ -1,7 +1,5 @@
 """Which display an answer gets: painted on a terminal that can, else plain text."""
 
-from __future__ import annotations
-
 import os
 import sys
 

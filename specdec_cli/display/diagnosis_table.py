@@ -1,7 +1,5 @@
 """What `doctor` says of an installation."""
 
-from __future__ import annotations
-
 from rich.console import Console
 
 from specdec_cli.display.grids import label_grid

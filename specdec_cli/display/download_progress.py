@@ -1,7 +1,5 @@
 """A download as it goes: bars on a terminal, a line for each file elsewhere."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack

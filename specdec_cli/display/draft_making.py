@@ -1,7 +1,5 @@
 """The making of a draft as it goes, and its result."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from contextlib import ExitStack

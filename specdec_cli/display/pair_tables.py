@@ -1,7 +1,5 @@
 """Pairs as tables: what `check` compared, what `pull` would download, what `ls` and `show` know."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult

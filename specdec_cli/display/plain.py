@@ -1,7 +1,5 @@
 """The answer as plain text, streamed: for pipes, files and terminals that cannot do more."""
 
-from __future__ import annotations
-
 from time import monotonic
 from typing import TextIO
 

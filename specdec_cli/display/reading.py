@@ -1,7 +1,5 @@
 """How much of a prompt has been read: a bar, and the time left."""
 
-from __future__ import annotations
-
 import sys
 from time import monotonic
 

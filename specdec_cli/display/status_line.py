@@ -1,7 +1,5 @@
 """A line on a terminal while something takes long."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

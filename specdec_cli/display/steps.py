@@ -1,7 +1,5 @@
 """The live view with one step in full under the text: `replay --step`."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """How tokens look, and how text from a model is made safe for a terminal."""
 
-from __future__ import annotations
-
 import os
 from typing import TextIO
 
