@@ -13,7 +13,7 @@ def drafters(json_: Annotated[bool, typer.Option("--json", help="Print one JSON 
     from rich.console import Console
 
     from specdec_cli.cli.json_output import print_json
-    from specdec_cli.display.pair_tables import lines_table
+    from specdec_cli.display.grids import lines_table
     from specdec_cli.engine.drafter_list import list_drafters
 
     known = list_drafters()

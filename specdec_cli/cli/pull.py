@@ -93,7 +93,8 @@ def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> boo
     from rich.console import Console
 
     from specdec_cli.cli.json_output import print_json
-    from specdec_cli.display.pair_tables import note_lines, proposals_table
+    from specdec_cli.display.grids import note_lines
+    from specdec_cli.display.pair_tables import proposals_table
 
     with status_line("reading the headers of possible drafts", as_json):
         proposals = download.proposals()

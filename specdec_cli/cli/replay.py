@@ -40,7 +40,7 @@ def replay(
     In a pipe, or where --svg or --html writes a file and no --speed is given, nothing is waited for.
     """
     from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.display.choice import can_paint
+    from specdec_cli.display.theme import can_paint
     from specdec_cli.evaluation.recorded_settings import RecordedSettings
     from specdec_cli.store.traces import read_trace
 
@@ -48,7 +48,7 @@ def replay(
         raise UsageError(f"the speed cannot be {speed:g}", "Give a number above 0; 1 is the speed of the run.")
     if step and speed is not None:
         raise UsageError("--step goes as fast as you press keys", "Leave out --speed or --step.")
-    if step and not (os.name == "posix" and sys.stdin.isatty() and can_paint()):
+    if step and not (os.name == "posix" and sys.stdin.isatty() and can_paint(sys.stdout)):
         raise UsageError("--step needs a terminal for its keys and its display", "Leave --step out in a pipe.")
     recorded, events = read_trace(file)
     settings = RecordedSettings.of(recorded)

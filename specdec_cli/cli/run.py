@@ -179,14 +179,14 @@ def _print_report(engine: Engine, answer: Generation) -> None:
     from rich.console import Console
 
     from specdec_cli.display import run_report
-    from specdec_cli.display.choice import can_paint
     from specdec_cli.display.settings_line import settings_line
+    from specdec_cli.display.theme import can_paint
     from specdec_cli.engine.loaded_models import memory_of
     from specdec_cli.evaluation.recorded_settings import RecordedSettings
 
     err = Console(stderr=True, highlight=False)
     result, pair, models = answer.result, engine.pair, engine.models
-    if can_paint() and result.metrics.drafted:
+    if can_paint(sys.stdout) and result.metrics.drafted:
         err.print(run_report.legend())
     paths = {"target": pair.target_path, "draft": pair.draft_path, "draft_small": pair.small_path}
     files = {role: path and str(path) for role, path in paths.items()}

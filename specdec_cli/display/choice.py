@@ -1,7 +1,5 @@
 """Which display an answer gets: painted on a terminal that can, else plain text."""
 
-from __future__ import annotations
-
 import os
 import sys
 
@@ -9,17 +7,13 @@ from rich.console import Console
 
 from specdec_cli.display.live import LiveDisplay
 from specdec_cli.display.plain import PlainDisplay
-
-
-def can_paint() -> bool:
-    """Whether stdout is a terminal that can do more than print."""
-    return sys.stdout.isatty() and not Console().is_dumb_terminal
+from specdec_cli.display.theme import can_paint
 
 
 def on_stdout(max_tokens: int, quiet: bool = False) -> LiveDisplay | PlainDisplay:
     """The display for stdout. quiet: plain text even on a terminal. NO_COLOR and FORCE_COLOR are obeyed."""
     console = Console(highlight=False)
-    if can_paint() and not quiet:
+    if can_paint(sys.stdout) and not quiet:
         return LiveDisplay(console, max_tokens)
     coloured = bool(os.environ.get("FORCE_COLOR")) and not console.no_color and not quiet
     return PlainDisplay(sys.stdout, neutralise=sys.stdout.isatty(), coloured=coloured)

@@ -1,7 +1,5 @@
 """A comparison as one HTML page that needs no network and no script, for screens light and dark, phones and paper."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from html import escape
@@ -97,8 +95,7 @@ def _top(result: ComparisonResult, models: str) -> Iterator[str]:
     if result.partial:
         yield '<p class="banner" role="alert"><strong>PARTIAL:</strong> interrupted before all runs were done.'
         yield "The figures cover what was measured; differences between answers were not classified.</p>"
-    wrong = sum(each.kind == "wrong" for each in result.divergences)
-    if wrong:
+    if wrong := sum(each.kind == "wrong" for each in result.divergences):
         what = "1 answer is" if wrong == 1 else f"{wrong} answers are"
         yield f'<p class="banner" role="alert"><strong>WRONG:</strong> {what} not the target\'s own.'
         yield "That is a bug in specdec: see the divergences below, and please report it.</p>"
@@ -127,8 +124,7 @@ def _finding(difference: str) -> str:
 
 def _charts(result: ComparisonResult) -> Iterator[str]:
     yield "<h2>Charts</h2>"
-    drawn = charts.charts(result)
-    if not drawn:
+    if not (drawn := charts.charts(result)):
         yield "<p>No run gave anything to draw.</p>"
     for chart in drawn:
         yield f'<figure>\n<h3>{chart.title}</h3>\n<div class="wide">{chart.wide}</div>'
@@ -151,8 +147,7 @@ def _tables(result: ComparisonResult) -> Iterator[str]:
             yield _row(cells, [*sides[:-1], f' class="{_finding(cells[-1])}"'])
         yield "</tbody>"
     yield "</table>\n</div>"
-    rows = details_of(result)
-    if rows:
+    if rows := details_of(result):
         yield '<div class="wide-table" tabindex="0" role="region" aria-label="Positions, time and exactness">'
         yield '<table class="wrap">'
         yield _head(_DETAILS, [""] * 4) + "<tbody>" + "".join(_row(cells, [""] * 4) for cells in rows) + "</tbody>"
@@ -258,15 +253,15 @@ def _settings(result: ComparisonResult) -> Iterator[str]:
         "build": result.build,
         "seed": result.seed,
         "models loaded in": f"{result.load_s:.2f} s",
-        "every arm": _settings_line(shared),
+        "every arm": _named(shared),
     }
     for arm, settings in own.items():
-        facts[arm] = _settings_line({name: value for name, value in settings.items() if name not in shared})
+        facts[arm] = _named({name: value for name, value in settings.items() if name not in shared})
     yield '<h2>Settings</h2>\n<details>\n<summary>Machine, versions and settings</summary>\n<table class="wrap"><tbody>'
     for name, value in facts.items():
         yield f'<tr><th scope="row">{_text(name)}</th><td>{_text(value)}</td></tr>'
     yield "</tbody></table>\n</details>"
 
 
-def _settings_line(settings: dict[str, Any]) -> str:
+def _named(settings: dict[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', '-')} {value}" for name, value in settings.items() if value is not None)

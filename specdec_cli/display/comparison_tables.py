@@ -1,11 +1,9 @@
 """A comparison on the screen and as Markdown."""
 
-from __future__ import annotations
-
-import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from time import monotonic
 from typing import TextIO
@@ -15,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from specdec_cli.display.theme import safe
+from specdec_cli.display.theme import can_paint, safe
 from specdec_cli.evaluation.comparison_result import ComparisonResult
 from specdec_cli.evaluation.recorded_settings import RecordedSettings
 from specdec_cli.evaluation.statistics import Summary, geometric_interval, paired_ratios
@@ -36,46 +34,35 @@ DETAILS = ("arm", "accepted by position", "time", "answers as the target alone's
 COLUMNS = ("arm", "tok/s", "TTFT", "TPOT", "accept", "tok/step", "speedup", "95 %", "")
 
 
-class Progress:
+class Progress(ExitStack):
     """While it runs: how far it is, the time left, and each variant's ratio so far. Silent where there is no terminal.
 
     baselines: by variant.
     """
 
     def __init__(self, out: TextIO, baselines: Mapping[str, str]) -> None:
-        console = Console(file=out, highlight=False)
-        shown = out.isatty() and not console.is_dumb_terminal  # FORCE_COLOR makes no terminal of a file
-        self._live = Live(console=console, auto_refresh=False, transient=True) if shown else None
+        super().__init__()
+        self._live = Live(console=Console(file=out, highlight=False), auto_refresh=False, transient=True)
+        if can_paint(out):
+            self.enter_context(self._live)
         self._baselines = baselines
         self._started = monotonic()
         self._next = 0.0
 
-    def __enter__(self) -> Progress:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live:
-            self._live.stop()
-
     def update(self, trials: Sequence[Trial], total: int) -> None:
         """Show the state after one more trial, a few times a second at most."""
         now = monotonic()
-        if self._live is None or now < self._next:
+        if not self._live.is_started or now < self._next:
             return
         self._next = now + _INTERVAL_S
         left = (now - self._started) / len(trials) * (total - len(trials))
         lines = [Text(f"{len(trials)} of {total} runs, about {left:,.0f} s left")]
         for arm, baseline in self._baselines.items():
             speeds = [trial.tokens_per_s for trial in trials if trial.arm == arm and trial.tokens_per_s]
-            if not speeds:
-                continue
-            line = f"  {arm}: {statistics.median(speeds):,.1f} tokens/s"
-            ratios = paired_ratios(trials, arm, baseline)
-            if arm != baseline and ratios:
-                line += f", {math.exp(statistics.fmean(map(math.log, ratios.values()))):.2f}x so far"
-            lines.append(Text(line))
+            if speeds:
+                ratios = paired_ratios(trials, arm, baseline).values() if arm != baseline else ()
+                so_far = f", {statistics.geometric_mean(ratios):.2f}x so far" if ratios else ""
+                lines.append(Text(f"  {arm}: {statistics.median(speeds):,.1f} tokens/s{so_far}"))
         self._live.update(Group(*lines), refresh=True)
 
 
@@ -84,10 +71,9 @@ def tables(result: ComparisonResult) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(_PARTIAL, style="bold yellow")] if result.partial else []
     parts += [Text(line, style="yellow" if line.startswith("note") else "dim") for line in preamble(result)]
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-    for i, name in enumerate(COLUMNS):
-        table.add_column(
-            name, justify="right" if 0 < i < 8 else "left", no_wrap=i > 0, min_width=0 if i else 12, overflow="fold"
-        )
+    table.add_column(COLUMNS[0], min_width=12, overflow="fold")
+    for name in COLUMNS[1:]:
+        table.add_column(name, justify="right" if name else "left", no_wrap=True, overflow="fold")
     for category in result.categories:
         if len(result.categories) > 1:
             table.add_row(Text(category, style="bold"))
@@ -172,16 +158,18 @@ def preamble(result: ComparisonResult) -> list[str]:
     )
     devices = ", ".join(f"{device.description} ({device.kind})" for device in result.machine.devices)
     prompts = len({trial.prompt for trial in result.trials})
+    noise = ((arm, spread) for arm, spread in result.noise.items() if spread is not None)
     lines = [
         models + (f", a corpus of {result.corpus:,} tokens" if result.corpus else ""),
         f"{devices}, {_count(result.machine.threads, 'thread')}, context {result.context:,}, "
         f"specdec {result.specdec}, llama-cpp-python {result.versions['llama-cpp-python']}",
         f"{_count(prompts, 'prompt')}, {_count(result.rounds, 'round')} each, arms in alternating order; "
         "TTFT and TPOT in ms",
+        *(
+            f"noise: {arm} differs from itself by {spread:.1%} between rounds (median over prompts)"
+            for arm, spread in noise
+        ),
     ]
-    for arm, spread in result.noise.items():
-        if spread is not None:
-            lines.append(f"noise: {arm} differs from itself by {spread:.1%} between rounds (median over prompts)")
     if result.skipped:
         lines.append(f"skipped, too long for the context: {_count(len(result.skipped), 'prompt')}")
     return lines + [f"note: {safe(note)}" for note in result.notes]
@@ -201,9 +189,7 @@ def summary_cells(summary: Summary) -> list[str]:
         _number(summary.tpot_ms, ".2f" if (summary.tpot_ms or 0) < 100 else ",.0f"),
         _number(summary.acceptance_rate, ".0%"),
         _number(summary.tokens_per_step, ".2f"),
-        f"{speedup.mean:.2f}x" if speedup else "",
-        speedup.bounds if speedup else "",
-        speedup.difference if speedup else "",
+        *((f"{speedup.mean:.2f}x", speedup.bounds, speedup.difference) if speedup else ("", "", "")),
     ]
 
 
@@ -213,19 +199,21 @@ def _number(value: float | None, form: str, scale: float = 1.0) -> str:
 
 def details_of(result: ComparisonResult) -> list[list[str]]:
     """The cells of `DETAILS` for each variant that drafted, or whose answers were compared with the target's own."""
-    arms = result.of_category("all")
-    return [_details(result, arm) for arm in arms if arm.per_position or arm.arm in result.exactness]
-
-
-def _details(result: ComparisonResult, summary: Summary) -> list[str]:
-    positions = " ".join(f"{rate:.0%}" for rate in summary.per_position[:8])
-    more = " \u2026" if len(summary.per_position) > 8 else ""
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in summary.shares.items() if share >= 0.005)
-    exactness = result.exactness.get(summary.arm)
-    same = "not comparable (sampled)"
-    if (distance := summary.distance_per_token) is not None:
-        same = f"LOSSY: each token's distribution is off by {distance:.3f} (total variation)"
-    if exactness is not None:
-        counts = ((exactness.get(kind, 0), kind, word) for kind, word in _EXACTNESS.items())
-        same = ", ".join(f"{count} {word}" for count, kind, word in counts if count or kind == "identical")
-    return [summary.arm, positions + more, shares, same]
+    rows = []
+    for summary in result.of_category("all"):
+        exactness = result.exactness.get(summary.arm)
+        if not summary.per_position and exactness is None:
+            continue
+        positions = [
+            *(f"{rate:.0%}" for rate in summary.per_position[:8]),
+            *["\u2026"][: len(summary.per_position) > 8],
+        ]
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in summary.shares.items() if share >= 0.005)
+        same = "not comparable (sampled)"
+        if (distance := summary.distance_per_token) is not None:
+            same = f"LOSSY: each token's distribution is off by {distance:.3f} (total variation)"
+        if exactness is not None:
+            counts = ((exactness.get(kind, 0), kind, word) for kind, word in _EXACTNESS.items())
+            same = ", ".join(f"{count} {word}" for count, kind, word in counts if count or kind == "identical")
+        rows.append([summary.arm, " ".join(positions), shares, same])
+    return rows

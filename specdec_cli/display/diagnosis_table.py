@@ -1,10 +1,8 @@
 """What `doctor` says of an installation."""
 
-from __future__ import annotations
-
 from rich.console import Console
 
-from specdec_cli.display.pair_tables import label_grid
+from specdec_cli.display.grids import label_grid
 from specdec_cli.results import Diagnosis
 
 

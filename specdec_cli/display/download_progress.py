@@ -1,9 +1,8 @@
 """A download as it goes: bars on a terminal, a line for each file elsewhere."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from rich.console import Console
 from rich.progress import (
@@ -17,22 +16,22 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from specdec_cli.display.theme import safe
+from specdec_cli.display.theme import can_paint, safe
 from specdec_cli.results import PlannedFile, format_bytes
 
 _LINES = {"check": "checking", "wait": "waiting: another process is fetching"}
 _STATES = {"check": "checking", "wait": "another specdec fetches it", "done": "done"}
 
 
-class DownloadDisplay:
+class DownloadDisplay(ExitStack):
     """Shows on stderr how far the files of a pair have come. On a terminal all at once, with rate and time left."""
 
     def __init__(self, files: Sequence[PlannedFile]) -> None:
+        super().__init__()
         self._out = Console(stderr=True, highlight=False, soft_wrap=True)
         self._begun = ""  # a new attempt at the same file needs no new line
         self._sizes = {file.name: file.size for file in files}
         self._tasks: dict[str, TaskID] = {}
-        bars = Console(stderr=True, highlight=False)
         self._bars = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
@@ -40,18 +39,14 @@ class DownloadDisplay:
             TransferSpeedColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[state]}"),
-            console=bars,
+            console=Console(stderr=True, highlight=False),
         )
-        if sys.stderr.isatty() and not bars.is_dumb_terminal:
+        if can_paint(sys.stderr):
             for file in files:
-                self._tasks[file.name] = self._bars.add_task(safe(_short(file.name)), total=file.size, state="")
-
-    def __enter__(self) -> DownloadDisplay:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._tasks:
-            self._bars.stop()
+                name = file.name.rpartition("/")[2]
+                name = name if len(name) <= 36 else f"…{name[-35:]}"  # quantisations and parts differ at the end
+                self._tasks[file.name] = self._bars.add_task(safe(name), total=file.size, state="")
+            self.callback(self._bars.stop)
 
     def __call__(self, name: str, state: str, done: int) -> None:
         """Show what happens to a file, and how many bytes of it are here. See `hub.download.DownloadProgress`."""
@@ -66,9 +61,3 @@ class DownloadDisplay:
             self._begun = name
         elif state in _LINES:
             self._out.print(Text(safe(f"{_LINES[state]} {name}")))
-
-
-def _short(name: str) -> str:
-    """A file's name, its beginning cut if it is long: what tells quantisations and parts apart is at the end."""
-    name = name.rpartition("/")[2]
-    return name if len(name) <= 36 else f"…{name[-35:]}"

@@ -1,7 +1,5 @@
 """The making of a draft as it goes, and its result."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from contextlib import ExitStack
@@ -9,9 +7,9 @@ from contextlib import ExitStack
 from rich.console import Console, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from specdec_cli.display.pair_tables import lines_table, note_lines
+from specdec_cli.display.grids import lines_table, note_lines
 from specdec_cli.display.status_line import status_line
-from specdec_cli.display.theme import safe
+from specdec_cli.display.theme import can_paint, safe
 from specdec_cli.results import DraftCopyResult, SearchStep, format_bytes
 
 
@@ -28,16 +26,15 @@ class DraftDisplay(ExitStack):
         if self._name != name:
             self.close()
             self._name = name
-            console = Console(stderr=True, highlight=False)
             self._bar = Progress(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=None),
                 MofNCompleteColumn(),
                 TextColumn("tensors"),
                 TimeElapsedColumn(),
-                console=console,
+                console=Console(stderr=True, highlight=False),
                 transient=True,
-                disable=self._silent or not sys.stderr.isatty() or console.is_dumb_terminal,
+                disable=self._silent or not can_paint(sys.stderr),
             )
             self._task = self._bar.add_task(safe(f"writing {name}"), total=total)
             self.enter_context(self._bar)
@@ -53,56 +50,41 @@ class DraftDisplay(ExitStack):
 
     def searching(self, layers: int, keep: int, prompts: int, tokens: int, trials: int, seconds: float) -> None:
         """What a search will do, and how long it may take."""
-        if self._silent:
-            return
-        about = f"about {seconds:,.0f} s" if seconds < 120 else f"about {seconds / 60:,.0f} minutes"
-        print(
+        about = f"{seconds:,.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} minutes"
+        self._print(
             f"{layers} layers, {keep} to keep: {trials} trials on {prompts} of the target's answers ({tokens} tokens), "
-            f"{about}\nlayers  agreement       size  kept",
-            file=sys.stderr,
+            f"about {about}\nlayers  agreement       size  kept"
         )
 
     def dropped(self, step: SearchStep, kept: str, bytes_: int) -> None:
         """A line of a search's table. kept: the layers that are left, as ranges."""
-        if self._silent:
-            return
         note = "  (the target itself, in other batches)" if step.dropped is None else ""
-        line = f"{len(step.layers):6}  {step.agreement:9.1%}  {format_bytes(bytes_):>9}  {kept}{note}"
-        print(line, file=sys.stderr, flush=True)
+        self._print(f"{len(step.layers):6}  {step.agreement:9.1%}  {format_bytes(bytes_):>9}  {kept}{note}")
+
+    def _print(self, text: str) -> None:
+        if not self._silent:
+            print(text, file=sys.stderr, flush=True)
 
 
 def draft_tables(draft: DraftCopyResult) -> RenderableType:
     """A finished draft."""
     share = draft.bytes / max(1, draft.target_bytes)
     pruned = draft.kept and len(draft.layers) < (draft.of or 0)
+    type_, unfit = draft.type, list[str]()
+    for got, count in Counter(tensor.got for tensor in draft.unfit).most_common():
+        if not unfit:  # what most of those tensors are instead
+            type_ += f" by name; {count} tensors are {got}"
+        tensors = [tensor for tensor in draft.unfit if tensor.got == got]
+        columns = " or ".join(f"{columns:,}" for columns in sorted({tensor.columns for tensor in tensors}))
+        types = " or ".join(sorted({tensor.wanted for tensor in tensors}))
+        unfit.append(f"{count} tensor{'s'[: count > 1]} became {got}: rows of {columns} values do not fit {types}")
     lines = {
         "draft": draft.out,
         "of": draft.target,
         "layers": f"{draft.kept} ({len(draft.layers)} of {draft.of})" if pruned else "",
-        "type": _type(draft),
+        "type": type_,
         "agreement": "" if draft.agreement is None else f"{draft.agreement:.1%} of the target's own tokens",
         "size": f"{format_bytes(draft.bytes)}, {share:.0%} of the target's {format_bytes(draft.target_bytes)}",
         "took": f"{draft.seconds:,.1f} s",
     }
-    return Group(lines_table(lines), *note_lines([*_unfit(draft), *draft.notes]))
-
-
-def _type(draft: DraftCopyResult) -> str:
-    """A draft's type, and what most of its tensors are instead where their rows do not fit."""
-    if not draft.unfit:
-        return draft.type
-    (got, count), *_ = Counter(tensor.got for tensor in draft.unfit).most_common()
-    return f"{draft.type} by name; {count} tensors are {got}"
-
-
-def _unfit(draft: DraftCopyResult) -> list[str]:
-    """What llama.cpp gave another type, since the rows did not fit the one asked for."""
-    lines = []
-    for got, count in Counter(tensor.got for tensor in draft.unfit).items():
-        tensors = [tensor for tensor in draft.unfit if tensor.got == got]
-        columns = " or ".join(f"{columns:,}" for columns in sorted({tensor.columns for tensor in tensors}))
-        types = " or ".join(sorted({tensor.wanted for tensor in tensors}))
-        lines.append(
-            f"{count} tensor{'s' if count > 1 else ''} became {got}: rows of {columns} values do not fit {types}"
-        )
-    return lines
+    return Group(lines_table(lines), *note_lines([*unfit, *draft.notes]))

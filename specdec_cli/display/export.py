@@ -1,7 +1,5 @@
 """A finished run as a picture or a web page: the coloured text, the legend, the report."""
 
-from __future__ import annotations
-
 import re
 from io import StringIO
 
@@ -12,7 +10,7 @@ from rich.text import Text
 from rich.theme import Theme
 
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.types import Done, Event, Step
+from specdec_cli.decoding.types import Done, Event
 from specdec_cli.display import run_report as tables
 from specdec_cli.display.theme import STYLES, safe
 
@@ -63,13 +61,12 @@ def html(described: str, events: list[Event]) -> str:
 
 def _recorded(described: str, events: list[Event], wrap: bool) -> Console:
     """A console on which the text, the legend and the report have been printed."""
-    text = Text(tab_size=4)
-    for event in events:
-        for token in event.tokens if isinstance(event, Step) else ():
-            text.append(safe(token.text), STYLES[token.origin])
-        if isinstance(event, Done):
-            text.append(safe(event.tail))
     report = Metrics.of(events)
+    text = Text(tab_size=4)
+    for token in (token for step in report.history for token in step.tokens):
+        text.append(safe(token.text), STYLES[token.origin])
+    for event in events:
+        text.append(safe(event.tail) if isinstance(event, Done) else "")
     console = Console(
         record=True,
         width=_EXPORT_WIDTH,

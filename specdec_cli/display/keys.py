@@ -1,7 +1,5 @@
 """Single keys from a terminal, whose settings come back whatever happens."""
 
-from __future__ import annotations
-
 import os
 import re
 import select
@@ -47,12 +45,8 @@ def keyboard(interrupted: Callable[[], bool]) -> Iterator[Callable[[Event], bool
     def end(number: int, frame: object) -> None:
         sys.exit(128 + number)
 
-    handlers: dict[int, Callable[[int, object], None]] = {
-        signal.SIGTSTP: suspend,
-        signal.SIGHUP: end,
-        signal.SIGQUIT: end,
-    }
-    old = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    handlers = ((signal.SIGTSTP, suspend), (signal.SIGHUP, end), (signal.SIGQUIT, end))
+    old = {number: signal.signal(number, handler) for number, handler in handlers}
     try:
         tty.setcbreak(fd)
         yield wait

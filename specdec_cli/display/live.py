@@ -4,8 +4,6 @@ The region is repainted at most 12 times a second in one write. Nothing about th
 hidden cursor, no alternate screen), so there is nothing to restore, whatever ends the process.
 """
 
-from __future__ import annotations
-
 from itertools import accumulate
 from time import monotonic
 
@@ -14,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.types import Done, Event, Prefill, Step
+from specdec_cli.decoding.types import Done, Event, Step
 from specdec_cli.display.reading import ReadingBar
 from specdec_cli.display.theme import LABEL, REJECTED, STYLES, safe
 
@@ -54,14 +52,13 @@ class LiveDisplay:
     def show(self, event: Event) -> None:
         """Take an event in; repaint if it is time."""
         self._report.add(event)
-        match event:
-            case Step():
-                self._fresh.append(event)
-            case Done():
-                self._finish(event.tail)
-                return
-            case Prefill():  # the first token may have come during this long pause
-                self._next = 0.0
+        if isinstance(event, Done):
+            self._finish(event.tail)
+            return
+        if isinstance(event, Step):
+            self._fresh.append(event)
+        else:  # the first token may have come during this long pause
+            self._next = 0.0
         now = monotonic()
         if now >= self._next and self._fresh:
             self._repaint()
@@ -87,9 +84,8 @@ class LiveDisplay:
         *finished, self._open = self._open.split("\n", allow_blank=True)
         rows = _rows(self._open, width)
         if len(rows) > _OPEN_ROWS:  # a line longer than the region: what cannot change any more scrolls away
-            finished += rows[:-1]
-            self._open = rows[-1]
-            rows = rows[-1:]
+            *more, self._open = rows
+            finished, rows = finished + more, [self._open]
         scroll = "".join(self._ansi(line) + "\n" for line in finished)
         region = [*rows, *self._panel(width)]
         self._write(scroll, region[-max(self._console.height - 1, 1) :])
@@ -97,11 +93,9 @@ class LiveDisplay:
     def _take_in(self) -> None:
         """Append the text of the steps since the last repaint to the open line."""
         for step in self._fresh:
+            self._step = step
             for token in step.tokens:
-                if token.text:
-                    self._open.append(safe(token.text).expandtabs(4), STYLES[token.origin])
-        if self._fresh:
-            self._step = self._fresh[-1]
+                self._open.append(safe(token.text).expandtabs(4), STYLES[token.origin])
         self._fresh.clear()
 
     def _panel(self, width: int) -> list[Text]:
@@ -117,21 +111,18 @@ class LiveDisplay:
         row = Text("draft   ", LABEL, end="")
         step = self._step
         if step is None or not step.drafted:
-            return row.append("none", LABEL).append(f"  {step.why}" if step and step.why else "", LABEL)
-        row.append(f"{len(step.drafted)} ").append(f"{step.source}  ", LABEL)
-        for token in step.tokens:
-            row.append(_visible(token.text), STYLES[token.origin]).append("\u2502", LABEL)
-        if step.rejected_text:
-            row.append(" \u2717 ", LABEL)
+            row.append("none", LABEL)
+        else:
+            row.append(f"{len(step.drafted)} ").append(f"{step.source}  ", LABEL)
+            for token in step.tokens:
+                row.append(_visible(token.text), STYLES[token.origin]).append("\u2502", LABEL)
+            row.append(" \u2717 " if step.rejected_text else "", LABEL)
             for text in step.rejected_text:
                 row.append(_visible(text), REJECTED).append(" ")
-        if step.why:
-            row.append(f"  {step.why}", LABEL)
-        return row
+        return row.append(f"  {step.why}" if step and step.why else "", LABEL)
 
     def _figures(self) -> Text:
         report = self._report
-        row = Text("so far  ", LABEL, end="")
         parts = [f"{report.emitted}/{self._max_tokens} tokens"]
         if report.tokens_per_s:
             parts.append(f"{report.tokens_per_s:,.1f} tokens/s")
@@ -139,17 +130,16 @@ class LiveDisplay:
             parts.append(f"accepted {report.acceptance_rate:.0%} of {report.drafted}")
         if report.tokens_per_step:
             parts.append(f"{report.tokens_per_step:.2f} tokens/step")
-        return row.append("  ".join(parts))
+        return Text("so far  ", LABEL, end="").append("  ".join(parts))
 
     def _time_row(self) -> Text:
         report = self._report
         row = Text("time    ", LABEL, end="")
-        whole = report.decode_s
-        if not whole:
+        if not report.decode_s:
             return row.append(self._reading or "reading the prompt" if not report.tokens else "", LABEL)
         shares = (("draft", report.draft_s), ("verify", report.verify_s), ("rest", report.sample_s + report.overhead_s))
         for (name, seconds), block in zip(shares, "\u2588\u2593\u2591", strict=True):
-            share = seconds / whole
+            share = seconds / report.decode_s
             row.append(f"{name} ", LABEL).append(block * round(share * 20)).append(f" {share:.0%}   ")
         return row
 

@@ -1,13 +1,12 @@
 """Pairs as tables: what `check` compared, what `pull` would download, what `ls` and `show` know."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from specdec_cli.display.grids import label_grid, lines_table, note_lines
 from specdec_cli.display.theme import safe
 from specdec_cli.results import (
     DownloadPlan,
@@ -16,7 +15,6 @@ from specdec_cli.results import (
     PairCheck,
     PairDetails,
     PairSummary,
-    PlannedFile,
     format_bytes,
 )
 
@@ -41,9 +39,41 @@ _PLACES = {
 
 def check_tables(check: PairCheck) -> RenderableType:
     """Everything `check` compared: the models, the tokenizers, the verdict, memory, and opinions."""
-    findings = label_grid()
+    models, tokenizers, findings = _two_models(""), _two_models("tokenizer"), label_grid()
+    columns = [_model_cells(model, check.n_ctx) for model in (check.target, check.draft)]
+    for name in columns[0]:
+        models.add_row(name, *(Text(safe("unknown" if cells[name] is None else str(cells[name]))) for cells in columns))
+    tokenizers.add_column("", no_wrap=True)
+    for part in check.checks:
+        tokenizers.add_row(part.what, Text(safe(part.target)), Text(safe(part.draft)), _OUTCOMES[part.outcome])
     _add_findings(findings, check)
-    return Group(_models(check), Text(), _tokenizers(check), Text(), findings, *note_lines(check.notes or ()))
+    return Group(models, Text(), tokenizers, Text(), findings, *note_lines(check.notes or ()))
+
+
+def _two_models(what: str) -> Table:
+    table = Table(box=None, padding=(0, 2), header_style="dim")
+    table.add_column(what, style="dim", no_wrap=True)
+    table.add_column("target", overflow="fold")
+    table.add_column("draft", overflow="fold")
+    return table
+
+
+def _model_cells(model: ModelSummary, n_ctx: int) -> dict[str, object]:
+    """A model by its header. A file is named without its folders; a model's own limit counts for more than -c."""
+    is_file = not model.remote and model.name.endswith(".gguf")
+    limit, active = model.n_ctx_train, model.n_active_params
+    return {
+        "model": model.name.rpartition("/")[2] if is_file else model.name,
+        "where": "on the Hub" if model.remote else "on this machine",
+        "architecture": model.architecture,
+        "quantisation": model.quantisation,
+        "parameters": _count(model.n_params) + (f", {_count(active)} in use" if active != model.n_params else ""),
+        "layers": model.n_layers,
+        "context": f"{limit:,}" if limit else None,
+        "file": format_bytes(model.size),
+        f"cache at -c {n_ctx:,}": format_bytes(model.cache)
+        + (f" ({limit:,} tokens, its limit)" if limit and limit < n_ctx else ""),
+    }
 
 
 def plan_tables(plan: DownloadPlan) -> RenderableType:
@@ -52,13 +82,9 @@ def plan_tables(plan: DownloadPlan) -> RenderableType:
     for role, model in (("target", plan.target), ("draft", plan.draft)):
         if model and model.remote:
             for file in model.remote.files:
-                about = (
-                    f"{model.remote.repo}/{file.name}",
-                    format_bytes(file.size),
-                    model.remote.licence,
-                    _state(file),
-                )
-                grid.add_row(role, Text(safe(", ".join(part for part in about if part))))
+                state = "here already" if file.here else f"{file.begun / file.size:.0%} here" if file.begun else ""
+                about = (f"{model.remote.repo}/{file.name}", format_bytes(file.size), model.remote.licence, state)
+                grid.add_row(role, Text(safe(", ".join(filter(None, about)))))
     room = f"{format_bytes(plan.to_download)}; {format_bytes(plan.free)} are free in {plan.cache}"
     grid.add_row("download", Text(safe(room)))
     if plan.check:
@@ -151,81 +177,8 @@ def details_table(details: PairDetails) -> RenderableType:
     )
 
 
-def lines_table(lines: Mapping[str, str | Sequence[str] | None]) -> RenderableType:
-    """Labels with a line of text or several each; labels without text are left out."""
-    grid = label_grid()
-    for name, value in lines.items():
-        for i, line in enumerate([value] if isinstance(value, str) else value or ()):
-            if line:
-                grid.add_row(name if i == 0 else "", Text(safe(line)))
-    return grid
-
-
-def label_grid() -> Table:
-    """Labels and text with a hanging indent."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    return grid
-
-
-def note_lines(notes: Iterable[str]) -> list[Text]:
-    return [Text(f"note: {safe(note)}", style="yellow") for note in notes]
-
-
-def _models(check: PairCheck) -> RenderableType:
-    table = _two_models("")
-    cells: dict[str, Callable[[ModelSummary], object]] = {
-        "model": _name,
-        "where": lambda model: "on the Hub" if model.remote else "on this machine",
-        "architecture": lambda model: model.architecture,
-        "quantisation": lambda model: model.quantisation,
-        "parameters": _params,
-        "layers": lambda model: model.n_layers,
-        "context": lambda model: f"{model.n_ctx_train:,}" if model.n_ctx_train else None,
-        "file": lambda model: format_bytes(model.size),
-        f"cache at -c {check.n_ctx:,}": lambda model: _cache(model, check.n_ctx),
-    }
-    for name, cell in cells.items():
-        values = [cell(model) for model in (check.target, check.draft)]
-        table.add_row(name, *(Text(safe("unknown" if value is None else str(value))) for value in values))
-    return table
-
-
-def _two_models(what: str) -> Table:
-    table = Table(box=None, padding=(0, 2), header_style="dim")
-    table.add_column(what, style="dim", no_wrap=True)
-    table.add_column("target", overflow="fold")
-    table.add_column("draft", overflow="fold")
-    return table
-
-
-def _cache(model: ModelSummary, n_ctx: int) -> str:
-    """What a cache takes; a model's own limit counts for more than -c."""
-    limit = model.n_ctx_train
-    return format_bytes(model.cache) + (f" ({limit:,} tokens, its limit)" if limit and limit < n_ctx else "")
-
-
-def _name(model: ModelSummary) -> str:
-    """A model as it was named; of a file its own name, without the folders."""
-    return model.name if model.remote or not model.name.endswith(".gguf") else model.name.rpartition("/")[2]
-
-
-def _params(model: ModelSummary) -> str:
-    active = model.n_active_params
-    return _count(model.n_params) + (f", {_count(active)} in use" if active != model.n_params else "")
-
-
 def _count(params: int) -> str:
     return f"{params / 1e9:,.2f} billion" if params >= 1e9 else f"{params / 1e6:,.1f} million"
-
-
-def _tokenizers(check: PairCheck) -> RenderableType:
-    table = _two_models("tokenizer")
-    table.add_column("", no_wrap=True)
-    for part in check.checks:
-        table.add_row(part.what, Text(safe(part.target)), Text(safe(part.draft)), _OUTCOMES[part.outcome])
-    return table
 
 
 def _add_findings(grid: Table, check: PairCheck) -> None:
@@ -251,9 +204,3 @@ def _memory(check: PairCheck) -> Text:
     free = "" if memory.fits == "unknown" else f" ({gpu}{main} free)"
     needed = f"{format_bytes(memory.needed)} with -c {check.n_ctx:,}, buffers included"
     return Text(f"{needed}: {_PLACES[memory.fits]}{free}", style="bold red" if memory.fits == "none" else "")
-
-
-def _state(file: PlannedFile) -> str:
-    if file.here:
-        return "here already"
-    return f"{file.begun / file.size:.0%} here" if file.begun else ""

@@ -1,13 +1,11 @@
 """The answer as plain text, streamed: for pipes, files and terminals that cannot do more."""
 
-from __future__ import annotations
-
 from time import monotonic
 from typing import TextIO
 
 from rich.color import ColorSystem
 
-from specdec_cli.decoding.types import Done, Event, Step
+from specdec_cli.decoding.types import Done, Event, Origin, Step
 from specdec_cli.display.theme import STYLES, safe
 
 _FLUSH_S = 0.03
@@ -30,30 +28,24 @@ class PlainDisplay:
 
     def show(self, event: Event) -> None:
         """Write what an event adds. Raises BrokenPipeError if nobody reads any more."""
-        match event:
-            case Step():
-                self._write(event)
-            case Done():
-                self._put(event.tail)
-                self.close()
+        if isinstance(event, Step):
+            for token in event.tokens:
+                self._put(token.text, token.origin)
+            now = monotonic()
+            if now - self._flushed >= _FLUSH_S:
+                self._out.flush()
+                self._flushed = now
+        elif isinstance(event, Done):
+            self._put(event.tail)
+            self.close()
 
-    def _write(self, step: Step) -> None:
+    def _put(self, text: str, origin: Origin = "plain") -> None:
+        if not text:
+            return
+        self._last = text
         if self._coloured:
-            for token in step.tokens:
-                text = safe(token.text)
-                self._put(STYLES[token.origin].render(text, color_system=ColorSystem.STANDARD), seen=token.text)
-        else:
-            text = "".join([token.text for token in step.tokens])
-            self._put(safe(text) if self._neutralise else text)
-        now = monotonic()
-        if now - self._flushed >= _FLUSH_S:
-            self._out.flush()
-            self._flushed = now
-
-    def _put(self, text: str, seen: str | None = None) -> None:
-        if text:
-            self._last = text if seen is None else seen or self._last
-            self._out.write(text)
+            text = STYLES[origin].render(safe(text), color_system=ColorSystem.STANDARD)
+        self._out.write(safe(text) if self._neutralise and not self._coloured else text)
 
     def close(self) -> None:
         """End the last line, also where no Done came. Raises BrokenPipeError if nobody reads any more."""

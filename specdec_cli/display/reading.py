@@ -1,10 +1,9 @@
 """How much of a prompt has been read: a bar, and the time left."""
 
-from __future__ import annotations
-
-import os
 import sys
 from time import monotonic
+
+from specdec_cli.display.theme import can_paint
 
 _SILENT_S = 0.5
 """Seconds that a prompt may take without a bar."""
@@ -37,12 +36,10 @@ class StderrBar:
     def __init__(self) -> None:
         self._bar = ReadingBar()
         self._shown = False
-        self._paints = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
     def reading(self, what: str, done: int, total: int) -> None:
         """Show how far reading has come; nothing is left of it at the end."""
         line = self._bar.line(what, done, total)
-        if not self._paints or not (line or self._shown):
-            return
-        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-        self._shown = bool(line)
+        if can_paint(sys.stderr) and (line or self._shown):
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            self._shown = bool(line)

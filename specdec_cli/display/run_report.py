@@ -1,13 +1,13 @@
 """The report under a run."""
 
-from __future__ import annotations
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from specdec_cli.decoding.metrics import Metrics, ModelMemory
-from specdec_cli.display.theme import LEGEND, STYLES, safe
+from specdec_cli.display.grids import duration, lines_table, note_lines
+from specdec_cli.display.theme import LEGEND, STYLES
 from specdec_cli.evaluation.baseline import BaselineResult, speedup_of
 
 _REASONS = {
@@ -33,42 +33,40 @@ def run_report(
 
     measured_s: seconds spent on finding out what passes cost. rounding: which passes agree bit for bit, if known.
     """
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-
-    def row(name: str, value: str) -> None:
-        grid.add_row(name, Text(safe(value)))  # a file's name is no markup
-
-    if settings:
-        row("settings", settings)
+    lines = {"settings": settings}
     if report.drafted:
-        row("acceptance", _acceptance(report))
-        row("by position", _by_position(report))
+        rate = f"{report.acceptance_rate:.1%}"
+        lines["acceptance"] = f"{rate}  ({report.accepted} accepted of {report.drafted} drafted)"
+        lines["by position"] = _by_position(report.per_position)
     if len(report.sources) > 1:
-        row("by drafter", _by_source(report))
+        sources = ((name, drafted, kept) for name, (drafted, kept) in report.sources.items() if drafted)
+        lines["by drafter"] = ", ".join(f"{name} {kept / drafted:.0%} of {drafted}" for name, drafted, kept in sources)
     if report.distance_per_token is not None:
-        row("LOSSY", f"each token's distribution is off by {report.distance_per_token:.3f} (total variation)")
+        distance = f"{report.distance_per_token:.3f} (total variation)"
+        lines["LOSSY"] = f"each token's distribution is off by {distance}"
     if report.lengths[1:] and (report.lengths[0] or sum(map(bool, report.lengths)) > 1):
-        row("lengths", _lengths(report))
+        lines["lengths"] = "  ".join(f"{n}: {count}\u00d7" for n, count in enumerate(report.lengths) if count)
     if report.steps:
-        row("steps", f"{report.steps} forward passes of the target, {report.tokens_per_step:.2f} tokens/step")
-    row("speed", _speed(report))
+        lines["steps"] = f"{report.steps} forward passes of the target, {report.tokens_per_step:.2f} tokens/step"
+    lines["speed"] = first = f"first token after {duration(report.ttft_s)}"
+    if report.tokens_per_s:
+        lines["speed"] = f"{report.tokens_per_s:,.1f} tokens/s  ({report.tpot_ms:.3g} ms a token, {first})"
     if report.decode_s:
-        row("time", _time(report))
-    load = "" if load_s is None else f"load {_seconds(load_s)}, "
+        parts = (report.draft_s, report.verify_s, report.sample_s, report.overhead_s)
+        names = zip(("draft", "verify", "sample", "other"), parts, strict=True)
+        shares = "  ".join(f"{name} {seconds / report.decode_s:.0%}" for name, seconds in names)
+        lines["time"] = f"{duration(report.decode_s)}:  {shares}"
     if measured_s:
-        row("measuring", f"{_seconds(measured_s)} to find out what passes cost, once")
-    row("start", f"{load}prompt of {report.prompt_tokens} tokens {_seconds(report.prefill_s)}")
+        lines["measuring"] = f"{duration(measured_s)} to find out what passes cost, once"
+    load = "" if load_s is None else f"load {duration(load_s)}, "
+    lines["start"] = f"{load}prompt of {report.prompt_tokens} tokens {duration(report.prefill_s)}"
     if memory is not None:
-        row("memory", _memory(memory))
-    if rounding:
-        row("rounding", rounding)
+        lines["memory"] = _memory(memory)
+    lines["rounding"] = rounding
     if baseline is not None or load_s is not None:  # a recording cannot measure one
-        row("speedup", _speedup(report, baseline) if baseline else unmeasured)
-    row("ended", f"{_REASONS[report.reason]} after {report.emitted} tokens")
-    notes = [Text(f"note: {safe(note)}", style="yellow") for note in report.notes]
-    return Group(*notes, grid)
+        lines["speedup"] = _speedup(report, baseline) if baseline else unmeasured
+    lines["ended"] = f"{_REASONS[report.reason]} after {report.emitted} tokens"
+    return Group(*note_lines(report.notes), lines_table(lines))
 
 
 def legend() -> Text:
@@ -79,38 +77,9 @@ def legend() -> Text:
     return line
 
 
-def _acceptance(report: Metrics) -> str:
-    return f"{report.acceptance_rate:.1%}  ({report.accepted} accepted of {report.drafted} drafted)"
-
-
-def _by_position(report: Metrics) -> str:
-    bars = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
-    parts = [f"{i}:{bars[min(int(rate * 8), 7)]} {rate:.0%}" for i, rate in enumerate(report.per_position[:8], 1)]
-    return "  ".join(parts) + ("  \u2026" if len(report.per_position) > 8 else "")
-
-
-def _by_source(report: Metrics) -> str:
-    sources = report.sources.items()
-    return ", ".join(f"{name} {kept / drafted:.0%} of {drafted}" for name, (drafted, kept) in sources if drafted)
-
-
-def _lengths(report: Metrics) -> str:
-    """How often which draft length was used."""
-    return "  ".join(f"{n}: {count}\u00d7" for n, count in enumerate(report.lengths) if count)
-
-
-def _speed(report: Metrics) -> str:
-    first = f"first token after {_seconds(report.ttft_s)}"
-    if not report.tokens_per_s:
-        return first
-    return f"{report.tokens_per_s:,.1f} tokens/s  ({report.tpot_ms:.3g} ms a token, {first})"
-
-
-def _time(report: Metrics) -> str:
-    parts = (report.draft_s, report.verify_s, report.sample_s, report.overhead_s)
-    names = zip(("draft", "verify", "sample", "other"), parts, strict=True)
-    shares = "  ".join(f"{name} {seconds / report.decode_s:.0%}" for name, seconds in names)
-    return f"{_seconds(report.decode_s)}:  {shares}"
+def _by_position(rates: Sequence[float]) -> str:
+    parts = [f"{i}:{'▁▂▃▄▅▆▇█'[min(int(rate * 8), 7)]} {rate:.0%}" for i, rate in enumerate(rates[:8], 1)]
+    return "  ".join(parts) + ("  \u2026" if len(rates) > 8 else "")
 
 
 def _speedup(report: Metrics, baseline: BaselineResult) -> str:
@@ -132,10 +101,6 @@ def _speedup(report: Metrics, baseline: BaselineResult) -> str:
     divergence = baseline.divergence
     what = "WRONG: this is a bug in specdec" if divergence.bug else "the text differs"
     return speed + f"{what} from token {divergence.position} on: {divergence}"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 0.9995 else f"{seconds * 1000:.3g} ms"
 
 
 def _memory(models: list[ModelMemory]) -> str:

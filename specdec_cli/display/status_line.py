@@ -1,11 +1,10 @@
 """A line on a terminal while something takes long."""
 
-from __future__ import annotations
-
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from specdec_cli.display.theme import can_paint
 
 
 @contextmanager
@@ -14,7 +13,7 @@ def status_line(what: str, silent: bool) -> Iterator[Callable[[str], None]]:
 
     Yields a function that shows another text instead.
     """
-    shown = not silent and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    shown = not silent and can_paint(sys.stderr)
 
     def show(text: str) -> None:
         if shown:

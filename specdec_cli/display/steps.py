@@ -1,7 +1,5 @@
 """The live view with one step in full under the text: `replay --step`."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
@@ -10,6 +8,7 @@ from rich.style import Style
 from rich.text import Text
 
 from specdec_cli.decoding.types import Done, Event, Step
+from specdec_cli.display.grids import duration
 from specdec_cli.display.live import LiveDisplay
 from specdec_cli.display.theme import LABEL, REJECTED, STYLES, safe
 
@@ -45,7 +44,7 @@ def _rule(title: str, width: int) -> Text:
 def _headline(step: Step) -> str:
     """What became of the draft, and when."""
     if step.index == 0:
-        return f"step 0: the first token comes with the prompt, at {_ms(step.at)}"
+        return f"step 0: the first token comes with the prompt, at {duration(step.at)}"
     verdicts = {
         "correction": ", then corrected",
         "bonus": ", and a bonus token",
@@ -56,7 +55,7 @@ def _headline(step: Step) -> str:
     tree = " in a tree" if step.parents is not None else ""
     drafted = f"{len(step.drafted)} drafted{by}{tree}, {step.accepted} accepted" if step.drafted else "nothing drafted"
     verdict = verdicts[step.tokens[-1].origin] if step.tokens else ""
-    times = f"draft {_ms(step.draft_s)}, verify {_ms(step.verify_s)}, at {_ms(step.at)}"
+    times = f"draft {duration(step.draft_s)}, verify {duration(step.verify_s)}, at {duration(step.at)}"
     return f"step {step.index}: {drafted}{verdict} ── {times}"
 
 
@@ -135,7 +134,3 @@ def _bar(share: float) -> str:
     """A share of 1 as up to ten cells, to an eighth of a cell, after a space."""
     eighths = round(min(share, 1.0) * 80)
     return " " + ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8]).strip().ljust(10)
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"

@@ -1,6 +1,7 @@
 """How tokens look, and how text from a model is made safe for a terminal."""
 
-from __future__ import annotations
+import os
+from typing import TextIO
 
 from rich.style import Style
 
@@ -26,6 +27,11 @@ _UNSAFE = {
     # Direction overrides and isolates could make one line look like another.
     **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"),
 }
+
+
+def can_paint(out: TextIO) -> bool:
+    """Whether a stream is a terminal that can do more than print; FORCE_COLOR makes no terminal of a file."""
+    return out.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
 def safe(text: str) -> str:

@@ -1,7 +1,5 @@
 """A tuning on the screen."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.console import RenderableType
@@ -11,9 +9,10 @@ from rich.text import Text
 from specdec_cli.display.theme import safe
 from specdec_cli.evaluation.comparison_result import CostPoints
 from specdec_cli.evaluation.prediction import Prediction
-from specdec_cli.evaluation.tuning_result import HardwareInfo, HardwarePrediction, MeasuredTuning, TuningResult
+from specdec_cli.evaluation.tuning_result import HardwarePrediction, MeasuredTuning, TuningResult
 
 _BAR = 30
+_DERIVED = "its costs are derived from published figures, not measured by specdec; --json tells the sources"
 
 
 def tables(result: TuningResult) -> list[RenderableType]:
@@ -22,7 +21,9 @@ def tables(result: TuningResult) -> list[RenderableType]:
     lines = [f"{result.target} + {result.draft}, {sampling}, {result.recorded_tokens:,} places recorded"]
     notes, kept = list[str](), list[str]()
     if isinstance(result, HardwarePrediction):
-        lines += _machine(result.hardware)
+        lines.append(f"on {result.hardware.name}: {result.hardware.description}")
+        if result.hardware.basis != "measured":
+            lines.append(_DERIVED)
     if isinstance(result, MeasuredTuning):
         lines += _measurement(result)
         notes = [f"note: {note}" for note in result.notes]
@@ -34,22 +35,13 @@ def tables(result: TuningResult) -> list[RenderableType]:
     return parts + [Text(safe(line), style="dim") for line in kept]
 
 
-def _machine(machine: HardwareInfo) -> list[str]:
-    lines = [f"on {machine.name}: {machine.description}"]
-    if machine.basis != "measured":
-        lines.append("its costs are derived from published figures, not measured by specdec; --json tells the sources")
-    return lines
-
-
 def _measurement(result: MeasuredTuning) -> list[str]:
     lines = [f"on {result.machine}"]
     for role, threads in (("target", result.threads), ("draft", result.threads_draft)):
         tried = result.threads_tried.get(role, {})
         laps = ", ".join(f"{number}: {seconds * 1000:.3g} ms" for number, seconds in tried.items())
-        lines.append(
-            f"{role}: {threads} thread{'s' if threads > 1 else ''}"
-            + (f" (a token with {laps})" if len(tried) > 1 else "")
-        )
+        choice = f" (a token with {laps})" if len(tried) > 1 else ""
+        lines.append(f"{role}: {threads} thread{'s' if threads > 1 else ''}{choice}")
     if placement := result.placement_tried:
         laps = ", ".join(f"{where} {seconds * 1000:.3g} ms" for where, seconds in placement.items())
         lines.append(f"draft on the {min(placement, key=lambda where: placement[where])} (a token: {laps})")

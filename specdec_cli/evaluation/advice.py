@@ -1,7 +1,5 @@
 """Why a variant was fast or slow, and what would help: computed from measured costs and acceptance, in words."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """A run against the target alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from specdec_cli.decoding.divergence import Divergence

@@ -4,8 +4,6 @@ Speeds are only compared within one prompt and one round, so that neither the pr
 enters the ratio.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Sequence

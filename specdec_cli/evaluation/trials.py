@@ -1,7 +1,5 @@
 """Trials: one variant's answer to one prompt in one round, as `compare --json` has it."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import dataclass, field
 

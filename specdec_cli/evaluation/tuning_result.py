@@ -1,7 +1,5 @@
 """The result of a tuning. These dataclasses are the object of `tune --json`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

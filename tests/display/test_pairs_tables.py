@@ -11,6 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from specdec_cli.display import pair_tables as tables
+from specdec_cli.display.grids import lines_table
 from specdec_cli.engine.model_source import ModelSource
 from specdec_cli.engine.pair_check import FreeMemory, compare_sources
 from specdec_cli.hub.repository import RemoteFile, RemoteModel
@@ -115,7 +116,7 @@ VIEWS = {
     "plan": (tables.plan_tables, PLAN),
     "proposals": (tables.proposals_table, PROPOSALS),
     "list": (tables.list_table, PAIRS),
-    "profile": (tables.lines_table, LINES),
+    "profile": (lines_table, LINES),
 }
 
 

@@ -1,0 +1,34 @@
+"""Parts that reports share: labelled lines, notes, spans of time."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from specdec_cli.display.theme import safe
+
+
+def label_grid() -> Table:
+    """Labels and text with a hanging indent."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    return grid
+
+
+def lines_table(lines: Mapping[str, str | Sequence[str] | None]) -> Table:
+    """Labels with a line of text or several each; labels without text are left out."""
+    grid = label_grid()
+    for name, value in lines.items():
+        for i, line in enumerate([value] if isinstance(value, str) else value or ()):
+            if line:
+                grid.add_row(name if i == 0 else "", Text(safe(line)))  # a file's name is no markup
+    return grid
+
+
+def note_lines(notes: Iterable[str]) -> list[Text]:
+    return [Text(f"note: {safe(note)}", style="yellow") for note in notes]
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 0.9995 else f"{seconds * 1000:.3g} ms"
