@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import groupby
 
 import numpy as np
 
@@ -28,14 +29,14 @@ it; not those with sliding windows, which alternate.)"""
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)", re.DOTALL)
 _RESIDUAL = re.compile(r"(attn_output|ffn_down(_exps|_shexp|\.\d+)?)\.(weight|bias)")
 _STATES = ("ssm.", "shortconv.", "wkv.")
-_ALIGNMENT = 32
+
 _COPY_WHOLE = "Make a low-bit copy of it instead: specdec draft quantize."
 
 
 def require_copyable(header: Header) -> None:
     """Refuse what llama.cpp's quantiser would write wrongly, whatever is asked of it."""
-    alignment = header.metadata.get("general.alignment", _ALIGNMENT)
-    if alignment != _ALIGNMENT:
+    alignment = header.metadata.get("general.alignment", 32)
+    if alignment != 32:
         raise SpecdecError(
             f"{header.name} is aligned to {shown(alignment)} bytes: llama.cpp would write a copy that nothing can read",
             "Use a file with the usual alignment of 32.",
@@ -93,20 +94,15 @@ def layers_of(text: str, count: int) -> tuple[int, ...]:
             raise UsageError(f"there is no layer {last}: the model has {count}", f"Its layers are 0 to {count - 1}.")
         layers.update(range(first, last + 1))
     if len(layers) == count:
-        raise UsageError(
-            f"all {count} layers would be kept: the copy would be the target", "Name fewer with --keep-layers."
-        )
+        what = f"all {count} layers would be kept: the copy would be the target"
+        raise UsageError(what, "Name fewer with --keep-layers.")
     return tuple(sorted(layers))
 
 
 def ranges(layers: Iterable[int]) -> str:
     """Layers as `layers_of` reads them."""
-    runs: list[list[int]] = []
-    for layer in sorted(layers):
-        if runs and runs[-1][-1] == layer - 1:
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
+    groups = groupby(enumerate(sorted(layers)), lambda place: place[1] - place[0])
+    runs = [[layer for _, layer in group] for _, group in groups]
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
@@ -127,11 +123,8 @@ def outlets(header: Header, layer: int) -> list[Tensor]:
 
     Zero bytes are zeros in every type of ggml's, since each block's scale is among them.
     """
-    return [
-        tensor
-        for tensor in header.tensors
-        if _layer(tensor) == layer and _RESIDUAL.fullmatch(tensor.name.split(".", 2)[2])
-    ]
+    own = (tensor for tensor in header.tensors if _layer(tensor) == layer)
+    return [tensor for tensor in own if _RESIDUAL.fullmatch(tensor.name.split(".", 2)[2])]
 
 
 def _layer(tensor: Tensor) -> int | None:
