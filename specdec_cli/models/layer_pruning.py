@@ -1,4 +1,4 @@
-"""Which models can lose layers, and which layers are meant: from headers alone.
+"""Which models can lose layers, which layers are meant, and a copy of a model in which they can be tried.
 
 llama.cpp's quantiser drops `blk.N.` tensors, renumbers the rest and sets block_count; everything else it copies as it
 is. So whatever tells layers apart by their number goes wrong afterwards: arrays with a value for each layer (the file
@@ -8,12 +8,15 @@ does not load), layers that alternate or differ by their place (it loads, and co
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import groupby
+from pathlib import Path
 
 import numpy as np
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.models.gguf import read_header
 from specdec_cli.models.gguf_header import Header, Tensor, shown
 
 _ALIKE = {
@@ -131,3 +134,49 @@ def _layer(tensor: Tensor) -> int | None:
     """The number of the layer that a tensor belongs to; None if it belongs to none."""
     match = _BLOCK.fullmatch(tensor.name)
     return int(match[1]) if match else None
+
+
+class SkippableCopy:
+    """A model's file, which is written to: no model may be loaded from it meanwhile.
+
+    A layer whose outlets are zeros adds nothing to the residual stream: the model computes what one without that layer
+    does. Trying a layer costs writing its outlets, not a copy of everything else.
+    """
+
+    def __init__(self, path: Path, layers: int) -> None:
+        self.path = path
+        self._places: list[list[tuple[int, int]]] = []  # of each layer: where its outlets lie, and how long they are
+        header = read_header(path)
+        for layer in range(layers):
+            tensors = outlets(header, layer)
+            names = {tensor.name.split(".")[2].split("_")[0] for tensor in tensors}
+            if names != {"attn", "ffn"} or any(tensor.size is None for tensor in tensors):
+                raise SpecdecError(
+                    f"layers of a {shown(header.architecture)} model cannot be tried one by one",
+                    "Choose them yourself: --keep-layers.",
+                )
+            self._places.append([(header.data_offset + tensor.offset, tensor.size or 0) for tensor in tensors])
+
+    def drop(self, layer: int) -> None:
+        """Switch a layer off for good."""
+        with self.path.open("r+b") as file:
+            for at, size in self._places[layer]:
+                file.seek(at)
+                file.write(bytes(size))
+
+    @contextmanager
+    def without(self, layer: int) -> Iterator[None]:
+        """Switch a layer off for a while."""
+        saved = []
+        with self.path.open("rb") as file:
+            for at, size in self._places[layer]:
+                file.seek(at)
+                saved.append((at, file.read(size)))
+        self.drop(layer)
+        try:
+            yield
+        finally:
+            with self.path.open("r+b") as file:
+                for at, data in saved:
+                    file.seek(at)
+                    file.write(data)
