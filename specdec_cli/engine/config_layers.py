@@ -12,7 +12,7 @@ import msgspec
 
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.engine.config import Settings
-from specdec_cli.hub.locate import locate
+from specdec_cli.hub.cache import locate
 from specdec_cli.models import profiles
 from specdec_cli.models.profiles import Profile
 from specdec_cli.models.user_files import check_keys, config_dir, read_mapping

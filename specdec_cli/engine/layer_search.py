@@ -22,7 +22,7 @@ from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.model import Model
 from specdec_cli.models import layer_pruning, suites
 from specdec_cli.models.gguf_header import Header
-from specdec_cli.models.layer_skipping import SkippableCopy
+from specdec_cli.models.layer_pruning import SkippableCopy
 from specdec_cli.results import SearchStep
 
 _PROMPTS = 8

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.engine.config import Settings
-from specdec_cli.hub.locate import locate
+from specdec_cli.hub.cache import locate
 from specdec_cli.models import tokenizer_comparison
 from specdec_cli.models.gguf import read_header
 from specdec_cli.models.gguf_header import Header, require_runnable

@@ -5,6 +5,7 @@ Its layout is documented: https://huggingface.co/docs/huggingface_hub/guides/man
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 from importlib.metadata import version as _version
@@ -13,7 +14,7 @@ from pathlib import Path
 from specdec_cli.decoding.errors import DownloadError
 from specdec_cli.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.models.gguf import part_names
-from specdec_cli.models.references import Reference, quant_of, select
+from specdec_cli.models.references import Reference, parse, quant_of, select
 
 
 def version() -> str:
@@ -45,14 +46,25 @@ def is_here(model: RemoteModel, file: RemoteFile) -> bool:
 
 def begun(model: RemoteModel, file: RemoteFile) -> int:
     """Bytes of a file that an interrupted download left behind."""
-    partial = partial_of(model, file)
-    return min(partial.stat().st_size, file.size) if partial.is_file() else 0
+    return min(_size(partial_of(model, file)), file.size)
 
 
 def partial_files(repo: str) -> list[Path]:
     """What interrupted downloads of a repository left behind; other programs' files are named differently."""
     incomplete = folder_of(repo).glob("blobs/*.incomplete")
     return sorted(path for path in incomplete if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", path.stem))
+
+
+def locate(name: str, command: str) -> Path:
+    """The file of a model on this machine, of a split one the first. name: a path, or a reference to the Hub.
+
+    Raises DownloadError if a model of the Hub has not been downloaded. command: what would download it.
+    """
+    if (reference := parse(name)) is None:
+        return Path(name)
+    if path := find(reference):
+        return path
+    raise DownloadError(f"{reference} is not on this machine yet", f"Download it: {command}")
 
 
 def find(reference: Reference) -> Path | None:
@@ -87,28 +99,27 @@ def freeable(model: RemoteModel, file: RemoteFile) -> int:
     """Bytes that `remove` would free."""
     pointer = path_of(model, file)
     own = 0 if pointer.is_symlink() else _size(pointer)
-    content = 0 if _is_linked(model, file, besides=pointer) else _size(blob_of(model, file))
+    content = 0 if _is_linked(model, file) else _size(blob_of(model, file))
     return own + content + _size(partial_of(model, file))
 
 
-def _is_linked(model: RemoteModel, file: RemoteFile, besides: Path) -> bool:
+def _is_linked(model: RemoteModel, file: RemoteFile) -> bool:
     """Whether another commit, or another name, has the same content."""
     links = (folder_of(model.repo) / "snapshots").rglob("*")
-    blob = blob_of(model, file).resolve()
-    return any(path.is_symlink() and path != besides and path.resolve() == blob for path in links)
+    pointer, blob = path_of(model, file), blob_of(model, file).resolve()
+    return any(path.is_symlink() and path != pointer and path.resolve() == blob for path in links)
 
 
 def remove(model: RemoteModel, file: RemoteFile) -> int:
     """Take a file out of the cache, with its content unless another commit has the same. Returns the bytes freed."""
     top, pointer, freed = folder_of(model.repo), path_of(model, file), freeable(model, file)
     partial_of(model, file).unlink(missing_ok=True)
-    if not _is_linked(model, file, besides=pointer):
+    if not _is_linked(model, file):
         blob_of(model, file).unlink(missing_ok=True)
     pointer.unlink(missing_ok=True)
-    folder = pointer.parent
-    while folder != top and folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
-        folder = folder.parent
+    for folder in itertools.takewhile(lambda parent: parent != top, pointer.parents):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
     if top.is_dir() and not (top / "snapshots").exists():  # nothing points to what is left
         shutil.rmtree(top)
     return freed
@@ -121,9 +132,7 @@ def _size(path: Path) -> int:
 def free_space() -> int:
     """Bytes free where the cache is, or will be."""
     folder = cache_dir()
-    while not folder.exists():
-        folder = folder.parent
-    return shutil.disk_usage(folder).free
+    return shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
 
 
 def folder_of(repo: str) -> Path:

@@ -18,7 +18,6 @@ from specdec_cli.models.user_files import write_whole
 
 _LARGEST_BY_HTTP = 50 * 1000**3  # the Hub serves larger files by Xet alone
 _CHUNK = 1 << 20  # what a kill can cost; huggingface_hub's own 10 MB make a slow download look stuck
-_BLOCK = 8 << 20
 
 
 DownloadState = Literal["begin", "fetch", "wait", "check", "done"]
@@ -106,15 +105,9 @@ def _fetch_rest(model: RemoteModel, file: RemoteFile, partial: Path, progress: D
     constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
 
     def fetch() -> None:
+        sizes: Any = {"resume_size": cache.begun(model, file), "expected_size": file.size}
         with partial.open("ab") as out:
-            http_get(
-                model.url(file),
-                out,
-                resume_size=cache.begun(model, file),
-                headers=build_hf_headers(),
-                expected_size=file.size,
-                tqdm_class=_bar(progress, file),
-            )
+            http_get(model.url(file), out, headers=build_hf_headers(), tqdm_class=_bar(progress, file), **sizes)
 
     while True:
         before = cache.begun(model, file)
@@ -128,12 +121,11 @@ def _fetch_rest(model: RemoteModel, file: RemoteFile, partial: Path, progress: D
 def _verify(path: Path, file: RemoteFile, progress: DownloadProgress) -> None:
     """Compare a file with its checksum; remove it and raise DownloadError if they differ."""
     progress(file.name, "check", file.size)
-    if len(file.digest) == 64:
-        digest = hashlib.sha256()
-    else:  # not in large-file storage: git's hash
+    digest = hashlib.sha256()
+    if len(file.digest) != 64:  # not in large-file storage: git's hash
         digest = hashlib.sha1(f"blob {file.size}\0".encode(), usedforsecurity=False)
     with path.open("rb") as content:
-        while block := content.read(_BLOCK):
+        for block in iter(lambda: content.read(8 << 20), b""):
             digest.update(block)
     if digest.hexdigest() != file.digest:
         path.unlink()

@@ -37,6 +37,7 @@ _BY_CLASS = {
     "RevisionNotFoundError": _NO_NAME,
     "OfflineModeIsEnabled": ("{repo} cannot be asked for: HF_HUB_OFFLINE is set", "Unset it, and try again."),
 }
+_UNREACHED = "Check the network, the proxy and HF_ENDPOINT; then run the same again, which goes on where it stopped."
 _FULL = ("the disk of {cache} is full", "Free some space, or set HF_HOME to a larger disk; what has come is kept.")
 _UNUSABLE = ("cannot use {cache}: {reason}", "Make the folder one that can be written, or set HF_HOME to another.")
 _BY_NUMBER = {
@@ -107,10 +108,7 @@ def _explain(error: BaseException) -> tuple[str, str]:
         what = "asks us to slow down" if status == 429 else "answers with an error"
         return f"the Hub {what} (HTTP {status})", "Try again in some minutes; what has come is kept."
     if isinstance(error, HTTPError):
-        return (
-            "cannot reach {host}: " + ("{why}" if str(error) else type(error).__name__),
-            "Check the network, the proxy and HF_ENDPOINT; then run the same again, which goes on where it stopped.",
-        )
+        return "cannot reach {host}: " + ("{why}" if str(error) else type(error).__name__), _UNREACHED
     if (number := getattr(error, "errno", None)) is None:
         return "{repo} could not be read or kept: {why}", "Run the same again."
     return _BY_NUMBER.get(number, _UNUSABLE)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, closing, contextmanager
 
 from specdec_cli.decoding.errors import DownloadError
 from specdec_cli.hub.failures import hub_errors, with_retries
@@ -22,7 +21,7 @@ def opener(model: RemoteModel, notes: list[str]) -> Opener:
 
     @contextmanager
     def remote(name: str) -> Iterator[tuple[Readable, int]]:
-        with hub_errors(model.repo), _RangedFile(model.url(files[name]), files[name].size, notes) as file:
+        with hub_errors(model.repo), closing(_RangedFile(model.url(files[name]), files[name].size, notes)) as file:
             yield file, files[name].size
 
     return remote
@@ -37,18 +36,14 @@ class _RangedFile:
     def __init__(self, url: str, size: int, notes: list[str]) -> None:
         self._url, self._size, self._notes = url, size, notes
         self._at = self._end = self._requests = 0
-        self._stream: Any = None
-        self._pieces: Iterator[bytes] = iter(())
+        self._stream = ExitStack()
+        self._pieces: Iterator[bytes] | None = None
         self._unread = b""
         self._deadline = time.monotonic() + _HEADER_S
 
-    def __enter__(self) -> _RangedFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._stream is not None:
-            self._stream.__exit__(None, None, None)
-            self._stream = None
+    def close(self) -> None:
+        self._pieces = None
+        self._stream.close()
 
     def read(self, size: int, /) -> bytes:
         """At most `size` bytes, none at the end of the file."""
@@ -62,20 +57,18 @@ class _RangedFile:
 
     def _next_piece(self) -> bytes:
         """The next bytes of this window, or of the next; empty between two windows."""
+        piece = b""
         try:
-            if self._stream is None:
-                self._open_window()
+            self._pieces = self._pieces or self._open_window()
             piece = next(self._pieces, b"")
             if not piece and self._at < self._end:
                 raise OSError("the connection was closed early")
-        except BaseException:
-            self.__exit__()
-            raise
-        if not piece:
-            self.__exit__()
+        finally:
+            if not piece:
+                self.close()
         return piece
 
-    def _open_window(self) -> None:
+    def _open_window(self) -> Iterator[bytes]:
         from huggingface_hub import constants
         from huggingface_hub.utils import (  # type: ignore[attr-defined]
             build_hf_headers,
@@ -83,13 +76,10 @@ class _RangedFile:
             hf_raise_for_status,
         )
 
-        window = _WINDOWS[min(self._requests, len(_WINDOWS) - 1)]
-        self._end = min(self._at + window, self._size)
+        self._end = min(self._at + _WINDOWS[min(self._requests, len(_WINDOWS) - 1)], self._size)
         headers = {**build_hf_headers(), "Range": f"bytes={self._at}-{self._end - 1}"}
-        self._stream = get_session().stream(
-            "GET", self._url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT
-        )
-        response = self._stream.__enter__()
+        session, timeout = get_session(), constants.HF_HUB_DOWNLOAD_TIMEOUT
+        response = self._stream.enter_context(session.stream("GET", self._url, headers=headers, timeout=timeout))
         hf_raise_for_status(response)
         self._requests += 1
         skip = 0
@@ -98,7 +88,7 @@ class _RangedFile:
             note = "the server knows no ranges: an interrupted download will begin again"
             if note not in self._notes:
                 self._notes.append(note)
-        self._pieces = _after(skip, response.iter_bytes())
+        return _after(skip, response.iter_bytes())
 
 
 def _after(skip: int, pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -35,23 +35,17 @@ def candidates(target: Header, name: str) -> list[str]:
     name: how the target was named; it is never a candidate itself.
     """
     pre = target.metadata.get("tokenizer.ggml.pre", "default")
-    known = [
-        draft
-        for family in _families()
-        if target.architecture in family.architectures and isinstance(pre, str) and pre == family.pre
-        for draft in family.drafts
-    ]
-    return [draft for draft in dict.fromkeys((*_drafts_in_profiles(name), *known)) if draft != name]
+    drafts = [*_drafts_in_profiles(name)]
+    table = parse_yaml((bundled_dir() / "families" / "drafts.yaml").read_text("utf-8"))
+    for family in msgspec.convert(table, list[Family]):
+        if target.architecture in family.architectures and isinstance(pre, str) and pre == family.pre:
+            drafts += family.drafts
+    return [draft for draft in dict.fromkeys(drafts) if draft != name]
 
 
 def rank(ratio: float) -> float:
     """How far a draft of so large a share of the target's parameters is from the usual one; less is better."""
     return abs(math.log(max(ratio, 1e-9) / BEST_RATIO))
-
-
-def _families() -> list[Family]:
-    path = bundled_dir() / "families" / "drafts.yaml"
-    return msgspec.convert(parse_yaml(path.read_text("utf-8")), list[Family])
 
 
 def _drafts_in_profiles(target: str) -> Iterator[str]:

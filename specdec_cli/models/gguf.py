@@ -37,7 +37,8 @@ _MAX_ALIGNMENT = 1 << 20
 
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_DTYPES = {0: "u1", 1: "i1", 2: "u2", 3: "i2", 4: "u4", 5: "i4", 6: "f4", 7: "u1", 10: "u8", 11: "i8", 12: "f8"}
+_DTYPES = _SCALARS | {7: "B"}  # a flag may be any byte
+_PREFIXES = {"little": "<", "big": ">"}
 
 _PART = re.compile(r"(?P<stem>.+)-[0-9]{5}-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
 
@@ -95,11 +96,10 @@ def read_model(name: str, open_file: Opener) -> Header:
         raise SpecdecError(f"{header.name} is one of {shown(count)} parts of a model", hint)
     parts = [header]
     for i, other in enumerate(names[1:], 1):
-        part = _read_part(other, open_file)
+        parts.append(part := _read_part(other, open_file))
         numbers = [part.metadata.get(key) for key in ("split.no", "split.count")]
         if not all(map(_is, numbers, (i, len(names)))) or part.order != header.order:
             raise SpecdecError(f"{other} is not part {i + 1} of {name}", "Download the files again.")
-        parts.append(part)
     tensors = tuple(tensor for part in parts for tensor in part.tensors)
     total = header.metadata.get("split.tensors.count", len(tensors))
     if len({tensor.name for tensor in tensors}) != len(tensors) or not _is(total, len(tensors)):
@@ -115,9 +115,9 @@ def _is(value: object, number: int) -> bool:
 def part_names(name: str) -> list[str]:
     """The names of all files of a model, from the name of any of them; just the one if it is not split."""
     match = _PART.fullmatch(name)
-    if match is None or not 1 < int(match["count"]) <= _MAX_PARTS:
+    if match is None or not 1 < (count := int(match["count"])) <= _MAX_PARTS:
         return [name]
-    return [f"{match['stem']}-{i:05}-of-{match['count']}.gguf" for i in range(1, int(match["count"]) + 1)]
+    return [f"{match['stem']}-{i:05}-of-{match['count']}.gguf" for i in range(1, count + 1)]
 
 
 def _read_part(name: str, open_file: Opener) -> Header:
@@ -166,13 +166,12 @@ def _read_tensor(reader: _Reader) -> Tensor:
     reader.bound(n_dims, 4, "dimensions in a tensor")
     shape = tuple(reader.scalar("Q") for _ in range(n_dims))
     kind, offset = reader.scalar("I"), reader.scalar("Q")
-    count = math.prod(shape)
     reader.bound(max(shape, default=0), 1 << 40, "values in a tensor")
-    reader.bound(count, 1 << 48, "values in a tensor")
+    reader.bound(math.prod(shape), 1 << 48, "values in a tensor")
     if kind not in TYPES:
         return Tensor(name, shape, f"type {kind}", offset, None)
     type_name, block, block_bytes = TYPES[kind]
-    return Tensor(name, shape, type_name, offset, count // block * block_bytes)
+    return Tensor(name, shape, type_name, offset, math.prod(shape) // block * block_bytes)
 
 
 class _Reader:
@@ -184,10 +183,6 @@ class _Reader:
         self._arrays = 0
         self.position = 0
         self.order: Order = "little"
-
-    @property
-    def _prefix(self) -> str:
-        return "<" if self.order == "little" else ">"
 
     def broken(self, why: str) -> SpecdecError:
         return SpecdecError(f"{self._name} is damaged: {why}", "Download the file again.")
@@ -218,7 +213,7 @@ class _Reader:
             return bytes(buffer[self.position - count : self.position])
 
     def scalar(self, code: str) -> Any:
-        form = self._prefix + code
+        form = _PREFIXES[self.order] + code
         return struct.unpack(form, self.take(struct.calcsize(form)))[0]
 
     def string(self) -> str:
@@ -250,13 +245,13 @@ class _Reader:
             return [self._array(nesting + 1) for _ in range(count)]
         if kind not in _DTYPES:
             raise self.broken(f"an array has the unknown type {kind}")
-        dtype = np.dtype(self._prefix + _DTYPES[kind])
+        dtype = np.dtype(_PREFIXES[self.order] + _DTYPES[kind])
         return np.frombuffer(self.take(count * dtype.itemsize), dtype).astype(dtype.newbyteorder("="), copy=False)
 
     def _strings(self, count: int) -> StringArray:
         """Walk over an array of strings; nothing is copied or decoded on the way."""
         start = end = self.position
-        unpack, ready = struct.Struct(self._prefix + "Q").unpack_from, len(self._buffer)
+        unpack, ready = struct.Struct(_PREFIXES[self.order] + "Q").unpack_from, len(self._buffer)
         for _ in range(count):
             if end + 8 > ready:
                 self.position = end

@@ -62,13 +62,9 @@ def load(name: str) -> Hardware:
         raise SpecdecError(f"there is no hardware {name!r}", suggest(name, files, "Hardware"))
     data = to_record(read_mapping(files[name]), _HardwareFile, files[name].name, _FIX)
     description, source = (" ".join(text.split()) for text in (data.description, data.source))
-    costs = Costs(_seconds(data.verify_ms), _seconds(data.draft_ms), data.other_ms / 1000)
-    return Hardware(name, description, data.basis, source, costs)
+    verify, draft = (Curve({n: ms / 1000 for n, ms in points.items()}) for points in (data.verify_ms, data.draft_ms))
+    return Hardware(name, description, data.basis, source, Costs(verify, draft, data.other_ms / 1000))
 
 
 def _files() -> dict[str, Path]:
     return named(config_dir() / "hardware", bundled_dir() / "hardware")
-
-
-def _seconds(points: _Points) -> Curve:
-    return Curve({n: ms / 1000 for n, ms in points.items()})

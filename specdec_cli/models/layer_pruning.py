@@ -1,4 +1,4 @@
-"""Which models can lose layers, and which layers are meant: from headers alone.
+"""Which models can lose layers, which layers are meant, and a copy of a model in which they can be tried.
 
 llama.cpp's quantiser drops `blk.N.` tensors, renumbers the rest and sets block_count; everything else it copies as it
 is. So whatever tells layers apart by their number goes wrong afterwards: arrays with a value for each layer (the file
@@ -8,11 +8,15 @@ does not load), layers that alternate or differ by their place (it loads, and co
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
 
 import numpy as np
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.models.gguf import read_header
 from specdec_cli.models.gguf_header import Header, Tensor, shown
 
 _ALIKE = {
@@ -28,14 +32,14 @@ it; not those with sliding windows, which alternate.)"""
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)", re.DOTALL)
 _RESIDUAL = re.compile(r"(attn_output|ffn_down(_exps|_shexp|\.\d+)?)\.(weight|bias)")
 _STATES = ("ssm.", "shortconv.", "wkv.")
-_ALIGNMENT = 32
+
 _COPY_WHOLE = "Make a low-bit copy of it instead: specdec draft quantize."
 
 
 def require_copyable(header: Header) -> None:
     """Refuse what llama.cpp's quantiser would write wrongly, whatever is asked of it."""
-    alignment = header.metadata.get("general.alignment", _ALIGNMENT)
-    if alignment != _ALIGNMENT:
+    alignment = header.metadata.get("general.alignment", 32)
+    if alignment != 32:
         raise SpecdecError(
             f"{header.name} is aligned to {shown(alignment)} bytes: llama.cpp would write a copy that nothing can read",
             "Use a file with the usual alignment of 32.",
@@ -93,20 +97,15 @@ def layers_of(text: str, count: int) -> tuple[int, ...]:
             raise UsageError(f"there is no layer {last}: the model has {count}", f"Its layers are 0 to {count - 1}.")
         layers.update(range(first, last + 1))
     if len(layers) == count:
-        raise UsageError(
-            f"all {count} layers would be kept: the copy would be the target", "Name fewer with --keep-layers."
-        )
+        what = f"all {count} layers would be kept: the copy would be the target"
+        raise UsageError(what, "Name fewer with --keep-layers.")
     return tuple(sorted(layers))
 
 
 def ranges(layers: Iterable[int]) -> str:
     """Layers as `layers_of` reads them."""
-    runs: list[list[int]] = []
-    for layer in sorted(layers):
-        if runs and runs[-1][-1] == layer - 1:
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
+    groups = groupby(enumerate(sorted(layers)), lambda place: place[1] - place[0])
+    runs = [[layer for _, layer in group] for _, group in groups]
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
@@ -127,14 +126,57 @@ def outlets(header: Header, layer: int) -> list[Tensor]:
 
     Zero bytes are zeros in every type of ggml's, since each block's scale is among them.
     """
-    return [
-        tensor
-        for tensor in header.tensors
-        if _layer(tensor) == layer and _RESIDUAL.fullmatch(tensor.name.split(".", 2)[2])
-    ]
+    own = (tensor for tensor in header.tensors if _layer(tensor) == layer)
+    return [tensor for tensor in own if _RESIDUAL.fullmatch(tensor.name.split(".", 2)[2])]
 
 
 def _layer(tensor: Tensor) -> int | None:
     """The number of the layer that a tensor belongs to; None if it belongs to none."""
     match = _BLOCK.fullmatch(tensor.name)
     return int(match[1]) if match else None
+
+
+class SkippableCopy:
+    """A model's file, which is written to: no model may be loaded from it meanwhile.
+
+    A layer whose outlets are zeros adds nothing to the residual stream: the model computes what one without that layer
+    does. Trying a layer costs writing its outlets, not a copy of everything else.
+    """
+
+    def __init__(self, path: Path, layers: int) -> None:
+        self.path = path
+        self._places: list[list[tuple[int, int]]] = []  # of each layer: where its outlets lie, and how long they are
+        header = read_header(path)
+        for layer in range(layers):
+            tensors = outlets(header, layer)
+            names = {tensor.name.split(".")[2].split("_")[0] for tensor in tensors}
+            if names != {"attn", "ffn"} or any(tensor.size is None for tensor in tensors):
+                raise SpecdecError(
+                    f"layers of a {shown(header.architecture)} model cannot be tried one by one",
+                    "Choose them yourself: --keep-layers.",
+                )
+            self._places.append([(header.data_offset + tensor.offset, tensor.size or 0) for tensor in tensors])
+
+    def drop(self, layer: int) -> None:
+        """Switch a layer off for good."""
+        with self.path.open("r+b") as file:
+            for at, size in self._places[layer]:
+                file.seek(at)
+                file.write(bytes(size))
+
+    @contextmanager
+    def without(self, layer: int) -> Iterator[None]:
+        """Switch a layer off for a while."""
+        saved = []
+        with self.path.open("rb") as file:
+            for at, size in self._places[layer]:
+                file.seek(at)
+                saved.append((at, file.read(size)))
+        self.drop(layer)
+        try:
+            yield
+        finally:
+            with self.path.open("r+b") as file:
+                for at, data in saved:
+                    file.seek(at)
+                    file.write(data)

@@ -66,9 +66,7 @@ def require_smaller(header: Header, quantisation: Quantisation) -> None:
 
 def _bits(name: str) -> float:
     main = _MAIN.get(name, name)
-    if main not in _BITS:
-        main = main.rpartition("_")[0]
-    return _BITS[main]
+    return _BITS.get(main) or _BITS[main.rpartition("_")[0]]
 
 
 _BITS = {name: 8 * size / count for name, count, size in TYPES.values()}

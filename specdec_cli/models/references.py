@@ -17,7 +17,7 @@ _QUANT = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|F16|F32|FP16|FP32|BF16|MXFP4(?:_MOE)?|NVFP4))$", re.IGNORECASE
 )
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
-_NOT_MODELS = re.compile(r"mmproj|imatrix|^mtp-", re.IGNORECASE)
+_NOT_MODELS = re.compile(r"mmproj|imatrix|^mtp-", re.IGNORECASE)  # GGUF files that go with a language model
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,8 @@ def select(reference: Reference, names: Iterable[str]) -> list[str]:
     Raises DownloadError, with what there is, if nothing fits, more than one thing does, or parts are missing.
     """
     names = {name for name in names if not leads_out(name)}
-    models = {part_names(name)[0] for name in names if name.endswith(".gguf") and not _is_other(name)}
+    own = [name for name in names if name.endswith(".gguf") and not _NOT_MODELS.search(name.rpartition("/")[2])]
+    models = {part_names(name)[0] for name in own}
     if not models:
         raise DownloadError(f"there is no GGUF file in {reference.repo}", "Name a repository of GGUF files.")
     if reference.file:
@@ -83,22 +84,15 @@ def select(reference: Reference, names: Iterable[str]) -> list[str]:
         which = f"more than one file of quantisation {reference.quant}" if reference.quant else "more than one model"
         raise DownloadError(f"there is {which} in {reference.repo}", f"Name one: {_listed(reference, chosen)}.")
     parts = part_names(chosen.pop())
-    missing = [name for name in parts if name not in names]
-    if missing:
-        raise DownloadError(
-            f"{reference.repo} lacks {missing[0]}, a part of the model", "Choose another quantisation or repository."
-        )
+    if missing := [name for name in parts if name not in names]:
+        what = f"{reference.repo} lacks {missing[0]}, a part of the model"
+        raise DownloadError(what, "Choose another quantisation or repository.")
     return parts
 
 
 def leads_out(name: str) -> bool:
     """Whether a name that somebody else chose would lead out of its folder."""
     return "\\" in name or not name.isprintable() or any(part in ("", ".", "..") for part in name.split("/"))
-
-
-def _is_other(name: str) -> bool:
-    """Whether a GGUF file is no language model but something that goes with one."""
-    return _NOT_MODELS.search(name.rpartition("/")[2]) is not None
 
 
 def _listed(reference: Reference, models: set[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,18 +100,13 @@ def select(
         if most is not None and most < 1:
             raise UsageError(f"{flag} is {most}", "Give 1 or more, or leave it out.")
     known = list(dict.fromkeys(prompt.category for prompt in prompts))
-    for unknown in (category for category in categories if category not in known):
-        raise UsageError(f"no prompt has the category {unknown!r}", suggest(unknown, known, "Categories"))
-    seen: Counter[str] = Counter()
-    ranked = []  # (rank in its category, index)
-    for index, prompt in enumerate(prompts):
-        if not categories or prompt.category in categories:
-            ranked.append((seen[prompt.category], index))
-            seen[prompt.category] += 1
-    if per_category is not None:
-        ranked = [(rank, index) for rank, index in ranked if rank < per_category]
-    chosen = sorted(ranked)[:limit]
-    return [prompts[index] for index in sorted(index for _, index in chosen)]
+    if unknown := [category for category in categories if category not in known]:
+        raise UsageError(f"no prompt has the category {unknown[0]!r}", suggest(unknown[0], known, "Categories"))
+    ranked: list[tuple[int, int]] = []  # (rank in its category, index)
+    for category in set(categories or known):
+        indices = [index for index, prompt in enumerate(prompts) if prompt.category == category]
+        ranked += enumerate(indices[:per_category])
+    return [prompts[index] for index in sorted(index for _, index in sorted(ranked)[:limit])]
 
 
 def _read(path: Path, source: str, suites: dict[str, Path]) -> str:

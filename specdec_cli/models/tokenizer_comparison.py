@@ -95,8 +95,10 @@ def compare(target: Header, draft: Header) -> Comparison:
         return Comparison("incompatible", 0, 0, (missing,))
     shared = min(len(mine), len(theirs))
     differing = _differing(mine, theirs, shared)
+    models = mine.field("model"), theirs.field("model")
+    bpe = str(models[0]) in _BPE and str(models[1]) in _BPE
     checks = (
-        _model(mine, theirs),
+        _values("tokenizer model", *models, same=_equal(*models), llama_cpp=not bpe),
         _pre(mine, theirs),
         _texts(mine, theirs, differing, shared),
         _types(mine, theirs, differing, shared),
@@ -121,23 +123,23 @@ def _differing(mine: Vocabulary, theirs: Vocabulary, shared: int) -> list[int]:
     return sorted(ids)
 
 
-def _model(mine: Vocabulary, theirs: Vocabulary) -> Check:
-    a, b = mine.field("model"), theirs.field("model")
-    if _equal(a, b):
-        return Check("tokenizer model", _stated(a), _stated(b))
-    return _different("tokenizer model", a, b, not (str(a) in _BPE and str(b) in _BPE))
-
-
 def _pre(mine: Vocabulary, theirs: Vocabulary) -> Check:
     a, b = mine.field("pre"), theirs.field("pre")
-    names = [_PRE_ALIASES.get(str(value), str(value)) for value in (a, b)]
-    if names[0] == names[1] and isinstance(a, str | None) and isinstance(b, str | None):
-        return Check("pre-tokenizer", _stated(a), _stated(b))
-    return _different("pre-tokenizer", a, b, False)
+    names = {_PRE_ALIASES.get(str(value), str(value)) for value in (a, b)}
+    same = len(names) == 1 and isinstance(a, str | None) and isinstance(b, str | None)
+    return _values("pre-tokenizer", a, b, same=same, llama_cpp=False)
 
 
-def _different(what: str, a: Any, b: Any, llama_cpp: bool, verb: str = "") -> Check:
-    """A value of the metadata that is not the same in both."""
+def _added(mine: Vocabulary, theirs: Vocabulary, name: str) -> Check:
+    what = f"add_{name}_token"
+    same = mine.adds(name) == theirs.adds(name)
+    return _values(what, mine.field(what), theirs.field(what), same=same, llama_cpp=True, verb=" is")
+
+
+def _values(what: str, a: Any, b: Any, *, same: bool, llama_cpp: bool, verb: str = "") -> Check:
+    """A value of the metadata. llama_cpp: whether llama.cpp refuses the pair if it is not the same in both."""
+    if same:
+        return Check(what, _stated(a), _stated(b))
     why = f"{what}{verb} {_sentence(a)} in the target, {_sentence(b)} in the draft"
     return Check(what, _stated(a), _stated(b), "different", why, llama_cpp)
 
@@ -163,52 +165,43 @@ def _size(mine: Vocabulary, theirs: Vocabulary, shared: int) -> Check:
 def _texts(mine: Vocabulary, theirs: Vocabulary, differing: list[int], shared: int) -> Check:
     a, b = (mine.tokens.values, theirs.tokens.values) if differing else ([], [])  # splitting them takes 0.1 s
     other = [i for i in differing if a[i] != b[i]]
-    if not other:
-        return Check(TEXTS, f"{shared:,}", "the same")
-    counts = (f"{shared:,}", f"{len(other):,} differ")
-    llama_cpp = other[-1] >= _FIRST_COMPARED
-    first = _first_in_use(mine, theirs, other)
-    if first is None:
-        return Check(TEXTS, *counts, "harmless", f"{len(other):,} reserved tokens have other names", llama_cpp)
-    why = (
-        f"token {first} is {quoted(a[first])} in the target, {quoted(b[first])} in the draft "
-        f"({len(other):,} of {shared:,} differ)"
-    )
-    return Check(TEXTS, *counts, "different", why, llama_cpp)
+    if (first := _first_in_use(mine, theirs, other)) is None:
+        why = f"{len(other):,} reserved tokens have other names" if other else ""
+    else:
+        why = f"token {first} is {quoted(a[first])} in the target, {quoted(b[first])} in the draft "
+        why += f"({len(other):,} of {shared:,} differ)"
+    return _tokens(TEXTS, shared, other, first, why, llama_cpp=any(i >= _FIRST_COMPARED for i in other))
 
 
 def _types(mine: Vocabulary, theirs: Vocabulary, differing: list[int], shared: int) -> Check:
     other = [i for i in differing if mine.types[i] != theirs.types[i]]
-    if not other:
-        return Check("token types", f"{shared:,}", "the same")
-    counts = (f"{shared:,}", f"{len(other):,} differ")
-    first = _first_in_use(mine, theirs, other)
-    if first is None:
-        return Check("token types", *counts, "harmless", f"{len(other):,} reserved tokens have other types")
-    why = (
-        f"token {first} ({mine.text(first)}) is of type {mine.types[first]} in the target, {theirs.types[first]} in "
-        f"the draft ({len(other):,} types differ)"
-    )
-    return Check("token types", *counts, "different", why)
+    if (first := _first_in_use(mine, theirs, other)) is None:
+        why = f"{len(other):,} reserved tokens have other types" if other else ""
+    else:
+        why = f"token {first} ({mine.text(first)}) is of type {mine.types[first]} in the target, "
+        why += f"{theirs.types[first]} in the draft ({len(other):,} types differ)"
+    return _tokens("token types", shared, other, first, why, llama_cpp=False)
 
 
 def _first_in_use(mine: Vocabulary, theirs: Vocabulary, ids: list[int]) -> int | None:
     return next((i for i in ids if not (mine.reserved(i) and theirs.reserved(i))), None)
 
 
+def _tokens(what: str, shared: int, other: list[int], first: int | None, why: str, llama_cpp: bool) -> Check:
+    outcome: CheckOutcome = "same" if not other else "harmless" if first is None else "different"
+    return Check(what, f"{shared:,}", f"{len(other):,} differ" if other else "the same", outcome, why, llama_cpp)
+
+
 def _merges(mine: Vocabulary, theirs: Vocabulary) -> Check:
     a, b = mine.field("merges"), theirs.field("merges")
     counts = [f"{merges.count:,}" if isinstance(merges, StringArray) else "none" for merges in (a, b)]
-    why = ""
+    why = f"the target has {counts[0]} merges, the draft {counts[1]}" if counts[0] != counts[1] else ""
     if not isinstance(a, StringArray) or not isinstance(b, StringArray):
-        why = "only one of them has BPE merges" if counts[0] != counts[1] else ""
+        why = why and "only one of them has BPE merges"
     elif a != b:  # unless they are just stored in different byte orders
         pairs = enumerate(zip(a.values, b.values, strict=False))
-        first = next(((i, x, y) for i, (x, y) in pairs if x != y), None)
-        if first is not None:
-            why = f"merge {first[0]} is {quoted(first[1])} in the target, {quoted(first[2])} in the draft"
-        elif a.count != b.count:
-            why = f"the target has {counts[0]} merges, the draft {counts[1]}"
+        other = (f"merge {i} is {quoted(x)} in the target, {quoted(y)} in the draft" for i, (x, y) in pairs if x != y)
+        why = next(other, why)
     return Check("merges", counts[0], counts[1], "different" if why else "same", why)
 
 
@@ -225,14 +218,6 @@ def _special(mine: Vocabulary, theirs: Vocabulary, name: str) -> Check:
     same = _equal(assumed if a is None else a, assumed if b is None else b)
     why = f"the {what} is {_sentence(a)} in the target, {_sentence(b)} in the draft"
     return Check(what, *values, "different", why, not same and mine.adds(name) and theirs.adds(name))
-
-
-def _added(mine: Vocabulary, theirs: Vocabulary, name: str) -> Check:
-    what = f"add_{name}_token"
-    a, b = mine.field(what), theirs.field(what)
-    if mine.adds(name) == theirs.adds(name):
-        return Check(what, _stated(a), _stated(b))
-    return _different(what, a, b, True, verb=" is")
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -274,9 +274,12 @@ def test_a_damaged_record_is_told(hub, tmp_path):
 
 def test_no_file_name_moves_the_cursor():
     """What a repository calls its files is somebody else's choice."""
+    draft = RemoteModel("org/d", "org/d", "c" * 40, (RemoteFile("d.gguf", 5, "a" * 64),))
+    pairs.save(pairs.PulledPair("one", draft, None, "alone", "2026-01-01"))
+    path = profiles.config_dir() / "pulled" / "one.json"
+    record = path.read_text()
     for evil in (ESCAPE + "[2J", "\u202e", "\0", "\n"):
-        draft = RemoteModel("org/d", "org/d", "c" * 40, (RemoteFile(f"d-{evil}.gguf", 5, "a" * 64),))
-        pairs.save(pairs.PulledPair("one", draft, None, "alone", "2026-01-01"))
+        path.write_text(record.replace('"d.gguf"', json.dumps(f"d-{evil}.gguf")))
         done = command("rm", "one", "--yes")
         assert done.exit_code == 1 and "impossible names" in done.stderr
         assert evil not in done.stderr.replace("\n", "", 2)

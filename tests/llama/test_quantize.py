@@ -19,7 +19,7 @@ from specdec_cli.llama.model import Model
 from specdec_cli.llama.quantize import Copy
 from specdec_cli.models import quantisations
 from specdec_cli.models.gguf import read_header
-from specdec_cli.models.layer_skipping import SkippableCopy
+from specdec_cli.models.layer_pruning import SkippableCopy
 
 TARGET = DEMO / "target.gguf"
 TOKENS = list(range(3, 40, 2))

@@ -2,7 +2,6 @@
 
 import io
 import shutil
-import struct
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -186,13 +185,6 @@ def test_a_part_that_is_no_model_is_named(parts):
     parts[2].rmdir()
     shutil.copy(DRAFT, parts[2])
     refused(parts[0], parts[2].name, "not part 3")
-
-
-def test_a_second_part_that_is_another_is_refused(parts, tmp_path):
-    other_count = ggufs.with_value(parts[1], tmp_path / "new", "split.count", struct.pack("<H", 5))
-    for other in (parts[0], parts[2], parts[3], other_count):
-        shutil.copy(other, parts[1])
-        refused(parts[0], f"{parts[1].name} is not part 2 of {parts[0].name}")
 
 
 @pytest.mark.parametrize("total", [0, 1, 3, -1, 2**31 - 1])

@@ -117,11 +117,6 @@ def test_the_bundled_recordings(kind):
         assert all(len(astray) == (0 if stood else AHEAD - 1) for stood, astray in zip(answer.stands, answer.astray))  # noqa: B905
 
 
-def test_the_good_one_is_good(tmp_path):
-    (found,) = recordings.read(packed(GOOD, tmp_path / "r")).answers
-    assert found == Answer("code", 9, (0.5, 0.9), (True, False), ((), (0.1, 0.2)))
-
-
 DAMAGED = {
     "not gzip": b"PK\x03\x04" + bytes(100),
     "empty": b"",
@@ -189,12 +184,3 @@ def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
 def test_a_file_that_cannot_be_read(tmp_path, name):
     with pytest.raises(SpecdecError, match="cannot read"):
         recordings.read(tmp_path / name)
-
-
-@pytest.mark.parametrize("path", ["file/r.json.gz", "folder"])
-def test_a_file_that_cannot_be_written(tmp_path, path):
-    (tmp_path / "file").write_text("in the way")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(SpecdecError, match="cannot write") as caught:
-        recordings.write(tmp_path / path, Recording(True, (answer(random.Random(4)),), {}))
-    assert path in str(caught.value) and caught.value.hint

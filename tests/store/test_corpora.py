@@ -94,18 +94,6 @@ def test_a_damaged_index_is_none(code, damage):
     assert corpora.load(path) is not None
 
 
-def test_a_killed_writer_leaves_no_half(code, monkeypatch):
-    path = path_of(code)
-
-    def killed(*_args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("pathlib.Path.replace", killed)
-    with pytest.raises(KeyboardInterrupt):
-        corpora.save(path, (TOKENS.data, ORDER.data))
-    assert list(corpora.folder().iterdir()) == []
-
-
 def test_what_was_not_used_for_long_goes_first(code, monkeypatch):
     paths = [path_of(code / name) for name in ("a.py", "b.py", "sub")]
     for age, path in enumerate(paths[:2]):
