@@ -25,7 +25,7 @@ from specdec_cli.decoding.accept import rejection, residual
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import StandardSampler
-from specdec_cli.decoding.types import Draft, Logits, Sampler, Step, Verdict
+from specdec_cli.decoding.types import Draft, Logits, Step, Verdict
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.engine.acceptance_recorder import before_a_loop
@@ -215,7 +215,7 @@ def compare_trees(elsewhere: Elsewhere) -> None:
     print(f"\n{sum(map(len, found[TREES[0]].values()))} places; in brackets: the gain over the chain, its error")
 
 
-def _below(node: int, ahead: tuple[int, ...], draft: Draft, logits: Logits, sampler: Sampler) -> float:
+def _below(node: int, ahead: tuple[int, ...], draft: Draft, logits: Logits, sampler: StandardSampler) -> float:
     """Tokens to be expected after a node, given that it stands."""
     children = draft.children(node)
     if not children:

@@ -1,4 +1,4 @@
-"""The exact acceptance rules: which draft tokens are accepted, and what follows them. One function each.
+"""The exact acceptance rules: which draft tokens are accepted, and what follows them.
 
 p is the target's distribution and q the draft's, after the same temperature, cuts and penalties.
 Rows are looked at one by one, and none past the first rejection.
@@ -13,17 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.decoding.categorical import Categorical
-from specdec_cli.decoding.types import Draft, Origin, Rows, Sampler, Verdict
+from specdec_cli.decoding.sampling import StandardSampler
+from specdec_cli.decoding.types import Draft, Rows, Verdict
 
 Selection: TypeAlias = tuple[Categorical | None, int | None, int]
 """At one position: p if it was computed, the draft token that is accepted, if any, and the token that comes."""
 
 
-def match(draft: Draft, logits: Rows, sampler: Sampler, rng: np.random.Generator) -> Verdict:
-    """Draw from p as if there were no draft; draft tokens are accepted as long as the draws agree with them.
-
-    Exact for any drafter, and one uniform number is used per emitted token, so that with one seed the
-    output is the very text that the target alone produces.
+def match(draft: Draft, logits: Rows, sampler: StandardSampler, rng: np.random.Generator) -> Verdict:
+    """Draw from p as if there were no draft; draft tokens are accepted as long as the draws agree with them. Exact for
+    any drafter; one uniform number is used per emitted token, so that with one seed the text is the target's own.
     """
 
     def choose(row: Any, ahead: Sequence[int], children: Sequence[int]) -> Selection:
@@ -40,7 +39,7 @@ def match(draft: Draft, logits: Rows, sampler: Sampler, rng: np.random.Generator
     return walk(draft, logits, choose)
 
 
-def coupled(draft: Draft, logits: Rows, sampler: Sampler, rng: np.random.Generator) -> Verdict:
+def coupled(draft: Draft, logits: Rows, sampler: StandardSampler, rng: np.random.Generator) -> Verdict:
     """Gumbel coupling (Daliri et al., arXiv 2408.07978): target and draft draw with the same noise.
 
     At each position the target's token is argmax(log p + g) and the draft's argmax(log q + g), siblings being the next
@@ -52,7 +51,7 @@ def coupled(draft: Draft, logits: Rows, sampler: Sampler, rng: np.random.Generat
     return match(draft, logits, sampler, rng)
 
 
-def rejection(draft: Draft, logits: Rows, sampler: Sampler, rng: np.random.Generator) -> Verdict:
+def rejection(draft: Draft, logits: Rows, sampler: StandardSampler, rng: np.random.Generator) -> Verdict:
     """Speculative sampling (Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318).
 
     Draft token x is accepted with probability min(1, p(x) / q(x)). If it is not, what is left of p is max(0, p - q),
@@ -72,10 +71,7 @@ def rejection(draft: Draft, logits: Rows, sampler: Sampler, rng: np.random.Gener
 
 
 def walk(draft: Draft, logits: Rows, choose: Callable[[Any, Sequence[int], Sequence[int]], Selection]) -> Verdict:
-    """Go down the draft, from the pending token, as long as one of the tokens that come next is accepted.
-
-    choose: from the target's row, the tokens accepted so far, and the draft tokens that may come next.
-    """
+    """Go down a draft as long as a token is accepted. choose: from a row, the accepted tokens and the next offered."""
     path: tuple[int, ...] = ()
     ahead: tuple[int, ...] = ()
     p_of: tuple[float, ...] = ()
@@ -87,7 +83,7 @@ def walk(draft: Draft, logits: Rows, choose: Callable[[Any, Sequence[int], Seque
         if p is not None:
             p_of += (p.prob(token),)
         if child is None:
-            return Verdict(path, token, kind_after(path, children), p_of, q_of)
+            return Verdict(path, token, "correction" if children else "bonus" if path else "plain", p_of, q_of)
         node = child
         path += (child,)
         ahead += (token,)
@@ -96,7 +92,7 @@ def walk(draft: Draft, logits: Rows, choose: Callable[[Any, Sequence[int], Seque
 
 
 def judge(p: Categorical, draft: Draft, children: Sequence[int], rng: np.random.Generator) -> tuple[int | None, int]:
-    """One position of `rejection`: which of the draft's tokens is accepted, if any, and the token that comes there."""
+    """One position of `rejection`: which draft token is accepted, if any, and the token that comes there."""
     for child in children:
         token = draft.tokens[child]
         q = draft.q[child] if draft.q is not None else None
@@ -104,11 +100,6 @@ def judge(p: Categorical, draft: Draft, children: Sequence[int], rng: np.random.
             return child, token
         p = without(p, token) if q is None else residual(p, q)
     return None, p.draw(rng)
-
-
-def kind_after(path: Sequence[int], refused: Sequence[int]) -> Origin:
-    """Where the token after a path comes from. refused: the draft tokens that might have been it."""
-    return "correction" if refused else "bonus" if path else "plain"
 
 
 def residual(p: Categorical, q: Categorical) -> Categorical:

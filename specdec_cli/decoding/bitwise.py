@@ -12,9 +12,9 @@ from specdec_cli.decoding.costs import Curve
 class Agreement:
     """Passes of `reference` to `widest` tokens give the same logits, and leave the same keys and values, bit for bit.
 
-    reference: tokens in a pass that writes one token: 1; or 2, the second unread, where a single one rounds unlike all
-    others. contexts: tokens in the cache where it was measured. threads: CPU threads it holds for.
-    off: tokens in a pass -> by how much the logits of that pass differ, at most, from the reference's.
+    reference: tokens in a pass that writes one: 1; or 2, the second unread, where a single one rounds unlike all
+    others. contexts: tokens in the cache where it was measured. threads: CPU threads it holds for. off: tokens in a
+    pass -> by how much, at most, its logits differ from the reference's.
     """
 
     reference: int
@@ -28,7 +28,7 @@ class Agreement:
             raise ValueError("not an agreement: a figure is out of range")
 
     def sizes(self, tokens: int) -> list[int]:
-        """The sizes of the passes that read so many tokens: as few as possible, about equally large."""
+        """Of the passes that read so many tokens: as few as possible, about equally large."""
         count = -(-tokens // self.widest)
         least, larger = divmod(tokens, count)
         return [least + 1] * larger + [least] * (count - larger)
@@ -39,16 +39,14 @@ class Agreement:
 
     def cost(self, single: Curve, longest: int) -> Curve:
         """Seconds to read up to so many tokens in such passes, from those of single passes."""
-        return Curve(
-            {n: sum(single(size + self.padding(size)) for size in self.sizes(n)) for n in range(1, longest + 1)}
-        )
+        lengths = range(1, longest + 1)
+        return Curve({n: sum(single(size + self.padding(size)) for size in self.sizes(n)) for n in lengths})
 
     def __str__(self) -> str:
         where = f"{self.threads} thread{'s' * (self.threads > 1)}, {_listed(self.contexts)} tokens of context"
+        text = f"no pass of several tokens agrees bit for bit with a pass of one ({where})"
         if self.widest > self.reference:
             text = f"passes of {self.reference} to {self.widest} tokens agree bit for bit ({where})"
-        else:
-            text = f"no pass of several tokens agrees bit for bit with a pass of one ({where})"
         if self.off:
             text += f"; of {_listed(sorted(self.off))} they differ by up to {max(self.off.values()):.2g} in a logit"
         return text

@@ -51,10 +51,8 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What the parts of a step cost on some machine, in seconds.
-
-    verify: of the target over n tokens, every row of logits read. draft: of the draft model over n tokens, one row
-    read. other: per step, whatever it drafts.
+    """Seconds of the parts of a step. verify: of the target over n tokens, every row of logits read. draft: of the
+    draft model over n tokens, one row read. other: per step, whatever it drafts.
     """
 
     verify: Curve

@@ -1,10 +1,10 @@
 """Where an answer leaves the target's own, and the proof that this is rounding: the position is computed again.
 
-Kernels for different numbers of tokens add in different orders, so a row of logits depends, in its last bits or in
-more, on the pass that it came from. No margin tells that from a bug. Computing the position again does: in the passes
-of the target alone, and in the passes of the answer that left it. If each prefers the token that its answer has, the
-kernels round differently; if not, something is wrong. A mistake that repeats itself there, such as a cache that keeps
-a rejected token, shows when the rejected tokens are replaced by others: no row may depend on them.
+Kernels for different numbers of tokens add in different orders, so a row of logits depends on the pass that it came
+from. No margin tells that from a bug. Computing the position again does: in the passes of the target alone, and in
+those of the answer that left it. If each prefers the token that its answer has, the kernels round differently; if not,
+something is wrong. A mistake that repeats itself there, such as a cache that keeps a rejected token, shows when the
+rejected tokens are replaced by others: no row may depend on them.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.noise import SharedNoise
-from specdec_cli.decoding.types import Draft, Event, Rows, Sampler, Step, Target, Verdict
+from specdec_cli.decoding.sampling import StandardSampler
+from specdec_cli.decoding.types import Draft, Event, Rows, Step, Target, Verdict
 
 Row = NDArray[np.float32]
 Unit = Literal["logits", "probability"]
@@ -28,9 +29,7 @@ Unit = Literal["logits", "probability"]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One forward pass of the target, which for the first is the prompt's: what it verified, what was accepted (path),
-    and the tokens that it added to the answer.
-    """
+    """A forward pass of the target, the first the prompt's: what it verified, what was accepted, what it added."""
 
     draft: Draft
     path: tuple[int, ...]
@@ -61,16 +60,12 @@ class Transcript:
         """The same passes, with other tokens instead of those that were rejected before a position."""
         passes, first = list[Pass](), 0
         for each in self.passes:
-            accepted = each.path[: max(position - first, 0)]
-            tokens = tuple(
-                token if i in accepted else token - 1 if token else 1 for i, token in enumerate(each.draft.tokens)
-            )
-            passes.append(replace(each, draft=replace(each.draft, tokens=tokens)))
+            tokens = list(each.draft.tokens)
+            for node in set(range(len(tokens))).difference(each.path[: max(position - first, 0)]):
+                tokens[node] = tokens[node] - 1 if tokens[node] else 1
+            passes.append(replace(each, draft=replace(each.draft, tokens=tuple(tokens))))
             first += len(each.tokens)
         return replace(self, passes=tuple(passes))
-
-
-NO_TRANSCRIPT = Transcript(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +93,11 @@ class Divergence:
         return {**asdict(self), "kind": self.kind}
 
     def __str__(self) -> str:
+        own, other = ("outright" if by is None else f"by {by:.3g}" for by in (self.own_margin, self.margin))
         return self.bug or (
-            f"rounding, proved: computed again, a pass of one token prefers the target's {_by(self.own_margin)} and "
-            f"the pass of {self.width} the other {_by(self.margin)} ({self.unit})"
+            f"rounding, proved: computed again, a pass of one token prefers the target's {own} and the pass of "
+            f"{self.width} the other {other} ({self.unit})"
         )
-
-
-def _by(margin: float | None) -> str:
-    return "outright" if margin is None else f"by {margin:.3g}"
 
 
 class Choice:
@@ -114,7 +106,7 @@ class Choice:
     sampler: it must watch the text before it. position: in the answer. length: of the text. seed: of the run.
     """
 
-    def __init__(self, sampler: Sampler, position: int, length: int, seed: int) -> None:
+    def __init__(self, sampler: StandardSampler, position: int, length: int, seed: int) -> None:
         self.unit: Unit = "logits" if sampler.greedy or sampler.coupled else "probability"
         self._sampler, self._length = sampler, length
         self._noise = SharedNoise(seed) if sampler.coupled else None
@@ -122,7 +114,6 @@ class Choice:
         """The number that `match` draws the token with: it uses one for each."""
 
     def token(self, row: Row) -> int:
-        """The token that the rule takes."""
         if self._sampler.greedy:
             return self._sampler.argmax(row)
         p = self._sampler.categorical(row)
@@ -137,21 +128,13 @@ class Choice:
         p = self._sampler.categorical(row)
         if p.prob(other) <= 0:
             return None
-        if self._noise is None:
-            return draw_margin(p, self._uniform, other)
         ids = np.arange(p.probs.size) if p.ids is None else p.ids
+        if self._noise is None:
+            # How far the number is from those that draw the other token.
+            high = float(p.probs.cumsum(dtype=np.float64)[ids == other][0])
+            return max(high - p.prob(other) - self._uniform, self._uniform - high, 0.0)
         waiting = self._noise.waiting(p, self._length)
         return math.log(waiting[ids == other][0] / waiting[ids == best][0])
-
-
-def draw_margin(p: Categorical, uniform: float, token: int) -> float:
-    """How far a uniform number is from the ones that draw `token` from p; infinite if none does."""
-    ids = np.arange(p.probs.size) if p.ids is None else p.ids
-    index = (ids == token).nonzero()[0]
-    if not index.size:
-        return math.inf
-    high = float(p.probs.cumsum(dtype=np.float64)[index[0]])
-    return max(high - float(p.probs[index[0]]) - uniform, uniform - high, 0.0)
 
 
 def first_difference(mine: Sequence[int], other: Sequence[int]) -> int | None:
@@ -175,14 +158,11 @@ def explain(
     experts, in which the tokens of a pass share kernels, so that other rejected tokens may round otherwise.
     """
     width = len(_decisive(mine, position)[0].draft.tokens) + 1
-
-    def wrong(bug: str) -> Divergence:
-        return Divergence(position, width, None, None, choice.unit, bug)
-
-    tokens = [transcript.tokens[position : position + 1] for transcript in (own, mine)]
-    if not all(tokens):
-        return wrong(("the answer" if tokens[0] else "the target's own answer") + " ended before the other")
-    (theirs,), (ours,) = tokens
+    wrong = partial(Divergence, position, width, None, None, choice.unit)
+    if position == min(len(own.tokens), len(mine.tokens)):
+        ended = "the answer" if position < len(own.tokens) else "the target's own answer"
+        return wrong(f"{ended} ended before the other")
+    theirs, ours = own.tokens[position], mine.tokens[position]
     margins: list[float | None] = []
     for transcript, token, other, what in (
         (own, theirs, ours, "the target alone"),
@@ -201,9 +181,7 @@ def explain(
 
 
 def recomputed(target: Target, prompt: Sequence[int], transcript: Transcript, position: int) -> Row | str:
-    """The row (n_vocab,) that token `position` of an answer was taken from, computed again in the answer's passes; or
-    what is wrong with them.
-    """
+    """The row (n_vocab,) that a token was taken from, computed again in the answer's passes; or what is wrong."""
     decisive, first = _decisive(transcript, position)
     rows: Rows = target.prefill(prompt)
     length = len(prompt)
@@ -221,10 +199,10 @@ def recomputed(target: Target, prompt: Sequence[int], transcript: Transcript, po
 
 
 def _decisive(transcript: Transcript, position: int) -> tuple[Pass, int]:
-    """The pass that a token came from, and the position of its first token."""
+    """The pass that a token came from (the last, if none), and the position of its first token."""
     first = 0
-    for each in transcript.passes:
+    for each in transcript.passes[:-1]:
         if position < first + len(each.tokens):
             return each, first
         first += len(each.tokens)
-    return transcript.passes[-1], first - len(transcript.passes[-1].tokens)
+    return transcript.passes[-1], first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from specdec_cli.decoding.errors import Interrupted
@@ -13,15 +14,13 @@ _Result = TypeVar("_Result")
 
 
 class Speculation:
-    """A drafter and its length policy, until either raises; from then on nothing is drafted and `note` says why.
-
-    What the target cannot verify would make the whole batch fail: it is refused here.
+    """A drafter and its length policy, until either raises; from then on nothing is drafted and `note` says why. What
+    the target cannot verify would make the whole batch fail: it is refused here.
     """
 
     def __init__(self, drafter: Drafter, policy: LengthPolicy, target: Target, prompt: Sequence[int]) -> None:
         self.note: str | None = None
-        self._drafter = drafter
-        self._policy = policy
+        self._drafter, self._policy = drafter, policy
         self._n_vocab, self._most_branches = target.n_vocab, target.max_branches
         self._prompt = prompt
         self._started = False
@@ -53,8 +52,9 @@ class Speculation:
 
     def observe(self, step: Step) -> None:
         """Tell drafter and policy what became of the last draft."""
-        if self.note is None:
-            self._guarded(lambda: self._observe(step), None)
+        for observe in (self._drafter.observe, self._policy.observe):
+            if self.note is None:
+                self._guarded(partial(observe, step), None)
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         """A draft of at most `budget` tokens that the target can verify; empty when there is no use in one."""
@@ -65,10 +65,6 @@ class Speculation:
     def show(self, row_observer: Callable[[Rows], None], logits: Rows) -> None:
         """Let a drafter see the rows of the pass that verified its draft."""
         self._guarded(lambda: row_observer(logits), None)
-
-    def _observe(self, step: Step) -> None:
-        self._drafter.observe(step)
-        self._policy.observe(step)
 
     def _propose(self, context: Sequence[int], budget: int) -> Draft:
         draft = self._drafter.propose(context, budget, self._policy)

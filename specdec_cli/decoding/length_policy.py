@@ -13,10 +13,8 @@ LIKELY = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A token that a tree may get next.
-
-    sibling_index: how many of its siblings are drafted already. path_probability: the probability that the target
-    tests it: all that it follows stands, its earlier siblings do not.
+    """A token that a tree may get next. sibling_index: how many of its siblings are drafted already. path_probability:
+    that the target tests it: all that it follows stands, its earlier siblings do not.
     """
 
     sibling_index: int
@@ -24,11 +22,9 @@ class Candidate:
 
 
 class LengthPolicy:
-    """How many tokens to draft. It may look at the draft model's probabilities, never at the target's of the same
-    step; and it is asked before a token is drawn, because dropping a token for what it turned out to be would bias
-    the output.
-
-    The defaults are those of a policy that takes the draft's confidence for what it is, and always goes on.
+    """How many tokens to draft. It may look at the draft model's probabilities, never at the target's of the same step;
+    and it is asked before a token is drawn: to drop one for what it turned out to be would bias the output. By default
+    it takes the draft's confidence for what it is, and always goes on.
     """
 
     why: LengthReason = LengthReason.NONE
@@ -41,20 +37,16 @@ class LengthPolicy:
     """Seconds that the draft of a later drafter is expected to save."""
 
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
-        """An answer to a prompt of so many tokens begins; the drafter has read nothing of it. read_apart: whether it
-        reads the prompt before the clock of its first draft starts.
-        """
+        """An answer begins. read_apart: whether the drafter reads its prompt before the clock of its first draft."""
 
     def limit(self, room: int) -> int:
-        """The most tokens to draft in the coming step; 0 verifies the pending token alone. room: how many tokens may
-        still follow the pending one before the answer or the context is full; a chain has no use for more.
+        """The most tokens to draft in the coming step. room: how many may still follow the pending one in the answer
+        and the context; a chain has no use for more.
         """
         raise NotImplementedError
 
     def turn(self, place: int, last: bool, budget: int) -> tuple[LengthPolicy, int]:
-        """Of several drafters, it is the turn of number `place`: the policy that it shall ask, and the most tokens
-        that it may draft. last: no other can be asked after it.
-        """
+        """Drafter number `place` of several is next, perhaps the last: the policy to ask, and the most to draft."""
         self.least_first = 0.0 if last else LIKELY
         return self, budget
 
@@ -63,15 +55,11 @@ class LengthPolicy:
         return 0.0
 
     def should_read(self, drafted: int, path_probability: float | None = None) -> bool:
-        """Whether to spend a pass of the draft model on what might follow one of `drafted` tokens: the last, or one
-        that stands with that probability.
-        """
+        """Whether to pay a pass of the draft model for what follows the last token, or one that stands so probably."""
         return True
 
     def should_draft(self, drafted: int, confidence: float, candidate: Candidate | None = None) -> bool:
-        """Whether to add another token to `drafted` ones. confidence: the draft's highest probability there.
-        candidate: where it would be in a tree.
-        """
+        """Whether to add a token to `drafted`. confidence: the draft's highest probability. candidate: in a tree."""
         return drafted > 0 or confidence >= self.least_first
 
     def choose(self, confidences: Sequence[float]) -> int:
@@ -80,8 +68,8 @@ class LengthPolicy:
         return next(stops, len(confidences))
 
     def rate(self, sibling_index: int, confidence: float) -> float:
-        """The probability that a token of a tree stands, given that what it follows does and that its earlier
-        siblings, so many of them, do not. confidence: the draft's own idea of that.
+        """The probability that a token of a tree stands, given that what it follows does and that its earlier siblings
+        do not. confidence: the draft's own idea of that.
         """
         return confidence
 

@@ -11,6 +11,7 @@ import numpy as np
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.decoding.guard import Speculation
 from specdec_cli.decoding.length_policy import LengthPolicy
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import (
     NO_DRAFT,
@@ -23,7 +24,6 @@ from specdec_cli.decoding.types import (
     Origin,
     Prefill,
     Rows,
-    Sampler,
     Step,
     Target,
     Token,
@@ -46,15 +46,14 @@ def generate(
     drafter: Drafter,
     policy: LengthPolicy,
     accept: AcceptRule,
-    sampler: Sampler,
+    sampler: StandardSampler,
     rng: np.random.Generator,
     text: TextStream,
     ending: Ending,
     clock: Callable[[], float] = perf_counter,
 ) -> Iterator[Event]:
-    """Decode an answer to `prompt`, speculating with `drafter`; the baseline is a drafter that proposes nothing.
+    """Decode an answer to `prompt`: at least one token id, fewer than the target's context. clock: seconds.
 
-    prompt: at least one token id, fewer than the target's context. clock: seconds, from any moment on.
     Yields a Prefill per model, a Step per forward pass of the target (step 0 reads the prompt's), and one Done, also
     when interrupted. A drafter that raises is dropped and the answer goes on without it; Done.notes says why.
     """
@@ -73,7 +72,8 @@ def generate(
             tokens, reason = _commit(draft, verdict, context, text, ending, len(context) - len(prompt))
             step = _step(index, draft, verdict, tokens, text, (draft_s, verify_s, sample_s), clock() - started, why)
             yield step
-            if reason := reason or _stopped(ending, len(context) > target.n_ctx):
+            full = len(context) > target.n_ctx
+            if reason := reason or ("interrupted" if ending.interrupted() else "context" if full else None):
                 break
             before = clock()
             target.commit(verdict)
@@ -114,28 +114,8 @@ def _step(
     path, drafted = verdict.path, draft.tokens
     accepted = path[: len(tokens)]  # the answer may have ended before the last of them
     rejected = text.render([token for i, token in enumerate(drafted) if i not in path]) if drafted else ()
-    draft_s, verify_s, sample_s = seconds
-    return Step(
-        index=index,
-        tokens=tokens,
-        drafted=drafted,
-        accepted=len(accepted),
-        rejected_text=rejected,
-        source=draft.source,
-        draft_s=draft_s,
-        verify_s=verify_s,
-        sample_s=sample_s,
-        at=at,
-        why=why,
-        parents=draft.parents,
-        path=None if draft.parents is None else accepted,
-        distance=verdict.distance,
-    )
-
-
-def _stopped(ending: Ending, full: bool) -> FinishReason | None:
-    """What, outside the answer itself, ends it."""
-    return "interrupted" if ending.interrupted() else "context" if full else None
+    what = (index, tokens, drafted, len(accepted), rejected, draft.source)
+    return Step(*what, *seconds, at, why, draft.parents, draft.parents and accepted, verdict.distance)
 
 
 def _commit(

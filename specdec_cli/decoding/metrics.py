@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from specdec_cli.decoding.costs import SETTLED
@@ -16,10 +17,8 @@ _ENOUGH = 8
 
 @dataclass(slots=True)
 class Metrics:
-    """The running totals of one run. Times are seconds of wall clock, display included.
-
-    drafted counts tokens sent to verification, accepted those kept, emitted those shown. `steps` are forward passes of
-    the target after the prompt's: the first token, which the prompt's own pass yields, belongs to none.
+    """The running totals of one run. Times are seconds of wall clock, display included. drafted counts tokens sent to
+    verification, accepted those kept, emitted those shown; `steps` the target's forward passes after the prompt's.
     """
 
     prompt_tokens: int = 0
@@ -35,7 +34,7 @@ class Metrics:
     lengths: list[int] = field(default_factory=list)
     histogram: list[int] = field(default_factory=list)
     """Steps in which exactly n tokens were drafted, and in which n were accepted."""
-    sources: dict[str, list[int]] = field(default_factory=dict)
+    sources: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By drafter: tokens drafted, tokens accepted."""
     probes: int = 0
     plain_s: float = 0.0
@@ -49,12 +48,10 @@ class Metrics:
     draft_prefill_s: float = 0.0
     """The draft model's reading of the prompt, after the first token; it counts as drafting."""
     distance: float | None = None
-    """Of a lossy rule: the total variation between its tokens' distributions and the target's, summed; None: exact."""
+    """The sum of the steps'."""
     reason: FinishReason = "interrupted"
-    _plain: int = 0
-    _passes: dict[int, tuple[int, float, float]] = field(default_factory=dict)
-    """Verifications by how many tokens they checked: how many, seconds in all, the shortest."""
     notes: tuple[str, ...] = ()
+    _plain: int = 0
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> Metrics:
@@ -64,17 +61,16 @@ class Metrics:
         return report
 
     def add(self, event: Event) -> None:
-        """Fold one more event in."""
         self.total_s = event.at
         match event:
             case Step():
                 self.tokens += [token.id for token in event.tokens]
                 self.history.append(event)
                 self.sample_s += event.sample_s
-                if event.index == 0:
-                    self.ttft_s = event.at
-                else:
+                if event.index > 0:
                     self._add_pass(event)
+                else:
+                    self.ttft_s = event.at
             case Prefill(model="target"):
                 self.prompt_tokens = event.tokens
                 self.prefill_s += event.seconds
@@ -86,7 +82,6 @@ class Metrics:
                 self.notes = event.notes
 
     def _add_pass(self, step: Step) -> None:
-        """Fold in a step that verified, if only the pending token."""
         drafted = len(step.drafted)
         self.steps += 1
         self.drafted += drafted
@@ -95,13 +90,13 @@ class Metrics:
         self.verify_s += step.verify_s
         if step.distance is not None:
             self.distance = (self.distance or 0.0) + step.distance
-        count, seconds, shortest = self._passes.get(drafted, (0, 0.0, step.verify_s))
-        self._passes[drafted] = count + 1, seconds + step.verify_s, min(shortest, step.verify_s)
         if drafted:
-            by_source = self.sources.setdefault(step.source, [0, 0])
-            by_source[0] += drafted
-            by_source[1] += step.accepted
-        for i in range(drafted if step.parents is None else _depth(step.parents)):
+            all_of, kept_of = self.sources.get(step.source, (0, 0))
+            self.sources[step.source] = all_of + drafted, kept_of + step.accepted
+        depths = [0]
+        for parent in range(-1, drafted - 1) if step.parents is None else step.parents:
+            depths.append(depths[parent + 1] + 1)
+        for i in range(max(depths)):
             _count(self.reached, i)
             _count(self.kept, i, i < step.accepted)
         _count(self.histogram, step.accepted)
@@ -114,7 +109,7 @@ class Metrics:
 
     @property
     def distance_per_token(self) -> float | None:
-        """Between the distribution that a token comes from and the target's, 0 to 1; None for exact rules."""
+        """Total variation between a token's distribution and the target's, 0 to 1; None for exact rules."""
         return None if self.distance is None else self.distance / max(self.emitted, 1)
 
     @property
@@ -148,8 +143,7 @@ class Metrics:
     @property
     def tpot_ms(self) -> float | None:
         """Time per output token after the first, in milliseconds."""
-        rate = self.tokens_per_s
-        return 1000.0 / rate if rate else None
+        return 1000.0 / self.tokens_per_s if self.tokens_per_s else None
 
     @property
     def overhead_s(self) -> float:
@@ -159,8 +153,11 @@ class Metrics:
     @property
     def unevenness(self) -> float:
         """How many times as long as the shortest a verification took on average; 1 where they are too few to tell."""
-        enough = [(seconds / count, least) for count, seconds, least in self._passes.values() if count >= _ENOUGH]
-        return max((mean / least for mean, least in enough if least > 0), default=1.0)
+        passes = defaultdict[int, list[float]](list)
+        for step in self.history[1:]:
+            passes[len(step.drafted)].append(step.verify_s)
+        enough = (laps for laps in passes.values() if len(laps) >= _ENOUGH and min(laps) > 0)
+        return max((sum(laps) / len(laps) / min(laps) for laps in enough), default=1.0)
 
     @property
     def probed_tokens_per_s(self) -> float | None:
@@ -169,24 +166,20 @@ class Metrics:
 
     def to_json(self, load_s: float, measured_s: float = 0.0) -> dict[str, dict[str, object]]:
         """The objects `stats` and `timing` of `run --json`."""
-        stats = ("steps", "drafted", "accepted", "emitted", "acceptance_rate", "tokens_per_step", "per_position")
-        timing = ("prefill_s", "ttft_s", "decode_s", "tokens_per_s", "tpot_ms")
+        stats = "steps drafted accepted emitted acceptance_rate tokens_per_step per_position histogram lengths"
+        timing = "prefill_s ttft_s decode_s tokens_per_s tpot_ms draft_s verify_s sample_s overhead_s"
+        numbers = {name: getattr(self, name) for name in f"{stats} distance_per_token".split()}
+        sources = {name: {"drafted": drafted, "accepted": kept} for name, (drafted, kept) in self.sources.items()}
+        seconds = {name: getattr(self, name) for name in timing.split()}
         return {
-            "stats": {
-                **{name: getattr(self, name) for name in (*stats, "histogram", "lengths", "distance_per_token")},
-                "sources": {name: {"drafted": n, "accepted": kept} for name, (n, kept) in self.sources.items()},
-            },
-            "timing": {
-                "load_s": load_s,
-                "measuring_s": measured_s,
-                **{name: getattr(self, name) for name in (*timing, "draft_s", "verify_s", "sample_s", "overhead_s")},
-            },
+            "stats": {**numbers, "sources": sources},
+            "timing": {"load_s": load_s, "measuring_s": measured_s, **seconds},
         }
 
 
 @dataclass(frozen=True, slots=True)
 class ModelMemory:
-    """Bytes of one model: its weights, copies of them, its cache, and all else that it works with."""
+    """Bytes of one model: its weights, copies of them, its cache, and all else."""
 
     name: str
     weights: int
@@ -197,14 +190,6 @@ class ModelMemory:
     @property
     def total(self) -> int:
         return self.weights + self.repacked + self.cache + self.buffers
-
-
-def _depth(parents: Sequence[int]) -> int:
-    """Tokens on the longest path of a tree."""
-    depths: list[int] = []
-    for parent in parents:
-        depths.append(1 + (depths[parent] if parent >= 0 else 0))
-    return max(depths, default=0)
 
 
 def _count(histogram: list[int], index: int, by: int = 1) -> None:

@@ -15,9 +15,8 @@ _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 class SharedNoise:
     """One exponential variable for each token id at each position, a function of seed, position and id alone.
 
-    Daliri et al., "Coupling without Communication and Drafter-Invariant Speculative Decoding", arXiv 2408.07978. The
-    random bits are SplitMix64 (Steele et al. 2014, https://doi.org/10.1145/2660193.2660195) used as a hash.
-    seed: a whole number from 0 to 2^64 - 1.
+    Daliri et al., arXiv 2408.07978. The random bits are SplitMix64 (Steele et al. 2014,
+    https://doi.org/10.1145/2660193.2660195) used as a hash. seed: a whole number from 0 to 2^64 - 1.
     """
 
     def __init__(self, seed: int) -> None:
@@ -42,7 +41,6 @@ class SharedNoise:
         return waiting
 
     def _exponential(self, ids: NDArray[np.int64], position: int) -> NDArray[np.float64]:
-        """(n,) exponential variables, one for each id."""
         key = _mixed(self._seed + position * _GOLDEN)
         bits = ids.astype(np.uint64)
         bits *= np.uint64(_GOLDEN)
@@ -51,11 +49,12 @@ class SharedNoise:
             bits ^= bits >> np.uint64(shift)
             bits *= np.uint64(multiplier)
         bits ^= bits >> np.uint64(31)
-        uniform = (bits >> np.uint64(11)).astype(np.float64)
+        uniform: NDArray[np.float64] = (bits >> np.uint64(11)).astype(np.float64)
         uniform += 0.5
         uniform *= 2.0**-53
-        exponential: NDArray[np.float64] = -np.log(uniform)
-        return exponential
+        np.log(uniform, out=uniform)
+        uniform *= -1.0
+        return uniform
 
 
 def _mixed(number: int) -> int:

@@ -36,8 +36,8 @@ class SamplingSettings:
     penalty_window: int = 64
 
     def __post_init__(self) -> None:
+        infinity = math.inf
         usable = self.temperature == 0 or 0.001 <= self.temperature <= 1000
-        infinity = float("inf")
         for name, valid, fix in (
             ("temperature", usable, "0 (greedy), or a number from 0.001 to 1000"),
             ("top-k", self.top_k >= 0, "0 (off) or more"),
@@ -54,33 +54,33 @@ class SamplingSettings:
 
     @property
     def penalises(self) -> bool:
-        """Whether the history matters at all."""
-        changes = self.repeat_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
-        return changes and self.penalty_window > 0
+        off = (self.repeat_penalty, self.frequency_penalty, self.presence_penalty) == (1, 0, 0)
+        return self.penalty_window > 0 and not off
 
 
 class StandardSampler:
-    """The sampler behind `--temp`, `--top-k`, `--top-p`, `--min-p` and the penalties.
-
-    noise: what every draw uses in place of its random generator, for the rule `coupled`.
-    """
+    """The sampler behind `--temp` and its like. noise: what `coupled` draws with in place of a random generator."""
 
     def __init__(self, settings: SamplingSettings, noise: SharedNoise | None = None) -> None:
         self.settings = settings
         self.greedy = settings.temperature == 0
         self.coupled = noise is not None
+        """Whether target and draft draw with the same noise."""
+        self.penalises = settings.penalises
         self._noise = noise
         self._context: Sequence[int] = ()
-        self.penalises = settings.penalises
         self._log_min_p = np.float32(math.log(settings.min_p) if settings.min_p > 0 else -math.inf)
 
     def watch(self, context: Sequence[int]) -> None:
+        """Use this (growing) sequence as the history for penalties."""
         self._context = context
 
     def argmax(self, row: Row, ahead: Sequence[int] = ()) -> int:
+        """The most likely token. `ahead`: draft tokens between the end of the history and this row."""
         return int(self.penalised(row, ahead).argmax())
 
     def likeliest(self, row: Row, count: int, ahead: Sequence[int] = ()) -> tuple[list[int], list[float]]:
+        """The `count` most likely tokens, the first the argmax, and their probabilities at temperature 1, uncut."""
         row = self.penalised(row, ahead)
         best = row.max()
         ids, values = _with_the_top(row, min(count, row.size))
@@ -89,10 +89,8 @@ class StandardSampler:
         return (order if ids is None else ids[order]).tolist(), probabilities.tolist()
 
     def categorical(self, row: Row, ahead: Sequence[int] = ()) -> Categorical:
-        """The distribution after all cuts, at a temperature above 0.
-
-        row: float32 (n_vocab,). Cut as llama.cpp cuts: top-k, then top-p of what is left, then min-p,
-        all on the probabilities at temperature 1; the temperature is applied to the survivors.
+        """The distribution after all cuts, at a temperature above 0. row: float32 (n_vocab,). Cut as llama.cpp cuts:
+        top-k, then top-p of what is left, then min-p, all at temperature 1; it is applied to the survivors.
         """
         s = self.settings
         row = self.penalised(row, ahead)
@@ -119,6 +117,7 @@ class StandardSampler:
         return Categorical(ids, weights)
 
     def draw(self, p: Categorical, ahead: int, rng: np.random.Generator) -> int:
+        """A token of p, for the position so many tokens after the end of the history (before it, if negative)."""
         if self._noise is None:
             return p.draw(rng)
         return self._noise.draw(p, len(self._context) + ahead)
@@ -178,10 +177,8 @@ def _mass(row: Row, best: np.float32, top_k: int) -> float:
 
 
 def _with_the_nucleus(row: Row, best: np.float32, top_p: float) -> tuple[NDArray[np.int64], Row, float]:
-    """Ids and logits that include all that top-p can keep of a whole vocabulary, and the vocabulary's mass.
-
-    Where the tail begins is guessed from every 61st token and the guess is checked, so that only the tokens
-    above it are sorted.
+    """Ids and logits that include all that top-p can keep of a whole vocabulary, and the vocabulary's mass. Where the
+    tail begins is guessed from every 61st token and the guess is checked, so that only tokens above it are sorted.
     """
     weights = np.exp(row - best)
     mass = float(weights.sum(dtype=np.float64))
@@ -196,10 +193,8 @@ def _with_the_nucleus(row: Row, best: np.float32, top_p: float) -> tuple[NDArray
 
 
 def _with_the_top(row: Row, k: int) -> tuple[NDArray[np.int64] | None, Row]:
-    """Ids and logits that include the k largest; ids is None for the whole row.
-
-    On a large vocabulary, the k-th largest of the maxima of interleaved groups is a lower bound for the
-    k-th largest logit, which leaves few.
+    """Ids (None: all) and logits that include the k largest. On a large vocabulary, the k-th largest of the maxima of
+    interleaved groups is a lower bound for the k-th largest logit, which leaves few.
     """
     groups = 64
     if row.size < 128 * groups or k > row.size // groups:

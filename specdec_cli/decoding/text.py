@@ -7,10 +7,8 @@ from collections.abc import Callable, Sequence
 
 
 class TextStream:
-    """Turns a stream of tokens into text that can be shown at once.
-
-    piece: the bytes of one token (empty for control tokens).
-    stop:  strings that end the answer; neither they nor anything after them is ever returned.
+    """Turns a stream of tokens into text that can be shown at once. piece: the bytes of one token (empty for control
+    tokens). stop: strings that end the answer; neither they nor anything after them is ever returned.
     """
 
     def __init__(self, piece: Callable[[int], bytes], stop: Sequence[str] = ()) -> None:
@@ -49,11 +47,7 @@ class TextStream:
             self.stopped = True
             safe, self._held = self._held[: min(ends)], ""
         else:
-            cut = len(self._held) - max(_overlap(self._held, stop) for stop in self._stop)
+            starts = (stop[:size] for stop in self._stop for size in range(1, len(stop)))
+            cut = len(self._held) - max((len(start) for start in starts if self._held.endswith(start)), default=0)
             safe, self._held = self._held[:cut], self._held[cut:]
         return safe
-
-
-def _overlap(text: str, stop: str) -> int:
-    """The length of the longest end of `text` that could be the start of `stop`."""
-    return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.decoding.categorical import Categorical
+from specdec_cli.decoding.sampling import StandardSampler
 
 if TYPE_CHECKING:  # which is made of these types itself
     from specdec_cli.decoding.length_policy import LengthPolicy
@@ -20,7 +21,7 @@ Logits: TypeAlias = NDArray[np.float32]
 
 
 class Rows(Protocol):
-    """Rows of logits by number: an array, or a list of its rows in another order."""
+    """Rows of logits by number."""
 
     def __getitem__(self, number: int, /) -> Any: ...
 
@@ -51,13 +52,12 @@ class LengthReason(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a drafter proposes: a tree of tokens that may follow the pending token; mostly a chain.
+    """A tree of tokens that may follow the pending token; mostly a chain.
 
-    parents[i] is the token that token i follows, an earlier one, or -1 for the pending token; `parents=None` says
-    that each follows the one before. Siblings are different tokens, tried in their order. q[i] is the distribution
-    that token i was really drawn from, given its earlier siblings; `q=None` says the tokens were chosen
-    deterministically. `source` names the drafter. `row_observer`, if there is one, is shown the rows of the pass that
-    verifies the draft, before they are judged.
+    parents[i] is the token that token i follows, an earlier one, or -1 for the pending token; None: each follows the
+    one before. Siblings are different tokens, tried in their order. q[i] is the distribution that token i was really
+    drawn from, given its earlier siblings; None: tokens chosen deterministically. `source` names the drafter.
+    `row_observer` is shown the rows of the pass that verifies the draft, before they are judged.
     """
 
     tokens: tuple[int, ...] = ()
@@ -78,10 +78,8 @@ NO_DRAFT = Draft()
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of one verification: the draft tokens on `path` are accepted, then `token` follows.
-
-    p holds the target's probability of each of these tokens and q the draft's of those accepted; both may be
-    empty, for greedy decoding looks at no probabilities.
+    """The outcome of one verification: the draft tokens on `path` are accepted, then `token` follows. p holds the
+    target's probability of each of these and q the draft's of those accepted; empty in greedy decoding.
     """
 
     path: tuple[int, ...]
@@ -121,9 +119,8 @@ class Prefill:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One round of draft and verify. rejected_text: of the drafted tokens that were not accepted.
-
-    Step 0 takes its token from the prompt's own forward pass, so it has no draft and costs no verification.
+    """One round of draft and verify. rejected_text: of the drafted tokens that were not accepted. Step 0 takes its
+    token from the prompt's own pass, so it has no draft and costs no verification.
     """
 
     index: int
@@ -142,7 +139,6 @@ class Step:
     path: tuple[int, ...] | None = None
     """Where the draft is a tree: what each token follows (as in `Draft`), and which were accepted."""
     distance: float | None = None
-    """As in the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,15 +161,12 @@ class Drafter(Protocol):
 
     def start(self, prompt: Sequence[int]) -> int:
         """Forget everything and read the prompt. Returns the number of tokens that a model had to decode."""
-        ...
 
     def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
         """Up to `budget` tokens to follow `context` (prompt and answer so far; its last token is the pending one)."""
-        ...
 
     def observe(self, step: Step) -> None:
         """Take note of what was committed: rewind, learn. Called for every step but the first, before `start` too."""
-        ...
 
 
 class Target(Protocol):
@@ -200,34 +193,4 @@ class Target(Protocol):
         """Keep the pending token and the accepted part of the draft, drop the rest."""
 
 
-class Sampler(Protocol):
-    """Turns logits into distributions. The same object makes the target's p and the draft's q."""
-
-    greedy: bool
-    penalises: bool
-    """Whether the history matters."""
-    coupled: bool
-    """Whether target and draft draw with the same noise."""
-
-    def watch(self, context: Sequence[int]) -> None:
-        """Use this (growing) sequence as the history for penalties."""
-
-    def penalised(self, row: NDArray[np.float32], ahead: Sequence[int] = ()) -> NDArray[np.float32]:
-        """The row with the tokens of the recent history made less likely; itself if none is."""
-
-    def argmax(self, row: NDArray[np.float32], ahead: Sequence[int] = ()) -> int:
-        """The most likely token. `ahead`: draft tokens between the end of the history and this row."""
-
-    def likeliest(
-        self, row: NDArray[np.float32], count: int, ahead: Sequence[int] = ()
-    ) -> tuple[list[int], list[float]]:
-        """The `count` most likely tokens, the first the argmax, and their probabilities at temperature 1, uncut."""
-
-    def categorical(self, row: NDArray[np.float32], ahead: Sequence[int] = ()) -> Categorical:
-        """The distribution that a token is drawn from."""
-
-    def draw(self, p: Categorical, ahead: int, rng: np.random.Generator) -> int:
-        """A token of p, for the position so many tokens after the end of the history (before it, if negative)."""
-
-
-AcceptRule: TypeAlias = Callable[[Draft, Rows, Sampler, np.random.Generator], Verdict]
+AcceptRule: TypeAlias = Callable[[Draft, Rows, StandardSampler, np.random.Generator], Verdict]

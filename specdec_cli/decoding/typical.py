@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from specdec_cli.decoding.accept import Selection, match, onto, walk
 from specdec_cli.decoding.categorical import Categorical
-from specdec_cli.decoding.types import Draft, Rows, Sampler, Verdict
+from specdec_cli.decoding.sampling import StandardSampler
+from specdec_cli.decoding.types import Draft, Rows, Verdict
 
 _LEAST, _SHARE = 0.09, 0.3
 """Medusa's epsilon and delta: a token is typical if p(x) >= min(epsilon, delta * exp(-entropy of p))."""
 
 
-def typical(draft: Draft, logits: Rows, sampler: Sampler, rng: np.random.Generator) -> Verdict:
+def typical(draft: Draft, logits: Rows, sampler: StandardSampler, rng: np.random.Generator) -> Verdict:
     """A draft token is accepted if the target finds it typical, however much likelier the draft made it; siblings are
     tried in their order; where none is typical, a token is drawn from p. At temperature 0 this is `match`, and exact.
 
@@ -31,7 +32,8 @@ def typical(draft: Draft, logits: Rows, sampler: Sampler, rng: np.random.Generat
     def choose(row: Any, ahead: Sequence[int], children: Sequence[int]) -> Selection:
         p = sampler.categorical(row, ahead)
         if children:
-            least = _threshold(p)
+            some = p.probs[p.probs > 0].astype(np.float64)
+            least = min(_LEAST, _SHARE * float(np.exp(np.sum(some * np.log(some)))))
             distances.append(_distance(p, p.probs >= least, draft, children))
             for child in children:
                 if p.prob(draft.tokens[child]) >= least:
@@ -40,11 +42,6 @@ def typical(draft: Draft, logits: Rows, sampler: Sampler, rng: np.random.Generat
 
     verdict = walk(draft, logits, choose)
     return replace(verdict, distance=sum(distances)) if draft.tokens else verdict
-
-
-def _threshold(p: Categorical) -> float:
-    some = p.probs[p.probs > 0].astype(np.float64)
-    return min(_LEAST, _SHARE * float(np.exp(np.sum(some * np.log(some)))))
 
 
 def _distance(p: Categorical, passes: NDArray[np.bool_], draft: Draft, children: Sequence[int]) -> float:

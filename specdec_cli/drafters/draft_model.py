@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from specdec_cli.decoding.length_policy import LengthPolicy
-from specdec_cli.decoding.sampling import Row, confidence
-from specdec_cli.decoding.types import Draft, Logits, Sampler, Step
+from specdec_cli.decoding.sampling import Row, StandardSampler, confidence
+from specdec_cli.decoding.types import Draft, Logits, Step
 from specdec_cli.drafters.drafter_context import DrafterContext, DraftModel
 from specdec_cli.drafters.tree import Tree
 
@@ -39,7 +39,7 @@ class ModelDrafter:
         self,
         model: DraftModel,
         n_vocab: int,
-        sampler: Sampler,
+        sampler: StandardSampler,
         draws: bool,
         rng: np.random.Generator,
         width: int = 1,

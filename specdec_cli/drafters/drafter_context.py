@@ -8,7 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from specdec_cli.decoding.types import Logits, Sampler
+from specdec_cli.decoding.sampling import StandardSampler
+from specdec_cli.decoding.types import Logits
 from specdec_cli.drafters.corpus_index import Corpus
 
 
@@ -65,7 +66,7 @@ class DrafterContext:
 
     model: DraftModel | None
     n_vocab: int
-    sampler: Sampler
+    sampler: StandardSampler
     draws: bool
     rng: np.random.Generator
     width: int = 1

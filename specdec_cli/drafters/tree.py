@@ -15,8 +15,8 @@ import numpy as np
 from specdec_cli.decoding.accept import without
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.length_policy import Candidate, LengthPolicy
-from specdec_cli.decoding.sampling import Row, confidence
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Logits, Sampler, Step
+from specdec_cli.decoding.sampling import Row, StandardSampler, confidence
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Logits, Step
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Tree:
 
     def __init__(
         self,
-        sampler: Sampler,
+        sampler: StandardSampler,
         rng: np.random.Generator,
         draws: bool,
         width: int,

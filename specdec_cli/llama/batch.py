@@ -11,7 +11,7 @@ from specdec_cli.llama.branches import Layout
 
 
 class Batch:
-    """Room for `size` tokens, each in up to `branches` sequences; in sequence 0 alone unless `fill_tree` says more."""
+    """Room for `size` tokens, each in up to `branches` sequences; in sequence 0 alone but for `fill_tree`."""
 
     def __init__(self, size: int, n_ctx: int, branches: int) -> None:
         self.struct = lib.llama_batch_init(size, 0, branches)
@@ -20,7 +20,8 @@ class Batch:
         self._output, self._n_seq = view(self.struct.logits, (size,)), view(self.struct.n_seq_id, (size,))
         self._output[:] = 0
         self._positions = np.arange(n_ctx, dtype=np.int32)
-        self._in_text(size)
+        self.struct.n_tokens = size
+        self.clear_tree()
 
     def fill(self, tokens: Sequence[int], first: int, all_rows: bool) -> None:
         """Text from position `first` on; of it the last row is computed, or all."""
@@ -48,13 +49,10 @@ class Batch:
 
     def clear_tree(self) -> None:
         """Put what `fill_tree` filled back into sequence 0."""
-        self._in_text(self.struct.n_tokens)
-
-    def _in_text(self, count: int) -> None:
+        count = self.struct.n_tokens
         self._n_seq[:count] = 1
         for i in range(count):
             self.struct.seq_id[i][0] = 0
 
     def free(self) -> None:
-        """Give its memory back to llama.cpp."""
         lib.llama_batch_free(self.struct)

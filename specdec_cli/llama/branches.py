@@ -30,12 +30,12 @@ class Branches:
         self.clear()
 
     def __len__(self) -> int:
-        """How many nodes there are."""
         return len(self._parents) - 1
 
     def clear(self) -> None:
         """Back to the text alone."""
-        self._used = 1
+        self.used = 1
+        """Sequences that there are."""
         # Of the text's end, then of each node: its parent, its sequence, its depth, whether a node continues that.
         self._parents, self._sequence, self._depth, self._continued = [-1], [0], [-1], [False]
 
@@ -43,13 +43,13 @@ class Branches:
         """Append nodes, each to one of before or to the text (-1). Raises ValueError if there are too many branches."""
         old = len(self._parents)
         layout = Layout([], [], [])
-        for parent in parents:
-            above = parent + 1
+        for above in (parent + 1 for parent in parents):
+            depth = self._depth[above] + 1
             if self._continued[above]:
-                sequence = self._used
+                sequence = self.used
                 if sequence == self._most:
                     raise ValueError(f"a tree of more than {self._most} branches")
-                self._used += 1
+                self.used += 1
                 node = above
                 while node >= old:  # ancestors that come with the same pass
                     layout.sequences[node - old].append(sequence)
@@ -59,18 +59,13 @@ class Branches:
                 sequence = self._sequence[above]
                 self._continued[above] = True
             layout.sequences.append([sequence])
-            layout.depths.append(self._depth[above] + 1)
+            layout.depths.append(depth)
             self._parents.append(above)
             self._sequence.append(sequence)
-            self._depth.append(self._depth[above] + 1)
+            self._depth.append(depth)
             self._continued.append(False)
         return layout
 
     def sequence(self, node: int) -> int:
         """One that leads through a node; -1 is the text."""
         return self._sequence[node + 1]
-
-    @property
-    def used(self) -> int:
-        """How many sequences there are."""
-        return self._used

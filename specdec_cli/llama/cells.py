@@ -46,6 +46,5 @@ class Cells:
         return bool(lib.llama_memory_seq_rm(self._memory, -1 if len(self._shared) > 1 else 0, length, -1))
 
     def clear(self) -> None:
-        """Empty the cache."""
         lib.llama_memory_clear(self._memory, False)
         self._shared = [0] * len(self._shared)

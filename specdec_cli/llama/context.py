@@ -54,7 +54,6 @@ class LlamaContext:
     ) -> None:
         self._handle = _opened(model, n_ctx, max_rows, threads, interrupt, branches)
         self.threads = threads
-        """CPU threads that it computes with; `set_threads` changes them."""
         self.thread_log = [(0, threads)]
         """The threads that the text began with, then each change: the tokens in the cache before the pass that it came
         after, and the new threads.
@@ -67,10 +66,8 @@ class LlamaContext:
         self.n_vocab = model.n_vocab
         self.max_rows = max_rows
         self.length = 0
-        self.reuses = False
-        """Whether `begin` may keep what is held of a text already."""
-        self.reused = 0
-        """How much of the text at hand it has kept so."""
+        self.reuses, self.reused = False, 0
+        """Whether `begin` may keep what is held of a text already, and how much of the present one it kept."""
         self._tokens: list[int] = []
         """The text, `length` tokens."""
         self._grown: list[int] = []
@@ -82,11 +79,10 @@ class LlamaContext:
         self.max_branches = branches if model.rewinds else 0
         self._piece = N_BATCH if model.on_gpu else _CPU_PIECE
         self._interrupt = interrupt
-        self._cells = Cells(self._handle, branches)
+        self.cells = Cells(self._handle, branches)
         self._snapshots: int = lib.llama_n_rs_seq(self._handle)  # 0: llama.cpp has none for this architecture
         self._last_pass = 0
         self._saved: tuple[int, ctypes.Array[ctypes.c_uint8]] | None = None
-        self._since_saved: list[int] = []
         self._branches = Branches(branches)
         self._batch = Batch(N_BATCH, self.n_ctx, branches)
         self._address = 0
@@ -125,8 +121,6 @@ class LlamaContext:
         self.length = first + count
         self._tokens.extend(tokens)
         self._last_pass = count
-        if not self.rewinds and not self._snapshots:
-            self._since_saved.extend(tokens)
         if count < total and self.on_read is not None:
             self.on_read(total, total)
         return self._rows[: count if all_rows else 1]
@@ -156,7 +150,7 @@ class LlamaContext:
             raise SpecdecError(f"the context of {self.n_ctx} tokens is full", "Give a larger one (-c).")
         layout = self._branches.grow(parents)
         for source, goal, depth in layout.copies:
-            self._cells.share(source, goal, self.length, depth)
+            self.cells.share(source, goal, self.length, depth)
         self._batch.fill_tree(tokens, layout, self.length, unread)
         try:
             self._pass()
@@ -168,7 +162,7 @@ class LlamaContext:
     def keep(self, path: Sequence[int]) -> None:
         """End the tree: its nodes on this path, from the text down, are text from now on; the others are dropped."""
         branches = self._branches
-        self._cells.keep(branches.sequence(path[-1]) if path else 0, branches.used, self.length, len(path))
+        self.cells.keep(branches.sequence(path[-1]) if path else 0, branches.used, self.length, len(path))
         self.length += len(path)
         self._tokens.extend([self._grown[node] for node in path])
         self._grown.clear()
@@ -178,7 +172,7 @@ class LlamaContext:
 
     def _drop(self, length: int) -> None:
         """Take all cells from position `length` on from every sequence."""
-        if not self._cells.drop(length):
+        if not self.cells.drop(length):
             raise SpecdecError("llama.cpp refused to drop rejected tokens from its cache", "Run with --drafter none.")
 
     def _pass(self) -> None:
@@ -188,8 +182,13 @@ class LlamaContext:
         address = _get_logits(self._handle)  # on a GPU this is what waits
         seconds = perf_counter() - before
         self.decode_s += seconds
+        if code == 2 or (code and self._interrupt.is_set()):
+            raise Interrupted
         if code:
-            raise self._failure(code)
+            reason = library.last_error() or f"code {code}"
+            raise SpecdecError(
+                f"llama.cpp failed to decode: {reason}", "Try a smaller context (-c) or fewer GPU layers (-ngl)."
+            )
         if address != self._address:
             # llama.cpp's buffer rarely moves, so it is not wrapped for every pass. It has grown to the most rows ever
             # asked for; slices of the array never go beyond that.
@@ -197,18 +196,6 @@ class LlamaContext:
             self._address, self._rows = address, np.ctypeslib.as_array(pointer, (self.max_rows, self.n_vocab))
         if self.on_pass is not None:
             self.on_pass(self._batch.struct.n_tokens, seconds)
-
-    def _failure(self, code: int) -> Exception:
-        if code == 2 or self._interrupt.is_set():
-            return Interrupted()
-        reason = library.last_error() or f"code {code}"
-        return SpecdecError(
-            f"llama.cpp failed to decode: {reason}", "Try a smaller context (-c) or fewer GPU layers (-ngl)."
-        )
-
-    def held(self) -> int:
-        """Tokens in the cache as llama.cpp counts them."""
-        return self._cells.length
 
     def set_threads(self, threads: int) -> None:
         """Compute with so many CPU threads from now on."""
@@ -228,7 +215,6 @@ class LlamaContext:
         if lib.llama_state_seq_get_data_ext(self._handle, state, size, 0, _PARTIAL) != size:
             raise SpecdecError("llama.cpp cannot save this model's state", "Run it alone: --drafter none.")
         self._saved = (self.length, state)
-        self._since_saved.clear()
 
     def rewind(self, length: int) -> None:
         """Drop every token from position `length` on.
@@ -242,10 +228,9 @@ class LlamaContext:
         if length >= self.length:
             return
         if length == 0:
-            self._cells.clear()
+            self.cells.clear()
             self.thread_log = [(0, self.threads)]
             self._saved = None
-            self._since_saved.clear()
         elif self.rewinds or self._has_snapshot(length):
             self._last_pass = 0
             self._drop(length)
@@ -264,11 +249,11 @@ class LlamaContext:
             raise SpecdecError("this model cannot go back so far", "Run it alone: --drafter none.")
         saved, state = self._saved
         restored = lib.llama_state_seq_set_data_ext(self._handle, state, len(state), 0, _PARTIAL)
-        if restored != len(state) or not self._cells.drop(saved):
+        if restored != len(state) or not self.cells.drop(saved):
             raise SpecdecError("llama.cpp cannot restore this model's state", "Run it alone: --drafter none.")
+        again = self._tokens[saved:length]
         self.length = saved
         del self._tokens[saved:]
-        again, self._since_saved = self._since_saved[: length - saved], []
         if again:
             self.decode(again)
 

@@ -11,7 +11,7 @@ import ctypes
 import os
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 
 POLL = ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p).value if os.name == "posix" else None
 """The abort callback, `bool (*)(void * data)`: C's strlen on the one-character flag, 0 until the flag is set, then 1.
@@ -51,9 +51,7 @@ class Interrupt:
         threading.Thread(target=self._watch, args=(self._reader,), daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         signal.set_wakeup_fd(self._old_fd)
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)

@@ -1,7 +1,4 @@
-"""llama.cpp as a library: started once, its log kept off the screen, its devices listed.
-
-This folder is the only one that imports llama_cpp.
-"""
+"""llama.cpp as a library: started once, its log kept off the screen, its devices listed."""
 
 from __future__ import annotations
 
@@ -21,12 +18,10 @@ recent_errors: deque[str] = deque(maxlen=8)
 _GGML_LOG_LEVEL_ERROR = 4
 
 
+# A global, since llama.cpp keeps a bare pointer to it.
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
 def _on_log(level: int, text: bytes, _user: object) -> None:
-    """llama.cpp's log: to stderr when debugging, else only its errors are remembered.
-
-    The callback lives as long as the process: llama.cpp keeps a bare pointer to it.
-    """
+    """llama.cpp's log: to stderr when debugging, else only its errors are remembered."""
     if os.environ.get("SPECDEC_DEBUG"):
         sys.stderr.write(text.decode("utf-8", "replace"))
     elif level == _GGML_LOG_LEVEL_ERROR:
@@ -61,7 +56,9 @@ class Device:
 def devices() -> list[Device]:
     """Every device the build knows, CPU included."""
     start()
-    ggml = ctypes.CDLL(str(_ggml()))
+    folder = Path(lib.__file__).parent / "lib"
+    names = [folder / name for name in ("libggml.so", "libggml.dylib", "ggml.dll")]
+    ggml = ctypes.CDLL(str(next(filter(Path.exists, names), names[0])))
     for name, restype, argtypes in (
         ("ggml_backend_dev_count", ctypes.c_size_t, []),
         ("ggml_backend_dev_get", ctypes.c_void_p, [ctypes.c_size_t]),
@@ -82,12 +79,6 @@ def devices() -> list[Device]:
         kind = kinds.get(ggml.ggml_backend_dev_type(device), "other")
         result.append(Device(name.decode(), description.decode(), kind, free.value, total.value))
     return result
-
-
-def _ggml() -> Path:
-    folder = Path(lib.__file__).parent / "lib"
-    names = [folder / name for name in ("libggml.so", "libggml.dylib", "ggml.dll")]
-    return next((path for path in names if path.exists()), names[0])
 
 
 def supports_gpu() -> bool:
@@ -124,24 +115,19 @@ def physical_cores() -> int:
     for cpu in usable:
         topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         siblings.add(topology.read_text().strip() if topology.exists() else str(cpu))
-    return max(1, min(len(siblings), _quota(len(siblings))))
-
-
-def _quota(otherwise: int) -> int:
-    """The CPUs that a container may use at once (cgroup v2); more threads than that would spin in vain."""
-    try:
+    cores = len(siblings)
+    try:  # what a container may use at once (cgroup v2); more threads than that would spin in vain
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return max(1, int(quota) // int(period))
+        cores = min(cores, int(quota) // int(period))
     except (OSError, ValueError):  # no cgroups, or "max": no limit
-        return otherwise
+        pass
+    return max(1, cores)
 
 
 def available_memory() -> int | None:
     """Bytes of main memory that could be taken without swapping; None where the system does not tell."""
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+        lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
-        pass
-    return None
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)

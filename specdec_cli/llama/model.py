@@ -18,8 +18,8 @@ from specdec_cli.llama.interrupt import Interrupt
 class Model:
     """Weights in memory. Contexts made from it must not outlive it.
 
-    path:       a GGUF file whose header has been validated: llama.cpp aborts the process on some bad input.
-    gpu_layers: how many layers to offload; -1 for all, of which a build without a GPU takes none.
+    path: a GGUF file whose header has been validated: llama.cpp aborts the process on some bad input. gpu_layers: how
+    many layers to offload; -1 for all, of which a build without a GPU takes none.
     Raises SpecdecError when llama.cpp refuses the file or memory runs out, Interrupted on Ctrl-C.
     """
 
@@ -45,13 +45,11 @@ class Model:
         if lib.llama_model_has_encoder(handle) or lib.llama_model_is_diffusion(handle):
             lib.llama_model_free(handle)
             raise SpecdecError(f"{path.name} does not generate text token by token", "Choose a causal language model.")
-        self.path = path
-        self.handle = handle
+        self.path, self.handle = path, handle
         self.on_gpu = gpu_layers != 0 and library.supports_gpu()
         self._vocab = lib.llama_model_get_vocab(handle)
         self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(handle)
-        self.size_bytes: int = lib.llama_model_size(handle)
         self.rewinds: bool = not (lib.llama_model_is_recurrent(handle) or lib.llama_model_is_hybrid(handle))
         """Whether a cache of this model can drop its last tokens; recurrent states cannot."""
         self._buffer = ctypes.create_string_buffer(256)
@@ -61,10 +59,8 @@ class Model:
         """Whether a token ends the answer (EOS, EOT and their like)."""
 
     def tokenize(self, text: str, add_bos: bool = True, special: bool = True) -> list[int]:
-        """Token ids of `text`.
-
-        add_bos: whether to begin with the BOS token if this vocabulary asks for one.
-        special: whether special tokens are recognised by their names; else these are text like any other.
+        """Token ids of `text`. add_bos: whether to begin with the BOS token if this vocabulary asks for one. special:
+        whether special tokens are recognised by their names; else these are text like any other.
         """
         data = text.encode("utf-8", "surrogatepass")
         room = len(data) + 16

@@ -35,7 +35,7 @@ class LlamaTarget:
 
     @property
     def length(self) -> int:
-        return self._context.held() + len(self._again)
+        return self._context.cells.length + len(self._again)
 
     def prefill(self, prompt: Sequence[int]) -> Logits:
         kept = self._context.begin(prompt)

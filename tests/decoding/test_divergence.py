@@ -1,18 +1,14 @@
 """A divergence is proved: kernels that round differently are told from mistakes, however small or large the margin."""
 
-import math
-
 import numpy as np
 import pytest
 from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
 
 from specdec_cli.decoding import rules
-from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.divergence import (
     Choice,
     Divergence,
     Transcript,
-    draw_margin,
     explain,
     first_difference,
     recomputed,
@@ -238,12 +234,13 @@ def test_margins_are_between_the_two_tokens():
     assert margins[best] == 0 and min(margins) == 0
 
 
-def test_a_draw_misses_by_the_distance_to_the_other_tokens_share():
-    p = Categorical(np.array([3, 5, 9]), np.array([0.2, 0.5, 0.3]))
-    assert draw_margin(p, 0.21, 3) == pytest.approx(0.01)
-    assert draw_margin(p, 0.21, 9) == pytest.approx(0.49)
-    assert draw_margin(p, 0.21, 5) == 0
-    assert draw_margin(p, 0.21, 4) == math.inf
+@pytest.mark.parametrize(("token", "margin"), [(3, 0.01), (9, 0.49), (5, 0), (4, None)])
+def test_a_draw_misses_by_the_distance_to_the_other_tokens_share(token, margin):
+    matched = choice(SamplingSettings(temperature=1, top_k=3, top_p=1, min_p=0), "match")
+    matched._uniform = 0.21
+    row = np.full(10, -9, np.float32)
+    row[[3, 5, 9]] = np.log([0.2, 0.5, 0.3])
+    assert matched.margin(row, token) == (None if margin is None else pytest.approx(margin))
 
 
 def test_it_says_what_was_shown():
