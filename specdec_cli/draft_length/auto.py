@@ -14,12 +14,6 @@ from specdec_cli.draft_length.sibling_calibration import SiblingCalibration
 LONGEST = 16
 """The longest draft that `auto` considers."""
 
-# Times are counted in steps of the target alone.
-_BEYOND = 1.0
-"""By how much the worst outcome of a single draft may go beyond the loss budget."""
-_MISSED, _CHEAP = 24, 0.004
-"""A trial needs so many places that the draft model has missed, to learn from. It needs no budget if it takes at most
-this share of the time since the draft model last read anything."""
 _HORIZON = 64
 """Reading what the draft model has missed must pay for itself over so many tokens more than there have been: how long
 an answer will be is not known, and -n says little of it."""
@@ -29,7 +23,7 @@ _OPTIMISM = 1.0
 """Standard deviations by which acceptance is raised to ask whether drafting might pay."""
 _FIRST_PAUSE, _LAST_PAUSE, _DROP = 8, 64, 1.0
 """Steps between two plans, for a plan costs some 0.15 ms: at first, doubling, and at most; and the loss since the last
-plan that asks for the next at once."""
+plan, in steps of the target alone, that asks for the next at once."""
 
 
 class AutoLength(LengthPolicy):
@@ -94,12 +88,14 @@ class AutoLength(LengthPolicy):
             return 0
         if not (self._pays and up_to_date):
             self._catches_up = self._pays and not self._optimism and self._repays(room)
-            self._is_trial = not self._catches_up and self._trial_is_due()
+            self._is_trial = not self._catches_up and budgets.pay_trial(
+                self._costs.draft(self._unread), self._idle, self._unread, self._pays
+            )
             self._probe.reset()
             if not self._catches_up and not self._is_trial:
                 self.why = LengthReason.NOT_WORTH_IT
                 return 0
-        return min(self._affordable(), room)
+        return min(budgets.longest_draft(self._costs), room)
 
     def should_read(self, drafted: int, path_probability: float | None = None) -> bool:
         reads = (self._path_probability if path_probability is None else path_probability) >= self._plan.look[drafted]
@@ -174,20 +170,6 @@ class AutoLength(LengthPolicy):
         """Whether reading what was missed is made up for, if the answer goes on as long as it has."""
         saved = 1 / self._plan.alone - 1 / self._plan.throughput
         return min(room, self._emitted + _HORIZON) * saved > self._costs.draft(self._unread) - self._costs.draft()
-
-    def _affordable(self) -> int:
-        """The longest draft that loses no more than it may if all of it is wrong."""
-        costs, tokens = self._costs, self._costs.longest
-        most = self._budgets.loss + _BEYOND * self._budgets.alone + costs.verify_s(1)
-        while tokens > 1 and costs.verify_s(tokens + 1) + tokens * costs.draft() > most:
-            tokens -= 1
-        return tokens
-
-    def _trial_is_due(self) -> bool:
-        reading = self._costs.draft(self._unread)
-        if (self._pays or self._unread > _MISSED) and self._budgets.pay_trial(reading):
-            return True
-        return self._idle > _MISSED and reading <= _CHEAP * self._idle * self._budgets.alone
 
     def _trial_succeeds(self) -> bool:
         """Whether drafting pays, now that the draft model has read on."""

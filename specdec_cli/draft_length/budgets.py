@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from specdec_cli.draft_length.cost_model import CostModel
+
 # In steps of the target alone.
 _LOSS, _MOST_LOSS = 2.5, 12.0
 """The loss budget: at first, and at most."""
@@ -9,6 +11,11 @@ _TRIAL, _MOST_TRIAL = 3.4, 16.0
 """The trial budget: at first, and at most."""
 _REFILL = 1.0
 """What the trial budget fills the loss budget up to."""
+_BEYOND = 1.0
+"""By how much the worst outcome of a single draft may go beyond the loss budget."""
+_MISSED, _CHEAP = 24, 0.004
+"""A trial needs so many places that the draft model has missed, to learn from. It is free if it takes at most this
+share of the time since the draft model last read anything."""
 _SHARE = 0.25
 """The share of all gains and losses that goes to the trial budget."""
 
@@ -30,11 +37,21 @@ class Budgets:
         self.loss = min(self.loss + gain, _MOST_LOSS * self.alone)
         self._trial = min(max(self._trial + _SHARE * gain, 0.0), _MOST_TRIAL * self.alone)
 
-    def pay_trial(self, seconds: float) -> bool:
-        """Whether there is enough for a trial, which is then paid for."""
-        enough = self._trial >= seconds
-        self._trial -= seconds if enough else 0.0
-        return enough
+    def longest_draft(self, costs: CostModel) -> int:
+        """The longest draft that loses no more than it may if all of it is wrong."""
+        tokens, most = costs.longest, self.loss + _BEYOND * self.alone + costs.verify_s(1)
+        while tokens > 1 and costs.verify_s(tokens + 1) + tokens * costs.draft() > most:
+            tokens -= 1
+        return tokens
+
+    def pay_trial(self, reading: float, idle: int, unread: int, pays: bool) -> bool:
+        """Whether to read on only to learn, which is then paid for. reading: seconds that it takes. idle: tokens since
+        the draft model last read anything. pays: whether drafting is expected to pay, so that one draft tells enough.
+        """
+        if (pays or unread > _MISSED) and self._trial >= reading:
+            self._trial -= reading
+            return True
+        return idle > _MISSED and reading <= _CHEAP * idle * self.alone
 
     def refill(self, free: bool = False) -> None:
         """Let drafts lose something again. free: at no cost to the trial budget."""

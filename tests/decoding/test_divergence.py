@@ -5,14 +5,7 @@ import pytest
 from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
 
 from specdec_cli.decoding import rules
-from specdec_cli.decoding.divergence import (
-    Choice,
-    Divergence,
-    Transcript,
-    explain,
-    first_difference,
-    recomputed,
-)
+from specdec_cli.decoding.divergence import Choice, Divergence, Transcript, explain, first_difference, recomputed
 from specdec_cli.decoding.sampling import SamplingSettings
 from specdec_cli.decoding.types import NO_DRAFT, Step, Verdict
 from specdec_cli.drafters.draft_model import ModelDrafter

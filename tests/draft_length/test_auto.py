@@ -3,7 +3,6 @@
 import random
 from dataclasses import asdict, replace
 from itertools import groupby
-from time import perf_counter
 
 import msgspec
 import numpy as np
@@ -15,6 +14,7 @@ from specdec_cli.decoding.costs import SETTLED, Costs, Curve
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Step
+from specdec_cli.draft_length import auto as planning
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.calibration import BINS, Calibration, bin_of
 from specdec_cli.draft_length.cost_model import CostModel
@@ -214,39 +214,19 @@ def test_a_growing_context_raises_the_whole_curve():
 
 
 @pytest.mark.parametrize("text", ["code", "wrong"])
-def test_costs_little_and_does_not_grow(text):
-    """Under 10 us a step, plans included; the machine's neighbours are allowed for by taking the best of three."""
-    rng = random.Random(2)
-    places = code(rng, 3000) if text == "code" else [(0.5, False)] * 3000
-    best = float("inf")
-    for _ in range(3):
-        policy = auto()
-        calls = _calls_of(places)
-        before = perf_counter()
-        for confidences, step in calls:
-            if policy.limit(16):
-                for i, confidence in enumerate(confidences):
-                    if not policy.should_draft(i, confidence) or not policy.should_read(i + 1):
-                        break
-            policy.observe(step)
-        best = min(best, (perf_counter() - before) / len(calls))
-    assert best < 60e-6  # measured: see docs/benchmarks.md; the bar of 10 us is the benchmark's to hold
+def test_plans_are_rare_and_the_state_does_not_grow(monkeypatch, text):
+    """A plan takes some 0.15 ms, all else microseconds: `benchmarks/overhead.py` holds the bar of 10 us a step."""
+    plans = []
+    monkeypatch.setattr(planning, "solve", lambda *arguments: plans.append(arguments) or solve(*arguments))
+    policy = auto()
+    tally = replay(policy, [answer(code(random.Random(2), 3000) if text == "code" else [(0.5, False)] * 3000)], FLAT)
+    assert len(plans) < 0.08 * tally.verified.total()
     sizes = [len(value) for value in _state(policy) if isinstance(value, (list, tuple, dict))]
     assert max(sizes) <= LONGEST + 2
 
 
-def _calls_of(places):
-    """Steps of two drafted tokens, as fast as the policy can be asked."""
-    steps = []
-    for i in range(0, len(places) - 3, 3):
-        accepted = 2 if places[i][1] and places[i + 1][1] else int(places[i][1])
-        step = Step(i, (), (0, 0), accepted, (), "", 0.002, FLAT.verify(3), 0.0, i * 0.013)
-        steps.append(([places[i][0], places[i + 1][0]], step))
-    return steps
-
-
 def _state(policy):
-    for owner in (policy, policy._calibration, policy._costs):
+    for owner in (policy, policy._calibration, policy._costs, policy._budgets, policy._probe):
         names = getattr(owner, "__slots__", None) or vars(owner)
         yield from (getattr(owner, name) for name in names)
 
