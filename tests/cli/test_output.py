@@ -1,8 +1,6 @@
 """What is written, and where: streams, terminals, formats."""
 
 import json
-import os
-import pty
 import re
 import subprocess
 import sys
@@ -10,38 +8,27 @@ import time
 from pathlib import Path
 
 import pytest
-from driver import (
-    DRAFT,
-    ESCAPE,
-    PROMPT,
-    SPECDEC,
-    TARGET,
-    assert_refused,
-    read_terminal,
-    run,
-    specdec,
-    start,
-)
-from typer.testing import CliRunner
+from driver import DRAFT, ESCAPE, PROMPT, SPECDEC, TARGET, assert_refused, run, specdec, start, succeeded, told
+from terminal import Terminal
 
-from specdec_cli.cli.app import app
+SHORT = ("run", PROMPT, "-n", 12, "-k", 3)
+
+
+def but_first(first, *others):
+    """One case always, the others where there is time."""
+    return [first, *(pytest.param(other, marks=pytest.mark.slow) for other in others)]
+
 
 # --- what is written, and where ------------------------------------------------------------------------------------
 
 
 def test_a_file_holds_only_the_answer(tmp_path):
     with (tmp_path / "out.txt").open("wb") as out:
-        done = specdec("run", PROMPT, "-n", 16, "-k", 3, capture_output=False, stdout=out, stderr=subprocess.PIPE)
-    answer = json.loads(run(PROMPT, "-n", 16, "-k", 3, "--json").stdout)["text"]
+        done = specdec(*SHORT, capture_output=False, stdout=out, stderr=subprocess.PIPE)
+    answer = told(*SHORT)["text"]
     assert done.returncode == 0
     assert (tmp_path / "out.txt").read_text() == answer + "\n" * (not answer.endswith("\n"))
     assert b"acceptance" in done.stderr and b"not measured" in done.stderr and ESCAPE.encode() not in done.stderr
-
-
-def test_quiet_prints_the_answer_alone():
-    done = specdec("run", PROMPT, "-n", 8, "-k", 3, "-q")
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.decode() == run(PROMPT, "-n", 8, "-k", 3).stdout
 
 
 JSON_KEYS = {
@@ -57,48 +44,34 @@ JSON_KEYS = {
 
 @pytest.mark.parametrize(("flags", "draft_tokens"), [([], "auto"), (["-k", 3], 3)])
 def test_json_is_one_object_with_the_keys_of_the_contract(flags, draft_tokens):
-    done = specdec("run", PROMPT, "-n", 12, "--json", "--baseline", "-s", 5, *flags)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.count(b"\n") == 1
-    found = json.loads(done.stdout)
+    found = told("run", PROMPT, "-n", 12, "--baseline", "-s", 5, *flags)
     assert set(found) - {"notes"} == set(JSON_KEYS[""].split())
     for part in ("stats", "timing", "baseline"):
         assert set(found[part]) == set(JSON_KEYS[part].split())
-    assert (found["seed"], found["drafter"], found["accept"]) == (5, "model", "coupled")
-    assert found["draft_tokens"] == draft_tokens
-    assert [found[name] for name in ("draft_small", "draft_min_p", "tree", "lookahead", "temp")] == [
-        None,
-        0,
-        1,
-        None,
-        0,
-    ]
-    assert (found["finish_reason"], found["completion_tokens"], len(found["tokens"])) == ("length", 12, 12)
-    assert (found["target"], found["draft"]) == (str(TARGET), str(DRAFT))
+    values = {"seed": 5, "drafter": "model", "accept": "coupled", "draft_tokens": draft_tokens, "draft_small": None}
+    values |= {"draft_min_p": 0, "tree": 1, "lookahead": None, "temp": 0, "finish_reason": "length"}
+    values |= {"completion_tokens": 12, "target": str(TARGET), "draft": str(DRAFT)}
+    assert {name: found[name] for name in values} == values and len(found["tokens"]) == 12
     assert found["baseline"]["method"] == "measured" and isinstance(found["baseline"]["identical"], bool)
     assert found["speedup"] == pytest.approx(found["timing"]["tokens_per_s"] / found["baseline"]["tokens_per_s"])
     assert found["stats"]["emitted"] == 12 and found["stats"]["accepted"] <= found["stats"]["drafted"]
 
 
 def test_json_without_a_draft_or_a_baseline():
-    found = json.loads(run(PROMPT, "-n", 1, "--json", "--drafter", "none").stdout)
-    assert set(found) - {"notes"} == set(JSON_KEYS[""].split())
-    assert (found["draft"], found["baseline"], found["speedup"]) == (None, None, None)
-    assert (found["drafter"], found["stats"]["acceptance_rate"], found["timing"]["tokens_per_s"]) == (
-        "none",
-        None,
-        None,
-    )
+    found = told("run", PROMPT, "-n", 1, "--drafter", "none")
+    assert set(found) - {"notes"} == set(JSON_KEYS[""].split()) and found["drafter"] == "none"
+    figures = (found["stats"]["acceptance_rate"], found["timing"]["tokens_per_s"])
+    assert (found["draft"], found["baseline"], found["speedup"], *figures) == (None,) * 5
 
 
 def test_a_stop_string_ends_the_answer():
-    found = json.loads(run("def f(", "-n", 64, "--json", "--stop", "return").stdout)
+    found = told("run", "def f(", "-n", 64, "--stop", "return")
     assert found["finish_reason"] == "stop_string" and "return" not in found["text"]
 
 
 def test_a_trace_is_json_lines(tmp_path):
     path = tmp_path / "trace.jsonl"
-    result = run(PROMPT, "-n", 12, "--trace", path)
+    result = succeeded(*SHORT, "--trace", path)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["event"] for line in lines[:3]] == ["run", "prefill", "step"] and lines[-1]["event"] == "done"
     assert {"temp", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "ctx"} <= set(lines[0])
@@ -111,7 +84,7 @@ def test_a_trace_that_cannot_be_written(tmp_path, path):
     assert_refused(run(PROMPT, "-n", 2, "--trace", tmp_path / path), 2, "cannot write")
 
 
-@pytest.mark.parametrize("flags", [[], ["-q"], ["--json"], ["--trace", "/dev/full"]])
+@pytest.mark.parametrize("flags", but_first(["--json"], [], ["-q"], ["--trace", "/dev/full"]))
 def test_a_full_disk(flags):
     with Path("/dev/full").open("wb") as full:
         out = subprocess.PIPE if "--trace" in flags else full
@@ -120,57 +93,33 @@ def test_a_full_disk(flags):
     assert done.returncode == 1 and b"specdec: " in done.stderr and b"No space left" in done.stderr
 
 
-@pytest.mark.parametrize("flags", [[], ["-q"], ["--json"]])
-def test_a_pipe_closed_before_anything_is_read(flags):
-    process = start("run", PROMPT, "-n", 64, *flags)
-    process.stdout.close()
-    errors = process.stderr.read().decode()
-    assert process.wait(30) in (0, 141) and "Traceback" not in errors and "Exception ignored" not in errors
-
-
-def test_head():
-    """`specdec run ... | head -1`."""
-    process = start("run", "def f(x):", "-c", 16384, "-n", 16000)
-    first = process.stdout.readline()
+@pytest.mark.parametrize("lines", but_first(1, 0))
+@pytest.mark.parametrize("flags", but_first([], ["-q"], ["--json"]))
+def test_a_reader_that_goes_away(flags, lines):
+    """`specdec run ... | head -1`, and a pipe closed before anything is read."""
+    process = start("run", "def f(x):", "-c", 16384, "-n", 64 if "--json" in flags else 16000, *flags)
+    assert all(process.stdout.readline() for _ in range(lines))
     process.stdout.close()
     started = time.monotonic()
     errors = process.stderr.read().decode()
-    assert process.wait(30) in (0, 141) and time.monotonic() - started < 5
-    assert first and "Traceback" not in errors and "Exception ignored" not in errors
+    assert process.wait(30) in (0, 141) and (not lines or time.monotonic() - started < 5)
+    assert "Traceback" not in errors and "Exception ignored" not in errors
 
 
-@pytest.mark.parametrize(("stream", "code"), [("<&-", 0), ("2>&-", 0), (">&-", 0)])
-def test_a_closed_stream(stream, code):
-    command = f'exec "$@" {stream}'
-    args = ["bash", "-c", command, "bash", *SPECDEC, "run", PROMPT, "-n", "4"]
+@pytest.mark.parametrize("stream", but_first(">&-", "<&-", "2>&-"))
+def test_a_closed_stream(stream):
+    args = ["bash", "-c", f'exec "$@" {stream}', "bash", *SPECDEC, "run", PROMPT, "-n", "4"]
     done = subprocess.run(args, capture_output=True, timeout=30, check=False)
-    assert b"Traceback" not in done.stderr and done.returncode == code
+    assert b"Traceback" not in done.stderr and done.returncode == 0
 
 
-# --- terminals ---------------------------------------------------------------------------------------------------
+# --- terminals and colours -----------------------------------------------------------------------------------------
 
 
 def on_terminal(*args, **environment: str) -> tuple[int, str]:
     """Run with a terminal for all three streams."""
-    main, side = pty.openpty()
-    process = start(*args, stdin=side, stdout=side, stderr=side, env={**os.environ, "TERM": "xterm", **environment})
-    os.close(side)
-    try:
-        return (seen := read_terminal(main)) is None or process.wait(20), seen.decode()
-    finally:
-        process.kill()
-        os.close(main)
-
-
-def test_no_prompt_on_a_terminal_prints_help():
-    code, screen = on_terminal("run", NO_COLOR="1")
-    screen = unstyled(screen)
-    assert (
-        code == 2
-        and re.search(r"Usage: .* run \[OPTIONS\]", screen)
-        and "--draft-tokens" in screen
-        and "Traceback" not in screen
-    )
+    with Terminal(*args, env=environment) as terminal:
+        return terminal.ended(), terminal.raw.decode()
 
 
 def unstyled(text: str) -> str:
@@ -179,52 +128,52 @@ def unstyled(text: str) -> str:
 
 def colours(text: str) -> list[str]:
     """The colours (30-37, 90-97, 38) among a text's styles."""
-    codes = [code for run in re.findall(r"\x1b\[([\d;]*)m", text) for code in run.split(";")]
+    codes = [code for styles in re.findall(r"\x1b\[([\d;]*)m", text) for code in styles.split(";")]
     return [code for code in codes if re.fullmatch(r"[39]\d", code)]
 
 
 def test_a_terminal_shows_the_live_view():
-    code, screen = on_terminal("run", PROMPT, "-n", 16, "-k", 3)
-    assert code == 0 and colours(screen) and "accepted" in screen and "acceptance" in screen
-    assert "tokens/s" in screen and "Traceback" not in screen
+    code, screen = on_terminal(*SHORT)
+    assert code == 0 and colours(screen)
+    assert all(part in screen for part in ("accepted", "acceptance", "tokens/s"))
 
 
 def test_no_color_is_obeyed():
-    code, screen = on_terminal("run", PROMPT, "-n", 16, "-k", 3, NO_COLOR="1")
+    code, screen = on_terminal(*SHORT, NO_COLOR="1")
     assert code == 0 and not colours(screen)
     assert f"{ESCAPE}[1m" in screen and f"{ESCAPE}[4m" in screen  # corrections and bonus tokens are told apart still
 
 
-def test_no_color_wins_over_force_color(monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    done = specdec("run", PROMPT, "-n", 16, "-k", 3)
-    assert done.returncode == 0 and not colours(done.stdout.decode() + done.stderr.decode())
+@pytest.mark.slow
+def test_no_prompt_on_a_terminal_prints_help():
+    code, screen = on_terminal("run", NO_COLOR="1")
+    screen = unstyled(screen)
+    assert code == 2 and re.search(r"Usage: .* run \[OPTIONS\]", screen) and "--draft-tokens" in screen
 
 
+@pytest.mark.slow
 def test_a_dumb_terminal_gets_plain_text():
-    code, screen = on_terminal("run", PROMPT, "-n", 16, "-k", 3, TERM="dumb")
-    assert code == 0 and "acceptance" in screen
-    assert ESCAPE not in screen
+    code, screen = on_terminal(*SHORT, TERM="dumb")
+    assert code == 0 and "acceptance" in screen and ESCAPE not in screen
 
 
-def test_force_color_colours_a_pipe(monkeypatch):
-    plain = specdec("run", PROMPT, "-n", 16, "-k", 3).stdout.decode()
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    done = specdec("run", PROMPT, "-n", 16, "-k", 3)
-    coloured = done.stdout.decode()
-    assert colours(coloured) and unstyled(coloured) == plain
-
-
-def test_force_color_does_not_animate_a_pipe(monkeypatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    errors = specdec("run", PROMPT, "-n", 4).stderr.decode()
-    assert "\r" not in errors and not re.search(r"\x1b\[[\d;?]*[^\dm;?]", errors)
-
-
+@pytest.mark.slow
 def test_quiet_on_a_terminal():
-    code, screen = on_terminal("run", PROMPT, "-n", 8, "-k", 3, "-q")
-    assert (code, screen.replace("\r\n", "\n")) == (0, run(PROMPT, "-n", 8, "-k", 3, "-q").stdout)
+    code, screen = on_terminal(*SHORT, "-q")
+    assert (code, screen.replace("\r\n", "\n")) == (0, run(*SHORT[1:], "-q").stdout)
+
+
+def test_quiet_prints_the_answer_alone():
+    done = succeeded(*SHORT, "-q")
+    assert (done.stderr, done.stdout) == ("", succeeded(*SHORT).stdout)
+
+
+def test_force_color_colours_a_pipe_and_does_not_animate_it():
+    done = succeeded(*SHORT, FORCE_COLOR="1")
+    assert colours(done.stdout) and unstyled(done.stdout) == succeeded(*SHORT).stdout
+    assert "\r" not in done.stderr and not re.search(r"\x1b\[[\d;?]*[^\dm;?]", done.stderr)
+    done = succeeded(*SHORT, FORCE_COLOR="1", NO_COLOR="1")
+    assert not colours(done.stdout + done.stderr), "NO_COLOR counts for more"
 
 
 # --- the rest of the command line ----------------------------------------------------------------------------------
@@ -251,12 +200,11 @@ def test_help_lists_the_commands_and_loads_nothing_heavy():
     assert "run" in done.stdout and "doctor" in done.stdout and "Usage: specdec" in done.stdout
 
 
-@pytest.mark.parametrize("command", [["--help"], ["-h"], ["run", "--help"], ["doctor", "-h"]])
+@pytest.mark.parametrize("command", [["-h"], ["run", "--help"], ["doctor", "-h"]])
 def test_help_of_every_command(command):
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 0 and "Usage:" in result.stdout and result.stderr == ""
+    result = succeeded(*command)
+    assert "Usage:" in result.stdout and result.stderr == ""
 
 
 def test_version():
-    result = CliRunner().invoke(app, ["--version"])
-    assert result.exit_code == 0 and re.fullmatch(r"specdec \d+\.\d+\S*\n", result.stdout)
+    assert re.fullmatch(r"specdec \d+\.\d+\S*\n", succeeded("--version").stdout)

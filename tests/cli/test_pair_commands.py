@@ -10,12 +10,10 @@ from pathlib import Path
 import ggufs
 import hub_pairs
 import pytest
-from driver import DEMO, DRAFT, TARGET
+from driver import DEMO, DRAFT, TARGET, assert_recorded, call
 from hub_pairs import NAME, PAIR, with_other_words
 from hub_server import HubServer
-from typer.testing import CliRunner
 
-from specdec_cli.cli.app import app
 from specdec_cli.models import profiles
 from specdec_cli.store import tuning
 
@@ -105,7 +103,7 @@ def places(hub, monkeypatch, tmp_path) -> dict[str, str]:
 
 
 def invoke(args, places) -> list[object]:
-    done = CliRunner().invoke(app, [places.get(str(arg), str(arg)) for arg in args])
+    done = call(*(places.get(str(arg), arg) for arg in args))
     assert done.exception is None or isinstance(done.exception, SystemExit), repr(done.exception)
     return [done.exit_code, done.stdout, done.stderr]
 
@@ -133,11 +131,7 @@ def others(name: str) -> bool:
 
 
 def kept(name: str, found: object) -> None:
-    path = KEPT / f"{name}.json"
-    if not path.exists():
-        path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        raise AssertionError(f"{path.name} was not there; it has been written: look at it and run again")
-    assert found == json.loads(path.read_text("utf-8"))
+    assert_recorded(KEPT / f"{name}.json", found)
 
 
 @pytest.mark.parametrize("way", WAYS)

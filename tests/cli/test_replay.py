@@ -1,25 +1,18 @@
 """A recorded run comes back as it was: plain, live, key by key, as a picture; and a file that is none is refused."""
 
-import fcntl
 import html
 import json
 import os
-import pty
 import re
-import select
 import signal
-import struct
-import subprocess
-import sys
 import termios
 import time
 import xml.etree.ElementTree as ET
 
-import pyte
 import pytest
-from typer.testing import CliRunner
+from driver import assert_refused, call, succeeded
+from terminal import Terminal
 
-from specdec_cli.cli.app import app
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Done, Prefill, Step, Token
 from specdec_cli.store import traces
@@ -51,6 +44,11 @@ def events(scale=1.0):
     ]
 
 
+def slow(fast):
+    """The same run; after so many events it waits for hours."""
+    return [*events()[:fast], *events(scale=1000)[fast:]]
+
+
 TEXT = "first kept <b>mended</b>\nsame extra!\n"
 
 
@@ -68,76 +66,11 @@ def trace(tmp_path):
 
 
 def replay(*args):
-    return CliRunner().invoke(app, ["replay", *map(str, args)])
+    return call("replay", *args)
 
 
-def refused(result, code=1):
-    """What was said, and what to do: two lines, no traceback."""
-    assert isinstance(result.exception, SystemExit), result.exception
-    what, do = result.stderr.splitlines()
-    assert result.exit_code == code and result.stdout == ""
-    assert what.startswith("specdec: ") and do.startswith("  ") and len(do) > 10
-    return what
-
-
-class Terminal:
-    """specdec on a pseudo-terminal whose settings we can look at."""
-
-    def __init__(self, *args, under=(), **environment):
-        self.main, self.side = pty.openpty()
-        fcntl.ioctl(self.side, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-        self.before = termios.tcgetattr(self.side)
-        self.screen = pyte.Screen(100, 30)
-        self.stream = pyte.ByteStream(self.screen)
-        self.raw = b""
-        self.process = subprocess.Popen(
-            [*under, sys.executable, "-m", "specdec_cli", "replay", *map(str, args)],
-            stdin=self.side,
-            stdout=self.side,
-            stderr=self.side,
-            env={**os.environ, "TERM": "xterm", **environment},
-            start_new_session=True,
-            preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if under else None,  # noqa: PLW1509
-        )
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.kill()
-        self.process.wait()
-        os.close(self.main)
-        os.close(self.side)
-
-    @property
-    def text(self):
-        return "\n".join(line.rstrip() for line in self.screen.display).rstrip()
-
-    def read(self, until=None):
-        """Take in what is shown, until the screen holds a text or the process has ended."""
-        deadline = time.monotonic() + 20
-        while until is None or until not in self.text:
-            ended = self.process.poll() is not None
-            if select.select([self.main], [], [], 0.02)[0]:
-                piece = os.read(self.main, 65536)
-                self.raw += piece
-                self.stream.feed(piece)
-            elif ended:
-                assert until is None, f"no {until!r} in\n{self.text}"
-                break
-            assert time.monotonic() < deadline, f"waits for {until!r} in\n{self.text}"
-        return self.text
-
-    def press(self, keys):
-        os.write(self.main, keys)
-
-    def ended(self):
-        """The exit code; the terminal must be as it was before."""
-        self.read()
-        assert b"Traceback" not in self.raw
-        assert termios.tcgetattr(self.side) == self.before
-        assert b"\x1b[?25l" not in self.raw and b"\x1b[?1049h" not in self.raw
-        return self.process.wait(20)
+def on_terminal(*args, **options):
+    return Terminal("replay", *args, size=(30, 100), **options)
 
 
 # --- what was recorded comes back ---------------------------------------------------------------------------------
@@ -145,11 +78,9 @@ class Terminal:
 
 def test_a_real_run_replays_to_the_same_text(tmp_path):
     trace = tmp_path / "run.jsonl"
-    options = ["-n", "32", "-k", "3", "-t", "1", "--temp", "0.9", "--seed", "5", "--trace", str(trace)]
-    run = CliRunner().invoke(app, ["run", "def median(values):", *options])
-    again = replay(trace)
-    assert (run.exit_code, again.exit_code) == (0, 0)
-    assert again.stdout == run.stdout and len(run.stdout) > 40
+    options = ["-n", 24, "-k", 3, "-t", 1, "--temp", 0.9, "--seed", 5, "--trace", trace]
+    run, again = succeeded("run", "def median(values):", *options), succeeded("replay", trace)
+    assert again.stdout == run.stdout and len(run.stdout) > 30
     assert "k=3, temp=0.9, accept=coupled, seed=5" in again.stderr
     same = ("acceptance", "by position", "steps", "speed ", "time", "ended")
     for line in again.stderr.splitlines():
@@ -158,13 +89,14 @@ def test_a_real_run_replays_to_the_same_text(tmp_path):
 
 
 def test_events_are_rebuilt_as_they_were(trace):
-    settings, found = read_trace(trace)
-    assert settings == SETTINGS and found == events()
+    assert read_trace(trace) == (SETTINGS, events())
+    trace.write_text(trace.read_text().rstrip("\n"))
+    assert read_trace(trace)[1] == events(), "without the last line break nothing is missing"
 
 
 def test_a_pipe_gets_the_text_at_once(tmp_path):
     started = time.monotonic()
-    result = replay(record(tmp_path / "slow.jsonl", events(scale=1000)))
+    result = replay(record(tmp_path / "slow.jsonl", slow(0)))
     assert (result.exit_code, result.stdout) == (0, TEXT)
     assert time.monotonic() - started < 5
     assert "big.gguf + small.gguf, k=3, greedy" in result.stderr and "ended" in result.stderr
@@ -183,31 +115,16 @@ def test_control_characters_and_markup_in_a_recording_do_no_harm(tmp_path):
     assert "[red]␛[2J[" in result.stderr and "note: ␛]0;t␇" in result.stderr
 
 
-# --- a recording that was cut short -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("keep", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("torn", ["", '{"event": "st'])
 def test_cut_short(trace, keep, torn):
     lines = trace.read_text().splitlines(keepends=True)
     trace.write_text("".join(lines[:keep]) + torn)
-    _, found = read_trace(trace)
     at = events()[keep - 2].at if keep > 1 else 0.0
-    assert found == [*events()[: keep - 1], Done("interrupted", "", (INCOMPLETE,), at)]
+    assert read_trace(trace)[1] == [*events()[: keep - 1], Done("interrupted", "", (INCOMPLETE,), at)]
     result = replay(trace)
     assert result.exit_code == 0 and TEXT.startswith(result.stdout.rstrip("\n"))
     assert f"note: {INCOMPLETE}" in result.stderr and "interrupted after" in result.stderr
-
-
-def test_fields_that_are_unknown_are_ignored_and_reasons_may_be_any_text(tmp_path):
-    path = tmp_path / "newer.jsonl"
-    path.write_text(changed(1, why="a reason of tomorrow", mood={"x": [10**400]}))
-    assert read_trace(path)[1][1].why == "a reason of tomorrow"
-
-
-def test_without_the_last_line_break_nothing_is_missing(trace):
-    trace.write_text(trace.read_text().rstrip("\n"))
-    assert read_trace(trace)[1] == events()
 
 
 # --- what is no recording -----------------------------------------------------------------------------------------
@@ -216,11 +133,10 @@ RUN = '{"event": "run", "format": 1}\n'
 DONE = '{"event": "done", "reason": "stop", "tail": "", "notes": [], "at": 1}\n'
 
 
-def changed(number, **changes):
-    """The whole trace with some fields of an event changed; a field set to ... is left out."""
-    line = {**event_json(events()[number]), **changes}
-    lines = [event_json(event) for event in events()]
-    lines[number] = {name: value for name, value in line.items() if value is not ...}
+def changed(number, run=None, **changes):
+    """A whole trace with some fields of an event changed; a field set to ... is left out."""
+    lines = [event_json(event) for event in run or events()]
+    lines[number] = {name: value for name, value in {**lines[number], **changes}.items() if value is not ...}
     return RUN + "".join(json.dumps(line) + "\n" for line in lines)
 
 
@@ -256,6 +172,7 @@ BAD = {
     "a token beyond all": (changed(1, tokens=[{**TOKEN, "id": 2**60}]), "'id' = 1152921504606846976"),
     "a chance above 1": (changed(1, tokens=[{**TOKEN, "p": 7}]), "'p' = 7"),
     "accepted more than drafted": (changed(2, accepted=10**9), "line 4 is a damaged step: more accepted than there is"),
+    "a binary file": ("GGUF" + "".join(map(chr, range(128))) * 100, "line 1 is not JSON"),
 }
 
 
@@ -263,19 +180,18 @@ BAD = {
 def test_no_recording(tmp_path, content, says):
     path = tmp_path / "bad.jsonl"
     path.write_text(content)
-    what = refused(replay(path))
-    assert says in what and "bad.jsonl" in what and what.isprintable()
+    assert assert_refused(replay(path), 1, says, "bad.jsonl").isprintable()
 
 
 def test_no_file(tmp_path):
-    assert "No such file" in refused(replay(tmp_path / "none.jsonl"))
-    assert "Is a directory" in refused(replay(tmp_path))
+    assert_refused(replay(tmp_path / "none.jsonl"), 1, "No such file")
+    assert_refused(replay(tmp_path), 1, "Is a directory")
 
 
-def test_a_binary_file(tmp_path):
-    path = tmp_path / "model.gguf"
-    path.write_bytes(b"GGUF" + bytes(range(256)) * 100)
-    assert "line 1 is not JSON" in refused(replay(path))
+def test_fields_that_are_unknown_are_ignored_and_reasons_may_be_any_text(tmp_path):
+    path = tmp_path / "newer.jsonl"
+    path.write_text(changed(1, why="a reason of tomorrow", mood={"x": [10**400]}))
+    assert read_trace(path)[1][1].why == "a reason of tomorrow"
 
 
 def test_an_overlong_line_is_no_cut(tmp_path, monkeypatch):
@@ -288,21 +204,22 @@ def test_an_overlong_line_is_no_cut(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("speed", ["0", "-1", "nan", "inf"])
 def test_a_senseless_speed(trace, speed):
-    assert f"speed cannot be {speed}" in refused(replay(trace, "--speed", speed), code=2)
+    assert_refused(replay(trace, "--speed", speed), 2, f"speed cannot be {speed}")
 
 
 def test_step_needs_a_terminal(trace):
-    assert "--step needs a terminal" in refused(replay(trace, "--step"), code=2)
-    assert "--step goes as fast" in refused(replay(trace, "--step", "--speed", 2), code=2)
-    with Terminal(trace, "--step", TERM="dumb") as terminal:
+    assert_refused(replay(trace, "--step"), 2, "--step needs a terminal")
+    assert_refused(replay(trace, "--step", "--speed", 2), 2, "--step goes as fast")
+    with on_terminal(trace, "--step", env={"TERM": "dumb"}) as terminal:
         assert terminal.ended() == 2 and "--step needs a terminal" in terminal.text
 
 
 # --- on a terminal ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_live_takes_the_time_it_took(trace):
-    with Terminal(trace, "--speed", 0.5) as terminal:
+    with on_terminal(trace, "--speed", 0.5) as terminal:
         terminal.read(until="first")
         started = time.monotonic()  # 0.1 s into the run
         terminal.read(until="✗ wrong")
@@ -310,28 +227,25 @@ def test_live_takes_the_time_it_took(trace):
         terminal.read(until="the model ended")
         assert 1.4 < time.monotonic() - started < 3.5  # at 1.0 s
         assert terminal.ended() == 0
-        lines = terminal.text.split("\n")
-        assert "\n".join(lines[:2]) + "\n" == TEXT
-        assert lines[2].split() == ["accepted", "correction", "bonus"] and lines[3].startswith("settings")
-        assert "time    draft" not in terminal.text
+        assert "\n".join(terminal.lines[:2]) + "\n" == TEXT
+        assert terminal.lines[2].split() == ["accepted", "correction", "bonus"]
+        assert terminal.lines[3].startswith("settings") and "time    draft" not in terminal.text
 
 
-@pytest.mark.parametrize(("send", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("send", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_live_interrupted(tmp_path, send, code):
-    """In a pause of 1000 s."""
-    run = [*events()[:3], *events(scale=1000)[3:]]
-    with Terminal(record(tmp_path / "slow.jsonl", run)) as terminal:
+    with on_terminal(record(tmp_path / "slow.jsonl", slow(3))) as terminal:
         terminal.read(until="✗ wrong")
-        terminal.process.send_signal(send)
-        started = time.monotonic()
-        assert terminal.ended() == code and time.monotonic() - started < 1
+        assert terminal.ended_by(send) == code
         assert terminal.text.startswith("first kept <b>mended</b>\n")
         assert "left early: the recording has 5 tokens" in terminal.text
         assert "interrupted after 3 tokens" in terminal.text and "draft   " not in terminal.text
 
 
 def test_step_by_step(trace):
-    with Terminal(trace, "--step") as terminal:
+    with on_terminal(trace, "--step") as terminal:
         assert "first " not in terminal.read(until="prompt of 4 tokens")
         terminal.press(b"x\x1b[A")  # keys that mean nothing
         terminal.press(b" ")
@@ -353,31 +267,28 @@ def test_step_by_step(trace):
         assert "step 2" not in terminal.text and "note" not in terminal.text
 
 
+LEAVING = [(b"\x04", 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)]
+
+
 @pytest.mark.parametrize(
     ("how", "code"),
-    [(b"q", 0), (b"\x04", 0), (signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)],
+    [(b"q", 0), (signal.SIGINT, 130), *(pytest.param(*each, marks=pytest.mark.slow) for each in LEAVING)],
 )
 def test_leaving_step_by_step(trace, how, code):
-    with Terminal(trace, "--step") as terminal:
+    with on_terminal(trace, "--step") as terminal:
         terminal.read(until="q: leave")
         assert termios.tcgetattr(terminal.side) != terminal.before
         terminal.press(b"  ")
         terminal.read(until="unseen")
-        started = time.monotonic()
-        if isinstance(how, bytes):
-            terminal.press(how)
-        else:
-            terminal.process.send_signal(how)
-        assert terminal.ended() == code and time.monotonic() - started < 1
+        assert terminal.ended_by(how) == code
         assert terminal.text.startswith("first kept <b>mended</b>") and "unseen" not in terminal.text
 
 
-@pytest.mark.parametrize("options", [["--step"], []])
+@pytest.mark.parametrize("options", [["--step"], pytest.param([], marks=pytest.mark.slow)])
 def test_the_key_ctrl_c(tmp_path, options):
     """Where the terminal controls the process, so that the key is a signal; the shell keeps the terminal after it."""
     shell = ["sh", "-c", 'trap : INT; "$@"; echo "[code $?]"; sleep 60', "sh"]
-    trace = record(tmp_path / "slow.jsonl", [*events()[:2], *events(scale=1000)[2:]])
-    with Terminal(trace, *options, under=shell) as terminal:
+    with on_terminal(record(tmp_path / "slow.jsonl", slow(2)), *options, under=shell) as terminal:
         terminal.read(until="so far")
         if options:
             terminal.press(b" ")
@@ -390,7 +301,7 @@ def test_the_key_ctrl_c(tmp_path, options):
 
 
 def test_suspended_step_by_step(trace):
-    with Terminal(trace, "--step") as terminal:
+    with on_terminal(trace, "--step") as terminal:
         terminal.read(until="q: leave")
         raw = termios.tcgetattr(terminal.side)
         terminal.process.send_signal(signal.SIGTSTP)
@@ -404,50 +315,47 @@ def test_suspended_step_by_step(trace):
 # --- pictures -----------------------------------------------------------------------------------------------------
 
 
-def seen(page):
-    """The text of an SVG or an HTML page, without its styles."""
-    body = re.sub(r"<(style|title)\b.*?</\1>", "", page, flags=re.DOTALL)
-    return html.unescape(re.sub(r"<[^>]*>", "", body)).replace("\xa0", " ")
+def exported(run, folder):
+    """The contents of an SVG and an HTML page, each with its text without its styles."""
+    files = folder / "run.svg", folder / "run.html"
+    assert succeeded("replay", run, "--svg", files[0], "--html", files[1]).stdout
+    ET.parse(files[0])
+    pages = [path.read_text("utf-8") for path in files]
+    bodies = [re.sub(r"<(style|title)\b.*?</\1>", "", page, flags=re.DOTALL) for page in pages]
+    return zip(
+        pages, [html.unescape(re.sub(r"<[^>]*>", "", body)).replace("\xa0", " ") for body in bodies], strict=True
+    )
 
 
 def test_exports(trace, tmp_path):
-    svg, page = tmp_path / "run.svg", tmp_path / "run.html"
-    result = replay(trace, "--svg", svg, "--html", page)
-    assert (result.exit_code, result.stdout) == (0, TEXT)
-    for path in (svg, page):
-        content = path.read_text("utf-8")
+    for page, text in exported(trace, tmp_path):
         for part in (*TEXT.splitlines(), "accepted", "correction", "bonus", "acceptance", "big.gguf", "ended"):
-            assert part in seen(content)
-        assert "<b>" not in content and "&lt;b&gt;mended" in content
-        links = re.sub(r'xmlns="http://www\.w3\.org/2000/svg"', "", content)
+            assert part in text
+        assert "<b>" not in page and "&lt;b&gt;mended" in page
+        links = re.sub(r'xmlns="http://www\.w3\.org/2000/svg"', "", page)
         assert not re.search(r"http|//\w|url\((?!#)|@import|@font-face", links)
-    ET.parse(svg)
-    assert "prefers-color-scheme: dark" in page.read_text("utf-8")
+    assert "prefers-color-scheme: dark" in page
 
 
 def test_exports_of_odd_text(tmp_path):
     text = "\x1b[2J {code} {{ \\ & ]]> </style> DARK_RULES #000000 http \ufffe\uffff 漢字 😀\t|" + "x" * 300
     odd = [step(0, 0.1, Token(1, text, "plain")), Done("length", "", (), 0.2)]
     trace = record(tmp_path / "run.jsonl", odd, {"target": "[red]\udcff.gguf", "temp": 0})
-    svg, page = tmp_path / "run.svg", tmp_path / "run.html"
-    assert replay(trace, "--svg", svg, "--html", page).exit_code == 0
-    root = ET.parse(svg)
-    assert "".join(root.getroot().itertext()).count("x") >= 300
-    for path in (svg, page):
-        shown = seen(path.read_text("utf-8"))
-        assert "␛[2J {code} {{ \\ & ]]> </style> DARK_RULES #000000 http " in shown and "漢字 😀" in shown
+    for _, shown in exported(trace, tmp_path):
         assert "[red]?.gguf, " in shown
+        assert "␛[2J {code} {{ \\ & ]]> </style> DARK_RULES #000000 http " in shown and "漢字 😀" in shown
+    assert "".join(ET.parse(tmp_path / "run.svg").getroot().itertext()).count("x") >= 300
 
 
 def test_an_export_on_a_terminal_waits_for_nothing(tmp_path):
-    trace = record(tmp_path / "slow.jsonl", events(scale=1000))
-    with Terminal(trace, "--html", tmp_path / "run.html") as terminal:
+    trace = record(tmp_path / "slow.jsonl", slow(0))
+    with on_terminal(trace, "--html", tmp_path / "run.html") as terminal:
         assert terminal.ended() == 0 and terminal.text.startswith(TEXT)
 
 
 def test_exports_that_cannot_be_written(trace, tmp_path):
     before = trace.read_bytes()
-    assert "No such file" in refused(replay(trace, "--svg", tmp_path / "no" / "run.svg"), code=2)
-    assert "Is a directory" in refused(replay(trace, "--html", tmp_path), code=2)
-    assert "the recording itself" in refused(replay(trace, "--html", trace), code=2)
+    assert_refused(replay(trace, "--svg", tmp_path / "no" / "run.svg"), 2, "No such file")
+    assert_refused(replay(trace, "--html", tmp_path), 2, "Is a directory")
+    assert_refused(replay(trace, "--html", trace), 2, "the recording itself")
     assert trace.read_bytes() == before

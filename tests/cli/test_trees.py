@@ -1,27 +1,21 @@
 """`--tree`: trees from the command line to the recording and back, where they help nobody, and where they cannot be."""
 
-import json
 import os
 import signal
 
 import pytest
 import tiny
-from driver import PROMPT, assert_refused, run, start
-from test_replay import Terminal, changed, record, refused, replay, step
-from typer.testing import CliRunner
+from driver import PROMPT, assert_refused, call, configure, run, start, succeeded, told
+from test_replay import changed, on_terminal, record, step
 
-from specdec_cli.cli.app import app
 from specdec_cli.decoding.types import Done, Prefill, Step, Token
-from specdec_cli.models import profiles
-from specdec_cli.store.traces import event_json, read_trace
+from specdec_cli.store.traces import read_trace
 
 TEXT = "def median(values):\n    return"
 
 
 def answer(*args):
-    done = run(TEXT, "-n", 32, "--json", *args)
-    assert (done.exit_code, done.stderr) == (0, "")
-    return json.loads(done.stdout)
+    return told("run", TEXT, "-n", 24, *args)
 
 
 @pytest.fixture(scope="module")
@@ -29,24 +23,29 @@ def alone():
     return answer("--drafter", "none", "-t", 1)
 
 
+def steps_of(trace):
+    return [event for event in read_trace(trace)[1] if isinstance(event, Step)]
+
+
+def forks(trace):
+    shapes = [event.parents for event in steps_of(trace) if event.parents]
+    return any(len(set(shape)) < len(shape) for shape in shapes)
+
+
 # --- an answer ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("width", "k"), [(3, 6), (3, "auto"), (8, 2), (64, 100)])
+@pytest.mark.parametrize(("width", "k"), [(3, "auto"), (4, 8), (8, 2), (64, 100)])
 def test_a_tree_gives_the_answer_of_the_target_alone(alone, width, k):
     tree = answer("--tree", width, "-k", k, "--baseline")
     assert tree["tokens"] == alone["tokens"] and tree["baseline"]["identical"]
-    assert (tree["tree"], alone["tree"]) == (width, 1)
-    assert tree["draft_tokens"] == k and tree["stats"]["emitted"] == 32
-    assert k != 2 or len(tree["stats"]["lengths"]) <= 3
-
-
-def test_the_statistics_of_trees_count_tokens_and_depth():
-    stats = answer("--tree", 4, "-k", 8)["stats"]
-    assert sum(stats["histogram"]) == stats["steps"] and sum(stats["lengths"]) == stats["steps"]
+    assert (tree["tree"], alone["tree"], tree["draft_tokens"]) == (width, 1, k)
+    stats = tree["stats"]
+    assert stats["emitted"] == 24 and sum(stats["histogram"]) == sum(stats["lengths"]) == stats["steps"]
     assert stats["drafted"] == sum(n * count for n, count in enumerate(stats["lengths"]))
     assert stats["accepted"] == sum(n * count for n, count in enumerate(stats["histogram"]))
-    assert len(stats["per_position"]) < 8, "positions are depths, of which a tree has fewer than tokens"
+    assert k != 2 or len(stats["lengths"]) <= 3
+    assert k != 8 or len(stats["per_position"]) < 8, "positions are depths, of which a tree has fewer than tokens"
     assert all(0 <= share <= 1 for share in stats["per_position"])
 
 
@@ -77,49 +76,34 @@ def test_chains_and_trees_in_one_answer(k, tmp_path):
     """ngram drafts chains, the model trees, over the same caches."""
     trace = tmp_path / "run.jsonl"
     prompt = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return"
-    done = run(
-        prompt, "-n", 60, "--drafter", "ngram+model", "--tree", 4, "-k", k, "--trace", trace, "--baseline", "--json"
-    )
-    assert done.exit_code == 0
-    other = json.loads(done.stdout)["baseline"]["first_divergence"]
+    both = ("--drafter", "ngram+model", "--tree", 4, "-k", k)
+    other = told("run", prompt, "-n", 60, *both, "--trace", trace, "--baseline")["baseline"]["first_divergence"]
     assert other is None or other["kind"] == "rounding"
-    _, events = read_trace(trace)
-    assert events[-1].notes == ()
-    steps = [event for event in events if isinstance(event, Step) and event.drafted]
+    assert read_trace(trace)[1][-1].notes == ()
+    steps = [event for event in steps_of(trace) if event.drafted]
     assert all((event.parents is not None) == (event.source == "model") for event in steps)
     assert k == "auto" or {event.source for event in steps} == {"ngram", "model"}
 
 
-# --- where the setting comes from ---------------------------------------------------------------------------------
-
-
-def forks(trace):
-    _, events = read_trace(trace)
-    shapes = [event.parents for event in events if isinstance(event, Step) and event.parents]
-    return any(len(set(shape)) < len(shape) for shape in shapes)
+# --- the setting --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", ["flag", "environment", "config"])
 def test_the_setting_from_every_layer(where, tmp_path, monkeypatch):
-    flags = []
-    if where == "flag":
-        flags = ["--tree", "4"]
-    elif where == "environment":
+    if where == "environment":
         monkeypatch.setenv("SPECDEC_TREE", "4")
-    else:
-        folder = profiles.config_dir()
-        folder.mkdir(parents=True)
-        (folder / "config.yaml").write_text("tree: 4\n")
+    elif where == "config":
+        configure("tree: 4\n")
     trace = tmp_path / "run.jsonl"
-    done = run(TEXT, "-n", 24, "-k", 8, "--trace", trace, *flags)
-    assert done.exit_code == 0 and "tree=4" in done.stderr and forks(trace)
-    done = run(TEXT, "-n", 24, "-k", 8, "--trace", trace, "--tree", 1)
-    assert done.exit_code == 0 and "tree=" not in done.stderr and not forks(trace)
+    asked = ("run", TEXT, "-n", 16, "-k", 8, "--trace", trace)
+    assert "tree=4" in succeeded(*asked, *(["--tree", 4] if where == "flag" else [])).stderr and forks(trace)
+    assert "tree=" not in succeeded(*asked, "--tree", 1).stderr and not forks(trace)
 
 
 @pytest.mark.parametrize("value", ["0", "65", "-1"])
 def test_a_senseless_number_of_branches(value, monkeypatch):
     assert_refused(run(PROMPT, "--tree", value), 2, f"tree cannot be {value}", "1 (a chain) to 64")
+    assert_refused(call("compare", TEXT, "-k", 3, "--vs", f"tree={value}"), 2, "tree")
     monkeypatch.setenv("SPECDEC_TREE", value)
     assert_refused(run(PROMPT), 2, f"tree cannot be {value}")
 
@@ -127,44 +111,26 @@ def test_a_senseless_number_of_branches(value, monkeypatch):
 def test_branches_that_are_no_number():
     result = run(PROMPT, "--tree", "1.5")
     assert result.exit_code == 2 and "--tree" in result.stderr and result.stdout == ""
-    folder = profiles.config_dir()
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text("tree: wide\n")
+    assert_refused(call("compare", TEXT, "-k", 3, "--vs", "tree=x"), 2, "tree")
+    configure("tree: wide\n")
     assert_refused(run(PROMPT), 2, "tree", "config.yaml")
-
-
-# --- models that cannot -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("target", "draft"), [("mamba", "llama"), ("llama", "mamba"), ("lfm2", "lfm2")])
 def test_a_recurrent_memory(tmp_path, target, draft):
     big, small = (tiny.write(tmp_path / name, kind) for name, kind in (("big.gguf", target), ("small.gguf", draft)))
-    models = ["-m", big, "-md", small]
-    result = run(PROMPT, *models, "-n", 8, "-k", 3, "--tree", 3)
+    asked = (PROMPT, "-m", big, "-md", small, "-n", 8, "-k", 3)
     name = "big.gguf" if target != "llama" else "small.gguf"
-    assert_refused(result, 2, f"--tree 3 cannot be used with {name}", "recurrent", "without --tree")
-    assert run(PROMPT, *models, "-n", 8, "-k", 3).exit_code == 0
+    refused = f"--tree 3 cannot be used with {name}"
+    assert_refused(run(*asked, "--tree", 3), 2, refused, "recurrent", "without --tree")
+    assert run(*asked).exit_code == 0
     if target != "llama":
-        alone = run(PROMPT, "-m", big, "-n", 8, "--drafter", "none", "--tree", 3)
-        assert alone.exit_code == 0, "nothing is drafted"
+        assert run(*asked, "--drafter", "none", "--tree", 3).exit_code == 0, "nothing is drafted"
 
 
-# --- compare ------------------------------------------------------------------------------------------------------
-
-
-def test_compare_sets_a_tree_against_a_chain(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    args = ["compare", TEXT, "-n", "24", "-k", "6", "--vs", "tree=4,k=6", "--vs", "tree=2,k=3", "--json"]
-    done = CliRunner().invoke(app, args)
-    assert done.exit_code == 0, done.stderr
-    names = [arm["name"] for arm in json.loads(done.stdout)["arms"]]
-    assert names == ["target alone", "k=6", "tree=4,k=6", "tree=2,k=3"]
-
-
-@pytest.mark.parametrize("value", ["0", "99", "x"])
-def test_compare_refuses_senseless_trees(value):
-    result = CliRunner().invoke(app, ["compare", TEXT, "-k", "3", "--vs", f"tree={value}"])
-    assert_refused(result, 2, "tree")
+def test_compare_sets_a_tree_against_a_chain():
+    found = told("compare", TEXT, "-n", 16, "-k", 6, "--vs", "tree=4,k=6", "--vs", "tree=2,k=3")
+    assert [arm["name"] for arm in found["arms"]] == ["target alone", "k=6", "tree=4,k=6", "tree=2,k=3"]
 
 
 # --- recordings ---------------------------------------------------------------------------------------------------
@@ -172,10 +138,9 @@ def test_compare_refuses_senseless_trees(value):
 
 def test_a_recorded_tree_replays_to_the_same_text(tmp_path):
     trace = tmp_path / "run.jsonl"
-    done = run(TEXT, "-n", 32, "-k", 6, "--tree", 3, "-s", 1, "--temp", 0.9, "--trace", trace)
-    again = replay(trace)
-    assert (done.exit_code, again.exit_code, again.stdout) == (0, 0, done.stdout)
-    assert "tree=3" in again.stderr and forks(trace)
+    done = succeeded("run", TEXT, "-n", 24, "-k", 6, "--tree", 3, "-s", 1, "--temp", 0.9, "--trace", trace)
+    again = succeeded("replay", trace)
+    assert again.stdout == done.stdout and "tree=3" in again.stderr and forks(trace)
     shown = [line for line in again.stderr.splitlines() if line.startswith(("acceptance", "by position", "steps"))]
     assert len(shown) == 3 and all(line.rstrip() in done.stderr for line in shown)
 
@@ -207,12 +172,10 @@ def tree_events():
     ]
 
 
-def test_events_of_trees_are_rebuilt_as_they_were(tmp_path):
-    assert read_trace(record(tmp_path / "run.jsonl", tree_events()))[1] == tree_events()
-
-
 def test_a_tree_step_by_step(tmp_path):
-    with Terminal(record(tmp_path / "run.jsonl", tree_events()), "--step") as terminal:
+    path = record(tmp_path / "run.jsonl", tree_events())
+    assert read_trace(path)[1] == tree_events()
+    with on_terminal(path, "--step") as terminal:
         terminal.read(until="prompt of 4 tokens")
         terminal.press(b" ")
         terminal.read(until="with the prompt")
@@ -220,8 +183,7 @@ def test_a_tree_step_by_step(tmp_path):
         screen = terminal.read(until="below")
         assert "5 drafted by model in a tree, 2 accepted, then corrected" in screen
         rows = [line.split()[:5] for line in screen.split("\n") if "␣" in line]
-        rows = [row if "after" in row else row[:3] for row in rows]
-        assert rows == [
+        assert [row if "after" in row else row[:3] for row in rows] == [
             ["1", "elder␣", "rejected"],
             ["1", "kept␣", "accepted"],
             ["2", "deep␣", "accepted"],
@@ -242,43 +204,37 @@ def test_recordings_from_before_there_were_trees_are_read(tmp_path):
 
 
 BAD = {
-    "parents without a path": {"parents": [-1, 0, 1], "path": None},
-    "a path without parents": {"parents": None, "path": [0]},
-    "too few parents": {"parents": [-1, 0], "path": [0]},
-    "too many parents": {"parents": [-1, 0, 1, 2], "path": [0]},
-    "a parent of itself": {"parents": [-1, 1, 0], "path": [0]},
-    "a parent that comes later": {"parents": [1, -1, 0], "path": [1]},
-    "a parent far below": {"parents": [-2, 0, 1], "path": [0]},
-    "a parent that is no number": {"parents": [-1, "0", 1], "path": [0]},
-    "a parent that is true": {"parents": [-1, True, 1], "path": [0]},
-    "parents that are no list": {"parents": 3, "path": [0]},
-    "a longer path than accepted": {"parents": [-1, 0, 1], "path": [0, 1]},
-    "a shorter path than accepted": {"parents": [-1, 0, 1], "path": []},
-    "a path that begins in the middle": {"parents": [-1, 0, 1], "path": [1]},
-    "a path of nobody": {"parents": [-1, 0, 1], "path": [7]},
-    "a path below the tree": {"parents": [-1, 0, 1], "path": [-1]},
-    "a path that is no list": {"parents": [-1, 0, 1], "path": "0"},
-    "an endless path": {"parents": [-1, 0, 1], "path": [2**60]},
+    "parents without a path": ([-1, 0, 1], None),
+    "a path without parents": (None, [0]),
+    "too few parents": ([-1, 0], [0]),
+    "too many parents": ([-1, 0, 1, 2], [0]),
+    "a parent of itself": ([-1, 1, 0], [0]),
+    "a parent that comes later": ([1, -1, 0], [1]),
+    "a parent far below": ([-2, 0, 1], [0]),
+    "a parent that is no number": ([-1, "0", 1], [0]),
+    "a parent that is true": ([-1, True, 1], [0]),
+    "parents that are no list": (3, [0]),
+    "a longer path than accepted": ([-1, 0, 1], [0, 1]),
+    "a shorter path than accepted": ([-1, 0, 1], []),
+    "a path that begins in the middle": ([-1, 0, 1], [1]),
+    "a path of nobody": ([-1, 0, 1], [7]),
+    "a path below the tree": ([-1, 0, 1], [-1]),
+    "a path that is no list": ([-1, 0, 1], "0"),
+    "an endless path": ([-1, 0, 1], [2**60]),
 }
 
 
-@pytest.mark.parametrize("wrong", BAD.values(), ids=BAD)
-def test_trees_that_are_none(tmp_path, wrong):
-    path = tmp_path / "bad.jsonl"
-    path.write_text(changed(2, **wrong))
-    what = refused(replay(path))
-    assert "line 4 is a damaged step: " in what and what.isprintable()
+@pytest.mark.parametrize(("parents", "path"), BAD.values(), ids=BAD)
+def test_trees_that_are_none(tmp_path, parents, path):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(changed(2, parents=parents, path=path))
+    assert assert_refused(call("replay", bad), 1, "line 4 is a damaged step: ").isprintable()
 
 
 def test_a_path_that_jumps(tmp_path):
-    events = [event_json(event) for event in tree_events()]
-    events[2]["path"] = [1, 4]
     path = tmp_path / "bad.jsonl"
-    path.write_text('{"event": "run", "format": 1}\n' + "".join(json.dumps(line) + "\n" for line in events))
-    assert "line 4 is a damaged step: a draft that is no tree" in refused(replay(path))
-
-
-# --- Ctrl-C -------------------------------------------------------------------------------------------------------
+    path.write_text(changed(2, tree_events(), path=[1, 4]))
+    assert_refused(call("replay", path), 1, "line 4 is a damaged step: a draft that is no tree")
 
 
 @pytest.mark.slow
@@ -291,7 +247,7 @@ def test_interrupted_in_the_middle_of_trees(tmp_path):
     process.send_signal(signal.SIGINT)
     rest, errors = process.communicate(timeout=20)
     assert process.returncode == 130 and b"Traceback" not in errors
-    _, events = read_trace(trace)
-    assert events[-1].reason == "interrupted" and forks(trace)
-    text = "".join(token.text for event in events if isinstance(event, Step) for token in event.tokens)
-    assert (first + rest).decode().rstrip("\n") == (text + events[-1].tail).rstrip("\n")
+    done = read_trace(trace)[1][-1]
+    assert done.reason == "interrupted" and forks(trace)
+    text = "".join(token.text for event in steps_of(trace) for token in event.tokens)
+    assert (first + rest).decode().rstrip("\n") == (text + done.tail).rstrip("\n")

@@ -1,32 +1,21 @@
 """`--accept typical` is called lossy wherever it is, and nowhere else: reports, comparisons, JSON, recordings."""
 
-import json
-
 import pytest
-from driver import DRAFT, PROMPT, TARGET, assert_refused
-from typer.testing import CliRunner
+from driver import DRAFT, PROMPT, TARGET, assert_refused, call, succeeded, told
 
-from specdec_cli.cli.app import app
 from specdec_cli.store.traces import read_trace
 
 MODELS = ("-m", TARGET, "-md", DRAFT)
-TYPICAL = (*MODELS, "-k", 4, "-n", 32, "--accept", "typical")
+TYPICAL = (*MODELS, "-k", 4, "-n", 24, "--accept", "typical")
 HOT = ("--temp", 1.0, "-s", 5)
 
 
-@pytest.fixture(autouse=True)
-def own_data_folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-
-
 def asked(command, *args):
-    done = CliRunner().invoke(app, [command, *map(str, args)], env={"COLUMNS": "200"})
-    assert done.exit_code == 0, done.stderr
-    return done
+    return succeeded(command, *args, COLUMNS="200")
 
 
 def answer(*args):
-    return json.loads(asked("run", *args, "--json", PROMPT).stdout)
+    return told("run", *args, PROMPT)
 
 
 def test_json_says_that_it_is_not_lossless_and_by_how_much():
@@ -65,14 +54,14 @@ def test_the_target_alone_is_never_lossy():
 
 @pytest.mark.parametrize("form", [(), ("--md",)])
 def test_a_comparison_says_it_of_the_arms_that_are(form):
-    text = asked("compare", *MODELS, "-k", 4, "-n", 32, *HOT, "--vs", "accept=typical", *form, PROMPT).stdout
+    text = asked("compare", *MODELS, "-k", 4, "-n", 24, *HOT, "--vs", "accept=typical", *form, PROMPT).stdout
     lines = [line for line in text.splitlines() if "lossy" in line.lower()]
     assert all("accept=typical" in line or "This arm is LOSSY" in line for line in lines)
     assert any("(lossy)" in line for line in lines) and any("total variation" in line for line in lines)
 
 
 def test_a_comparison_whose_settings_are_lossy_has_an_exact_baseline():
-    result = json.loads(asked("compare", *TYPICAL, *HOT, "--json", PROMPT).stdout)
+    result = told("compare", *TYPICAL, *HOT, PROMPT)
     distances = {summary["arm"]: summary["distance_per_token"] for summary in result["summaries"]}
     assert distances["target alone"] is None and distances["k=4"] > 0
     assert "LOSSY" in " ".join(result["verdicts"]["k=4"])
@@ -81,7 +70,7 @@ def test_a_comparison_whose_settings_are_lossy_has_an_exact_baseline():
 
 
 def test_tune_has_nothing_to_tune():
-    done = CliRunner().invoke(app, ["tune", *map(str, MODELS), "--accept", "typical", "--temp", "0.8"])
+    done = call("tune", *MODELS, "--accept", "typical", "--temp", "0.8")
     assert_refused(done, 2, "--accept typical", "rejection or match")
 
 

@@ -7,10 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from driver import run
-from typer.testing import CliRunner
-
-from specdec_cli.cli.app import app
+from driver import assert_recorded, call, told
 
 KEPT = Path(__file__).parent / "unchanged"
 TEXT = 'class Stack:\n    """A stack of items."""\n\n    def __init__(self):'
@@ -35,12 +32,7 @@ WAYS = {
 
 
 def kept(name: str, found: object) -> None:
-    path = KEPT / f"{name}.json"
-    if not path.exists():
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-        raise AssertionError(f"{path.name} was not there; it has been written: look at it and run again")
-    assert found == json.loads(path.read_text("utf-8"))
+    assert_recorded(KEPT / f"{name}.json", found)
 
 
 def still(data: object, key: str = "") -> object:
@@ -59,22 +51,16 @@ def still(data: object, key: str = "") -> object:
 @pytest.mark.parametrize("way", WAYS)
 def test_an_answer_is_what_it_was(way, tmp_path):
     trace = tmp_path / "trace.jsonl"
-    done = run(TEXT, "-n", 40, "--json", "--trace", trace, "-t", 1, *WAYS[way])
-    assert done.exit_code == 0, done.stderr
-    found = still(json.loads(done.stdout))
+    found = still(told("run", TEXT, "-n", 40, "--trace", trace, "-t", 1, *WAYS[way]))
     # How passes round belongs to the processor, and is known only where it has been measured.
     del found["rounding"]
     found["stats"]["distance_per_token"] = found["stats"]["distance_per_token"] is None
     lines = [still(json.loads(line)) for line in trace.read_text("utf-8").splitlines()]
     steps = [
         [
-            line["why"],
-            line["drafted"],
+            *(line[name] for name in ("why", "drafted")),
             [[token["id"], token["origin"], token["p"] is None, token["q"] is None] for token in line["tokens"]],
-            line["rejected_text"],
-            line.get("parents"),
-            line.get("path"),
-            line.get("distance") is None,
+            *(line["rejected_text"], line.get("parents"), line.get("path"), line.get("distance") is None),
         ]
         for line in lines
         if line["event"] == "step"
@@ -85,13 +71,9 @@ def test_an_answer_is_what_it_was(way, tmp_path):
     kept(way, {"json": found, "head": lines[0], "keys": [" ".join(each) for each in keys], "steps": steps})
 
 
-def test_an_old_recording_is_shown_as_it_was():
-    done = CliRunner().invoke(app, ["replay", str(KEPT / "old.jsonl")])
+def test_an_old_recording_is_shown_as_it_was_and_drawn_with_its_settings(tmp_path):
+    done = call("replay", KEPT / "old.jsonl")
     kept("replay", [done.exit_code, done.stdout, done.stderr])
-
-
-def test_an_old_recording_is_drawn_with_its_settings(tmp_path):
     svg = tmp_path / "old.svg"
-    done = CliRunner().invoke(app, ["replay", str(KEPT / "old.jsonl"), "--svg", str(svg)])
-    assert done.exit_code == 0
+    assert call("replay", KEPT / "old.jsonl", "--svg", svg).exit_code == 0
     assert "tree=3" in svg.read_text("utf-8")

@@ -9,10 +9,9 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from driver import assert_recorded, call
 from rich.console import Console
-from typer.testing import CliRunner
 
-from specdec_cli.cli.app import app
 from specdec_cli.decoding import accept, rules
 from specdec_cli.display import comparison_tables
 from specdec_cli.store import comparisons
@@ -50,19 +49,15 @@ def still(data, key=""):
 
 
 def check(name, data):
-    path = KEPT / f"{name}.txt"
+    """The order of the keys included."""
     text = "\n".join(f"{key}: {json.dumps(value)}" for key, value in data.items()) + "\n"
-    if not path.exists():
-        path.write_text(text, "utf-8")
-        raise AssertionError(f"{path.name} was not there; it has been written: look at it and run again")
-    assert text == path.read_text("utf-8")  # the order of the keys included
+    assert_recorded(KEPT / f"{name}.txt", text)
 
 
 def compared(tmp_path, *args):
     path = tmp_path / "prompts.jsonl"
     path.write_text("\n".join(json.dumps(prompt) for prompt in PROMPTS))
-    flags = ["-n", 12, "-t", 1, "-c", 256, "--json", "--prompts", path]
-    return CliRunner().invoke(app, ["compare", *map(str, (*flags, *args))])
+    return call("compare", "-n", 12, "-t", 1, "-c", 256, "--json", "--prompts", path, *args)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -88,7 +83,7 @@ def test_wrong_answers_are_told_as_they_were(tmp_path, monkeypatch):
 @pytest.mark.parametrize("flags", [(), ("--temp", "0.8")], ids=["greedy", "sampled"])
 def test_a_prediction_is_the_object_that_it_was(flags):
     """From the recordings that come with the bundled pair: the same figures everywhere."""
-    done = CliRunner().invoke(app, ["tune", "--what-if", "h200", "--json", *flags])
+    done = call("tune", "--what-if", "h200", "--json", *flags)
     exact = json.loads(done.stdout, parse_float=lambda figure: round(float(figure), 6))
     check(f"tune-{'sampled' if flags else 'greedy'}", exact)
 
