@@ -27,7 +27,7 @@ def record(
     sampling accepts: x = y with probability min(1, q(y) / p(y)), else x comes from max(0, q - p). With `coupled` both
     are drawn with the same noise.
     """
-    answers, tokens = record_rules(engine, prompt, settings, seed, category, (settings.accept,))
+    answers, tokens = record_rules(engine, prompt, settings, seed, category, [settings.accept])
     return answers[settings.accept], tokens
 
 
@@ -36,13 +36,12 @@ def record_rules(
 ) -> tuple[dict[str, Answer], list[int]]:
     """The same for several acceptance rules on one answer, so that they can be compared place by place."""
     places, tokens, length = _Recorder(engine, settings, seed, accept).record(list(prompt))
-    answers = {}
-    for rule, recorded in places.items():
-        columns = zip(*recorded[:length], strict=True) if recorded[:length] else ((), (), ())
-        answers[rule] = Answer(category, len(prompt), *columns)
-    return answers, tokens
+    columns = {rule: tuple(zip(*recorded[:length], strict=True)) or ((), (), ()) for rule, recorded in places.items()}
+    return {rule: Answer(category, len(prompt), *each) for rule, each in columns.items()}, tokens
 
 
+_DRAWING = ("rejection", "coupled")
+"""Rules for which the draft's token is drawn from q; for the others it is the most likely one."""
 _Place = tuple[float, bool, tuple[float, ...]]
 """One place as `Answer` has it: the draft's confidence, whether its token stands, and how it goes on if not."""
 
@@ -91,20 +90,18 @@ class _Recorder:
     def _guess(self, rule: str, row: Row, p: Categorical | None, token: int) -> tuple[float, int | None]:
         """How sure the draft is in a place, and what it proposes there; None: the target's token."""
         sampler, rng = self._sampler, self._draft_rng
-        if p is None or not _draws(rule):
-            guess = sampler.argmax(row)
-            return confidence(row), None if guess == token else guess
-        q = sampler.categorical(row)
-        sure = float(q.probs.max())
-        if rule == "coupled":
-            guess = sampler.draw(q, 0, rng)
-            return sure, None if guess == token else guess
-        if rng.random() * p.prob(token) < q.prob(token):
-            return sure, None
-        return sure, residual(q, p).draw(rng)
+        if p is None or rule not in _DRAWING:
+            sure, guess = confidence(row), sampler.argmax(row)
+        else:
+            q = sampler.categorical(row)
+            sure = float(q.probs.max())
+            if rule == "coupled":
+                guess = sampler.draw(q, 0, rng)
+            else:
+                guess = token if rng.random() * p.prob(token) < q.prob(token) else residual(q, p).draw(rng)
+        return sure, None if guess == token else guess
 
     def _go_on(self, rule: str, token: int) -> tuple[float, ...]:
-        """The draft's confidences as it goes on from a wrong token."""
         draft, sampler = self._draft, self._sampler
         start = draft.length
         draft.checkpoint()
@@ -112,7 +109,7 @@ class _Recorder:
         ahead = [token]
         while len(sure) < AHEAD - 1:
             row = draft.decode((ahead[-1],))[0, : self._n_shared]
-            if _draws(rule) and not sampler.greedy:
+            if rule in _DRAWING and not sampler.greedy:
                 q = sampler.categorical(row, ahead)
                 sure.append(float(q.probs.max()))
                 noisy = rule == "coupled"
@@ -122,11 +119,6 @@ class _Recorder:
                 ahead.append(sampler.argmax(row, ahead))
         draft.rewind(start)
         return tuple(sure)
-
-
-def _draws(rule: str) -> bool:
-    """Whether the draft's token is drawn from q; else it is the most likely one."""
-    return rule in ("rejection", "coupled")
 
 
 def before_a_loop(tokens: Sequence[int]) -> int:

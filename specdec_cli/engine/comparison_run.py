@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import date
+from itertools import product
 
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
@@ -39,9 +40,7 @@ class ComparisonRun:
         self.error: SpecdecError | None = None
         """What stopped the run after some trials."""
         self.variants = {variant.name: variant for variant in variants}
-        self._settings = settings
-        self._seed = settings.seed or 0
-        self._rounds = rounds
+        self._settings, self._seed, self._rounds = settings, settings.seed or 0, rounds
         self._trials: list[Trial] = []
         self._transcripts: list[Transcript] = []
 
@@ -98,8 +97,8 @@ class ComparisonRun:
                 self._transcripts.append(Transcript.of(metrics.history, tuple(engine.models.target.opened.thread_log)))
                 update(self._trials, len(chosen) * self._rounds * len(self.variants))
             complete = True
-            for divergence in self._divergences(engine, {prompt.id: tokens for prompt, tokens in chosen.items()}):
-                divergences.append(divergence)
+            tokens = {prompt.id: ids for prompt, ids in chosen.items()}
+            divergences.extend(self._divergences(engine, tokens))  # an interrupt leaves those that were explained
             engine.keep_costs()
         except (Interrupted, SpecdecError) as error:
             if not self._trials:
@@ -122,11 +121,10 @@ class ComparisonRun:
         return result
 
     def _order(self, prompts: Sequence[Prompt]) -> Iterator[tuple[Prompt, int, Variant]]:
-        for at, prompt in enumerate(prompts):
-            for number in range(self._rounds):
-                variants = [*self.variants.values()]
-                for variant in variants if (at + number) % 2 == 0 else variants[::-1]:
-                    yield prompt, number, variant
+        variants = [*self.variants.values()]
+        for (at, prompt), number in product(enumerate(prompts), range(self._rounds)):
+            for variant in variants if (at + number) % 2 == 0 else variants[::-1]:
+                yield prompt, number, variant
 
     def _divergences(self, engine: Engine, prompts: dict[str, list[int]]) -> Iterator[DivergentAnswer]:
         """Each answer that should be its baseline's and is not, with the proof that rounding made it so, or a bug."""
@@ -138,12 +136,10 @@ class ComparisonRun:
 
 
 def require_exact(result: ComparisonResult) -> None:
-    """Raise SpecdecError if an answer that must be the target's own is not."""
-    wrong = [each for each in result.divergences if each.kind == "wrong"]
-    if wrong:
+    if wrong := [each for each in result.divergences if each.kind == "wrong"]:
+        where = f"{wrong[0].arm} differs on prompt {wrong[0].prompt} at token {wrong[0].position}; {wrong[0].bug}"
         raise SpecdecError(
-            f"{len(wrong)} of the answers are not the target's own: {wrong[0].arm} differs on prompt "
-            f"{wrong[0].prompt} at token {wrong[0].position}; {wrong[0].bug}",
+            f"{len(wrong)} of the answers are not the target's own: {where}",
             "This is a bug in specdec: please report it with the output of --json.",
         )
 

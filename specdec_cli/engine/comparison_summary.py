@@ -45,8 +45,7 @@ def result_of(
     overall = {summary.arm: summary for summary in summaries if summary.category == "all"}
     costs = advice.costs_of(trials)
     devices = tuple(types.DeviceInfo(**asdict(device)) for device in library.devices())
-    experts = engine.pair.target.setting("expert_count")
-    experts = experts if isinstance(experts, int) else 0
+    experts = experts if isinstance(experts := engine.pair.target.setting("expert_count"), int) else 0
     return types.ComparisonResult(
         specdec=__version__,
         machine=types.MachineInfo(devices, threads, platform.platform()),
@@ -133,7 +132,6 @@ def _speedups_like(
 
 
 def _notes(trials: Sequence[Trial]) -> list[str]:
-    """What went wrong without stopping the measurement, each with how often."""
     counted = Counter((trial.arm, note) for trial in trials for note in trial.notes)
     answers = Counter(trial.arm for trial in trials)
     return [f"{arm}: in {count} of {answers[arm]} answers {note}" for (arm, note), count in counted.items()]

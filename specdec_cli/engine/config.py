@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -145,7 +145,6 @@ class Settings:
 
     @property
     def chain(self) -> DrafterChain:
-        """What `drafter` asks for."""
         return _chain(self.drafter)
 
     @property
@@ -156,25 +155,12 @@ class Settings:
     @property
     def sampling(self) -> SamplingSettings:
         """What makes distributions of logits; raises UsageError on values without sense."""
-        return SamplingSettings(
-            temperature=self.temp,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repeat_penalty=self.repeat_penalty,
-            frequency_penalty=self.frequency_penalty,
-            presence_penalty=self.presence_penalty,
-            penalty_window=self.repeat_last_n,
-        )
+        penalties = self.repeat_penalty, self.frequency_penalty, self.presence_penalty, self.repeat_last_n
+        return SamplingSettings(self.temp, self.top_k, self.top_p, self.min_p, *penalties)
 
     @property
     def adapts(self) -> bool:
-        """Whether the draft length adapts."""
         return self.draft_tokens == AUTO and self.drafter != "none"
-
-    def without_bitwise(self) -> Settings:
-        """The same without `--bitwise`, which binds the target alone."""
-        return replace(self, bitwise=False)
 
     def alone(self) -> Settings:
         """The same, with the target alone: the baseline of these settings."""
@@ -183,19 +169,13 @@ class Settings:
     @staticmethod
     def named(sampling: SamplingParams | None, speculative: SpeculativeConfig | None) -> dict[str, Any]:
         """What is given there, by the names of settings."""
-        changes: dict[str, Any] = {}
-        for params in (speculative, sampling):
-            if params is not None:
-                values = ((field.name, getattr(params, field.name)) for field in fields(params))
-                changes |= {name: value for name, value in values if value is not None and name != "stop"}
-        if "temperature" in changes:
-            changes["temp"] = changes.pop("temperature")
-        return changes
+        values = {**(asdict(speculative) if speculative else {}), **(asdict(sampling) if sampling else {})}
+        values.pop("stop", None)
+        return {("temp" if name == "temperature" else name): each for name, each in values.items() if each is not None}
 
     def shaping(self) -> dict[str, Any]:
         """What shapes an answer or how it comes about, beside its models: what a record of a run repeats."""
-        values = asdict(self)
-        return {name: values[name] for name in _SHAPING}
+        return {name: getattr(self, name) for name in _SHAPING}
 
 
 _SHAPING = (
@@ -210,12 +190,8 @@ def _is_count(number: int | None) -> bool:
 
 
 def _chain(name: str) -> DrafterChain:
-    return DrafterChain(
-        tuple(drafters.split(name)),
-        drafters.needs_model(name),
-        drafters.needs_small(name),
-        drafters.drafts_itself(name),
-    )
+    needs = drafters.needs_model(name), drafters.needs_small(name), drafters.drafts_itself(name)
+    return DrafterChain(tuple(drafters.split(name)), *needs)
 
 
 @cache

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections import ChainMap
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
@@ -33,12 +35,10 @@ def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
     config = read_mapping(config_file) if config_file.is_file() else {}
     check_keys(config, (*_NAMES, "profile"), config_file)
     given = {name: value for name, value in given.items() if value is not None}
-    config_profile = config.pop("profile", None)
-    config = {name: check_value(name, value) for name, value in config.items()}
-    if profile:  # it sets both models, and counts for more than config.yaml
-        config.pop("target", None)
-        config.pop("draft", None)
-    named = profile or config_profile
+    named = profile or config.get("profile")
+    skipped = ("profile", "target", "draft") if profile else ("profile",)  # -p sets both models, and beats config.yaml
+    checked = {name: value if name == "profile" else check_value(name, value) for name, value in config.items()}
+    config = {name: value for name, value in checked.items() if name not in skipped}
     layers = [given, config]
     target = given.get("target") or config.get("target")
     if named is None and target is None:
@@ -66,10 +66,7 @@ def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
 
 
 def _merge(layers: list[dict[str, Any]], has_profile: bool) -> Settings:
-    """What the layers say together, the first counting most."""
-    merged: dict[str, Any] = {}
-    for layer in reversed(layers):
-        merged.update(layer)
+    merged: dict[str, Any] = dict(ChainMap(*layers))
     if merged.get("seed") is not None or merged.get("bitwise"):  # a fixed seed asks for one text
         merged.setdefault("accept", "coupled")
     if has_profile and merged.get("draft") is None:  # a profile without a draft means the target alone
@@ -105,14 +102,11 @@ def with_made_draft(settings: Settings) -> Settings:
 
 
 def _pull_command(settings: Settings) -> str:
-    """What downloads those models that are the Hub's."""
-    models = {"--target": settings.target, "--draft": settings.draft}
-    flags = [word for flag, name in models.items() if name for word in (flag, name)]
-    return shlex.join(["specdec", "pull", *flags])
+    draft = ["--draft", settings.draft] if settings.draft else []
+    return shlex.join(["specdec", "pull", "--target", settings.target, *draft])
 
 
 def _profile_layer(name: str) -> dict[str, Any]:
-    """A profile as a layer: its settings and its models."""
     profile = profiles.load(name)
     require_known(profile)
     models = {"target": profile.model("target"), "draft": profile.model("draft")}
@@ -135,10 +129,8 @@ def check_value(name: str, value: Any, text: bool = False) -> Any:
         return None
     if name == "ngram_corpus":
         return _paths(value)
-    try:
+    with suppress(msgspec.ValidationError):
         return msgspec.convert(value, _types()[name], strict=not (text or name == "draft_tokens"))
-    except msgspec.ValidationError:
-        pass
     if name == "draft_tokens":
         raise UsageError(f"the number of draft tokens cannot be {value!r}", "Give -k a whole number, or auto.")
     kind = str(Settings.__dataclass_fields__[name].type).partition(" ")[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.draft_length.auto import LONGEST
@@ -66,15 +66,13 @@ class ContextPlan:
 
     def covers(self, other: ContextPlan) -> bool:
         """Whether contexts made for this plan have room for another."""
-        mine = (self.n_ctx, self.rows, self.branches, self.drafted_branches)
-        theirs = (other.n_ctx, other.rows, other.branches, other.drafted_branches)
-        return all(have >= need for have, need in zip(mine, theirs, strict=True))
+        return all(have >= need for have, need in zip(astuple(self)[:4], astuple(other)[:4], strict=True))
 
     @staticmethod
     def branches_of(way: Settings) -> int:
         """How many branches a draft may have."""
-        looked_ahead = way.lookahead_shape.branches if way.chain.looks_ahead else 0
-        return max(ContextPlan.drafted_branches_of(way), looked_ahead)
+        drafted = ContextPlan.drafted_branches_of(way)
+        return max(drafted, way.lookahead_shape.branches) if way.chain.looks_ahead else drafted
 
     @staticmethod
     def drafted_branches_of(way: Settings) -> int:

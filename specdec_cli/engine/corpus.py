@@ -8,11 +8,10 @@ from time import perf_counter
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.drafters.corpus_index import Corpus, join, sort
 from specdec_cli.engine.config import Settings
-from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.engine.loaded_models import LoadedModels
 from specdec_cli.llama.model import Model
 from specdec_cli.models import corpus_files
 from specdec_cli.models.corpus_files import Source
-from specdec_cli.models.gguf_header import Header
 from specdec_cli.store import corpora
 
 _REPORT_EVERY_S = 0.1
@@ -29,34 +28,29 @@ def files_of(settings: Settings, ways: Iterable[Settings]) -> list[Source]:
 
 
 def read(
-    names: Sequence[str],
-    files: Sequence[Source],
-    header: Header,
-    model: Model,
-    interrupt: Interrupt,
-    notes: list[str],
-    progress: Progress,
+    settings: Settings, files: Sequence[Source], models: LoadedModels, stopped: Callable[[], bool], progress: Progress
 ) -> Corpus:
     """The index of these texts: the one kept, or else made now and kept.
 
-    names: as the user gave them. Raises UsageError if there is no text in them, Interrupted on Ctrl-C.
+    Raises UsageError if there is no text in them, Interrupted once `stopped` says so.
     """
-    path = corpora.path_of(header, names, files)
-    index = corpora.load(path)
-    if index is None:
-        index = _index(names, files, model, interrupt, progress)
-        try:
-            corpora.save(path, index)
-        except SpecdecError as error:
-            notes.append(f"the index of the corpus is not kept: {error}")
+    names, target = settings.ngram_corpus, models.target
+    path = corpora.path_of(target.header, names, files)
+    if (kept := corpora.load(path)) is not None:
+        return Corpus(*kept)
+    index = _index(names, files, target.model, stopped, progress)
+    try:
+        corpora.save(path, index)
+    except SpecdecError as error:
+        models.notes.append(f"the index of the corpus is not kept: {error}")
     return Corpus(*index)
 
 
 def _index(
-    names: Sequence[str], files: Sequence[Source], model: Model, interrupt: Interrupt, progress: Progress
+    names: Sequence[str], files: Sequence[Source], model: Model, stopped: Callable[[], bool], progress: Progress
 ) -> corpora.Index:
     def check() -> None:
-        if interrupt.is_set():
+        if stopped():
             raise Interrupted
 
     texts: list[Sequence[int]] = []

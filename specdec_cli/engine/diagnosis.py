@@ -10,10 +10,13 @@ from pathlib import Path
 
 from specdec_cli import __version__
 from specdec_cli.decoding.errors import DownloadError, SpecdecError
-from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.config_layers import resolve
+from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.pass_costs import usual_threads
 from specdec_cli.hub import cache
 from specdec_cli.llama import library
+from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.models import profiles, user_files
 from specdec_cli.results import BundledPair, CorpusCache, Diagnosis, UnusedGpu
 from specdec_cli.store import corpora
@@ -43,8 +46,6 @@ def diagnose() -> Diagnosis:
 
 def _config_problem() -> str:
     """What is wrong with the user's own settings: every command would fail on it."""
-    from specdec_cli.engine.config_layers import resolve
-
     try:
         resolve(None, {})
     except DownloadError:  # a pair that is still to be pulled is no mistake
@@ -55,30 +56,19 @@ def _config_problem() -> str:
 
 
 def _bundled_pair() -> BundledPair:
-    """Run the bundled pair, whatever the user's own settings are."""
     folder = user_files.bundled_dir() / profiles.DEMO
     target, draft = str(folder / "target.gguf"), str(folder / "draft.gguf")
+    threads = usual_threads()
     try:
-        metrics, rounding = _answer(target, draft)
+        settings = Settings(target, draft, draft_tokens=3, max_tokens=16, bitwise=True, ctx=512, threads=threads)
+        with Interrupt() as interrupt, Engine(settings, interrupt) as engine:
+            metrics = engine.generate("def main():").metrics
+            rounding = str(engine.costs.agreement)
     except SpecdecError as error:
         return BundledPair(False, f"{error} {error.hint}")
     works = metrics.emitted > 1 and metrics.accepted > 0 and not metrics.notes
     problem = "" if works else f"the models load, but do not decode as they should: {', '.join(metrics.notes)}"
     return BundledPair(works, problem, target, draft, rounding)
-
-
-def _answer(target: str, draft: str) -> tuple[Metrics, str]:
-    """What a short answer of a pair took, and which of the target's passes agree bit for bit."""
-    from specdec_cli.engine.config import Settings
-    from specdec_cli.engine.engine import Engine
-    from specdec_cli.llama.interrupt import Interrupt
-
-    settings = Settings(
-        target, draft, draft_tokens=3, max_tokens=16, bitwise=True, ctx=512, threads=usual_threads()
-    )  # fmt: skip
-    with Interrupt() as interrupt, Engine(settings, interrupt) as engine:
-        metrics = engine.generate("def main():").metrics
-        return metrics, str(engine.costs.agreement)
 
 
 def _unused_gpu() -> UnusedGpu | None:
@@ -93,16 +83,11 @@ def _unused_gpu() -> UnusedGpu | None:
 
 
 def _gpu(name: str, accel: str, missing: str) -> UnusedGpu:
-    """With the command that rebuilds llama.cpp for it."""
-    command = (
-        f'CMAKE_ARGS="-D{_CMAKE_FLAGS[accel]}=on" {sys.executable} -m pip install --force-reinstall --no-cache-dir '
-        "--no-deps llama-cpp-python"
-    )
-    return UnusedGpu(name, accel, missing, command)
+    pip = f"{sys.executable} -m pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python"
+    return UnusedGpu(name, accel, missing, f'CMAKE_ARGS="-D{_CMAKE_FLAGS[accel]}=on" {pip}')
 
 
 def _output(*command: str) -> str:
-    """What a program prints; nothing if it is not there or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -29,10 +29,6 @@ CopyProgress = Callable[[str, int, int], None]
 """Called with a file's name, how many of its tensors are written, and how many it will have."""
 
 
-def _show_nothing(_name: str, _done: int, _total: int) -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
     """What all copies have in common. target: a file, a pulled model or a profile. force: whether to overwrite `out`.
@@ -45,7 +41,7 @@ class CopyOptions:
     force: bool = False
     threads: int | None = None
     interrupt: Interrupt = field(default_factory=Interrupt)
-    progress: CopyProgress = _show_nothing
+    progress: CopyProgress = lambda *_: None
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
@@ -78,18 +74,16 @@ class LayerChoice(Protocol):
 
     def require(self, header: Header) -> int:
         """Bytes that the work takes on the disk. Raises UsageError if a model has no such layers."""
-        ...
 
     def choose(self, job: CopyJob) -> tuple[tuple[int, ...], tuple[SearchStep, ...]]:
         """The layers to keep, and how they were chosen if that took a search."""
-        ...
 
 
+@dataclass(frozen=True, slots=True)
 class ListedLayers:
     """Layers by number, as in `0-7,31`."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    text: str
 
     def require(self, header: Header) -> int:
         return layer_pruning.size_with(header, self._layers(header))
@@ -98,7 +92,7 @@ class ListedLayers:
         return self._layers(job.header), ()
 
     def _layers(self, header: Header) -> tuple[int, ...]:
-        return layer_pruning.layers_of(self._text, layer_pruning.require_prunable(header))
+        return layer_pruning.layers_of(self.text, layer_pruning.require_prunable(header))
 
 
 def prune(options: CopyOptions, layers: LayerChoice) -> DraftCopyResult:
@@ -108,9 +102,8 @@ def prune(options: CopyOptions, layers: LayerChoice) -> DraftCopyResult:
     """
     target, header = _target(options.target)
     count = layer_pruning.require_prunable(header)
-    needed = layers.require(header)
     started = perf_counter()
-    with _job(options, target, header, needed) as job:
+    with _job(options, target, header, layers.require(header)) as job:
         kept, search = layers.choose(job)
         draft = _make(job, kept, drop=tuple(layer for layer in range(count) if layer not in kept))
     agreement = search[-1].agreement if search else None
@@ -124,9 +117,9 @@ def quantise(options: CopyOptions, type_: str) -> DraftCopyResult:
     layer_pruning.require_copyable(header)
     quantisations.require_smaller(header, quantisation)
     count = header.setting("block_count")
+    layers = tuple(range(count)) if type(count) is int else ()
     started = perf_counter()
     with _job(options, target, header, quantisations.size_in(header, quantisation)) as job:
-        layers = tuple(range(count)) if type(count) is int else ()
         draft = _make(job, layers, file_type=quantisation.file_type)
     return replace(draft, seconds=perf_counter() - started)
 
@@ -184,9 +177,8 @@ def _make(
     """Write a copy, examine it, put it in its place, and remember it for `--drafter self`."""
     out, name, count = job.options.out, job.options.target, job.header.setting("block_count")
     unfit = job.write(out.name, drop, file_type)
-    made = job.folder / out.name
+    made, kept = job.folder / out.name, layer_pruning.ranges(layers)
     header = _examine(made, job, len(layers) if layers else count, len(layer_pruning.tensors_without(job.header, drop)))
-    kept = layer_pruning.ranges(layers)
     made.replace(out)
     notes: tuple[str, ...] = ()
     try:
@@ -194,21 +186,8 @@ def _make(
     except SpecdecError as error:
         notes = (f"it is not remembered for --drafter self, name it with -md: {error}",)
     run = shlex.join(["specdec", "run", "-p" if is_profile(name) else "-m", name, "--drafter", "self"])
-    return DraftCopyResult(
-        str(job.target),
-        str(out),
-        layers,
-        kept,
-        count,
-        header.quantisation,
-        header.size,
-        job.header.size,
-        unfit,
-        notes,
-        None,
-        0.0,
-        f'{run} "..."',
-    )
+    what = layers, kept, count, header.quantisation, header.size, job.header.size
+    return DraftCopyResult(str(job.target), str(out), *what, unfit, notes, None, 0.0, f'{run} "..."')
 
 
 def _examine(made: Path, job: CopyJob, layers: int | None, tensors: int) -> Header:

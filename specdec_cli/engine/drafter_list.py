@@ -11,11 +11,10 @@ def list_drafters() -> list[DrafterSummary]:
     """All drafters, those of other packages last. One that does not load is listed with its problem."""
     summaries = []
     for name in drafters.names():
-        needs = helps = problem = ""
         try:
             spec = drafters.spec(name)
-            needs, helps = spec.needs, spec.helps
+            about = spec.needs, spec.helps, ""
         except (UsageError, AttributeError) as error:  # the others are listed all the same
-            problem = str(error)
-        summaries.append(DrafterSummary(name, drafters.origin(name), needs, helps, problem))
+            about = "", "", str(error)
+        summaries.append(DrafterSummary(name, drafters.origin(name), *about))
     return summaries

@@ -34,23 +34,19 @@ class Drafting:
 
     def __init__(self, models: LoadedModels, costs: PairCosts, n_shared: int) -> None:
         self.corpus: Corpus | None = None
-        self._models, self._costs = models, costs
-        self._n_shared = n_shared
+        self._models, self._costs, self._n_shared = models, costs, n_shared
         self._cost_models: list[CostModel] = []
         self._policies: dict[object, LengthPolicy] = {}
 
     def policy(self, settings: Settings, prompt: Sequence[int]) -> LengthPolicy:
-        """What decides the draft length."""
         if not settings.adapts:
             return self._fixed(settings)
         names = self._usable(settings)
         policies = {name: policy for name in names if (policy := self._adaptive(name, settings, prompt))}
-        if not policies or len(policies) < len(names):
-            return self._fixed(settings)
-        return chain_length(policies)
+        return chain_length(policies) if policies and len(policies) == len(names) else self._fixed(settings)
 
     def drafter(self, settings: Settings, sampler: StandardSampler, seed: int) -> Drafter:
-        """What drafts, made anew for each answer. seed: of the answer."""
+        """What drafts, made anew for each answer."""
         models, shape = self._models, settings.lookahead_shape
         context = DrafterContext(
             model=models.draft.context if models.draft else None,
@@ -84,13 +80,10 @@ class Drafting:
     def _fixed(self, settings: Settings) -> LengthPolicy:
         tokens = settings.draft_tokens if isinstance(settings.draft_tokens, int) else 1
         key = (tokens, settings.draft_min_p, settings.drafter, settings.tree, settings.sampling)
-        if key not in self._policies:
-            whole = settings.chain.looks_ahead
-            self._policies[key] = fixed_length(tokens, settings.draft_min_p, settings.temp == 0, whole)
-        return self._policies[key]
+        policy = fixed_length(tokens, settings.draft_min_p, settings.temp == 0, settings.chain.looks_ahead)
+        return self._policies.setdefault(key, policy)
 
     def _adaptive(self, name: str, settings: Settings, prompt: Sequence[int]) -> LengthPolicy | None:
-        """The adaptive length of one drafter; None if its costs cannot be measured."""
         shape = (settings.drafter, settings.draft_min_p, settings.tree, settings.lookahead)
         key = (name, shape, settings.sampling, settings.accept)
         if key in self._policies:
@@ -107,20 +100,19 @@ class Drafting:
         costs = CostModel(measured, min(self._models.target.opened.max_rows - 1, longest))
         if settings.tree == 1 and form is not DraftForm.WHOLE:  # the passes of trees take longer
             self._cost_models.append(costs)
-        policy = adaptive_length(
-            form, costs, self._calibration(settings), settings.draft_min_p, greedy=settings.temp == 0
-        )
-        self._policies[key] = policy
-        return policy
+        calibration = self._calibration(settings)
+        policy = adaptive_length(form, costs, calibration, settings.draft_min_p, greedy=settings.temp == 0)
+        return self._policies.setdefault(key, policy)
 
     def _calibration(self, settings: Settings) -> Calibration:
         """What the draft model's confidence is worth, as far as it is known before the first answer."""
         greedy = settings.temp == 0
         known = self._models.tuning.calibrations if self._models.tuning else {}
-        calibration = known.get(tuning.kind_of(greedy, settings.accept))
-        if calibration is None and settings.accept == "coupled":  # which accepts nearly as much
-            calibration = known.get(tuning.kind_of(greedy, "rejection"))
-        return copy.deepcopy(calibration) if calibration else Calibration.prior(greedy)
+        alike = [settings.accept, "rejection"] if settings.accept == "coupled" else [settings.accept]
+        for rule in alike:  # `coupled` accepts nearly as much as `rejection`
+            if calibration := known.get(tuning.kind_of(greedy, rule)):
+                return copy.deepcopy(calibration)
+        return Calibration.prior(greedy)
 
     def _costs_of(self, name: str, settings: Settings, text: Sequence[int]) -> Costs:
         """What drafting with a drafter costs, and verifying what it drafts, in the passes that `--bitwise` keeps to."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
 
 import numpy as np
 
@@ -56,10 +56,8 @@ def load(
     paths = {"target": target, "draft": draft, "draft_small": draft_small}
     given: dict[str, object] = {name: str(path) for name, path in paths.items() if path is not None}
     given |= {"ctx": ctx, "threads": threads, "threads_draft": threads_draft}
-    given |= {"gpu_layers": gpu_layers, "gpu_layers_draft": gpu_layers_draft}
-    given |= Settings.named(sampling, speculative)
-    settings = resolve(profile, given)
-    return Engine(settings, accept=speculative.accept if speculative else None)
+    given |= {"gpu_layers": gpu_layers, "gpu_layers_draft": gpu_layers_draft, **Settings.named(sampling, speculative)}
+    return Engine(resolve(profile, given), accept=speculative.accept if speculative else None)
 
 
 class Engine:
@@ -68,8 +66,7 @@ class Engine:
 
     interrupt: what stops a pass in the middle; without one, nothing does, and Ctrl-C is Python's. tune: go by what
     `specdec tune` measured. accept: the acceptance rule that was asked for by name; otherwise a fixed seed chooses
-    `coupled`. ways: other settings that will be asked for, if not just these. pair: what
-    `check_pair` returned for these settings.
+    `coupled`. ways: other settings that will be asked for. pair: what `check_pair` returned for these settings.
     """
 
     def __init__(
@@ -107,9 +104,7 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -176,7 +171,9 @@ class Engine:
             raise UsageError("a stop string cannot be empty", "Leave it out, or name the text to stop at.")
         self.read_corpus()
         text = tokenize(prompt, self.models.target.model, self.pair.target, system, raw)
-        return Generation(self, text.tokens, settings, stop, (*self.pair.notes, *text.notes), reuse)
+        seed = secrets.randbits(32) if settings.seed is None else settings.seed
+        result = GenerationResult(settings, seed, text.tokens, (*self.pair.notes, *text.notes))
+        return Generation(self, result, stop, reuse)
 
     def tokenize(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
         """The tokens that a prompt becomes, in the target's vocabulary; arguments and errors are those of `stream`."""
@@ -186,9 +183,8 @@ class Engine:
         changes = Settings.named(sampling, speculative)
         if not changes:
             return self.settings
-        accept = changes.get("accept") or self._accept
         settings = replace(self.settings, **changes)
-        if accept is None and (settings.seed is not None or settings.bitwise):
+        if not (changes.get("accept") or self._accept) and (settings.seed is not None or settings.bitwise):
             settings = replace(settings, accept="coupled")
         validate(settings)
         if settings.chain.needs_model and self.pair.draft is None:
@@ -209,8 +205,7 @@ class Engine:
         the contexts may reuse it.
         """
         settings = settings or self.settings
-        self._answers += 1
-        mine = self._answers
+        self._answers = mine = self._answers + 1
         sampler = rules.sampler_of(settings.accept, settings.sampling, seed)
         target = self.models.target
         agreement = self.costs.agree(prompt) if settings.bitwise else None
@@ -241,10 +236,7 @@ class Engine:
         files, self._corpus_files = self._corpus_files, []
         if files:
             started = perf_counter()
-            target, names = self.models.target, self.settings.ngram_corpus
-            self.drafting.corpus = corpus.read(
-                names, files, target.header, target.model, self.interrupt, self.models.notes, progress
-            )
+            self.drafting.corpus = corpus.read(self.settings, files, self.models, self.interrupt.is_set, progress)
             self.load_s += perf_counter() - started
 
     def keep_costs(self) -> None:
@@ -252,6 +244,5 @@ class Engine:
         self.costs.keep([] if self.settings.bitwise else self.drafting.learned_costs())
 
     def close(self) -> None:
-        """Keep what was learned of costs; free contexts and weights."""
         self.keep_costs()
         self.models.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -48,12 +47,10 @@ class GenerationResult:
 
     @property
     def tokens(self) -> list[int]:
-        """The answer's token ids."""
         return self.metrics.tokens
 
     @property
     def finish_reason(self) -> FinishReason:
-        """What ended the answer."""
         return self.metrics.reason
 
     @property
@@ -67,7 +64,6 @@ class GenerationResult:
         return self.settings.temp == 0 or self.settings.drafter == "none" or self.settings.accept not in LOSSY
 
     def add(self, event: Event) -> None:
-        """Fold an event in."""
         self.metrics.add(event)
         if isinstance(event, Step):
             self.text += "".join([token.text for token in event.tokens])
@@ -88,20 +84,10 @@ class GenerationResult:
 class Generation:
     """An answer in the making: iterate over it, then look at `result`. After an error it holds what there was."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        prompt: list[int],
-        settings: Settings,
-        stop: Sequence[str],
-        notes: tuple[str, ...],
-        reuse: bool,
-    ) -> None:
-        seed = settings.seed if settings.seed is not None else secrets.randbits(32)
-        self.result = GenerationResult(settings, seed, prompt, notes)
-        self._engine = engine
-        self._stop = stop
-        self._reuse = reuse and not settings.bitwise
+    def __init__(self, engine: Engine, result: GenerationResult, stop: Sequence[str], reuse: bool) -> None:
+        self.result = result
+        self._engine, self._stop = engine, stop
+        self._reuse = reuse and not result.settings.bitwise
 
     def prepare(self) -> None:
         """Open the contexts that the answer needs, and measure what --bitwise has to know; iterating does that, too."""
@@ -113,9 +99,8 @@ class Generation:
     def __iter__(self) -> Iterator[Event]:
         engine, result = self._engine, self.result
         self.prepare()
-        models = engine.models
+        models, known = engine.models, len(engine.models.notes)
         self._allow_reuse(self._reuse)
-        known = len(models.notes)
         result.notes += tuple(models.notes)
         try:
             for event in engine.events(result.prompt, result.seed, self._stop, result.settings):
@@ -140,15 +125,13 @@ class Generation:
     def measure_baseline(self) -> None:
         """Run the target alone on the same prompt with the same seed; if that fails, the result says so."""
         result = self.result
+        result.unmeasured = "not measured: interrupted"
         try:
             result.baseline = self._baseline()
         except Interrupted:
             pass
         except SpecdecError as error:
             result.unmeasured = f"not measured: the target alone failed: {error}"
-            return
-        if result.baseline is None:
-            result.unmeasured = "not measured: interrupted"
 
     def _baseline(self) -> BaselineResult | None:
         result, engine = self.result, self._engine

@@ -66,19 +66,18 @@ class LayerSearch:
     def choose(self, job: CopyJob) -> tuple[tuple[int, ...], tuple[SearchStep, ...]]:
         """Drop layer after layer from a copy that is written to, until `keep` are left."""
         answers = _Answers(job, self.prompts, self.gpu_layers)
-        whole = job.folder / "whole.gguf"
+        whole, count = job.folder / "whole.gguf", layer_pruning.require_prunable(job.header)
         job.write(whole.name)
-        count = layer_pruning.require_prunable(job.header)
         steps = self._search(answers, SkippableCopy(whole, count), count, job.header)
         whole.unlink()
         return steps[-1].layers, tuple(steps)
 
     def _search(self, answers: _Answers, copy: SkippableCopy, count: int, header: Header) -> list[SearchStep]:
-        trials = 1 + count + sum(min(_TRIED, left) for left in range(self.keep + 1, count))
         started = perf_counter()
         steps = [SearchStep(tuple(range(count)), None, answers.agreement(copy.path))]
-        seconds = trials * (perf_counter() - started)
         if self.progress:
+            trials = 1 + count + sum(min(_TRIED, left) for left in range(self.keep + 1, count))
+            seconds = trials * (perf_counter() - started)
             self.progress.searching(count, self.keep, len(answers.texts), answers.n_tokens, trials, seconds)
         when_dropped = dict.fromkeys(range(count), 1.0)  # agreement without a layer, as last tried
         while True:
@@ -141,9 +140,7 @@ class _Answers:
 def _answer(prompt: Sequence[int], model: Model, context: LlamaContext) -> list[int]:
     """The greedy answer to a prompt, up to where it begins to repeat itself."""
     context.rewind(0)
-    token = int(context.decode(prompt)[0].argmax())
-    answer = [token]
-    while len(answer) < _ANSWER and not model.is_end(token):
-        token = int(context.decode((token,))[0].argmax())
-        answer.append(token)
+    answer = [int(context.decode(prompt)[0].argmax())]
+    while len(answer) < _ANSWER and not model.is_end(answer[-1]):
+        answer.append(int(context.decode(answer[-1:])[0].argmax()))
     return answer[: before_a_loop(answer)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import TypeVar
 
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.errors import SpecdecError
@@ -27,8 +27,6 @@ from specdec_cli.models import memory
 from specdec_cli.models.gguf_header import Header
 from specdec_cli.store import tuning
 from specdec_cli.store.tuning import Tuning
-
-_Made = TypeVar("_Made")
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +48,6 @@ class LoadedModel:
 
     @property
     def opened(self) -> LlamaContext:
-        """Its context, which must be open."""
         if self.context is None:
             raise RuntimeError("the contexts are opened first")
         return self.context
@@ -77,7 +74,7 @@ class LoadedModels:
         self.on_threads_changed: Callable[[], None] = lambda: None
         """Called when a model goes to other threads, and its passes cost something else."""
         self._settings, self._interrupt, self._tunes = settings, interrupt, tune
-        self.tuning = tuned = self._find_tuning(pair) if tune else None
+        self.tuning = tuned = _find_tuning(pair, settings.gpu_layers, self.notes) if tune else None
         threads = settings.threads or (tuned.threads if tuned else library.physical_cores())
         threads_draft = settings.threads_draft or (tuned.threads_draft if tuned and not settings.threads else threads)
         layers = tuned.gpu_layers_draft if tuned and settings.gpu_layers_draft == -1 else settings.gpu_layers_draft
@@ -95,26 +92,21 @@ class LoadedModels:
     def _load(
         self, role: str, path: Path | None, header: Header | None, threads: int, layers: int
     ) -> LoadedModel | None:
-        if path is None or header is None:
-            return None
-        model = self._unless_it_fails(role, lambda: Model(path, layers, self._interrupt))
-        return LoadedModel(role, path, header, model, threads, layers) if model else None
+        if path and header:
+            with self._optional(role):
+                return LoadedModel(role, path, header, Model(path, layers, self._interrupt), threads, layers)
+        return None
 
-    def _find_tuning(self, pair: ModelPair) -> Tuning | None:
-        """What `specdec tune` measured for this pair on this machine, if it did."""
-        if pair.draft_path is None:
-            return None
+    @contextmanager
+    def _optional(self, role: str) -> Iterator[None]:
+        """Of a part of the draft: if it cannot be had, the others go on without it and the notes say why."""
         try:
-            tuned = tuning.load(pair.target_path, pair.draft_path)
+            yield
         except SpecdecError as error:
-            self.notes.append(f"what was tuned is not used: {error}")
-            return None
-        same = tuned and (tuned.machine, tuned.gpu_layers) == (library.machine(), self._settings.gpu_layers)
-        return tuned if same else None
+            self.notes.append(f"the {'second ' if role == 'small draft' else ''}draft model is not used: {error}")
 
     @property
     def all(self) -> list[LoadedModel]:
-        """The models that are loaded."""
         return [loaded for loaded in (self.target, self.draft, self.small) if loaded]
 
     @property
@@ -148,26 +140,22 @@ class LoadedModels:
                 require_rewinding(way, self.target.path, plan.branches_of(way), plan.drafted_branches_of(way))
             if self.draft and not self.draft.model.rewinds:
                 drafted = plan.drafted_branches_of(way)
-                require_rewinding(way.without_bitwise(), self.draft.path, drafted, drafted)
+                require_rewinding(replace(way, bitwise=False), self.draft.path, drafted, drafted)
         self.close_contexts()
-        free = None if self.target.on_gpu else library.available_memory()  # caches lie where the layers do
-        memory.require(self.target.header, plan.n_ctx, free)
-        self._open(self.target, plan.n_ctx, plan.rows, min(plan.branches, plan.rows))
-        left = None if free is None else free - memory.cache_bytes(self.target.header, plan.n_ctx)
-        for loaded, branches in ((self.draft, plan.drafted_branches), (self.small, 1)):
-            if loaded is None:
-                continue
-            left = None if loaded.on_gpu else left
+        shapes = {
+            "target": (plan.rows, min(plan.branches, plan.rows)),
+            "draft": (max(REVIEWED, plan.drafted_branches), plan.drafted_branches),
+            "small draft": (REVIEWED, 1),
+        }
+        free = library.available_memory()
+        for loaded in self.all:
+            free = None if loaded.on_gpu else free  # caches lie where the layers do
             n_ctx = plan.n_ctx if plan.beyond_trained else min(plan.n_ctx, loaded.model.n_ctx_train or plan.n_ctx)
-            if self._unless_it_fails(loaded.role, partial(self._open_draft, loaded, n_ctx, branches, left)):
-                left = None if left is None else left - memory.cache_bytes(loaded.header, n_ctx)
+            with nullcontext() if loaded is self.target else self._optional(loaded.role):
+                memory.require(loaded.header, n_ctx, free)
+                self._open(loaded, n_ctx, *shapes[loaded.role])
+                free = None if free is None else free - memory.cache_bytes(loaded.header, n_ctx)
         self.plan = plan
-
-    def _open_draft(self, loaded: LoadedModel, n_ctx: int, branches: int, free: int | None) -> bool:
-        if free is not None:
-            memory.require(loaded.header, n_ctx, free)
-        self._open(loaded, n_ctx, max(REVIEWED, branches), branches)
-        return True
 
     def _open(self, loaded: LoadedModel, n_ctx: int, rows: int, branches: int) -> None:
         """Open a model's context and read what is known of its passes.
@@ -195,15 +183,6 @@ class LoadedModels:
 
         costs.watch = ThreadWatch(context, costs.expected, changed)
 
-    def _unless_it_fails(self, role: str, make: Callable[[], _Made]) -> _Made | None:
-        """A part of the draft; if it cannot be had, the others go on without it and the notes say why."""
-        name = "second draft model" if role == "small draft" else "draft model"
-        try:
-            return make()
-        except SpecdecError as error:
-            self.notes.append(f"the {name} is not used: {error}")
-            return None
-
     def show_reading(self, show: Callable[[str, int, int], None] | None) -> None:
         """Report how much of a prompt has been read: what reads it, tokens read, tokens in all. None: no more."""
         for loaded, what in ((self.target, "prompt"), (self.draft, "prompt (draft model)")):
@@ -225,7 +204,6 @@ class LoadedModels:
         return tuple(loaded.context.decode_s for loaded in (self.target, self.draft) if loaded and loaded.context)
 
     def close_contexts(self) -> None:
-        """Keep what was measured, and free the contexts."""
         self.plan = None
         for loaded in reversed(self.all):
             loaded.close_context()
@@ -237,13 +215,26 @@ class LoadedModels:
             loaded.model.close()
 
 
+def _find_tuning(pair: ModelPair, gpu_layers: int, notes: list[str]) -> Tuning | None:
+    """What `specdec tune` measured for this pair on this machine, if it did."""
+    if pair.draft_path is None:
+        return None
+    try:
+        tuned = tuning.load(pair.target_path, pair.draft_path)
+    except SpecdecError as error:
+        notes.append(f"what was tuned is not used: {error}")
+        return None
+    return tuned if tuned and (tuned.machine, tuned.gpu_layers) == (library.machine(), gpu_layers) else None
+
+
 def memory_of(models: LoadedModels) -> list[ModelMemory]:
     """What the models take with the contexts that are open."""
     types = repacking.repacked_types()
-    uses = []
-    for loaded in models.all:
-        if loaded.context is not None:
-            needs = memory.footprint(loaded.header, loaded.context.n_ctx, types, loaded.context.max_rows)
-            buffers = needs.buffers + needs.vocabulary
-            uses.append(ModelMemory(loaded.role, needs.weights, needs.repacked, needs.cache, buffers))
-    return uses
+    opened = [(loaded, loaded.context) for loaded in models.all if loaded.context]
+    footprints = [
+        (each.role, memory.footprint(each.header, context.n_ctx, types, context.max_rows)) for each, context in opened
+    ]
+    return [
+        ModelMemory(role, needs.weights, needs.repacked, needs.cache, needs.buffers + needs.vocabulary)
+        for role, needs in footprints
+    ]

@@ -56,9 +56,8 @@ def check_pair(settings: Settings) -> ModelPair:
     if not settings.chain.needs_small:
         return ModelPair(target, target_path, draft, draft_path, n_shared, notes)
     if settings.draft_small is None:
-        raise SpecdecError(
-            f"no second draft model is given for {settings.drafter}", "Name one with -mds; model<ngram needs none."
-        )
+        problem = f"no second draft model is given for {settings.drafter}"
+        raise SpecdecError(problem, "Name one with -mds; model<ngram needs none.")
     small_path = locate(settings.draft_small, shlex.join(["specdec", "pull", "--target", settings.draft_small]))
     small, shared_by_small, more = _fitting(target, small_path)
     shared = min(n_shared, shared_by_small)

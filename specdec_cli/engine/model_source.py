@@ -31,9 +31,7 @@ def is_profile(name: str) -> bool:
 
 def model_name(name: str, role: Literal["target", "draft"]) -> str:
     """What a name stands for: a profile's name for its target or draft, all else for itself."""
-    if not is_profile(name):
-        return name
-    model = profiles.load(name).model(role)
+    model = profiles.load(name).model(role) if is_profile(name) else name
     if model is None:
         raise UsageError(f"the profile {name} has no draft", "Name one, or choose another profile.")
     return model
@@ -46,14 +44,13 @@ def read_source(name: str, notes: list[str], here_first: bool) -> ModelSource:
     Raises DownloadError if the Hub does not deliver, SpecdecError if the file is no model.
     """
     reference = references.parse(name)
-    path = Path(name) if reference is None else cache.find(reference) if here_first else None
     if reference is None and not name.endswith(".gguf") and not Path(name).exists():
         raise DownloadError(
             f"{name!r} is neither a file, nor a profile, nor a model on the Hub",
             "Write PATH.gguf, REPO:QUANT, REPO/FILE.gguf or a profile's name (specdec ls).",
         )
+    path = Path(name) if reference is None else cache.find(reference) if here_first else None
     if reference is None or path:
-        path = path or Path(name)
-        return ModelSource(name, read_header(path), None, path)
+        return ModelSource(name, read_header(path or Path(name)), None, path)
     remote = repository.resolve(reference)
     return ModelSource(name, read_model(remote.files[0].name, ranges.opener(remote, notes)), remote, None)

@@ -84,20 +84,10 @@ def compare_sources(
         from specdec_cli.engine.pass_costs import known_agreement
 
         rounding = str(known_agreement(target.path) or "not measured yet: specdec run --bitwise does it")
-    return PairCheck(
-        comparison.verdict,
-        comparison.reason,
-        comparison.n_shared,
-        comparison.n_differing,
-        comparison.llama_cpp_accepts,
-        comparison.checks,
-        *sides,
-        n_ctx,
-        ratio,
-        memory,
-        () if comparison.verdict == "incompatible" else opinions,
-        rounding,
-    )
+    opinions = () if comparison.verdict == "incompatible" else opinions
+    counts = comparison.n_shared, comparison.n_differing
+    tokenizers = comparison.verdict, comparison.reason, *counts, comparison.llama_cpp_accepts, comparison.checks
+    return PairCheck(*tokenizers, *sides, n_ctx, ratio, memory, opinions, rounding)
 
 
 def summarise(source: ModelSource, n_ctx: int, free: FreeMemory) -> ModelSummary:
@@ -107,23 +97,9 @@ def summarise(source: ModelSource, n_ctx: int, free: FreeMemory) -> ModelSummary
     needs = footprint(header, min(n_ctx, n_ctx_train or n_ctx), free.repacked)
     if free.gpu:
         needs = replace(needs, buffers=max(needs.buffers, _GPU_BUFFERS))
-    return ModelSummary(
-        source.name,
-        header.architecture,
-        header.quantisation,
-        header.n_params,
-        header.n_active_params,
-        n_layers,
-        n_ctx_train,
-        needs.weights,
-        needs.repacked,
-        needs.vocabulary,
-        needs.cache,
-        needs.buffers,
-        needs.total,
-        str(source.path) if source.path else None,
-        source.remote,
-    )
+    kind = header.architecture, header.quantisation, header.n_params, header.n_active_params, n_layers, n_ctx_train
+    sizes = needs.weights, needs.repacked, needs.vocabulary, needs.cache, needs.buffers, needs.total
+    return ModelSummary(source.name, *kind, *sizes, str(source.path) if source.path else None, source.remote)
 
 
 def _positive(value: Any) -> int | None:
@@ -131,15 +107,12 @@ def _positive(value: Any) -> int | None:
 
 
 def _of_ratio(ratio: float) -> str:
-    share = f"the draft has {ratio:.1%}" if ratio < 0.1 else f"the draft has {ratio:.0%}"
+    share = f"the draft has {ratio:.{1 if ratio < 0.1 else 0}%} of the target's parameters"
     if ratio >= 1:
-        return f"{share} of the target's parameters: it will slow the target down"
+        return f"{share}: it will slow the target down"
     if ratio > LARGEST_RATIO:
-        return (
-            f"{share} of the target's parameters: above about {LARGEST_RATIO:.0%} it rarely pays, for it has to be "
-            "right nearly always"
-        )
-    return f"{share} of the target's parameters: small enough to pay where the two agree"
+        return f"{share}: above about {LARGEST_RATIO:.0%} it rarely pays, for it has to be right nearly always"
+    return f"{share}: small enough to pay where the two agree"
 
 
 def _of_kind(target: Header) -> list[str]:
@@ -159,11 +132,12 @@ def _of_kind(target: Header) -> list[str]:
 
 
 def _of_context(target: ModelSummary, draft: ModelSummary) -> list[str]:
-    if not (target.n_ctx_train and draft.n_ctx_train and draft.n_ctx_train < target.n_ctx_train):
+    trained, less = target.n_ctx_train, draft.n_ctx_train
+    if not (trained and less and less < trained):
         return []
     return [
-        f"the draft was trained on {draft.n_ctx_train:,} tokens of context, the target on {target.n_ctx_train:,}: "
-        "beyond that the target goes on alone"
+        f"the draft was trained on {less:,} tokens of context, the target on {trained:,}: beyond that the target goes "
+        "on alone"
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.costs import Costs, Curve
@@ -28,13 +28,10 @@ class PairCosts:
             return self._models.tuned_costs
         if self._models.draft is None or self._models.draft.costs is None:
             raise RuntimeError("there is no draft model")
-        draft = self._models.draft.costs
-        if budget_s is None:
-            return Costs(self._target.verify(text), draft.draft(text))
-        return Costs(self._target.verify(text, budget_s * 0.7), draft.draft(text, budget_s * 0.3))
+        budgets: list[list[float]] = [[], []] if budget_s is None else [[budget_s * 0.7], [budget_s * 0.3]]
+        return Costs(self._target.verify(text, *budgets[0]), self._models.draft.costs.draft(text, *budgets[1]))
 
     def verify(self, text: Sequence[int]) -> Curve:
-        """Seconds of the target's passes over n tokens."""
         return self._target.verify(text)
 
     def assume(self, costs: Costs) -> None:
@@ -56,23 +53,20 @@ class PairCosts:
 
     @property
     def agreement(self) -> Agreement | None:
-        """Which passes of the target agree bit for bit, if that is known."""
         return self._target.agreement
 
     @property
     def measured_s(self) -> float:
-        """Seconds spent on measuring."""
         return sum(loaded.costs.measured_s for loaded in self._models.all if loaded.costs)
 
-    def keep(self, learned: Iterable[Mapping[int, float]]) -> None:
+    def keep(self, learned: Iterable[dict[int, float]]) -> None:
         """Keep what is known for the next start; the notes say so if that fails.
 
         learned: seconds of the target's passes over n tokens, as answers have shown them.
         """
+        if self._models.target.costs:
+            for seconds in learned:
+                self._target.learn(seconds)
         for loaded in self._models.all:
-            if loaded.costs is None:
-                continue
-            if loaded is self._models.target:
-                for seconds in learned:
-                    loaded.costs.learn(dict(seconds))
-            loaded.costs.keep()
+            if loaded.costs:
+                loaded.costs.keep()

@@ -1,11 +1,4 @@
-"""`pull` in steps: read both headers, compare them, plan, download, compare again, record.
-
-    download = PairDownload("qwen3-8b")
-    plan = download.plan()
-    result = download.run(plan)
-
-Only `run` fetches weights. A caller may ask or show something between two steps.
-"""
+"""`pull` in steps: read both headers, compare, plan, download, compare again, record. Only `run` fetches weights."""
 
 from __future__ import annotations
 
@@ -66,7 +59,8 @@ class PairDownload:
         elif target:
             self.name, self.target = save_as or "", _checked(target, "target")
             self.draft = _checked(draft, "draft") if draft else None
-            self._check_name()
+            if self.name:
+                self._check_name()
         else:
             raise UsageError("nothing was named to pull", "Give a profile (specdec ls lists them), or --target.")
         self.needs_draft = not name and not self.draft
@@ -76,9 +70,9 @@ class PairDownload:
 
     def _check_name(self) -> None:
         models = tuple(model for model in (self.target, self.draft) if model)
-        if self.name and not all(map(references.parse, models)):
+        if not all(map(references.parse, models)):
             raise UsageError("only a pair that is all on the Hub is kept under a name", "Leave out --as.")
-        if self.name and not pulled_pairs.is_free(pulled_pairs.check_name(self.name), models):
+        if not pulled_pairs.is_free(pulled_pairs.check_name(self.name), models):
             raise UsageError(f"{self.name!r} is the name of another pair", "Choose another name with --as.")
 
     def existing(self) -> DownloadResult | None:
@@ -87,7 +81,7 @@ class PairDownload:
             pair = pulled_pairs.readable(name)  # one that is damaged is written anew
             same = pair and self.name in ("", name) and pair.references == (self.target, self.draft)
             if pair and same and pair.is_here():
-                return self._result(pair, [path for path in pair.paths() if path], None)
+                return self._result(pair, [path for path in pair.paths() if path], 0)
         return None
 
     def read_target(self) -> ModelSource:
@@ -118,13 +112,11 @@ class PairDownload:
                 proposals.append(DraftProposal(name, draft.size, draft.n_params, ratio, verdict))
         if not proposals:
             pre = target.metadata.get("tokenizer.ggml.pre")
-            raise failure or SpecdecError(
-                f"no draft is known for {self.target} (tokenizer {pre!s:.40})", "Name one with --draft."
-            )
+            unknown = f"no draft is known for {self.target} (tokenizer {pre!s:.40})"
+            raise failure or SpecdecError(unknown, "Name one with --draft.")
         return sorted(proposals, key=lambda proposal: draft_candidates.rank(proposal.ratio))
 
     def choose(self, draft: str) -> None:
-        """Take one of the proposed drafts."""
         self.draft, self.needs_draft = draft, False
 
     def plan(self) -> DownloadPlan:
@@ -140,12 +132,13 @@ class PairDownload:
             self._comparison = compare_sources(target, draft, comparison, CONTEXT, FreeMemory.now())
             self._sources.append(draft)
         with hub_errors(self.target):
-            models = [_planned(source) for source in self._sources]
+            first, *others = map(_planned, self._sources)
+            recorded = len(self._remotes) == len(self._sources)
             plan = DownloadPlan(
-                self.name or self._name(),
-                all(source.remote for source in self._sources),
-                models[0],
-                models[1] if len(models) > 1 else None,
+                self.name or (_name(*self._remotes) if recorded else ""),
+                recorded,
+                first,
+                others[0] if others else None,
                 0,
                 cache.free_space(),
                 str(cache.cache_dir()),
@@ -158,43 +151,33 @@ class PairDownload:
     def _remotes(self) -> list[RemoteModel]:
         return [source.remote for source in self._sources if source.remote]
 
-    def _name(self) -> str:
-        """A name made of the files', if both models are on the Hub; other pairs are not recorded."""
-        remotes = self._remotes
-        if len(remotes) < len(self._sources):
-            return ""
-        try:
-            return pulled_pairs.name_of(remotes[0], remotes[1] if len(remotes) > 1 else None)
-        except UsageError as error:
-            raise UsageError(str(error), "Give it a name with --as NAME.") from None
-
     def run(self, plan: DownloadPlan, progress: DownloadProgress = lambda *_: None) -> DownloadResult:
         """Fetch what is not here yet, compare what lies on the disk, and record a pair that is all on the Hub.
 
         Raises DownloadError if there is no room or the Hub does not deliver; what has come is kept.
         """
         if plan.to_download > plan.free:
-            raise DownloadError(
-                f"{format_bytes(plan.to_download)} are to be downloaded, {format_bytes(plan.free)} are free in "
-                f"{plan.cache}",
-                "Free some space, or set HF_HOME to a larger disk.",
-            )
+            needed, free = format_bytes(plan.to_download), format_bytes(plan.free)
+            problem = f"{needed} are to be downloaded, {free} are free in {plan.cache}"
+            raise DownloadError(problem, "Free some space, or set HF_HOME to a larger disk.")
         if plan.recorded:
             pulled_pairs.require_writable()
         for model in self._remotes:
             for file in model.files:
                 download(model, file, progress)
-        paths = [_path(source) for source in self._sources]
+        paths = [
+            cache.path_of(source.remote, source.remote.files[0]) if source.remote else source.path or Path(source.name)
+            for source in self._sources
+        ]
         verdict = _verdict(paths)
-        return self._result(_record(plan.name, self._remotes, verdict) if plan.recorded else None, paths, plan)
+        pair = _record(plan.name, verdict, *self._remotes) if plan.recorded else None
+        return self._result(pair, paths, plan.to_download)
 
-    def _result(self, pair: PulledPair | None, paths: list[Path], plan: DownloadPlan | None) -> DownloadResult:
-        """plan: None if nothing had to be done."""
+    def _result(self, pair: PulledPair | None, paths: list[Path], downloaded: int) -> DownloadResult:
         by_role = dict(zip(("target", "draft"), map(str, paths), strict=False))
         name = pair.name if pair else self.name
         flags = ["-p", name] if name else [f"--{role}={path}" for role, path in by_role.items()]
         flags += [] if name or "draft" in by_role else ["--drafter", "none"]
-        downloaded = plan.to_download if plan else 0
         return DownloadResult(
             pair.name if pair else None,
             not downloaded,
@@ -219,24 +202,28 @@ def _checked(model: str, role: Literal["target", "draft"]) -> str:
     return model
 
 
+def _name(target: RemoteModel, draft: RemoteModel | None = None) -> str:
+    try:
+        return pulled_pairs.name_of(target, draft)
+    except UsageError as error:
+        raise UsageError(str(error), "Give it a name with --as NAME.") from None
+
+
 def _planned(source: ModelSource) -> PlannedModel:
     """A model with what the cache has of its files."""
     planned = None
     if remote := source.remote:
-        files = []
-        for file in remote.files:
-            here, begun = cache.is_here(remote, file), cache.begun(remote, file)
-            path = str(cache.path_of(remote, file))
-            files.append(PlannedFile(file.name, file.size, file.digest, here, begun, path))
-        planned = PlannedRemote(**{**asdict(remote), "files": tuple(files)})
+        files = tuple(
+            PlannedFile(
+                **asdict(file),
+                here=cache.is_here(remote, file),
+                begun=cache.begun(remote, file),
+                path=str(cache.path_of(remote, file)),
+            )
+            for file in remote.files
+        )
+        planned = PlannedRemote(**{**asdict(remote), "files": files})
     return PlannedModel(source.name, str(source.path) if source.path else None, planned)
-
-
-def _path(source: ModelSource) -> Path:
-    """The first file of a model on this machine."""
-    if source.remote:
-        return cache.path_of(source.remote, source.remote.files[0])
-    return source.path or Path(source.name)
 
 
 def _verdict(paths: Sequence[Path]) -> str:
@@ -249,9 +236,8 @@ def _verdict(paths: Sequence[Path]) -> str:
     return comparison.verdict
 
 
-def _record(name: str, remotes: Sequence[RemoteModel], verdict: str) -> PulledPair:
+def _record(name: str, verdict: str, target: RemoteModel, draft: RemoteModel | None = None) -> PulledPair:
     """Keep a pair under its name, and make a profile of that name unless there is one."""
-    target, draft = remotes[0], remotes[1] if len(remotes) > 1 else None
     today = date.today().isoformat()
     old = pulled_pairs.readable(name)
     makes_profile = name not in profiles.names()

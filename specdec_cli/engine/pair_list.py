@@ -74,7 +74,6 @@ def plan_removal(name: str) -> PlannedRemoval:
 
 
 def _partial_files(profile: Profile) -> list[Path]:
-    """What an interrupted download of a profile has left."""
     models = [references.parse(model) for model in (profile.target, profile.draft) if model]
     return [path for reference in models if reference for path in cache.partial_files(reference.repo)]
 
@@ -86,12 +85,9 @@ def _summary(profile: Profile) -> PairSummary:
     whole = len(here) == len(paths)
     pulled = pulled_pairs.readable(profile.name)
     stated = int(profile.download_gb * 1e9) if profile.download_gb else None
+    about = profile.name, profile.target, profile.draft, profile.description, profile.fits_gb
     return PairSummary(
-        profile.name,
-        profile.target,
-        profile.draft,
-        profile.description,
-        profile.fits_gb,
+        *about,
         sum(map(_file_size, here)) if whole else stated,
         "yes" if whole else "in part" if here or _partial_files(profile) else "no",
         pulled.pulled if pulled else None,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.costs import Costs, Curve
@@ -42,15 +44,14 @@ def usual_threads() -> int:
 
 def known_agreement(model: Path) -> Agreement | None:
     """Which passes of a model file agree bit for bit with the usual threads, if that has been measured here."""
-    try:
+    with suppress(SpecdecError, OSError):
         kept = kept_costs.load(model, place_of(usual_threads()))
-    except (SpecdecError, OSError):
-        return None
-    return kept.agreement if kept else None
+        return kept.agreement if kept else None
+    return None
 
 
 class PassCosts:
-    """One model's passes. note: is told what went wrong with the file in which they are kept."""
+    """One model's passes. note: called with what went wrong with the file in which they are kept."""
 
     def __init__(self, path: Path, context: LlamaContext, gpu_layers: int, note: Callable[[str], None]) -> None:
         self.measured_s = 0.0
@@ -65,10 +66,10 @@ class PassCosts:
     @property
     def agreement(self) -> Agreement | None:
         """Which passes agree bit for bit, if that is known for this context and these threads."""
-        found = self._kept.agreement
-        if found is None or found.threads != self._context.threads:
+        kept, context = self._kept.agreement, self._context
+        if kept is None or kept.threads != context.threads:
             return None
-        return found if max(found.contexts) >= max(agreement.contexts_of(self._context.n_ctx)) else None
+        return kept if max(kept.contexts) >= max(agreement.contexts_of(context.n_ctx)) else None
 
     @property
     def expected(self) -> dict[int, float]:
@@ -94,32 +95,30 @@ class PassCosts:
     def verify(self, text: Sequence[int], budget_s: float = _VERIFY_S) -> Curve:
         """Seconds of the target's passes over n tokens, every row read."""
         if not self._kept.verify:
-            found = self._timed(text, _VERIFY_SIZES, 4, budget_s, 1)
-            self._kept, self._news = replace(self._kept, verify=found), True
+            self._add(verify=self._timed(text, _VERIFY_SIZES, 4, budget_s, 1))
         return Curve(self._kept.verify)
 
     def draft(self, text: Sequence[int], budget_s: float = _DRAFT_S) -> Curve:
         """Seconds of a draft model's passes over n tokens, one row read."""
         if not self._kept.draft:
-            found = self._timed(text, _DRAFT_SIZES, 2, budget_s, 3)
-            self._kept, self._news = replace(self._kept, draft=found), True
+            self._add(draft=self._timed(text, _DRAFT_SIZES, 2, budget_s, 3))
         return Curve(self._kept.draft)
 
-    def agree(self, text: Sequence[int], watch: Callable[[], None] = lambda: None) -> Agreement:
+    def agree(self, text: Sequence[int]) -> Agreement:
         """Which passes agree bit for bit; measuring it takes some hundred passes, once."""
-        found = self.agreement
-        if found is None:
-            started = perf_counter()
-            found = agreement.measure(self._context, text, self._context.threads, watch)
-            self.measured_s += perf_counter() - started
-            self._kept, self._news = replace(self._kept, agreement=found), True
-        return found
+        if (known := self.agreement) is not None:
+            return known
+        started = perf_counter()
+        measured = agreement.measure(self._context, text, self._context.threads, lambda: None)
+        self.measured_s += perf_counter() - started
+        self._add(agreement=measured)
+        return measured
 
-    def limits(self, found: Agreement) -> str:
+    def limits(self, agreed: Agreement) -> str:
         """What `--bitwise` costs here, where it costs anything."""
-        if found.widest == found.reference:
-            return f"{found}; so with --bitwise drafts are read token by token, and gain nothing"
-        if found.reference == 1:
+        if agreed.widest == agreed.reference:
+            return f"{agreed}; so with --bitwise drafts are read token by token, and gain nothing"
+        if agreed.reference == 1:
             return ""
         verify = self._kept.verify
         times = f", which takes {verify[2] / verify[1]:.2f} times as long" if {1, 2} <= set(verify) else ""
@@ -133,17 +132,19 @@ class PassCosts:
         known = self._kept.verify
         new = {n: took for n, took in verify.items() if n not in known or abs(math.log(took / known[n])) > _NEWS}
         if known and new:
-            self._kept, self._news = replace(self._kept, verify={**known, **new}), True
+            self._add(verify={**known, **new})
 
     def keep(self) -> None:
         """Keep it for the next start, if there is anything new; if that fails, say so."""
-        if not (self._news and self._keeps):
-            return
-        try:
-            kept_costs.save(self._path, self._place, self._kept)
-        except (SpecdecError, OSError) as error:
-            self._note(f"what passes cost is measured at every start: {error}")
-        self._news = False
+        if self._news and self._keeps:
+            try:
+                kept_costs.save(self._path, self._place, self._kept)
+            except (SpecdecError, OSError) as error:
+                self._note(f"what passes cost is measured at every start: {error}")
+            self._news = False
+
+    def _add(self, **news: Any) -> None:
+        self._kept, self._news = replace(self._kept, **news), True
 
     def _load(self) -> KeptCosts:
         try:
@@ -159,6 +160,6 @@ class PassCosts:
         if self.watch is not None:
             self._context.rewind(0)
             self.watch.try_fewer(text[0])
-        found = pass_seconds(self._context, text, sizes, needed=needed, budget_s=budget_s, needed_rounds=rounds)
+        seconds = pass_seconds(self._context, text, sizes, needed=needed, budget_s=budget_s, needed_rounds=rounds)
         self.measured_s += perf_counter() - started
-        return found
+        return seconds

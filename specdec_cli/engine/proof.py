@@ -46,13 +46,12 @@ def divergence(
         context.set_threads(transcript.threads[0][1] if transcript.threads else threads)
         return LlamaTarget(context, agreement)
 
+    experts = bool(engine.pair.target.setting("expert_count"))
     try:
-        experts = bool(engine.pair.target.setting("expert_count"))
         difference = explain(prompt, own, mine, position, choice, again, experts)
     finally:
         context.on_pass = watch
         context.set_threads(threads)
     if settings.bitwise and not difference.bug:
-        bug = f"passes that agreed bit for bit when measured do not here: {difference}"
-        difference = replace(difference, bug=bug)
+        return replace(difference, bug=f"passes that agreed bit for bit when measured do not here: {difference}")
     return difference

@@ -43,13 +43,8 @@ def tuning_prompts(target: str | Path, suite: str | None) -> list[Prompt]:
 def fitting(
     engine: Engine, prompts: Iterable[Prompt], most: int, system: str | None, raw: bool
 ) -> dict[Prompt, list[int]]:
-    """The prompts of at most so many tokens, with those."""
-    chosen = {}
-    for prompt in prompts:
-        tokens = engine.tokenize(prompt.text, system=system, raw=raw)
-        if len(tokens) <= most:
-            chosen[prompt] = tokens
-    return chosen
+    tokens = {prompt: engine.tokenize(prompt.text, system=system, raw=raw) for prompt in prompts}
+    return {prompt: ids for prompt, ids in tokens.items() if len(ids) <= most}
 
 
 def _is_bundled(target: str | Path) -> bool:

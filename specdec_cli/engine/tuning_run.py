@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
@@ -53,9 +54,8 @@ def tuning_settings(settings: Settings) -> Settings:
             "Take it out of config.yaml or the profile.",
         )
     if settings.accept in LOSSY:
-        raise UsageError(
-            f"there is nothing to tune with --accept {settings.accept}", "Tune an exact rule: rejection or match."
-        )
+        problem = f"there is nothing to tune with --accept {settings.accept}"
+        raise UsageError(problem, "Tune an exact rule: rejection or match.")
     settings = replace(settings, draft_tokens=AUTO, draft_min_p=0.0, max_tokens=_ANSWER, ctx=settings.ctx or _CONTEXT)
     validate(settings)
     return settings
@@ -108,15 +108,14 @@ def tune(
         recording = tuner.record()
         kind = tuning.kind_of(recording.greedy, settings.accept)
         threads, threads_draft = engine.models.threads
-        measured = Tuning(
-            machine=library.machine(),
-            threads=threads,
-            threads_draft=threads_draft,
-            gpu_layers=settings.gpu_layers,
-            gpu_layers_draft=settings.gpu_layers_draft,
-            costs=costs,
-            calibrations={kind: calibrate(recording.answers, recording.greedy)},
-        )
+        place: dict[str, Any] = {
+            "machine": library.machine(),
+            "threads": threads,
+            "threads_draft": threads_draft,
+            "gpu_layers": settings.gpu_layers,
+            "gpu_layers_draft": settings.gpu_layers_draft,
+        }
+        measured = Tuning(**place, costs=costs, calibrations={kind: calibrate(recording.answers, recording.greedy)})
         memory = tuple(asdict(part) for part in memory_of(engine.models))
     if interrupt.is_set():
         raise Interrupted
@@ -124,11 +123,7 @@ def tune(
     acceptance_traces.write(path.with_suffix(f".{kind}.json.gz"), recording)
     return MeasuredTuning(
         **_predicted(pair, recording, costs, "this machine"),
-        machine=measured.machine,
-        threads=measured.threads,
-        threads_draft=measured.threads_draft,
-        gpu_layers=measured.gpu_layers,
-        gpu_layers_draft=measured.gpu_layers_draft,
+        **place,
         threads_tried=tuner.tried,
         placement_tried=placement,
         filled=tuner.filled,
@@ -145,7 +140,6 @@ def _paths(pair: ModelPair) -> tuple[Path, Path]:
 
 
 def _predicted(pair: ModelPair, recording: Recording, costs: Costs, where: str) -> dict[str, Any]:
-    """The fields of a TuningResult."""
     predictions = predict(acceptance_traces.by_category(recording.answers), costs, recording.greedy)
     target, draft = _paths(pair)
     return {
@@ -163,9 +157,7 @@ class Tuner:
     """Measures an engine's pair. `seconds`: about how long, two thirds of it for acceptance."""
 
     def __init__(self, engine: Engine, suite: str | None, system: str | None, raw: bool, seconds: float) -> None:
-        self._engine = engine
-        self._seconds = seconds
-        self._settings = engine.settings
+        self._engine, self._seconds, self._settings = engine, seconds, engine.settings
         self.tried: dict[str, dict[int, float]] = {}
         """Seconds of a single-token pass by number of threads, of `target` and `draft`."""
         self.filled: dict[str, float] = {}
@@ -175,9 +167,8 @@ class Tuner:
         prompts = tuning_prompts(engine.pair.target_path, suite)
         self._prompts = fitting(engine, prompts, room, system, raw)
         if not self._prompts:
-            raise SpecdecError(
-                "every prompt is too long for the context of the models", "Give shorter --prompts, or a larger -c."
-            )
+            problem = "every prompt is too long for the context of the models"
+            raise SpecdecError(problem, "Give shorter --prompts, or a larger -c.")
         engine.open(max(map(len, self._prompts.values())))
         if not engine.drafts:
             raise SpecdecError(engine.notes[-1], "There is nothing to tune without it.")
@@ -222,19 +213,17 @@ class Tuner:
             if perf_counter() > deadline:
                 break
         if sum(len(answer.stands) for answer in answers) < _LEAST_TOKENS:
-            raise SpecdecError(
-                "too little could be recorded to predict anything", "Give more --seconds, or other --prompts."
-            )
+            problem = "too little could be recorded to predict anything"
+            raise SpecdecError(problem, "Give more --seconds, or other --prompts.")
         about = acceptance_traces.identity(engine.pair.target_path, engine.pair.draft_path)
         return Recording(settings.temp == 0, tuple(answers), about)
 
     def _in_turn(self) -> Iterator[tuple[Prompt, list[int]]]:
         """One prompt of each category after the other; at a temperature, again and again."""
-        by_category: dict[str, list[tuple[Prompt, list[int]]]] = {}
-        for entry in self._prompts.items():
-            by_category.setdefault(entry[0].category, []).append(entry)
-        rounds = itertools.zip_longest(*by_category.values())
-        once = [entry for entries in rounds for entry in entries if entry is not None]
+        by_category: defaultdict[str, list[tuple[Prompt, list[int]]]] = defaultdict(list)
+        for prompt, tokens in self._prompts.items():
+            by_category[prompt.category].append((prompt, tokens))
+        once = [entry for entries in itertools.zip_longest(*by_category.values()) for entry in entries if entry]
         return iter(once * (1 if self._settings.temp == 0 else 4))
 
 
@@ -256,9 +245,8 @@ def place_draft(pair: ModelPair, settings: Settings, interrupt: Interrupt) -> tu
         ):
             text = model.tokenize("The quick brown fox jumps over the lazy dog.")
             laps[place] = pass_seconds(context, text, (1,), needed=1, budget_s=1.0, needed_rounds=8)[1]
-    if not laps:
-        return settings, {}
-    return replace(settings, gpu_layers_draft=places[min(laps, key=lambda place: laps[place])]), laps
+    layers = places[min(laps, key=lambda place: laps[place])] if laps else -1
+    return replace(settings, gpu_layers_draft=layers), laps
 
 
 def _seconds_after(text: list[int], context: LlamaContext) -> float:

@@ -21,16 +21,10 @@ def validate(settings: Settings) -> None:
 
 def _check_length(settings: Settings) -> None:
     tokens = settings.draft_tokens
-    if tokens != AUTO and tokens < 1:
-        raise UsageError(
-            f"the number of draft tokens cannot be {tokens}",
-            "Give -k 1 or more, or auto; to run the target alone, use --drafter none.",
-        )
-    if tokens != AUTO and tokens >= N_BATCH:
-        raise UsageError(
-            f"the number of draft tokens cannot be {tokens}",
-            f"Give -k up to {N_BATCH - 1}: one pass of llama.cpp takes {N_BATCH} tokens.",
-        )
+    if tokens != AUTO and not 1 <= tokens < N_BATCH:
+        fewest = "Give -k 1 or more, or auto; to run the target alone, use --drafter none."
+        most = f"Give -k up to {N_BATCH - 1}: one pass of llama.cpp takes {N_BATCH} tokens."
+        raise UsageError(f"the number of draft tokens cannot be {tokens}", fewest if tokens < 1 else most)
     if not 0 <= settings.draft_min_p < 1:
         raise UsageError(f"draft-min-p cannot be {settings.draft_min_p}", "Give a number in [0, 1); 0 is off.")
 
@@ -75,18 +69,13 @@ def require_used(typed: Collection[str], ways: Iterable[Settings]) -> None:
     chains = [way.chain for way in ways]
     if all(chain.names == ("none",) for chain in chains):
         return
-    for name, used, user, add in (
-        ("ngram_corpus", [chain.reads_corpus for chain in chains], "the drafter ngram", "ngram, or ngram+model"),
-        ("lookahead", [chain.looks_ahead for chain in chains], "the drafter lookahead", "lookahead"),
-        (
-            "draft_small",
-            [chain.needs_small for chain in chains],
-            "drafters with a second draft model",
-            "'small>model'",
-        ),
-        ("tree", [chain.needs_model for chain in chains], "drafters with a draft model", "model, or ngram+model"),
+    for name, need, user, add in (
+        ("ngram_corpus", "reads_corpus", "the drafter ngram", "ngram, or ngram+model"),
+        ("lookahead", "looks_ahead", "the drafter lookahead", "lookahead"),
+        ("draft_small", "needs_small", "drafters with a second draft model", "'small>model'"),
+        ("tree", "needs_model", "drafters with a draft model", "model, or ngram+model"),
     ):
-        if name in typed and not any(used):
+        if name in typed and not any(getattr(chain, need) for chain in chains):
             raise UsageError(f"--{name.replace('_', '-')} is for {user}", f"Add --drafter {add}.")
 
 

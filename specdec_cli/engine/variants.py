@@ -103,10 +103,9 @@ def _changed(base: Settings, text: str, draft_named: bool) -> Settings:
     changes: dict[str, Any] = {}
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not key or not value:
-            raise UsageError(
-                f"the arm {text!r} does not parse at {part!r}", 'Write it as key=value: --vs "k=4,temp=0.8".'
-            )
+        if not (equals and key and value):
+            problem = f"the arm {text!r} does not parse at {part!r}"
+            raise UsageError(problem, 'Write it as key=value: --vs "k=4,temp=0.8".')
         name = "draft_tokens" if key == "k" else key.lstrip("-").replace("-", "_")
         if name not in _VARIABLE:
             keys = ["k", *(known.replace("_", "-") for known in _VARIABLE)]
@@ -124,7 +123,5 @@ def _parsed(name: str, value: str, text: str) -> Any:
     try:
         return _VARIABLE[name](value)
     except ValueError:
-        what = "a number" if _VARIABLE[name] is float else "a whole number"
-        raise UsageError(
-            f"{value!r} in the arm {text!r} is not {what}", 'Write it as in --vs "k=4,temp=0.8".'
-        ) from None
+        problem = f"{value!r} in the arm {text!r} is not a{'' if _VARIABLE[name] is float else ' whole'} number"
+        raise UsageError(problem, 'Write it as in --vs "k=4,temp=0.8".') from None

@@ -30,9 +30,7 @@ def open_auto(monkeypatch, costs=None, **changes):
     engine = open_engine(draft_tokens="auto", **changes)
     if costs is not None:
         monkeypatch.setattr(engine.costs, "of_pair", lambda text: costs)
-        monkeypatch.setattr(
-            "specdec_cli.draft_length.cost_model.CostModel.observe", lambda self, step, read, passes: None
-        )
+        monkeypatch.setattr("specdec_cli.draft_length.cost_model.CostModel.observe", lambda *_: None)
         monkeypatch.setattr("specdec_cli.draft_length.budgets._MOST_LOSS", 1e9)
         monkeypatch.setattr("specdec_cli.draft_length.budgets._LOSS", 1e9)
     return engine
@@ -150,9 +148,8 @@ def test_the_baseline_comes_from_the_runs_own_probes():
     with open_engine() as engine:
         engine.open(8)
         found = to_json(result_of(*first, plain, draft, *first, plain, asked, *first), engine)
-        assert found["baseline"] == {
-            "method": "probes", "tokens_per_s": pytest.approx(5.0), "identical": None, "first_divergence": None,
-        }  # fmt: skip
+        measured = {"method": "probes", "tokens_per_s": pytest.approx(5.0)}
+        assert found["baseline"] == {**measured, "identical": None, "first_divergence": None}
         assert found["speedup"] == pytest.approx(found["timing"]["tokens_per_s"] / 5.0)
         for too_few in (*first, plain, draft, *first), (plain,) * 7:
             found = to_json(result_of(*too_few), engine)

@@ -102,15 +102,11 @@ def test_what_is_reused_gives_the_answer_that_reading_anew_does(tmp_path, kind, 
             tiny.generate(first.prompt, SHORT)
 
 
-def test_another_prompt_shares_only_its_beginning(engine):
+def test_another_prompt_shares_only_its_beginning_and_with_bitwise_nothing(engine):
     engine.generate(PROMPT + "    # one", SHORT)
     answer = engine.generate(PROMPT + "    # two", SHORT)
     assert 0 < answer.cached_tokens < len(answer.prompt)
     assert answer.tokens == engine.generate(PROMPT + "    # two", SHORT, ALONE).tokens
-
-
-def test_with_bitwise_nothing_is_reused(engine):
-    engine.generate(PROMPT, SHORT)
     assert engine.generate(PROMPT, SHORT, SpeculativeConfig(bitwise=True)).cached_tokens == 0
 
 
@@ -163,15 +159,10 @@ def test_a_conversation_goes_through_the_chat_template(tmp_path):
 
 @pytest.mark.parametrize(
     ("prompt", "says"),
-    [
-        ([], "no tokens"),
-        ([-1], "outside the vocabulary"),
-        ([10**9], "outside the vocabulary"),
-        ([{"role": "user"}], "not a message"),
-        ([{"role": "user", "content": "hello"}], "chat template"),
-        (["text"], "not a message"),
-    ],
-)
+    [([], "no tokens"), ([-1], "outside the vocabulary"), ([10**9], "outside the vocabulary"),
+     ([{"role": "user"}], "not a message"), (["text"], "not a message"),
+     ([{"role": "user", "content": "hello"}], "chat template")],
+)  # fmt: skip
 def test_a_prompt_that_is_none_is_refused(engine, prompt, says):
     with pytest.raises(SpecdecError, match=says) as caught:
         engine.generate(prompt, SHORT)

@@ -22,30 +22,26 @@ class Context:
 
 
 @pytest.fixture
-def notes():
-    return []
-
-
-@pytest.fixture
-def opened(monkeypatch, notes):
-    timed = []
+def opened(monkeypatch):
+    """Opens the costs anew, with what was timed and noted so far."""
+    timed, notes = [], []
     monkeypatch.setattr(costing, "pass_seconds", lambda *_, **__: timed.append(1) or dict(PASSES))
 
     def make():
-        found = PassCosts(TARGET, Context(), -1, notes.append)
-        found.timed = timed
-        return found
+        costs = PassCosts(TARGET, Context(), -1, notes.append)
+        costs.timed, costs.notes = timed, notes
+        return costs
 
     return make
 
 
-def test_what_was_measured_is_read_at_the_next_start(opened, notes):
+def test_what_was_measured_is_read_at_the_next_start(opened):
     first = opened()
     assert first.verify([1]).points == PASSES and first.draft([1]).points == PASSES
     first.keep()
     again = opened()
     assert again.verify([1]).points == PASSES and again.draft([1]).points == PASSES
-    assert len(again.timed) == 2 and notes == [] and again.measured_s == 0
+    assert len(again.timed) == 2 and again.notes == [] and again.measured_s == 0
 
 
 def test_runs_teach_sizes_that_were_not_timed_and_correct_those_that_were(opened):
@@ -57,7 +53,7 @@ def test_runs_teach_sizes_that_were_not_timed_and_correct_those_that_were(opened
     assert opened().verify([1]).points == {1: 0.02, 2: 0.06, 4: 0.05, 9: 0.1}, "0.0205 is no news"
 
 
-def test_nothing_new_writes_nothing(opened, monkeypatch):
+def test_nothing_new_writes_nothing_and_assumed_costs_are_not_kept(opened, monkeypatch):
     first = opened()
     first.verify([1])
     first.keep()
@@ -66,10 +62,6 @@ def test_nothing_new_writes_nothing(opened, monkeypatch):
     again.verify([1])
     again.learn({1: 0.0201})
     again.keep()
-
-
-def test_assumed_costs_are_not_kept(opened, monkeypatch):
-    monkeypatch.setattr(kept_costs, "save", None)
     found = opened()
     found.assume(Costs(Curve({1: 1.0}), Curve({1: 0.5})))
     assert found.verify([1]).points == {1: 1.0} and found.draft([1]).points == {1: 0.5}
@@ -117,4 +109,4 @@ def test_a_cost_model_tells_what_it_has_seen_often():
     model = CostModel(Costs(Curve(PASSES), Curve({1: 0.01})), 8)
     for index in range(40):
         model.observe(Step(index, (), (0, 0, 0), 0, (), "", 0.0, 0.1, 0.0, index), 1, 1)
-    assert set(model.learned()) == {4} and model.learned()[4] == pytest.approx(0.1, rel=0.1)
+    assert model.learned() == {4: pytest.approx(0.1, rel=0.1)}
