@@ -73,11 +73,11 @@ def charts(result: ComparisonResult) -> list[Chart]:
 
 def _speedup(result: ComparisonResult) -> Chart | None:
     looks = _looks(result)
-    groups: list[tuple[str, dict[str, Interval]]] = []
-    for category in result.categories:
-        speedups = {each.arm: each.speedup for each in result.of_category(category) if each.speedup}
-        if speedups:
-            groups.append((category, speedups))
+    measured = (
+        (category, {each.arm: each.speedup for each in result.of_category(category) if each.speedup})
+        for category in result.categories
+    )
+    groups = [(category, speedups) for category, speedups in measured if speedups]
     left_out, groups = len(groups[_MAX_CATEGORIES:]), groups[:_MAX_CATEGORIES]
     if not groups:
         return None
@@ -110,7 +110,7 @@ def _speedup(result: ComparisonResult) -> Chart | None:
 
 
 def _interval(axes: Axes, y: float, speedup: Interval, look: tuple[str, str], low: float, high: float) -> None:
-    """One arm's mean and interval, cut off at the axis' ends."""
+    """One arm's mean and interval, cut off at the ends of the axis."""
     colour, marker = _hex(look[0]), look[1]
     if speedup.low is not None and speedup.high is not None:
         ends = max(speedup.low, low), min(speedup.high, high)
@@ -118,11 +118,9 @@ def _interval(axes: Axes, y: float, speedup: Interval, look: tuple[str, str], lo
         for cut, end, sign in ((speedup.low < low, low, "<"), (speedup.high > high, high, ">")):
             if cut:
                 axes.plot([end], [y], marker=sign, color=colour, ms=7, mew=0, clip_on=False, zorder=3)
-    sure = speedup.difference != "no measurable difference"
-    fill = colour if sure else _hex("paper")
+    fill = _hex("paper") if speedup.difference == "no measurable difference" else colour
     axes.plot([speedup.mean], [y], marker=marker, ms=7, mew=1.6, mec=colour, mfc=fill, zorder=4)
-    text: dict[str, Any] = {"ha": "left", "va": "center", "fontsize": 11, "color": _hex("ink")}
-    axes.text(1.025, y, f"{speedup.mean:.2f}x", transform=axes.get_yaxis_transform(), **text)
+    axes.text(1.025, y, f"{speedup.mean:.2f}x", transform=axes.get_yaxis_transform(), va="center", fontsize=11)
 
 
 def _window(speedups: Sequence[Interval]) -> tuple[float, float]:

@@ -175,8 +175,7 @@ def _texts(result: ComparisonResult) -> Iterator[str]:
             answers.setdefault(trial.prompt, []).append(trial)
     if not answers:
         return
-    diverged = {each.prompt for each in result.divergences}
-    order = [arm.name for arm in result.arms]
+    diverged, order = {each.prompt for each in result.divergences}, [arm.name for arm in result.arms]
     yield "<h2>Texts</h2>\n" + '<p class="key soft">Every token by where it came from, in the first round:</p>'
     samples = ((origin, _token(origin, origin), meaning) for origin, meaning in _LEGEND.items())
     yield f'<p class="key soft">{" ".join(f"<span>{shown}: {_text(what)}</span>" for _, shown, what in samples)}</p>'
@@ -206,11 +205,8 @@ def _prompt(result: ComparisonResult, prompt: str, trials: Sequence[Trial], is_o
     baselines = {arm.name: arm.baseline for arm in result.arms}
     tokens = {trial.arm: trial.tokens for trial in trials}
     for trial in trials:
-        places = {
-            (each.position, each.margin, each.kind)
-            for each in result.divergences
-            if (each.arm, each.prompt) == (trial.arm, prompt)
-        }
+        mine = (each for each in result.divergences if (each.arm, each.prompt) == (trial.arm, prompt))
+        places = {(each.position, each.margin, each.kind) for each in mine}
         here = first_difference(trial.tokens, tokens.get(baselines[trial.arm], trial.tokens))
         yield f"<section>\n<h4>{_text(trial.arm)}</h4>"
         drafted = f", {trial.accepted} of {trial.drafted} drafted accepted" if trial.drafted else ""
@@ -234,8 +230,7 @@ def _answer(pieces: Sequence[tuple[str, str]], diverges: int | None) -> str:
 
 
 def _token(text: str, origin: str, diverges: bool = False) -> str:
-    tag = _TAGS.get(origin)
-    shown = f"<{tag}>{_text(text)}</{tag}>" if tag else _text(text)
+    shown = f"<{tag}>{_text(text)}</{tag}>" if (tag := _TAGS.get(origin)) else _text(text)
     return f"<mark>{shown}</mark>" if diverges else shown
 
 

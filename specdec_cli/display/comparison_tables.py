@@ -94,8 +94,7 @@ def tables(result: ComparisonResult) -> list[RenderableType]:
 
 
 def _breakable(arm: str) -> str:
-    """A variant's name with places at which a narrow column can break it."""
-    return re.sub(r",(?=\S)", ", ", arm)
+    return re.sub(r",(?=\S)", ", ", arm)  # a narrow column breaks at spaces
 
 
 def markdown(result: ComparisonResult) -> str:

@@ -10,9 +10,8 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
     """Print everything on stdout, with what would enable a GPU last."""
     console = Console(highlight=False)
     grid = label_grid()
-    for name, version in diagnosis.versions.items():
+    for name, version in (*diagnosis.versions.items(), ("build", diagnosis.build)):
         grid.add_row(name, version)
-    grid.add_row("build", diagnosis.build)
     for device in diagnosis.devices:
         size = f"{device.free / 1e9:.1f} of {device.total / 1e9:.1f} GB free"
         grid.add_row(device.kind, f"{device.name}: {device.description}, {size}")

@@ -1,6 +1,7 @@
 """Pairs as tables: what `check` compared, what `pull` would download, what `ls` and `show` know."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
@@ -92,14 +93,14 @@ def plan_tables(plan: DownloadPlan) -> RenderableType:
     return Group(grid, *note_lines(plan.notes))
 
 
+@dataclass(frozen=True, slots=True)
 class _Fitted:
     """A table that is made anew for the width it has: narrow below 72 columns."""
 
-    def __init__(self, make: Callable[[bool], Table]) -> None:
-        self._make = make
+    make: Callable[[bool], Table]
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self._make(options.max_width < 72)
+        yield self.make(options.max_width < 72)
 
 
 def proposals_table(proposals: Sequence[DraftProposal]) -> RenderableType:
@@ -197,7 +198,6 @@ def _add_findings(grid: Table, check: PairCheck) -> None:
 
 
 def _memory(check: PairCheck) -> Text:
-    """What both models need in memory, and whether it is there."""
     memory = check.memory
     gpu = f"{format_bytes(memory.gpu)} of GPU memory and " if memory.gpu else ""
     main = f"{format_bytes(memory.main)} of main memory" if memory.main is not None else "unknown main memory"

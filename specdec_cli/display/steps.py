@@ -26,19 +26,13 @@ class StepDisplay(LiveDisplay):
             self._repaint()
 
     def _panel(self, width: int) -> list[Text]:
-        if self._step is None:
-            tokens = self._report.prompt_tokens
-            rows = [_rule(f"prompt of {tokens} tokens" if tokens else "before the prompt", width)]
-        else:
-            rows = [_rule(_headline(self._step), width), *_step_rows(self._step, width)]
+        tokens, step = self._report.prompt_tokens, self._step
+        title = _headline(step) if step else f"prompt of {tokens} tokens" if tokens else "before the prompt"
+        rows = [Text(f"── {title} ".ljust(width - 1, "─"), "dim"), *(_step_rows(step, width) if step else ())]
         rows += [self._figures(), Text("space: next step   q: leave", LABEL)]
         for row in rows:
             row.truncate(width - 1, overflow="ellipsis")
         return rows
-
-
-def _rule(title: str, width: int) -> Text:
-    return Text(f"── {title} ".ljust(width - 1, "─"), "dim")
 
 
 def _headline(step: Step) -> str:
@@ -122,10 +116,10 @@ def _lost(step: Step) -> list[_Lost]:
     texts = dict(zip(nodes, step.rejected_text, strict=False))
     lost = []
     for node, text in texts.items():
-        after, fate = "", fates[node]
-        if step.parents is not None and (parent := parents[node]) >= 0:
+        after, fate, parent = "", fates[node], parents[node]
+        if step.parents is not None and parent >= 0:
             after = step.tokens[path.index(parent)].text if parent in path else texts.get(parent, "")
-            fate = "dropped" if fate == "dropped with it" else fate
+            fate = fate.removesuffix(" with it")
         lost.append(_Lost(step.drafted[node], text, depths[node], fate, after))
     return lost
 

@@ -105,16 +105,13 @@ def test_the_page_says_what_was_compared_and_found(html):
     assert "PARTIAL" not in text and "WRONG" not in text and "someone" not in text
 
 
-def test_the_page_is_whole_in_itself_and_always_the_same(html):
+def test_the_page_is_whole_in_itself_and_its_charts_take_their_colours_from_it(html):
     assert html == page(result_of(usual()))
     assert not re.search(r"https?://|<script|<link|<img|@import|\bsrc=|url\((?!#)", html)
     assert len(html) < 200_000
     ids = re.findall(r'\bid="([^"]*)"', html)
     assert len(ids) == len(set(ids)) > 20
     assert set(re.findall(r'href="#([^"]*)"|url\(#([^)]*)\)', html)) <= {(i, "") for i in ids} | {("", i) for i in ids}
-
-
-def test_charts_take_their_colours_from_the_page(html):
     assert html.count("<svg") == 6  # three charts, each wide and narrow
     for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL):
         assert not re.search(r"#[0-9a-fA-F]{6}\b|font-family", svg)
@@ -133,16 +130,9 @@ def test_hostile_text_stays_text():
     bad = '</pre><script>alert(1)</script>&amp;"\x1b[31m\u202egnp\u2066\x9b\x00\ud800$x^2$ #0072b2 id="a"'
     trials = [trial(arm, bad, bad, words=(bad, "b", "c")) for arm in SPEEDS]
     devices = (DeviceInfo(bad, bad, bad, 1, 1),)
-    html = page(
-        result_of(
-            trials,
-            skipped=(bad,),
-            build=bad,
-            verdicts={"k=2": (bad, bad)},
-            machine=MachineInfo(devices, 2, bad),
-            models={"target": ModelInfo(bad, 1, 1, 1)},
-        )
-    )
+    places = {"skipped": (bad,), "build": bad, "verdicts": {"k=2": (bad, bad)}}
+    about = {"machine": MachineInfo(devices, 2, bad), "models": {"target": ModelInfo(bad, 1, 1, 1)}}
+    html = page(result_of(trials, **places, **about))
     html.encode()
     assert "<script" not in html and not set("\x1b\u202e\u2066\x9b\x00") & set(html)
     assert "&lt;script&gt;" in html and "&amp;amp;" in html and "\u241b[31m" in html
@@ -165,14 +155,11 @@ def test_divergences_are_marked_counted_and_open():
     text = words_of(html)
     assert "WRONG: 1 answer is not the target's own" in text and "wrong from token 2, margin 1.5" in text
     assert "rounding from token 1 of another round, margin unknown" in text
+    trials = [trial("target alone", "p", "c"), trial("k=2", "p", "c", words=("one ", "two "))]
+    early = page(result_of(trials, divergences=(divergence("k=2", "p", 2, 3.0, "wrong"),)))
+    assert "<b>two </b><mark> ends here</mark></pre>" in early
     opened = re.findall(r"<details( open)?>\s*<summary>(?:<strong>(\w+))?", html)
     assert opened[:3] == [(" open", "p3"), (" open", "p4"), ("", "p0")]
-
-
-def test_an_answer_that_ends_early_is_marked_at_its_end():
-    trials = [trial("target alone", "p", "c"), trial("k=2", "p", "c", words=("one ", "two "))]
-    html = page(result_of(trials, divergences=(divergence("k=2", "p", 2, 3.0, "wrong"),)))
-    assert "<b>two </b><mark> ends here</mark></pre>" in html
 
 
 def test_what_was_not_measured_is_left_out():

@@ -23,16 +23,9 @@ class Terminal:
         self.screen = pyte.HistoryScreen(width, height, history=5000, ratio=1)
         self.stream = pyte.Stream(self.screen)
         self.screen.set_mode(pyte.modes.LNM)
-        self.console = Console(
-            file=StringIO(),
-            force_terminal=True,
-            width=width,
-            height=height,
-            color_system="standard",
-            _environ={},
-            **console,
-        )
-        self.writes = 0
+        options = {"force_terminal": True, "color_system": "standard", "_environ": {}, **console}
+        self.console = Console(file=StringIO(), width=width, height=height, **options)
+        self.writes, self.output = 0, ""
         self.display = LiveDisplay(self.console, 128)
 
     def show(self, event, later=1.0):
@@ -45,13 +38,12 @@ class Terminal:
         self.console.file.seek(0)
         self.console.file.truncate()
         self.writes += bool(text)
+        self.output += text
         self.stream.feed(text)
 
     def lines(self):
-        history = [
-            "".join(line[i].data for i in range(self.screen.columns)).rstrip() for line in self.screen.history.top
-        ]
-        return [*history, *(line.rstrip() for line in self.screen.display)]
+        history = ("".join(line[i].data for i in range(self.screen.columns)) for line in self.screen.history.top)
+        return [line.rstrip() for line in (*history, *self.screen.display)]
 
     def text(self):
         return "\n".join(self.lines()).rstrip("\n")
@@ -112,12 +104,8 @@ def test_origins_differ_by_more_than_colour(monkeypatch):
     row = terminal.screen.buffer[0]
     look = [(row[x].bold, row[x].underscore, row[x].fg) for x in range(0, 12, 2)]
     plain, accepted, correction, bonus = look[0], look[1], look[3], look[5]
-    assert {accepted, correction, bonus} == {
-        (False, False, "default"),
-        (True, False, "default"),
-        (False, True, "default"),
-    }
-    assert plain == accepted
+    assert plain == accepted == (False, False, "default")
+    assert correction == (True, False, "default") and bonus == (False, True, "default")
     assert not any(terminal.screen.buffer[1][x].strikethrough for x in range(60)), "the last draft was accepted whole"
 
 
@@ -181,8 +169,7 @@ def test_tiny_terminals(monkeypatch, width, height):
 
 def test_wide_characters_wrap_by_cells(monkeypatch):
     text = "数字漢字" * 20
-    terminal = written(Terminal(monkeypatch, width=11, height=12), *text)
-    assert "".join(terminal.lines()).replace(" ", "") == text
+    assert "".join(written(Terminal(monkeypatch, width=11, height=12), *text).lines()).replace(" ", "") == text
 
 
 def test_escapes_from_the_model_are_shown_not_obeyed(monkeypatch):
@@ -204,13 +191,9 @@ def test_closing_early_keeps_the_text_and_the_echo_of_ctrl_c_repeats_no_line(mon
 
 def test_no_terminal_mode_is_left_changed(monkeypatch):
     terminal = Terminal(monkeypatch)
-    written = []
-    original = terminal.console.file.write
-    terminal.console.file.write = lambda text: written.append(text) or original(text)
     for event in scripted((3, 99), max_tokens=20):
         terminal.show(event)
-    output = "".join(written)
-    assert "\x1b[?25l" not in output
-    assert "\x1b[?1049h" not in output
+    output = terminal.output
+    assert "\x1b[?25l" not in output and "\x1b[?1049h" not in output
     assert output.count("\x1b[?2026h") == output.count("\x1b[?2026l") > 0
     assert output.removesuffix("\x1b[?2026l").endswith("\n")

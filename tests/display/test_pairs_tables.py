@@ -17,6 +17,7 @@ from specdec_cli.engine.pair_check import FreeMemory, compare_sources
 from specdec_cli.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.models import tokenizer_comparison
 from specdec_cli.models.gguf import read_header
+from specdec_cli.models.tokenizer_comparison import Check
 from specdec_cli.results import (
     DownloadPlan,
     DraftProposal,
@@ -51,32 +52,21 @@ def checked(free=FreeMemory(0, 16 * GB), comparison=None):  # noqa: B008
 
 
 CHECK = checked()
+DIFFERENT = "token 300 is 'ab' in the target, 'cd' in the draft (2 of 4,096 differ)"
 OTHER = tokenizer_comparison.Comparison(
     "incompatible",
     4096,
     2,
     (
-        tokenizer_comparison.Check("pre-tokenizer", "gpt-2", "gpt-2", "same"),
-        tokenizer_comparison.Check(
-            *("token texts", "4,096", "2 differ", "different"),
-            *("token 300 is 'ab' in the target, 'cd' in the draft (2 of 4,096 differ)", True),
-        ),
-        tokenizer_comparison.Check(
-            "vocabulary", "4,100", "4,096", "harmless", "the target's vocabulary ends in 4 reserved ids"
-        ),
+        Check("pre-tokenizer", "gpt-2", "gpt-2", "same"),
+        Check("token texts", "4,096", "2 differ", "different", DIFFERENT, True),
+        Check("vocabulary", "4,100", "4,096", "harmless", "the target's vocabulary ends in 4 reserved ids"),
     ),
 )
 INCOMPATIBLE = checked(FreeMemory(0, 10**6), OTHER)
 PLAN = DownloadPlan(
-    "big+small",
-    True,
-    planned("big", 5 * GB),
-    planned("small", GB),
-    6 * GB,
-    100 * GB,
-    "/var/cache/huggingface/hub",
-    CHECK,
-    ("the server knows no ranges",),
+    *("big+small", True, planned("big", 5 * GB), planned("small", GB), 6 * GB, 100 * GB),
+    *("/var/cache/huggingface/hub", CHECK, ("the server knows no ranges",)),
 )
 PROPOSALS = [
     DraftProposal("org/tiny-GGUF:Q8_0", GB, 600_000_000, 0.05, "identical"),
@@ -85,9 +75,7 @@ PROPOSALS = [
 SPEED = Speed(1.234, None, None, "k=3", "today")
 PAIRS = [
     PairSummary("demo", "t.gguf", "d.gguf", "A small pair.", None, 10_700_000, "yes", None, (), SPEED),
-    PairSummary(
-        *("mistral-small-3.1-24b", "org/t:Q4_K_M", "org/d:Q8_0", "", 24, int(14.7 * GB), "in part", None, (), None)
-    ),
+    PairSummary("mistral-small-3.1-24b", "org/t:Q4_K_M", "org/d:Q8_0", "", 24, 14700000000, "in part", None, (), None),
     PairSummary("c", "t.gguf", None, "One with a long description, " * 5, 7.5, None, "no", None, (), None),
 ]
 LINES = {
@@ -137,17 +125,14 @@ def test_any_width(view, width):
 
 def test_on_forty_columns_what_matters_is_whole():
     text = " ".join(shown(tables.check_tables(INCOMPATIBLE), 40).split())
-    for part in ("incompatible: token 300 is 'ab' in the target, 'cd' in the draft (2 of 4,096 differ)", "a note"):
+    fit = "does NOT fit this machine"
+    for part in (f"incompatible: {DIFFERENT}", "a note", fit, "10% of the target's parameters"):
         assert part in text
-    assert "does NOT fit this machine" in text and "10% of the target's parameters" in text
     lines = shown(tables.list_table(PAIRS), 40).splitlines()[1:]
     assert all(pair.name in line and pair.here in line for pair, line in zip(PAIRS, lines, strict=True))
     assert "1.23x" in lines[0]
     text = shown(tables.proposals_table(PROPOSALS), 40)
     assert all(part in text for part in ("5.0%", "14.2%", "identical", "compatible"))
-
-
-# --- what is said ---
 
 
 def said(check) -> str:
@@ -201,8 +186,6 @@ def test_a_plan_tells_what_is_here_and_what_is_begun():
 def test_sizes(count, text):
     assert format_bytes(count) == text
 
-
-# --- what others wrote ---
 
 HOSTILE = "a\x1b[31m\x07\x9b2J\u202e\x00\u2066b.gguf"
 OBEYED = {"\x1b", "\x07", "\x9b", "\u202e", "\x00", "\u2066"}

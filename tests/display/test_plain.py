@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from io import StringIO
 
 import pytest
@@ -32,11 +32,8 @@ def plain(events, **options):
     return out.getvalue()
 
 
-def test_plain_is_the_answer_and_a_line_break():
+def test_plain_is_the_answer_and_a_line_break_and_colours_may_be_added(snapshot):
     assert plain(scripted_events()) == "2 3 4 5 6 7 8 9 10 \n"
-
-
-def test_coloured(snapshot):
     snapshot("plain_coloured.txt", plain(scripted_events(), coloured=True))
 
 
@@ -49,14 +46,9 @@ def test_a_line_break_at_the_end_is_not_doubled():
 
 def test_a_file_gets_the_text_as_it_is_and_a_terminal_does_not():
     step = Step(0, (Token(1, "a\x1b[31mb\n", "plain"),), (), 0, (), "", 0, 0, 0, 0)
-    assert plain([step]) == "a\x1b[31mb\n"
-    assert plain([step], neutralise=True) == "a␛[31mb\n"
-
-
-def without_times(line):
-    return {
-        key: value for key, value in line.items() if key not in ("at", "seconds", "draft_s", "verify_s", "sample_s")
-    }
+    done = Done("stop", "\x1b[0m", (), 1)
+    assert plain([step, done]) == "a\x1b[31mb\n\x1b[0m\n"
+    assert plain([step, done], neutralise=True) == "a␛[31mb\n␛[0m\n"
 
 
 def test_trace(snapshot):
@@ -64,8 +56,7 @@ def test_trace(snapshot):
     trace = TraceWriter(out, {"target": "t.gguf"})
     for event in scripted_events():
         trace.show(event)
-    lines = [without_times(json.loads(line)) for line in out.getvalue().splitlines()]
-    snapshot("trace.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    snapshot("trace.jsonl", re.sub(r', "(at|seconds|\w+_s)": [^,}]+', "", out.getvalue()))
 
 
 def fixed_report():
@@ -102,9 +93,7 @@ def test_report_of_an_interrupted_run_with_a_note():
     report.notes = ("the model drafter failed and the target went on alone: its context of 10 tokens is full",)
     text = shown(report)
     assert text.startswith("note: the model drafter failed")
-    assert "interrupted after 0 tokens" in text
-    assert "speedup" in text
-    assert "not measured" in text
+    assert all(part in text for part in ("interrupted after 0 tokens", "speedup", "not measured"))
 
 
 def test_speedup_needs_both_speeds():

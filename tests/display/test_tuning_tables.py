@@ -64,11 +64,8 @@ def test_costs_that_were_measured_are_not_called_derived():
     assert "source" not in text and "Kept" not in shown(WHAT_IF)
 
 
-def test_a_curve_of_one_point():
-    assert "1.00\u00d7" in shown(replace(MEASURED, costs=CostPoints({1: 1e-9}, {1: 5000.0}, 0.0)))
-
-
 def test_without_choices_and_without_a_filled_cache():
+    assert "1.00\u00d7" in shown(replace(MEASURED, costs=CostPoints({1: 1e-9}, {1: 5000.0}, 0.0)))
     text = shown(replace(MEASURED, threads_tried={}, placement_tried={}, filled={}, notes=()))
     assert "target: 4 threads\n" in text and "GPU" not in text and "context" not in text and "note:" not in text
 
