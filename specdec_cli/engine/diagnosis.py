@@ -6,6 +6,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 from specdec_cli import __version__
@@ -28,7 +29,7 @@ def diagnose() -> Diagnosis:
     """Examine the build, the devices, the settings and the caches, and run the bundled pair for some tokens."""
     versions = {"specdec": __version__, "python": platform.python_version(), **library.versions()}
     return Diagnosis(
-        {**versions, "huggingface-hub": cache.version(), "platform": platform.platform()},
+        {**versions, "huggingface-hub": version("huggingface-hub"), "platform": platform.platform()},
         library.build_flags(),
         library.supports_gpu(),
         tuple(library.devices()),

@@ -8,18 +8,12 @@ from __future__ import annotations
 import itertools
 import re
 import shutil
-from importlib.metadata import version as _version
 from pathlib import Path
 
 from specdec_cli.decoding.errors import DownloadError
 from specdec_cli.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.models.gguf import part_names
 from specdec_cli.models.references import Reference, parse, quant_of, select
-
-
-def version() -> str:
-    """The installed huggingface_hub's version."""
-    return _version("huggingface-hub")
 
 
 def cache_dir() -> Path:

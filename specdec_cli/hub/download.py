@@ -93,7 +93,6 @@ def _fetch_by_http(model: RemoteModel, file: RemoteFile, progress: DownloadProgr
 
 
 def _fetch_rest(model: RemoteModel, file: RemoteFile, partial: Path, progress: DownloadProgress) -> None:
-    """Append to a partial file what it lacks."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]

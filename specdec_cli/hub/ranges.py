@@ -92,7 +92,6 @@ class _RangedFile:
 
 
 def _after(skip: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """What comes after so many bytes."""
     for piece in pieces:
         if skip < len(piece):
             yield piece[skip:]

@@ -28,22 +28,18 @@ def render(header: Header, messages: list[dict[str, str]]) -> str:
     Raises SpecdecError if the template fails or refuses the messages.
     """
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
-    environment.filters["tojson"] = _to_json
+    # Jinja's own filter escapes for HTML, which no model was trained on.
+    environment.filters["tojson"] = lambda value, indent=None, **_: json.dumps(value, ensure_ascii=False, indent=indent)
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
     try:
         template = environment.from_string(template_of(header) or "")
-        return template.render(
-            messages=messages,
-            add_generation_prompt=True,
-            bos_token=special_token(header, "bos"),
-            eos_token=special_token(header, "eos"),
-        )
+        tokens = {f"{name}_token": special_token(header, name) for name in ("bos", "eos")}
+        return template.render(messages=messages, add_generation_prompt=True, **tokens)
     except Exception as error:  # the template is foreign code, and may fail in any way
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise SpecdecError(
-            f"the chat template of {header.name} failed: {reason}", "Use --raw to send the prompt as it is."
-        ) from None
+        what = f"the chat template of {header.name} failed: {reason}"
+        raise SpecdecError(what, "Use --raw to send the prompt as it is.") from None
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
@@ -77,11 +73,6 @@ def special_token(header: Header, name: str) -> str:
     if isinstance(token, int) and isinstance(tokens, StringArray) and 0 <= token < tokens.count:
         return tokens.values[token].decode("utf-8", "replace")
     return ""
-
-
-def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
-    """Plain JSON: Jinja's own filter escapes for HTML, which no model was trained on."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def _refuse(message: str) -> None:

@@ -131,7 +131,6 @@ def outlets(header: Header, layer: int) -> list[Tensor]:
 
 
 def _layer(tensor: Tensor) -> int | None:
-    """The number of the layer that a tensor belongs to; None if it belongs to none."""
     match = _BLOCK.fullmatch(tensor.name)
     return int(match[1]) if match else None
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from specdec_cli.decoding.errors import DownloadError
 from specdec_cli.models.gguf import part_names
@@ -35,18 +36,12 @@ class Reference:
 def parse(text: str) -> Reference | None:
     """A reference to the Hub, or the address of a page there; None for a file on this machine, a profile, all else."""
     found = _REFERENCE.fullmatch(_ADDRESS.sub("", text).replace("/resolve/main/", "/").replace("/blob/main/", "/"))
-    if found is None or _is_here(text) or (text.endswith(".gguf") and found["file"] is None):
+    here = os.path.isfile(text)  # noqa: PTH113  # Path.is_file raises on what is longer than a file's name can be
+    if found is None or here or (text.endswith(".gguf") and found["file"] is None):
         return None
     if any(part in ("", ".", "..") for part in found[0].split("/")) or ".." in found["repo"]:
         return None
     return Reference(found["repo"], found["quant"] or "", found["file"] or "")
-
-
-def _is_here(name: str) -> bool:
-    try:
-        return Path(name).is_file()
-    except OSError:  # longer than a file's name can be
-        return False
 
 
 def quant_of(name: str) -> str:
@@ -97,9 +92,7 @@ def leads_out(name: str) -> bool:
 
 def _listed(reference: Reference, models: set[str]) -> str:
     """How each model can be named: by its quantisation, or where that is not its own by its file."""
-    quants = [quant_of(name) for name in models]
-    names = [
-        f"{reference.repo}:{quant}" if quant and quants.count(quant) == 1 else f"{reference.repo}/{name}"
-        for name, quant in zip(models, quants, strict=True)
-    ]
-    return ", ".join(sorted(names))
+    quants = {name: quant_of(name) for name in models}
+    ambiguous = {"", *(quant for quant, count in Counter(quants.values()).items() if count > 1)}
+    names = (f"/{name}" if quant in ambiguous else f":{quant}" for name, quant in quants.items())
+    return ", ".join(sorted(reference.repo + name for name in names))

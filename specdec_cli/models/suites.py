@@ -25,8 +25,6 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A prompt as a file has it."""
-
     prompt: str
     id: str | int | None = None
     category: str | None = None
@@ -110,7 +108,6 @@ def select(
 
 
 def _read(path: Path, source: str, suites: dict[str, Path]) -> str:
-    """The file's text, its line ends made line feeds."""
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)

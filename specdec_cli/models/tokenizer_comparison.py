@@ -115,7 +115,6 @@ def compare(target: Header, draft: Header) -> Comparison:
 
 
 def _differing(mine: Vocabulary, theirs: Vocabulary, shared: int) -> list[int]:
-    """The shared ids whose text or type differs."""
     ids = set((mine.types[:shared] != theirs.types[:shared]).nonzero()[0].tolist())
     if mine.tokens != theirs.tokens:
         texts = zip(mine.tokens.values, theirs.tokens.values, strict=False)
@@ -230,10 +229,8 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _sentence(value: Any) -> str:
-    """A value of the metadata for a sentence."""
     return repr(shown(value)) if isinstance(value, str) else shown(value)
 
 
 def _stated(value: Any) -> str:
-    """A value of the metadata for a table."""
     return "not stated" if value is None else shown(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,10 +106,9 @@ def load(name: str) -> PulledPair | None:
 
 def readable(name: str) -> PulledPair | None:
     """A pair, if its record can be read: one that is damaged is as good as none."""
-    try:
+    with suppress(SpecdecError):
         return load(name)
-    except SpecdecError:
-        return None
+    return None
 
 
 def save(pair: PulledPair) -> None:

@@ -136,12 +136,12 @@ def _require_tree(step: Step) -> None:
     """Raise ValueError unless what a step says of its draft fits together; a chain says nothing of its shape."""
     if step.accepted > min(len(step.drafted), len(step.tokens)):
         raise ValueError(f"more accepted than there is: {step.accepted}")
-    above = dict(enumerate(step.parents or ()))
-    fits = (step.parents is None) == (step.path is None) and all(parent < node for node, parent in above.items())
-    if step.parents is not None and step.path is not None:
-        fits = fits and (len(above), len(step.path)) == (len(step.drafted), step.accepted)
-        fits = fits and [above.get(node) for node in step.path] == [-1, *step.path][:-1]
-    if not fits:
+    if step.parents is step.path is None:
+        return
+    parents, path = dict(enumerate(step.parents or ())), step.path or ()
+    fits = None not in (step.parents, step.path) and (len(parents), len(path)) == (len(step.drafted), step.accepted)
+    fits = fits and all(parent < node for node, parent in parents.items())
+    if not fits or [parents.get(node) for node in path] != [-1, *path][:-1]:
         raise ValueError("a draft that is no tree")
 
 
