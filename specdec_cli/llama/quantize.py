@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
@@ -88,10 +89,8 @@ def write(copy: Copy, interrupt: Interrupt, begun: Callable[[int], None]) -> lis
 
 def _next(lines: Queue[str | None], interrupt: Interrupt) -> str | None:
     while not interrupt.is_set():
-        try:
+        with suppress(Empty):
             return lines.get(timeout=interrupt.POLL_S)
-        except Empty:
-            continue
     raise Interrupted
 
 

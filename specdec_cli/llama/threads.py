@@ -50,8 +50,8 @@ class ThreadWatch:
             if laps[0] < _LONG_S:
                 break
         context.on_pass = watch
-        if len(laps) == 2 and laps[0] > _FASTER * laps[1]:
-            self._tell(threads // 2, laps[0] / laps[1])
+        if laps[0] > _FASTER * laps[-1]:
+            self._tell(threads // 2, laps[0] / laps[-1])
         else:
             context.set_threads(threads)
 
@@ -84,7 +84,7 @@ class ThreadWatch:
         return len(self._recent) >= _MANY and all(took > _LONG_S for took, _ in list(self._recent)[-_MANY:])
 
     def _judge(self, threads: int, took: float, times: float) -> None:
-        """After some passes of a trial: keep fewer threads, or go back."""
+        """Keep fewer threads, or go back."""
         now = sum(seconds for seconds, _ in self._recent) / len(self._recent)
         self._before = None
         self._recent.clear()
