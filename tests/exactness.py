@@ -13,8 +13,10 @@ import numpy as np
 from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
 from scipy.stats import chi2
 
+from specdec_cli.decoding.accept import match
 from specdec_cli.decoding.rules import RULES
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.types import Verdict
 from specdec_cli.drafters.draft_model import ModelDrafter
 
 PROMPT = (0, 1)
@@ -249,33 +251,22 @@ def error_of_answers(target, make_drafter, make_policy, sampling, rule, length=3
     return max(abs(written[key] - expected.get(key, 0.0)) for key in {*written, *expected})
 
 
-def sample(target, draft, sampling, rule, k, length, n, drafter_class=ModelDrafter, policy=None):
-    """Count continuations over n runs of the loop with a draft model."""
-    counts = Counter()
-    drafter_rng = np.random.default_rng(7)
-    for seed in range(1000, 1000 + n):
+def check(rule, k, sampling, seed, n=2000, share=0.4, policy=None, drafter_class=ModelDrafter):
+    """The p-value of continuations of three tokens over n runs of the loop with a draft model."""
+    target, counts, drafter_rng = Table(V, seed), Counter(), np.random.default_rng(7)
+    draft = target.mixed(Table(V, seed + 1), share)
+    for run_seed in range(1000, 1000 + n):
         sampler = StandardSampler(sampling)
         drafter = drafter_class(FakeDraftModel(draft), V, sampler, rule == "rejection", drafter_rng)
         events = run(
-            FakeTarget(target),
-            PROMPT,
-            drafter,
-            k,
-            max_tokens=length + 1 + k,  # so that drafts have their length
-            settings=sampling,
-            rule=rule,
-            seed=seed,
-            sampler=sampler,
-            policy=policy,
-            enough=length + 1,
-        )
+            FakeTarget(target), PROMPT, drafter, k, 3 + k, sampling, rule, run_seed, sampler=sampler, policy=policy,
+            enough=3,
+        )  # fmt: skip
         # The first token comes from the prompt's own pass; the draft is at work from the second on.
-        counts[tuple(tokens_of(events)[: length + 1])] += 1
-    return counts
-
-
-def check(rule, k, sampling, seed, n=2000, share=0.4, **options):
-    target, noise = Table(V, seed), Table(V, seed + 1)
-    draft = target.mixed(noise, share)
-    counts = sample(target, draft, sampling, rule, k, 2, n, **options)
+        counts[tuple(tokens_of(events)[:3])] += 1
     return p_value(counts, exact(target, sampling, 3), n)
+
+
+def credulous(draft, logits, sampler, rng):
+    """A wrong rule: the draft's first token stands, whatever it is."""
+    return Verdict((), draft.tokens[0], "correction") if draft.tokens else match(draft, logits, sampler, rng)

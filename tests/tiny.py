@@ -33,17 +33,8 @@ def write(path: Path, kind: str, seed: int = 0, noise: float = 0.0, chat_templat
     """
     model = _Model(path, kind.partition("-")[0], seed, noise)
     if chat_template is not None:
-        model.add_chat_template(chat_template)
-    {
-        "llama": _llama,
-        "qwen3": _qwen3,
-        "olmo2-window": _olmo2_window,
-        "mamba": _mamba,
-        "lfm2": _lfm2,
-        "lfm2-window": _lfm2_window,
-        "nemotron_h": _nemotron_h,
-        "qwen35": _qwen35,
-    }[kind](model)
+        model.writer.add_chat_template(chat_template)
+    globals()["_" + kind.replace("-", "_")](model)
     model.close()
     return path
 
@@ -64,13 +55,13 @@ class _Model:
     """A GGUF file in the making: settings get the architecture's prefix, tensors their random values."""
 
     def __init__(self, path: Path, architecture: str, seed: int, noise: float) -> None:
-        self._writer = gguf.GGUFWriter(path, architecture)
+        self.writer = gguf.GGUFWriter(path, architecture)
         self._architecture = architecture
         self._rng = np.random.default_rng([seed, 0])
         self._other = np.random.default_rng([seed, 1])
         self._noise = noise
         tokens, merges = vocabulary()
-        writer = self._writer
+        writer = self.writer
         writer.add_tokenizer_model("gpt2")
         writer.add_tokenizer_pre("gpt-2")
         writer.add_token_list(tokens)
@@ -87,17 +78,25 @@ class _Model:
         self.matrix("token_embd.weight", WIDTH, len(tokens), gain=WIDTH**0.5)
         self.matrix("output.weight", WIDTH, len(tokens), gain=4)
 
-    def add_chat_template(self, template: str) -> None:
-        self._writer.add_chat_template(template)
-
     def set(self, name: str, value: int | float | Sequence[int]) -> None:
         key = f"{self._architecture}.{name}"
         if isinstance(value, int):
-            self._writer.add_uint32(key, value)
+            self.writer.add_uint32(key, value)
         elif isinstance(value, float):
-            self._writer.add_float32(key, value)
+            self.writer.add_float32(key, value)
         else:
-            self._writer.add_array(key, list(value))
+            self.writer.add_array(key, list(value))
+
+    def layers(self, count: int, feed_forward: int | Sequence[int] = FEED_FORWARD, heads: int = HEADS) -> None:
+        self.set("block_count", count)
+        self.set("feed_forward_length", feed_forward)
+        self.set("attention.head_count", heads)
+
+    def ssm(self, rank: int, inner: int = INNER, groups: int = 0) -> None:
+        """Settings of recurrent layers."""
+        names = {"conv_kernel": CONV, "inner_size": inner, "state_size": STATE, "time_step_rank": rank}
+        for name, value in {**names, **({"group_count": groups} if groups else {})}.items():
+            self.set(f"ssm.{name}", value)
 
     def matrix(self, name: str, inputs: int, outputs: int, gain: float = 1.0) -> None:
         """A linear map that keeps the scale of its input, times `gain`."""
@@ -128,23 +127,21 @@ class _Model:
         self.matrix(f"blk.{layer}.ffn_down.weight", FEED_FORWARD, WIDTH)
 
     def close(self) -> None:
-        self._writer.write_header_to_file()
-        self._writer.write_kv_data_to_file()
-        self._writer.write_tensors_to_file()
-        self._writer.close()
+        self.writer.write_header_to_file()
+        self.writer.write_kv_data_to_file()
+        self.writer.write_tensors_to_file()
+        self.writer.close()
 
     def _normal(self, *shape: int) -> np.ndarray:
         own, other = self._rng.standard_normal(shape), self._other.standard_normal(shape)
         return own * (1 - self._noise) + other * self._noise
 
     def _add(self, name: str, values: np.ndarray) -> None:
-        self._writer.add_tensor(name, values.astype(np.float32))
+        self.writer.add_tensor(name, values.astype(np.float32))
 
 
 def _llama(model: _Model, layers: int = 2, head_norms: bool = False) -> None:
-    model.set("block_count", layers)
-    model.set("feed_forward_length", FEED_FORWARD)
-    model.set("attention.head_count", HEADS)
+    model.layers(layers)
     model.set("rope.dimension_count", WIDTH // HEADS)
     model.norm("output_norm.weight", WIDTH)
     for layer in range(layers):
@@ -160,9 +157,7 @@ def _qwen3(model: _Model) -> None:
 
 def _olmo2_window(model: _Model) -> None:
     """Three layers that see the last 24 tokens, and one that sees all."""
-    model.set("block_count", 4)
-    model.set("feed_forward_length", FEED_FORWARD)
-    model.set("attention.head_count", HEADS)
+    model.layers(4)
     model.set("attention.sliding_window", 24)
     model.norm("output_norm.weight", WIDTH)
     for layer in range(4):
@@ -174,13 +169,8 @@ def _olmo2_window(model: _Model) -> None:
 
 def _mamba(model: _Model) -> None:
     rank = 4
-    model.set("block_count", 2)
-    model.set("feed_forward_length", 0)
-    model.set("attention.head_count", 0)
-    model.set("ssm.conv_kernel", CONV)
-    model.set("ssm.inner_size", INNER)
-    model.set("ssm.state_size", STATE)
-    model.set("ssm.time_step_rank", rank)
+    model.layers(2, 0, 0)
+    model.ssm(rank)
     model.norm("output_norm.weight", WIDTH)
     for layer in range(2):
         name = f"blk.{layer}"
@@ -199,9 +189,7 @@ def _mamba(model: _Model) -> None:
 def _lfm2(model: _Model) -> None:
     conv = 3
     kv_heads = (0, HEADS, 0)
-    model.set("block_count", len(kv_heads))
-    model.set("feed_forward_length", FEED_FORWARD)
-    model.set("attention.head_count", HEADS)
+    model.layers(len(kv_heads))
     model.set("attention.head_count_kv", kv_heads)
     model.set("shortconv.l_cache", conv)
     model.norm("token_embd_norm.weight", WIDTH)  # what LFM2 calls its output's norm
@@ -227,16 +215,10 @@ def _nemotron_h(model: _Model) -> None:
     heads, groups = 4, 2
     convolved = INNER + 2 * groups * STATE
     kv_heads, feed_forward = (0, HEADS, 0, 0), (0, 0, FEED_FORWARD, 0)
-    model.set("block_count", len(kv_heads))
-    model.set("feed_forward_length", feed_forward)
-    model.set("attention.head_count", HEADS)
+    model.layers(len(kv_heads), feed_forward)
     model.set("attention.head_count_kv", kv_heads)
     model.set("attention.layer_norm_epsilon", 1e-5)
-    model.set("ssm.conv_kernel", CONV)
-    model.set("ssm.inner_size", INNER)
-    model.set("ssm.state_size", STATE)
-    model.set("ssm.time_step_rank", heads)
-    model.set("ssm.group_count", groups)
+    model.ssm(heads, INNER, groups)
     model.norm("output_norm.weight", WIDTH)
     for layer, (attends, feeds) in enumerate(zip(kv_heads, feed_forward, strict=True)):
         name = f"blk.{layer}"
@@ -259,17 +241,11 @@ def _nemotron_h(model: _Model) -> None:
 def _qwen35(model: _Model) -> None:
     k_heads, v_heads = 2, 4
     key, value = k_heads * STATE, v_heads * STATE
-    model.set("block_count", 3)
-    model.set("feed_forward_length", FEED_FORWARD)
-    model.set("attention.head_count", HEADS)
+    model.layers(3)
     model.set("rope.dimension_count", WIDTH // HEADS)
     model.set("rope.dimension_sections", (4, 2, 2, 0))
     model.set("full_attention_interval", 2)
-    model.set("ssm.conv_kernel", CONV)
-    model.set("ssm.inner_size", value)
-    model.set("ssm.state_size", STATE)
-    model.set("ssm.time_step_rank", v_heads)
-    model.set("ssm.group_count", k_heads)
+    model.ssm(v_heads, value, k_heads)
     model.norm("output_norm.weight", WIDTH)
     for layer in range(3):
         name = f"blk.{layer}"

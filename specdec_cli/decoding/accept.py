@@ -1,7 +1,7 @@
 """The exact acceptance rules: which draft tokens are accepted, and what follows them.
 
-p is the target's distribution and q the draft's, after the same temperature, cuts and penalties.
-Rows are looked at one by one, and none past the first rejection.
+p is the target's distribution and q the draft's, after the same temperature, cuts and penalties. Rows are looked at
+one by one, and none past the first rejection.
 """
 
 from __future__ import annotations
@@ -107,9 +107,8 @@ def residual(p: Categorical, q: Categorical) -> Categorical:
     left = p.probs - onto(p, q)
     np.maximum(left, 0.0, out=left)
     mass = left.sum()
-    if mass <= 0.0:  # p equals q up to rounding, and so does what is left, up to its scale
-        return p
-    return Categorical(p.ids, left / mass)
+    # Without any, p equals q up to rounding, and so does what is left, up to its scale.
+    return Categorical(p.ids, left / mass) if mass > 0.0 else p
 
 
 def onto(p: Categorical, q: Categorical) -> NDArray[np.float64]:
@@ -138,6 +137,5 @@ def without(p: Categorical, token: int) -> Categorical:
     if index < left.size and (p.ids is None or p.ids[index] == token):
         left[index] = 0.0
     mass = left.sum()
-    if mass <= 0.0:  # p is one-hot on the token, which then cannot have been rejected but by rounding
-        return p
-    return Categorical(p.ids, left / mass)
+    # Without any, p is one-hot on the token, which then cannot have been rejected but by rounding.
+    return Categorical(p.ids, left / mass) if mass > 0.0 else p

@@ -31,7 +31,7 @@ class Categorical:
         return float(self.probs[index]) if index < self.ids.size and self.ids[index] == token else 0.0
 
     def draw(self, rng: np.random.Generator) -> int:
-        """One token: exactly one uniform number is used."""
+        """One token, with exactly one uniform number."""
         return self.at(rng.random())
 
     def at(self, uniform: float) -> int:

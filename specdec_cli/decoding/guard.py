@@ -62,9 +62,10 @@ class Speculation:
             return NO_DRAFT
         return self._guarded(lambda: self._propose(context, budget), NO_DRAFT)
 
-    def show(self, row_observer: Callable[[Rows], None], logits: Rows) -> None:
-        """Let a drafter see the rows of the pass that verified its draft."""
-        self._guarded(lambda: row_observer(logits), None)
+    def show(self, draft: Draft, logits: Rows) -> None:
+        """Let a drafter see the rows of the pass that verified its draft, if it asks for them."""
+        if draft.row_observer is not None:
+            self._guarded(partial(draft.row_observer, logits), None)
 
     def _propose(self, context: Sequence[int], budget: int) -> Draft:
         draft = self._drafter.propose(context, budget, self._policy)

@@ -91,8 +91,7 @@ def generate(
             draft = speculation.propose(context, budget)
             why, after = speculation.why, clock()
             logits = target.verify(context[-1], draft)
-            if draft.row_observer is not None:
-                speculation.show(draft.row_observer, logits)
+            speculation.show(draft, logits)
             draft_s, verify_s = after - before, commit_s + clock() - after
             index += 1
     except Interrupted:

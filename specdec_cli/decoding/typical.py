@@ -23,7 +23,7 @@ def typical(draft: Draft, logits: Rows, sampler: StandardSampler, rng: np.random
     tried in their order; where none is typical, a token is drawn from p. At temperature 0 this is `match`, and exact.
 
     Verdict.distance is the total variation between p and what the rule makes of it, summed over the tokens: for given
-    earlier siblings, over all tokens that the draft could have drawn there. Without a draft the token is p's own.
+    earlier siblings, over all tokens that the draft could have drawn there.
     """
     if sampler.greedy:
         return match(draft, logits, sampler, rng)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -37,42 +38,34 @@ def measure(context: LlamaContext, text: Sequence[int], threads: int, watch: Cal
     if most < 2:
         return Agreement(1, 1, threads, contexts, {})
     tokens = [text[i % len(text)] for i in range(max(contexts) + most + 2)]
-    passes = _Passes(context, tokens, watch)
-    sizes = list(range(2, most + 1))
-    agreeing, off = {1: sizes, 2: sizes}, dict[int, dict[int, float]]()
+    rows = partial(_rows, context, tokens, watch)
+    results: dict[int, tuple[list[int], dict[int, float]]] = {}
     for reference in (1, 2):
+        sizes, off = list(range(2, most + 1)), dict[int, float]()
         for fill in contexts:
-            expected = passes.rows(fill, most + 1, 1, reference - 1)
-            if reference == 2 and (distance := _distance(passes.rows(fill, 4, 1, 0), expected[:4])):
-                off.setdefault(2, {})[1] = distance
-            agreeing[reference] = _agreeing(passes, fill, expected, agreeing[reference], reference, off)
-        if 2 in agreeing[1]:
-            break
-    reference = 2 if 2 not in agreeing[1] and {2, 3} <= set(agreeing[2]) else 1
-    widest = reference
-    while widest + 1 in agreeing[reference]:
-        widest += 1
-    context.rewind(0)
-    return Agreement(reference, widest, threads, contexts, off.get(reference, {}))
-
-
-def _agreeing(
-    passes: _Passes, fill: int, expected: Logits, sizes: Sequence[int], reference: int, off: dict[int, dict[int, float]]
-) -> list[int]:
-    """The sizes that agree with the expected rows; how far the others are goes into `off`."""
-    agreeing, missed = [], 0
-    for size in sizes:
-        distance = _distance(passes.rows(fill, size + 1, size, reference - 1), expected[: size + 1])
-        if distance:
-            known = off.setdefault(reference, {})
-            known[size] = max(known.get(size, 0.0), distance)
-            missed += 1
-            if missed == _MISSES:
-                break
-        else:
-            agreeing.append(size)
+            expected = rows(fill, most + 1, 1, reference - 1)
+            if reference == 2 and (distance := _distance(rows(fill, min(4, most + 1), 1, 0), expected[:4])):
+                off[1] = distance
+            agreeing: list[int] = []
             missed = 0
-    return agreeing
+            for size in sizes:
+                distance = _distance(rows(fill, size + 1, size, reference - 1), expected[: size + 1])
+                if not distance:
+                    agreeing.append(size)
+                missed = missed + 1 if distance else 0
+                if distance:
+                    off[size] = max(off.get(size, 0.0), distance)
+                if missed == _MISSES:
+                    break
+            sizes = agreeing
+        results[reference] = sizes, off
+        if 2 in sizes:
+            break
+    context.rewind(0)
+    reference = 2 if 2 in results and {2, 3} <= set(results[2][0]) else 1
+    sizes, off = results[reference]
+    widest = next(size for size in range(reference, most + 1) if size + 1 not in sizes)
+    return Agreement(reference, widest, threads, contexts, off)
 
 
 def _distance(rows: Logits, expected: Logits) -> float:
@@ -80,25 +73,26 @@ def _distance(rows: Logits, expected: Logits) -> float:
     return 0.0 if np.array_equal(rows, expected) else max(float(np.abs(rows - expected).max()), 1e-30)
 
 
-class _Passes:
-    def __init__(self, context: LlamaContext, tokens: Sequence[int], watch: Callable[[], None]) -> None:
-        self._context, self._tokens, self._watch = context, tokens, watch
-
-    def rows(self, fill: int, count: int, size: int, padding: int) -> Logits:
-        """(count, n_vocab): the rows of a pass of `size` tokens after `fill` ones, and then of single tokens, with
-        `padding` unread ones behind each.
-        """
-        context, tokens = self._context, self._tokens
-        if context.length < fill:
-            context.rewind(0)
-            context.decode(tokens[:fill])
-        context.rewind(fill)
-        rows = list[np.ndarray[tuple[int, ...], np.dtype[np.float32]]]()
-        while len(rows) < count:
-            start, taken = fill + len(rows), 1 if rows else size
-            unread = [tokens[start]] * (padding if taken == 1 else 0)
-            result = context.decode([*tokens[start : start + taken], *unread], all_rows=True)
-            rows += [row.copy() for row in result[:taken]]
-            context.rewind(start + taken)
-            self._watch()
-        return np.stack(rows)
+def _rows(
+    context: LlamaContext,
+    tokens: Sequence[int],
+    watch: Callable[[], None],
+    fill: int,
+    count: int,
+    size: int,
+    padding: int,
+) -> Logits:
+    """(count, n_vocab): the rows of a pass of `size` tokens after `fill` ones, then of single tokens with `padding`."""
+    if context.length < fill:
+        context.rewind(0)
+        context.decode(tokens[:fill])
+    context.rewind(fill)
+    rows: list[Logits] = []
+    while len(rows) < count:
+        start, taken = fill + len(rows), 1 if rows else size
+        unread = [tokens[start]] * (padding if taken == 1 else 0)
+        result = context.decode([*tokens[start : start + taken], *unread], all_rows=True)
+        rows += [row.copy() for row in result[:taken]]
+        context.rewind(start + taken)
+        watch()
+    return np.stack(rows)

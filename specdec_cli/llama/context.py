@@ -59,7 +59,7 @@ class LlamaContext:
         after, and the new threads.
         """
         self.on_read: Callable[[int, int], None] | None = None
-        """Called while a long text is read: tokens read so far, and all of them."""
+        """Called while a long text is read: tokens read so far, and all."""
         self.on_pass: Callable[[int, float], None] | None = None
         """Called after each pass: its tokens, and its seconds."""
         self.n_ctx: int = min(n_ctx, lib.llama_n_ctx(self._handle))  # llama.cpp rounds up to a multiple of 256
@@ -69,9 +69,8 @@ class LlamaContext:
         self.reuses, self.reused = False, 0
         """Whether `begin` may keep what is held of a text already, and how much of the present one it kept."""
         self._tokens: list[int] = []
-        """The text, `length` tokens."""
+        """The text, `length` tokens; and the nodes of the tree at its end, by number."""
         self._grown: list[int] = []
-        """The nodes of the tree at its end, by number."""
         self.decode_s = 0.0
         """Seconds spent in llama_decode since the context was made, waiting for the device included."""
         self.rewinds = model.rewinds
@@ -171,12 +170,10 @@ class LlamaContext:
         branches.clear()
 
     def _drop(self, length: int) -> None:
-        """Take all cells from position `length` on from every sequence."""
         if not self.cells.drop(length):
             raise SpecdecError("llama.cpp refused to drop rejected tokens from its cache", "Run with --drafter none.")
 
     def _pass(self) -> None:
-        """One forward pass over the batch."""
         before = perf_counter()
         code = lib.llama_decode(self._handle, self._batch.struct)
         address = _get_logits(self._handle)  # on a GPU this is what waits
@@ -198,15 +195,13 @@ class LlamaContext:
             self.on_pass(self._batch.struct.n_tokens, seconds)
 
     def set_threads(self, threads: int) -> None:
-        """Compute with so many CPU threads from now on."""
         self.threads = threads
         self.thread_log.append((self.length, threads))
         lib.llama_set_n_threads(self._handle, threads, threads)
 
     def checkpoint(self) -> None:
-        """Make what follows the present length something that `rewind` can drop. Free where the cache can do that.
-
-        With snapshots, which contexts of several rows have, that goes for a part of the very next pass, once.
+        """Make what follows the present length something that `rewind` can drop. Free where the cache can do that; with
+        snapshots, which contexts of several rows have, a part of the very next pass can be, once.
         """
         if self.rewinds or self._snapshots:
             return
@@ -217,11 +212,9 @@ class LlamaContext:
         self._saved = (self.length, state)
 
     def rewind(self, length: int) -> None:
-        """Drop every token from position `length` on.
-
-        A recurrent or hybrid model cannot forget: its state is taken from the snapshots made in the last pass,
-        or restored from the checkpoint, and the tokens after it are decoded again. Raises SpecdecError rather than
-        leave a wrong state.
+        """Drop every token from position `length` on. A recurrent or hybrid model cannot forget: its state is taken
+        from the last pass's snapshots, or restored from the checkpoint, and the tokens after it are decoded again. Raises
+        SpecdecError rather than leave a wrong state.
         """
         if len(self._branches):  # a failure left a tree
             self.keep(())

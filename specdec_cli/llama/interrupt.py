@@ -1,8 +1,8 @@
 """Ctrl-C that takes effect in the middle of a forward pass.
 
-While Python waits inside llama.cpp its signal handlers do not run, and an abort callback written in Python
-would cost a microsecond per graph node. So: the signal's wake-up byte goes through a pipe to a thread that
-sets a flag in memory, and llama.cpp polls that flag with a C function.
+While Python waits inside llama.cpp its signal handlers do not run, and an abort callback in Python would cost a
+microsecond per graph node. So the signal's wake-up byte goes through a pipe to a thread that sets a flag in memory,
+which llama.cpp polls with a C function.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupt:
-    """Catches SIGINT and SIGTERM while entered: the first one sets the flag, a second one raises KeyboardInterrupt."""
+    """Catches SIGINT and SIGTERM while entered: the first sets the flag, a second raises KeyboardInterrupt."""
 
     POLL_S = 0.03
     """How often code that waits for something else must look: Python goes on sleeping after a signal."""
@@ -36,7 +36,7 @@ class Interrupt:
 
     @property
     def exit_code(self) -> int:
-        """What a shell expects of a process ended so: 130 after Ctrl-C; 0 if nothing happened."""
+        """130 after Ctrl-C, as a shell expects; 0 if nothing happened."""
         return 128 + (self._signal or signal.SIGINT) if self.is_set() else 0
 
     def set(self) -> None:

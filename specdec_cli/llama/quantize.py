@@ -1,7 +1,7 @@
-"""Copies of a model with fewer layers or fewer bits, written by llama.cpp's own quantiser in a process of its own.
+"""Copies of a model with fewer layers or fewer bits, written by llama.cpp's quantiser in a process of its own.
 
-The call cannot be interrupted, and llama.cpp ends the whole process on some bad input (GGML_ASSERT). A process of its
-own can be killed at any moment. Its progress comes through a pipe, in llama.cpp's log.
+The call cannot be interrupted, and llama.cpp ends its process on some bad input (GGML_ASSERT). A process of its own can
+be killed at any moment. Its progress comes through a pipe, in llama.cpp's log.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
@@ -50,14 +51,12 @@ class Unfit:
 
 
 def write(copy: Copy, interrupt: Interrupt, begun: Callable[[int], None]) -> list[Unfit]:
-    """Write a copy; `begun` is called with the number of each tensor, from 1, before it is written.
-
-    Returns the tensors that got another type than they should have. Raises SpecdecError if llama.cpp refuses or
-    breaks down, Interrupted on Ctrl-C; what was written until then is left to the caller to remove.
+    """Write a copy; `begun` is called with the number of each tensor, from 1, before it is written. Returns the tensors
+    that got another type than they should have. Raises SpecdecError if llama.cpp refuses or breaks down, Interrupted on
+    Ctrl-C; what was written until then is left to the caller to remove.
     """
-    drop = ",".join(map(str, sorted(copy.drop)))
-    numbers = [str(copy.threads), "" if copy.file_type is None else str(copy.file_type), drop]
-    command = [sys.executable, "-c", _CHILD, "\n".join(sys.path), str(copy.source), str(copy.out), *numbers]
+    numbers = (copy.threads, -1 if copy.file_type is None else copy.file_type, *sorted(copy.drop))
+    command = [sys.executable, "-c", _CHILD, "\n".join(sys.path), *map(str, (copy.source, copy.out, *numbers))]
     environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # an abort would start a debugger otherwise
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
@@ -90,10 +89,8 @@ def write(copy: Copy, interrupt: Interrupt, begun: Callable[[int], None]) -> lis
 
 def _next(lines: Queue[str | None], interrupt: Interrupt) -> str | None:
     while not interrupt.is_set():
-        try:
+        with suppress(Empty):
             return lines.get(timeout=interrupt.POLL_S)
-        except Empty:
-            continue
     raise Interrupted
 
 
@@ -106,23 +103,21 @@ def _read(pipe: IO[bytes] | None, lines: Queue[str | None]) -> None:
 
 
 def main() -> None:
-    """The child: `source out threads file_type drop`."""
+    """The child: `source out threads file_type layer...`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the parent decides
     import llama_cpp.llama_cpp as lib
 
     log = lib.llama_log_callback(_print)
     lib.llama_log_set(log, ctypes.c_void_p(0))
-    source, out, threads, file_type, drop = sys.argv[1:]
+    source, out = map(os.fsencode, sys.argv[1:3])
+    threads, file_type, *drop = map(int, sys.argv[3:])
     params = lib.llama_model_quantize_default_params()
-    params.nthread = int(threads)
-    params.only_copy = not file_type
-    params.allow_requantize = True
-    if file_type:
-        params.ftype = int(file_type)
+    params.nthread, params.only_copy, params.allow_requantize = threads, file_type < 0, True
+    if file_type >= 0:
+        params.ftype = file_type
     if drop:
-        layers = [*map(int, drop.split(",")), -1]
-        params.prune_layers = (ctypes.c_int32 * len(layers))(*layers)
-    sys.exit(int(lib.llama_model_quantize(os.fsencode(source), os.fsencode(out), ctypes.byref(params))))
+        params.prune_layers = (ctypes.c_int32 * (len(drop) + 1))(*drop, -1)
+    sys.exit(int(lib.llama_model_quantize(source, out, ctypes.byref(params))))
 
 
 def _print(_level: int, text: bytes, _user: object) -> None:

@@ -25,7 +25,7 @@ def repacked_types() -> frozenset[str]:
 
 
 def types_for(flags: str) -> frozenset[str]:
-    """The same for llama.cpp's line about what it was built with, such as "CPU : AVX2 = 1 | REPACK = 1 | "."""
+    """The same for llama.cpp's line about its build, such as "CPU : AVX2 = 1 | REPACK = 1 | "."""
     parts = [part.rpartition(":")[2].split("=") for part in flags.split("|")]
     features = {part[0].strip() for part in parts if len(part) == 2 and part[1].strip() != "0"}
     return frozenset().union(*(types for needed, types in _RULES if needed <= features))

@@ -13,16 +13,14 @@ from specdec_cli.llama.context import N_BATCH, LlamaContext
 class LlamaTarget:
     """The `Target` of `decoding`, over one llama.cpp context.
 
-    The cache always holds the text in its order, without gaps. An accepted branch has gaps, and what comes next would
-    fill them: the same numbers would be added in another order, and round otherwise. So only the part of the branch
-    that continues the text is kept; the rest, mostly a token or two, is read again with the next pass.
-
-    agreement: read drafts, which must be chains, in passes that agree bit for bit.
+    The cache always holds the text in its order: an accepted branch has gaps, what comes next would fill them, and the
+    same numbers, added in another order, round otherwise. So only the part of the branch that continues the text is
+    kept; the rest, mostly a token or two, is read again with the next pass. agreement: read drafts, which must be
+    chains, in passes that agree bit for bit.
     """
 
     def __init__(self, context: LlamaContext, agreement: Agreement | None = None) -> None:
-        self._context = context
-        self._agreement = agreement
+        self._context, self._agreement = context, agreement
         self._verified = 0
         self._again: tuple[int, ...] = ()
         """The end of the text that the cache does not hold."""
@@ -66,9 +64,8 @@ class LlamaTarget:
             self._context.rewind(self._verified + verdict.accepted)
             return
         draft, order = self._tree
-        in_order = 0
-        while in_order < len(verdict.path) and order[in_order] == verdict.path[in_order]:
-            in_order += 1
+        steps = enumerate(zip(verdict.path, order, strict=False))
+        in_order = next((i for i, (node, other) in steps if node != other), len(verdict.path))
         self._context.keep(range(len(self._again) + 1 + in_order))
         self._again = tuple(draft.tokens[node] for node in verdict.path[in_order:])
 
@@ -101,8 +98,8 @@ def _depth_first(draft: Draft) -> list[int]:
 
 
 class _PieceRows:
-    """For `--bitwise`: the rows after some tokens, in passes that agree bit for bit. Each is made when its first row is
-    used: what follows a rejected token is never read.
+    """For `--bitwise`: rows in passes that agree bit for bit, each made when its first row is used: what follows a
+    rejected token is never read.
     """
 
     def __init__(self, context: LlamaContext, tokens: Sequence[int], agreement: Agreement) -> None:

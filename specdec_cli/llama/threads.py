@@ -10,11 +10,9 @@ from specdec_cli.llama.timing import single_pass_s
 
 _LARGEST = 32
 """Tokens of the largest pass that counts: waiting shows in small ones."""
-_RECENT = 6
-_SLOW, _MANY = 4.0, 3
-"""A pass is slow if it takes so many times as long as it can. Threads wait if so many of the recent are slow, ..."""
-_LOST_S = 0.25
-"""... and have lost so many seconds."""
+_RECENT, _SLOW, _MANY, _LOST_S = 6, 4.0, 3, 0.25
+"""Passes that are looked at. One is slow if it takes so many times as long as it can. Threads wait if so many are slow
+and have lost so many seconds."""
 _LONG_S, _FASTER = 0.08, 1.5
 """Without known times, a pass over few tokens that takes so long starts a trial; half the threads are kept if they are
 so many times as fast."""
@@ -27,11 +25,8 @@ class ThreadWatch:
     tell: called with the new number of threads, and how many times as long passes took before.
     """
 
-    def __init__(
-        self, context: LlamaContext, expected: Mapping[int, float], tell: Callable[[int, float], None]
-    ) -> None:
-        self._context, self._tell = context, tell
-        self._known = dict(expected)
+    def __init__(self, context: LlamaContext, expected: Mapping[int, float], tell: Callable[[int, float], None]):
+        self._context, self._tell, self._known = context, tell, dict(expected)
         self._least: dict[tuple[int, int], float] = {}
         """The shortest pass by its tokens and by the length of the text, in doublings."""
         self._recent: deque[tuple[float, float]] = deque(maxlen=_RECENT)
@@ -55,29 +50,30 @@ class ThreadWatch:
             if laps[0] < _LONG_S:
                 break
         context.on_pass = watch
-        if len(laps) == 2 and laps[0] > _FASTER * laps[1]:
-            self._tell(threads // 2, laps[0] / laps[1])
+        if laps[0] > _FASTER * laps[-1]:
+            self._tell(threads // 2, laps[0] / laps[-1])
         else:
             context.set_threads(threads)
 
     def _passed(self, tokens: int, seconds: float) -> None:
         if tokens > _LARGEST:
             return
-        kind = (tokens, self._context.length.bit_length())
-        known = self._known.get(tokens, seconds) if self._context.length < 512 else seconds
+        context = self._context
+        kind = (tokens, context.length.bit_length())
+        known = self._known.get(tokens, seconds) if context.length < 512 else seconds
         least = self._least[kind] = min(self._least.get(kind, known), seconds)
         self._recent.append((seconds, least))
         if self._before is not None:
-            self._judge()
-        elif self._context.threads > 1 and (self._waits() or self._is_long(tokens)):
+            if len(self._recent) >= _MANY:
+                self._judge(*self._before)
+        elif context.threads > 1 and (self._waits() or self._is_long(tokens)):
             self._asked = True
             took, can = (sum(column) for column in zip(*self._recent, strict=True))
-            self._before = self._context.threads, took / len(self._recent), took / can
+            self._before = context.threads, took / len(self._recent), took / can
             self._recent.clear()
-            self._context.set_threads(self._context.threads // 2)
+            context.set_threads(context.threads // 2)
 
     def _waits(self) -> bool:
-        """Whether many of the recent passes were slow."""
         slow = [(took, can) for took, can in self._recent if took > _SLOW * can]
         return len(slow) >= _MANY and sum(took - can for took, can in slow) >= _LOST_S
 
@@ -87,11 +83,8 @@ class ThreadWatch:
             return False
         return len(self._recent) >= _MANY and all(took > _LONG_S for took, _ in list(self._recent)[-_MANY:])
 
-    def _judge(self) -> None:
-        """After some passes of a trial: keep fewer threads, or go back."""
-        if self._before is None or len(self._recent) < _MANY:
-            return
-        threads, took, times = self._before
+    def _judge(self, threads: int, took: float, times: float) -> None:
+        """Keep fewer threads, or go back."""
         now = sum(seconds for seconds, _ in self._recent) / len(self._recent)
         self._before = None
         self._recent.clear()

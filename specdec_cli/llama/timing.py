@@ -21,11 +21,9 @@ def pass_seconds(
     budget_s: float,
     needed_rounds: int = 1,
 ) -> dict[int, float]:
-    """Seconds of a pass over n tokens for each n of `sizes`, as `pass_laps` times them.
-
-    The shortest lap of each size counts, since other processes only add to it; and no pass counts as longer than a
-    larger one, since it could be filled up to that. With a slow model each size is timed once, and no more tokens are
-    in the cache than can be read within the budget.
+    """Seconds of a pass over n tokens for each n of `sizes`: the shortest of `pass_laps`, since other processes only
+    add to it, and none longer than that of a larger pass, since it could be filled up to that. With a slow model
+    each size is timed once, and no more tokens are in the cache than can be read within the budget.
     """
     single = single_pass_s(context, text[0])
     fill = min(len(text), _FILL, int(budget_s / single))
@@ -48,12 +46,10 @@ def pass_laps(
     """Seconds of each of several passes over n tokens, for each n of `sizes`: the important ones first, and 1.
 
     The first `needed` sizes are timed `needed_rounds` times whatever it takes, the others as long as the budget lasts;
-    then again from the first, some rounds. Every row of logits is read, if the context has room for so many.
-    text: what to read, repeated as need be; real text, since it decides which experts are used. `fill` tokens of it
-    are in the cache before each pass, where the cache can be rewound; at the end it is empty.
-
-    A pass costs more after one of another size: of single tokens the last of `settled` is timed, as they come where
-    nothing is drafted, and others after a pass of another size, as they come where drafts are long and short.
+    then again from the first. Every row of logits is read, if there is room. text: repeated as need be; real text,
+    since it decides which experts are used. `fill` tokens of it are in the cache before each pass, where that can be
+    rewound; at the end it is empty. A pass costs more after one of another size: of single tokens the last of `settled`
+    is timed, as where nothing is drafted; others after a pass of another size, as where drafts are long and short.
     """
     sizes = [size for size in sizes if size <= context.n_ctx]
     fill = min(fill, context.n_ctx - max(sizes)) if context.rewinds else 0

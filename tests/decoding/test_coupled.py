@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from exactness import COMBINATIONS, PLAIN, PROMPT, V, exact, p_value
+from exactness import COMBINATIONS, PLAIN, PROMPT, V, credulous, exact, p_value
 from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ from specdec_cli.decoding import noise, rules
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.noise import SharedNoise
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
-from specdec_cli.decoding.types import Draft, Step, Verdict
+from specdec_cli.decoding.types import Draft, Step
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
@@ -101,27 +101,20 @@ def test_distribution(sampling):
 
 def test_a_draft_that_is_believed_is_seen(monkeypatch):
     """A negative control: the draft's token stands wherever its own draw was likely, as if the noise decided alone."""
-
-    def credulous(draft, logits, sampler, rng):
-        if not draft.tokens:
-            return rules.RULES["match"](draft, logits, sampler, rng)
-        return Verdict((), draft.tokens[0], "correction")
-
     monkeypatch.setitem(rules.RULES, "coupled", credulous)
     assert chance() < 1e-6
 
 
-def test_noise_that_forgets_the_position_is_seen(monkeypatch):
-    """Another: the same noise in every place makes what follows depend on what went before."""
-    honest = SharedNoise.draw
-    monkeypatch.setattr(SharedNoise, "draw", lambda self, p, position: honest(self, p, 0))
-    assert chance(draft=False) < 1e-6
-
-
-def test_noise_of_the_wrong_shape_is_seen(monkeypatch):
-    """Another: uniform numbers where exponential ones belong."""
-    honest = SharedNoise._exponential
-    monkeypatch.setattr(SharedNoise, "_exponential", lambda *at: 1 - np.exp(-honest(*at)))
+@pytest.mark.parametrize(
+    ("method", "wrong"),
+    [
+        ("draw", lambda honest: lambda self, p, position: honest(self, p, 0)),
+        ("_exponential", lambda honest: lambda *at: 1 - np.exp(-honest(*at))),
+    ],
+    ids=["the same noise in every place", "uniform numbers where exponential ones belong"],
+)
+def test_wrong_noise_is_seen(monkeypatch, method, wrong):
+    monkeypatch.setattr(SharedNoise, method, wrong(getattr(SharedNoise, method)))
     assert chance(draft=False) < 1e-6
 
 

@@ -16,6 +16,7 @@ from exactness import (
     Walk,
     check,
     compared,
+    credulous,
     error_of_answers,
     outcomes,
     pair,
@@ -138,13 +139,6 @@ def bonus_of_q(draft, logits, sampler, rng):
     if verdict.kind != "bonus":
         return verdict
     return Verdict(verdict.path, draft.q[-1].draw(rng), "bonus")
-
-
-def credulous(draft, logits, sampler, rng):
-    """The draft's first token stands, whatever it is."""
-    if not draft.tokens:
-        return accept.match(draft, logits, sampler, rng)
-    return Verdict((), draft.tokens[0], "correction")
 
 
 @pytest.mark.parametrize("wrong", [WrongQ, DropsAfterDrawing])

@@ -58,17 +58,14 @@ def test_an_end_token_inside_an_accepted_draft_ends_the_answer():
     assert steps_of(events)[-1].accepted == 2
 
 
-def test_a_stop_string_across_tokens_of_one_draft():
-    events = run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 4, 5, 6)]), k=4, max_tokens=9, stop=["4 5"])
-    assert text_of(events) == "2 3 "
-    assert events[-1].reason == "stop_string"
-    assert tokens_of(events) == [2, 3, 4, 5]
-
-
-def test_text_held_for_a_stop_string_comes_out_at_the_end():
-    events = run(FakeTarget(Counting()), max_tokens=3, stop=["4 x"])
-    assert text_of(events) == "2 3 4 "
-    assert events[-1].tail == "4 "
+@pytest.mark.parametrize(
+    ("stop", "tokens", "text", "end"),
+    [("4 5", [2, 3, 4, 5], "2 3 ", ("stop_string", "")), ("7 x", [2, 3, 4, 5, 6, 7], "2 3 4 5 6 7 ", ("length", "7 "))],
+    ids=["across tokens of one draft", "never completed"],
+)
+def test_stop_strings(stop, tokens, text, end):
+    events = run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 4, 5, 6)]), k=4, max_tokens=6, stop=[stop])
+    assert (tokens_of(events), text_of(events), (events[-1].reason, events[-1].tail)) == (tokens, text, end)
 
 
 def test_the_context_fills_to_its_last_token():
@@ -99,40 +96,26 @@ def test_an_aborted_pass_ends_in_done(method):
     assert tokens_of(events) == ([] if method == "prefill" else [2])
 
 
-class Broken(ScriptedDrafter):
-    """Fails in one of its methods, in the ways that foreign code fails."""
-
-    def __init__(self, where):
-        super().__init__([(3, 99), (5, 6)])
-        self.where = where
-
-    def start(self, prompt):
-        if self.where == "start":
-            raise RuntimeError("cannot start")
-        return super().start(prompt)
-
-    def propose(self, context, budget, policy):
-        match self.where:
-            case "propose":
-                raise ZeroDivisionError("cannot propose")
-            case "too long":
-                return Draft(tuple(range(3, 3 + budget + 1)))
-            case "outside":
-                return Draft((100_000,))
-            case "negative":
-                return Draft((-1,))
-            case "wrong q":
-                return Draft((3, 4), ())
-        return super().propose(context, budget, policy)
-
-    def observe(self, step):
-        if self.where == "observe":
-            raise KeyError("cannot observe")
+BROKEN = {
+    "too long": Draft(tuple(range(3, 12))),
+    "outside": Draft((100_000,)),
+    "negative": Draft((-1,)),
+    "wrong q": Draft((3, 4), ()),
+    "no tree": Draft((3, 4), None, "", (-1, 1)),
+    "twice": Draft((3, 3), None, "", (-1, -1)),
+}
 
 
-@pytest.mark.parametrize("where", ["start", "propose", "observe", "too long", "outside", "negative", "wrong q"])
-def test_a_broken_drafter_never_costs_the_answer(where):
-    events = run(FakeTarget(Counting()), drafter=Broken(where), max_tokens=8)
+@pytest.mark.parametrize("where", ["start", "propose", "observe", *BROKEN])
+def test_a_broken_drafter_never_costs_the_answer(where, monkeypatch):
+    def broken(*_):
+        if where in BROKEN:
+            return BROKEN[where]
+        raise KeyError("in the ways that foreign code fails")
+
+    drafter = ScriptedDrafter([(3, 99), (5, 6)])
+    monkeypatch.setattr(drafter, where if hasattr(drafter, where) else "propose", broken)
+    events = run(FakeTarget(Counting()), drafter=drafter, max_tokens=8)
     assert tokens_of(events) == list(range(2, 10))
     assert len(events[-1].notes) == 1
     assert "the scripted drafter failed and the target went on alone" in events[-1].notes[0]

@@ -65,21 +65,12 @@ def test_ties_at_the_edge_keep_the_lower_ids(size):
     assert list(as_dict(StandardSampler(s).categorical(row))) == list(obvious(row, s)) == [0, 1, 2, 7]
 
 
-class Uniform:
-    def __init__(self, value):
-        self.value = value
-
-    def random(self):
-        return self.value
-
-
 @pytest.mark.parametrize("is_sparse", [True, False])
 def test_draw_at_the_ends_of_the_unit_interval(is_sparse):
     probs = np.zeros(2000, np.float32)
     probs[[3, 1500]] = 0.5
     distribution = Categorical(np.arange(2000) if is_sparse else None, probs)
-    assert distribution.draw(Uniform(0.0)) == 3
-    assert distribution.draw(Uniform(np.nextafter(1.0, 0.0))) == 1500
+    assert [distribution.at(uniform) for uniform in (0.0, np.nextafter(1.0, 0.0))] == [3, 1500]
 
 
 def test_penalties_follow_llama_cpp():
@@ -91,11 +82,6 @@ def test_penalties_follow_llama_cpp():
     assert sampler.argmax(row) == 3
     assert sampler.argmax(row, ahead=[3, 3, 3]) == 0  # draft tokens before this row count as history
     assert row.tolist() == [2.0, -1.0, 0.5, 3.0]
-
-
-def test_confidence():
-    row = np.log(np.array([0.6, 0.3, 0.1], np.float32))
-    assert confidence(row) == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize("share", [0.0001, 0.01, 0.03, 0.04, 0.3, 0.9])
@@ -113,19 +99,11 @@ def test_confidence_in_a_large_vocabulary(share):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("temperature", -0.1),
-        ("temperature", float("nan")),
-        ("temperature", float("inf")),
-        ("top_k", -1),
-        ("top_p", 0.0),
-        ("top_p", 1.1),
-        ("top_p", float("nan")),
-        ("min_p", -0.1),
-        ("min_p", 1.1),
-        ("repeat_penalty", 0.0),
-        ("frequency_penalty", float("nan")),
-        ("presence_penalty", float("inf")),
-        ("penalty_window", -1),
+        *(("temperature", value) for value in (-0.1, math.nan, math.inf)),
+        *(("top_p", value) for value in (0.0, 1.1, math.nan)),
+        *(("min_p", value) for value in (-0.1, 1.1)),
+        *(("top_k", -1), ("penalty_window", -1), ("repeat_penalty", 0.0)),
+        *(("frequency_penalty", math.nan), ("presence_penalty", math.inf)),
     ],
 )
 def test_senseless_settings_are_refused(field, value):

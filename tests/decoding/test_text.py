@@ -44,14 +44,11 @@ def test_bytes_that_are_no_text_are_marked():
         ([b"xyz END END"], ["END"], ["xyz "], "", True),
         ([b"one two"], ["two", "one"], [""], "", True),
         ([b"aab"], ["ab"], ["a"], "", True),
+        ([b"ok ", b"\xff"], ["\ufffd"], ["ok ", ""], "", True),
     ],
 )
 def test_stop_strings(chunks, stop, pieces, tail, stopped):
     assert stream(chunks, stop) == (pieces, tail, stopped)
-
-
-def test_a_stop_string_completed_by_the_last_bytes():
-    assert stream([b"ok ", b"\xff"], ["\ufffd"]) == (["ok ", ""], "", True)
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

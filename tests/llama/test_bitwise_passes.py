@@ -80,6 +80,11 @@ def test_what_agrees_is_found(bias, reference, widest, off):
     assert found.contexts == (96, 320) and len(passes) < 250
 
 
+def test_a_pass_of_two_is_the_widest_and_differs():
+    found = agreement.measure(Jagged(lambda width, length: 0.25 * (width == 1), max_rows=2), [5], 1, lambda: None)
+    assert (found.reference, found.widest, dict(found.off)) == (1, 1, {2: 0.25})
+
+
 @pytest.mark.parametrize(
     ("n_ctx", "contexts"), [(330, (96, 311)), (300, (96, 281)), (256, (96,)), (40, (21,)), (3, (0,))]
 )

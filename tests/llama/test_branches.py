@@ -8,33 +8,20 @@ from hypothesis import strategies as st
 from specdec_cli.llama.branches import Branches
 
 
-def layout_of(parents, most=8):
-    return Branches(most).grow(parents)
-
-
-def test_a_chain_is_the_text_itself():
-    layout = layout_of((-1, 0, 1))
-    assert (layout.sequences, layout.depths, layout.copies) == ([[0], [0], [0]], [0, 1, 2], [])
-
-
-def test_siblings():
-    layout = layout_of((-1, -1, -1))
-    assert (layout.sequences, layout.depths) == ([[0], [1], [2]], [0, 0, 0])
-    assert layout.copies == [(0, 1, 0), (0, 2, 0)], "the text alone, without the first sibling"
-
-
-def test_a_fork_below_a_node_of_the_same_pass():
-    layout = layout_of((-1, 0, 0, 1))
-    assert (layout.sequences, layout.depths) == ([[0, 1], [0], [1], [0]], [0, 1, 1, 2])
-    assert layout.copies == [(0, 1, 0)]
-
-
-def test_a_fork_below_a_node_of_an_earlier_pass():
+@pytest.mark.parametrize(
+    ("passes", "sequences", "depths", "copies"),
+    [
+        ([(-1, 0, 1)], [[0], [0], [0]], [0, 1, 2], []),
+        ([(-1, -1, -1)], [[0], [1], [2]], [0, 0, 0], [(0, 1, 0), (0, 2, 0)]),
+        ([(-1, 0, 0, 1)], [[0, 1], [0], [1], [0]], [0, 1, 1, 2], [(0, 1, 0)]),
+        ([(-1, 0, 1), (0, 3)], [[1], [1]], [1, 2], [(0, 1, 1)]),
+    ],
+    ids=["a chain is the text", "siblings", "a fork below a node of the same pass", "below one of an earlier pass"],
+)
+def test_the_layout_of_the_last_pass(passes, sequences, depths, copies):
     branches = Branches(8)
-    branches.grow((-1, 0, 1))
-    layout = branches.grow((0, 3))
-    assert (layout.sequences, layout.depths) == ([[1], [1]], [1, 2])
-    assert layout.copies == [(0, 1, 1)], "the text and the first node"
+    *_, layout = (branches.grow(parents) for parents in passes)
+    assert (layout.sequences, layout.depths, layout.copies) == (sequences, depths, copies)
 
 
 def test_a_fork_off_a_branch():
@@ -45,21 +32,14 @@ def test_a_fork_off_a_branch():
     assert [branches.sequence(node) for node in (-1, 0, 1, 2, 3)] == [0, 0, 1, 1, 2]
 
 
-def test_as_many_branches_as_allowed():
-    layout_of((-1,) * 4, most=4)
-    with pytest.raises(ValueError, match="more than 4 branches"):
-        layout_of((-1,) * 5, most=4)
-    layout_of((-1, 0, 1), most=1)
-    with pytest.raises(ValueError, match="more than 1 branches"):
-        layout_of((-1, 0, 0), most=1)
-
-
-def test_cleared_it_is_as_new():
-    branches = Branches(2)
-    branches.grow((-1, -1, 1))
+@pytest.mark.parametrize(("most", "parents"), [(4, (-1,) * 5), (1, (-1, 0, 0))])
+def test_as_many_branches_as_allowed_and_cleared_as_new(most, parents):
+    branches = Branches(most)
+    with pytest.raises(ValueError, match=f"more than {most} branches"):
+        branches.grow(parents)
     branches.clear()
     assert len(branches) == 0 and branches.used == 1
-    assert branches.grow((-1, -1)) == layout_of((-1, -1))
+    assert branches.grow(parents[:-1]) == Branches(most).grow(parents[:-1])
 
 
 class Cache:
