@@ -2,28 +2,22 @@
 
 import json
 import os
-import pty
 import signal
-import subprocess
-import time
 
 import pytest
-from driver import SPECDEC, TARGET, assert_refused, read_terminal, run
-from typer.testing import CliRunner
+from driver import TARGET, assert_refused, call, configure, run, succeeded, told
+from hub_pairs import own_profile
+from terminal import Terminal
 
-from specdec_cli.cli.app import app
 from specdec_cli.llama.model import Model
-from specdec_cli.models import profiles
 from specdec_cli.store import corpora
 
 BEGINNING = "# A queue built from two stacks\nclass Queue:\n"
-NGRAM = ("-m", TARGET, "--drafter", "ngram", "-n", 40, "-k", 6, "--json")
+NGRAM = ("-m", TARGET, "--drafter", "ngram", "-n", 40, "-k", 6)
 
 
-def answer(*args, prompt=BEGINNING):
-    done = run(*NGRAM, *args, prompt)
-    assert done.exit_code == 0, done.stderr
-    return json.loads(done.stdout)
+def answer(*args):
+    return told("run", *NGRAM, *args, BEGINNING)
 
 
 @pytest.fixture
@@ -54,20 +48,18 @@ def indexed(monkeypatch):
 @pytest.mark.parametrize("way", ["file", "folder", "environment", "config", "profile"])
 def test_what_a_code_base_holds_is_drafted(module, monkeypatch, way):
     without = answer()
-    args = []
+    ngram, args = NGRAM, []
     if way in ("file", "folder"):
         args = ["--ngram-corpus", module if way == "file" else module.parent]
     elif way == "environment":
         monkeypatch.setenv("SPECDEC_NGRAM_CORPUS", f"{module.parent}{os.pathsep}{module}")
+    elif way == "config":
+        configure(f"ngram_corpus: {module}\n")
     else:
-        folder = profiles.config_dir() / "profiles"
-        folder.mkdir(parents=True)
-        (folder / "own.yaml").write_text(f"target: {TARGET}\nsettings:\n  ngram_corpus: [{module}]\n")
-        (folder.parent / "config.yaml").write_text(f"ngram_corpus: {module}\n" if way == "config" else "")
-        args = ["-p", "own"] if way == "profile" else []
-    assert "a corpus of " in " ".join(run(*NGRAM[:-1], *args, BEGINNING).stderr.split()) or way == "profile"
-    done = run(*(NGRAM[2:] if way == "profile" else NGRAM), *args, BEGINNING)
-    found = json.loads(done.stdout)
+        own_profile("own", f"target: {TARGET}\nsettings:\n  ngram_corpus: [{module}]\n")
+        ngram, args = NGRAM[2:], ["-p", "own"]
+    assert "a corpus of " in " ".join(succeeded("run", *ngram, *args, BEGINNING).stderr.split())
+    found = told("run", *ngram, *args, BEGINNING)
     assert found["tokens"] == without["tokens"]
     assert found["stats"]["acceptance_rate"] > 0.6 > without["stats"]["acceptance_rate"] + 0.2
     assert found["stats"]["steps"] < without["stats"]["steps"] / 2
@@ -126,17 +118,16 @@ def test_without_a_cache_the_answer_comes_all_the_same(module):
         ("image.png", b"\x89PNG\0\0", "is not text"),
         ("latin.txt", b"caf\xe9", "is not UTF-8"),
         ("empty.py", b"", "nothing in the corpus"),
+        ("folder/image.png", b"\x89PNG\0\0", "no text in the corpus"),
     ],
 )
 def test_what_cannot_be_a_corpus(tmp_path, name, data, says):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
     if data is not None:
-        (tmp_path / name).write_bytes(data)
-    assert_refused(run(*NGRAM, "--ngram-corpus", tmp_path / name, "x"), 2, says, name)
-
-
-def test_a_folder_without_text(tmp_path):
-    (tmp_path / "image.png").write_bytes(b"\x89PNG\0\0")
-    assert_refused(run(*NGRAM, "--ngram-corpus", tmp_path, "x"), 2, "no text in the corpus", str(tmp_path))
+        path.write_bytes(data)
+    corpus = path.parent if path.parent != tmp_path else path
+    assert_refused(run(*NGRAM, "--ngram-corpus", corpus, "x"), 2, says, corpus.name)
 
 
 def test_it_is_for_ngram_alone(module, monkeypatch):
@@ -151,44 +142,37 @@ def test_it_is_for_ngram_alone(module, monkeypatch):
 
 
 def test_a_setting_that_is_no_path(module):
-    profiles.config_dir().mkdir(parents=True)
     for wrong in ("5", "[a, 5]", "''", "{a: b}"):
-        (profiles.config_dir() / "config.yaml").write_text(f"ngram_corpus: {wrong}\n")
+        configure(f"ngram_corpus: {wrong}\n")
         assert_refused(run(*NGRAM, "x"), 2, "ngram_corpus is")
 
 
 def test_compare_uses_it_in_the_arms_that_draft_so(module):
-    def compared(*args):
-        found = CliRunner().invoke(app, ["compare", "-n", "40", "--repeat", "1", "--json", *map(str, args), BEGINNING])
-        assert found.exit_code == 0, found.stderr
-        return json.loads(found.stdout)
-
     args = ("-k", 2, "--vs", "drafter=ngram,k=6")
     rates = []
     for corpus in ((), ("--ngram-corpus", module)):
-        result = compared(*args, *corpus)
+        result = told("compare", "-n", 40, "--repeat", 1, *args, *corpus, BEGINNING)
         assert all(found["identical"] == 1 for found in result["exactness"].values())
         rates += [arm["acceptance_rate"] for arm in result["summaries"] if arm["arm"].startswith("drafter=ngram")]
         assert bool(result["corpus"]) == bool(corpus)
         assert [bool(arm["settings"]["ngram_corpus"]) for arm in result["arms"]] == [False, False, bool(corpus)]
     assert rates[1] > rates[0] + 0.2
-    refused = CliRunner().invoke(app, ["compare", "--ngram-corpus", str(module), "x"])
-    assert_refused(refused, 2, "--ngram-corpus is for")
+    assert_refused(call("compare", "--ngram-corpus", module, "x"), 2, "--ngram-corpus is for")
 
 
 def test_compare_shows_its_size_and_no_path_on_the_page(module, tmp_path):
     page = tmp_path / "page.html"
-    args = ["--drafter", "ngram", "--ngram-corpus", module, "--html", page, "-n", 16, "--repeat", 1, "--save", "one"]
-    done = CliRunner().invoke(app, ["compare", *map(str, args), BEGINNING])
-    assert done.exit_code == 0 and "a corpus of " in " ".join(done.stdout.split())
+    args = ("compare", BEGINNING, "--drafter", "ngram", "--ngram-corpus", module, "-n", 16)
+    shown = succeeded(*args, "--html", page, "--repeat", 1, "--save", "one").stdout
+    assert "a corpus of " in " ".join(shown.split())
     assert "a corpus of " in page.read_text("utf-8") and str(module) not in page.read_text("utf-8")
-    again = CliRunner().invoke(app, ["compare", *map(str, args[:4]), "-n", "16", "--against", "one", BEGINNING])
-    assert "ngram, k=auto" in again.stdout.partition("against the kept result")[2], "the same settings"
+    again = succeeded(*args, "--against", "one").stdout
+    assert "ngram, k=auto" in again.partition("against the kept result")[2], "the same settings"
 
 
 def test_doctor_says_what_the_indexes_take(module):
     def corpora_of(*args):
-        return CliRunner().invoke(app, ["doctor", *args]).stdout
+        return call("doctor", *args).stdout
 
     assert json.loads(corpora_of("--json"))["corpora"]["bytes"] == 0 and "indexes" not in corpora_of()
     answer("--ngram-corpus", module)
@@ -199,21 +183,7 @@ def test_doctor_says_what_the_indexes_take(module):
 def test_progress_is_told_on_a_terminal_and_ctrl_c_ends_it(tmp_path):
     for i in range(300):  # small ones: between two of them it is seen that somebody wants to stop
         (tmp_path / f"{i}.txt").write_text(f"word {i} and more of it\n" * 10_000)
-    main, other = pty.openpty()
-    process = subprocess.Popen(
-        [*SPECDEC, "run", *map(str, NGRAM[:-1]), "--ngram-corpus", str(tmp_path), "x"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=other,
-    )
-    os.close(other)
-    try:
-        read_terminal(main, b"of 300")
-        begun = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 130 and time.monotonic() - begun < 5
-        assert process.stdout.read() == b"" and list(corpora.folder().glob("*")) == []
-    finally:
-        process.kill()
-        process.stdout.close()
-        os.close(main)
+    with Terminal("run", *NGRAM, "--ngram-corpus", tmp_path, "x", streams=("stderr",)) as terminal:
+        terminal.read(until="of 300")
+        assert terminal.ended_by(signal.SIGINT, within=5) == 130
+        assert terminal.process.stdout.read() == b"" and list(corpora.folder().glob("*")) == []

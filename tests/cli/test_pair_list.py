@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import pty
+from functools import partial
+from signal import SIGINT
 
 import pytest
-from driver import DRAFT, ESCAPE, TARGET, assert_refused, press_until_it_ends, read_terminal, start
+from driver import DRAFT, ESCAPE, TARGET, assert_refused, call, succeeded, told
 from hub_pairs import NAME, PAIR, SIZES, SMALL, environment, files, here, own_profile, publish, pull_here, records
 from hub_server import HubServer
-from typer.testing import CliRunner
+from terminal import Terminal
 
-from specdec_cli.cli.app import app
 from specdec_cli.hub import cache
 from specdec_cli.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.models import profiles
@@ -26,7 +24,6 @@ OTHER = ("--target", f"{SMALL}:Q8_0", "--draft", f"{SMALL}:Q8_0")
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
 
 
 @pytest.fixture
@@ -38,20 +35,10 @@ def hub(monkeypatch, tmp_path):
         yield hub
 
 
-def command(*args):
-    return CliRunner().invoke(app, list(map(str, args)))
-
-
 def shown(*args) -> str:
-    done = command(*args)
-    assert (done.exit_code, done.stderr) == (0, ""), done.stderr
+    done = succeeded(*args)
+    assert done.stderr == ""
     return done.stdout
-
-
-def told(*args):
-    text = shown(*args, "--json")
-    assert text.count("\n") == 1
-    return json.loads(text)
 
 
 def row(name: str, *args):
@@ -65,14 +52,9 @@ def row(name: str, *args):
 def test_every_pair_has_a_line():
     lines = shown("ls").splitlines()
     assert lines[0].split() == ["name", "for", "size", "here", "speedup", "what"]
-    assert [line.split()[0] for line in lines[1:] if line and line.split()[0] in profiles.names()] != []
     assert {line.split()[0] for line in lines[1:-2]} == set(profiles.names())
     assert max(map(len, lines)) <= 80
     assert "specdec pull" in lines[-1] and "specdec show" in lines[-1]
-    assert [line.split()[3] for line in lines if line.startswith("demo ")] == ["yes"]
-
-
-def test_the_order_and_sizes():
     demo, *rest = told("ls")["pairs"]
     assert (demo["name"], demo["here"], demo["size"]) == ("demo", "yes", sum(SIZES))
     assert {row["here"] for row in rest} == {"no"}
@@ -111,17 +93,12 @@ def test_a_profile_of_the_users_overrides():
 
 
 def test_a_comparison_leaves_its_speedup():
-    done = command(
-        "compare", "-k", "3", "-n", "8", "--repeat", "2", "--json", "def f(", "class A:", "import os", "x = ["
-    )
-    assert done.exit_code == 0, done.stderr
-    (summary,) = (
-        found for found in json.loads(done.stdout)["summaries"] if found["category"] == "all" and found["speedup"]
-    )
+    prompts = ("def f(", "class A:", "import os", "x = [")
+    summaries = told("compare", "-k", "3", "-n", "8", "--repeat", "2", *prompts)["summaries"]
+    (summary,) = (found["speedup"] for found in summaries if found["category"] == "all" and found["speedup"])
     speed = row("demo")["speed"]
-    assert speed["low"] is not None
-    assert speed["speedup"] == summary["speedup"]["mean"] and speed["settings"] == "k=3"
-    assert (speed["low"], speed["high"]) == (summary["speedup"]["low"], summary["speedup"]["high"])
+    assert (speed["speedup"], speed["settings"]) == (summary["mean"], "k=3") and speed["low"] is not None
+    assert (speed["low"], speed["high"]) == (summary["low"], summary["high"])
     (line,) = (line for line in shown("ls").splitlines() if line.startswith("demo "))
     assert line.split()[4] == f"{speed['speedup']:.2f}x"
     assert f"{speed['speedup']:.2f}x" in shown("show", "demo") and "k=3" in shown("show", "demo")
@@ -182,16 +159,16 @@ def test_all_that_is_known_of_a_pair():
 
 
 def test_a_name_of_no_pair():
-    assert_refused(command("show", "qwen3-8"), 1, "no profile 'qwen3-8'", "'qwen3-8b'")
-    assert_refused(command("show", "../demo", "--json"), 1, "no profile")
+    assert_refused(call("show", "qwen3-8"), 1, "no profile 'qwen3-8'", "'qwen3-8b'")
+    assert_refused(call("show", "../demo", "--json"), 1, "no profile")
 
 
 @pytest.mark.parametrize("value", ["2026-01-01", "!!set {a}", "!!binary aGk=", "{1: 2}", "[x]"])
 def test_settings_that_make_no_sense_are_told_before_anything_runs(value):
     own_profile("mine", f"target: x.gguf\nsettings:\n  temp: {value}\n")
-    assert_refused(command("show", "mine"), 2, "temp", "not a number")
+    assert_refused(call("show", "mine"), 2, "temp", "not a number")
     own_profile("mine", "target: x.gguf\nsettings:\n  tmep: 1\n")
-    assert_refused(command("show", "mine"), 2, "tmep", "'temp'")
+    assert_refused(call("show", "mine"), 2, "tmep", "'temp'")
 
 
 # --- rm ---
@@ -219,36 +196,26 @@ def test_files_that_another_pair_uses_stay(hub, tmp_path):
 
 def test_without_being_asked_nothing_goes(hub, tmp_path):
     for args in ((NAME,), (NAME, "--json")):
-        assert_refused(command("rm", *args), 2, "--yes")
+        assert_refused(call("rm", *args), 2, "--yes")
     assert records(tmp_path) == [NAME] and len(files(tmp_path)) == 2
-    assert_refused(command("rm", NAME[:-1], "--yes"), 1, f"no pair {NAME[:-1]!r}", f"Did you mean {NAME!r}?")
-    assert_refused(command("rm", "qwen3-8b", "--yes"), 1, "no pair", NAME)
+    assert_refused(call("rm", NAME[:-1], "--yes"), 1, f"no pair {NAME[:-1]!r}", f"Did you mean {NAME!r}?")
+    assert_refused(call("rm", "qwen3-8b", "--yes"), 1, "no pair", NAME)
 
 
-@pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"\n", 1), (b"\x03", 130)])
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [(b"y\n", 0), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((b"\n", 1), (SIGINT, 130)))],
+)
 def test_on_a_terminal_it_asks(hub, tmp_path, answer, code):
-    env = environment(hub, tmp_path)
-    main, side = pty.openpty()
-    process = start("rm", NAME, stdin=side, stdout=side, stderr=side, env=env, start_new_session=True, preexec_fn=own)
-    os.close(side)
-    question = read_terminal(main, until=b"]:").decode()
-    assert NAME in question and "10.7 MB" in question
-    if code == 130:
-        press_until_it_ends(process, lambda: os.write(main, answer))
-    else:
-        os.write(main, answer)
-    read_terminal(main)
-    assert process.wait(10) in ((130, -2) if code == 130 else (code,))  # -2: one more while Python was ending
+    with Terminal("rm", NAME, env=environment(hub, tmp_path)) as terminal:
+        question = terminal.read(until="]:")
+        assert NAME in question and "10.7 MB" in question
+        if code == 130:
+            ended = terminal.interrupted_at_a_question(partial(terminal.process.send_signal, answer))
+        else:
+            ended = terminal.ended_by(answer, within=10)
+    assert ended == code
     assert files(tmp_path) == ([] if code == 0 else ["draft-Q8_0.gguf", "target-Q4_K_M.gguf"])
-    os.close(main)
-
-
-def own():
-    """Make the pseudo-terminal the process's own, so that its Ctrl-C is a signal."""
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def test_an_interrupted_pull_is_seen_and_can_be_removed(tmp_path):
@@ -258,17 +225,17 @@ def test_an_interrupted_pull_is_seen_and_can_be_removed(tmp_path):
     (blobs / f"{'a' * 64}.incomplete").write_bytes(b"x" * 3000)
     (blobs / f"{'b' * 64}.1234abcd.incomplete").write_bytes(b"another program's")
     assert row("begun")["here"] == "in part"
-    assert_refused(command("rm", "begun"), 2, "--yes")
+    assert_refused(call("rm", "begun"), 2, "--yes")
     assert told("rm", "begun", "--yes") == {"name": "begun", "freed": 3000, "kept": []}
     assert row("begun")["here"] == "no" and len(list(blobs.iterdir())) == 1
-    assert_refused(command("rm", "begun", "--yes"), 1, "no pair 'begun'")
+    assert_refused(call("rm", "begun", "--yes"), 1, "no pair 'begun'")
 
 
 def test_a_damaged_record_is_told(hub, tmp_path):
     record = profiles.config_dir() / "pulled" / f"{NAME}.json"
     record.write_text("{")
-    assert_refused(command("rm", NAME, "--yes"), 1, "cannot read", f"specdec pull {NAME}")
-    done = command("ls")
+    assert_refused(call("rm", NAME, "--yes"), 1, "cannot read", f"specdec pull {NAME}")
+    done = call("ls")
     assert done.exit_code == 0 and "demo" in done.stdout and f"{NAME}.json" in "".join(done.stdout.split())
 
 
@@ -280,7 +247,7 @@ def test_no_file_name_moves_the_cursor():
     record = path.read_text()
     for evil in (ESCAPE + "[2J", "\u202e", "\0", "\n"):
         path.write_text(record.replace('"d.gguf"', json.dumps(f"d-{evil}.gguf")))
-        done = command("rm", "one", "--yes")
+        done = call("rm", "one", "--yes")
         assert done.exit_code == 1 and "impossible names" in done.stderr
         assert evil not in done.stderr.replace("\n", "", 2)
 

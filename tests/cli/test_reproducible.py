@@ -2,20 +2,15 @@
 
 import json
 import os
-import pty
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import tiny
-from driver import DRAFT, PROMPT, TARGET, assert_refused, read_terminal, run, specdec
-from typer.testing import CliRunner
+from driver import DRAFT, PROMPT, TARGET, assert_refused, call, configure, run, told
+from terminal import Terminal
 
-from specdec_cli.cli.app import app
-from specdec_cli.decoding import rules
+from specdec_cli.decoding.rules import RULES
 from specdec_cli.engine import pass_costs as costing
-from specdec_cli.models import profiles
 from specdec_cli.store import pass_cost_records as kept_costs
 
 SAMPLED = ["--temp", 0.8, "--seed", 7, "-n", 24]
@@ -23,9 +18,7 @@ TEXT = "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return"
 
 
 def found(*args):
-    done = run(*args, "--json")
-    assert done.exit_code == 0, done.stderr
-    return json.loads(done.stdout)
+    return told("run", *args)
 
 
 # --- a seed ---
@@ -53,10 +46,8 @@ def test_without_a_seed_the_rule_is_that_which_accepts_most(flags, rule):
 
 
 def test_compare_measures_each_rule_against_a_baseline_that_draws_alike():
-    args = [*SAMPLED, "--vs", "accept=match", "--vs", "accept=rejection", "--repeat", 1, "--json", TEXT]
-    done = CliRunner().invoke(app, ["compare", *map(str, args)])
-    assert done.exit_code == 0, done.stderr
-    result = json.loads(done.stdout)
+    rules = ("--vs", "accept=match", "--vs", "accept=rejection")
+    result = told("compare", *SAMPLED, *rules, "--repeat", 1, TEXT)
     baselines = {arm["name"]: arm["baseline"] for arm in result["arms"]}
     assert baselines["k=auto"] == "target alone" and baselines["accept=match"] != "target alone"
     assert result["exactness"]["k=auto"]["identical"] == result["exactness"]["accept=match"]["identical"] == 1
@@ -64,13 +55,13 @@ def test_compare_measures_each_rule_against_a_baseline_that_draws_alike():
 
 
 def test_a_wrong_answer_ends_a_run_with_an_error(monkeypatch):
-    honest = rules.RULES["match"]
+    honest = RULES["match"]
 
     def spoilt(draft, logits, sampler, rng):
         verdict = honest(draft, logits, sampler, rng)
         return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2])) if draft.tokens else verdict
 
-    monkeypatch.setitem(rules.RULES, "rejection", spoilt)
+    monkeypatch.setitem(RULES, "rejection", spoilt)
     done = run(TEXT, "-n", 16, "-k", 3, "--baseline")
     assert done.exit_code == 1 and "WRONG" in done.stderr
     assert "the answer is not the target's own: computed again" in done.stderr and "please report it" in done.stderr
@@ -96,28 +87,24 @@ def test_bitwise_says_which_passes_agree_and_gives_the_targets_text():
         (["--tree", 3], ["--bitwise cannot be used with --tree 3", "Chains work"]),
         (["--drafter", "lookahead"], ["--bitwise cannot be used with lookahead"]),
         (["--drafter", "ngram+lookahead"], ["--bitwise cannot be used with lookahead"]),
+        (["-m", "mamba.gguf", "--drafter", "ngram"], ["mamba.gguf", "recurrent"]),
     ],
 )
-def test_what_bitwise_cannot_promise_is_refused(flags, says):
+def test_what_bitwise_cannot_promise_is_refused(flags, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tiny.write(tmp_path / "mamba.gguf", "mamba")
     assert_refused(run(PROMPT, "--bitwise", *flags), 2, *says)
-
-
-def test_a_recurrent_target_is_refused(tmp_path):
-    path = tiny.write(tmp_path / "big.gguf", "mamba")
-    assert_refused(run(PROMPT, "-m", path, "--drafter", "ngram", "--bitwise"), 2, "big.gguf", "recurrent")
 
 
 @pytest.mark.parametrize("value", ["maybe", 3])
 def test_bitwise_in_a_profile_must_be_true_or_false(value):
-    folder = profiles.config_dir()
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(f"bitwise: {value}\n")
+    configure(f"bitwise: {value}\n")
     assert_refused(run(PROMPT), 2, "bitwise is", "true or false")
 
 
 def test_check_and_doctor_tell_what_was_measured():
     def said(*args):
-        return " ".join(CliRunner().invoke(app, list(map(str, args))).stdout.split())
+        return " ".join(call(*args).stdout.split())
 
     assert "not measured yet: specdec run --bitwise" in said("check", TARGET, DRAFT)
     run(TEXT, "-n", 2, "--bitwise")
@@ -168,31 +155,23 @@ def test_costs_that_cannot_be_used_are_measured_again_with_a_note():
 def test_costs_that_cannot_be_kept_are_told(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    done = specdec("run", TEXT, "-n", 8, "--json", env={**os.environ})
-    assert done.returncode == 0
-    assert any("measured at every start" in note for note in json.loads(done.stdout)["notes"])
+    assert any("measured at every start" in note for note in found(TEXT, "-n", 8)["notes"])
 
 
 # --- reading a prompt ---
 
 
-def test_a_long_prompt_shows_how_much_is_left(tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_a_long_prompt_shows_how_much_is_left(tmp_path):
     """Reading is made slow, for half a second must pass before anything is shown."""
-    monkeypatch.setenv("TERM", "xterm-256color")
-    path = tmp_path / "long.txt"
-    path.write_text("x = [1, 2, 3]\n" * 80)
-    slow = (
-        "import sys, time; from specdec_cli.llama.context import LlamaContext as c; p = c._pass\n"
+    (tmp_path / "long.txt").write_text("x = [1, 2, 3]\n" * 80)
+    (tmp_path / "sitecustomize.py").write_text(
+        "import time; from specdec_cli.llama.context import LlamaContext as c; p = c._pass\n"
         "def slowly(self):\n    time.sleep(0.15 * (self._batch.struct.n_tokens > 16)); p(self)\n"
-        "c._pass = slowly\nfrom specdec_cli.__main__ import main\nmain()\n"
+        "c._pass = slowly\n"
     )
-    args = ["run", "-f", str(path), "-n", "4", "--drafter", "none", "--raw"]
-    primary, secondary = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", slow, *args], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=secondary
-    )
-    os.close(secondary)
-    seen = read_terminal(primary, b"s left", 60).decode()
-    assert process.wait(60) == 0
-    os.close(primary)
-    assert "reading prompt \u2501" in seen and "/8" in seen
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    args = ("run", "-f", tmp_path / "long.txt", "-n", 4, "--drafter", "none", "--raw")
+    with Terminal(*args, streams=("stderr",), env={"PYTHONPATH": path}) as terminal:
+        seen = terminal.read(until="s left")
+        assert terminal.ended() == 0 and "reading prompt \u2501" in seen and "/8" in seen
