@@ -212,10 +212,9 @@ class LlamaContext:
         self._saved = (self.length, state)
 
     def rewind(self, length: int) -> None:
-        """Drop every token from position `length` on.
-
-        A recurrent or hybrid model cannot forget: its state comes from the last pass's snapshots or the checkpoint, and
-        the tokens after it are decoded again. Raises SpecdecError rather than leave a wrong state.
+        """Drop every token from position `length` on. A recurrent or hybrid model cannot forget: its state is taken
+        from the last pass's snapshots, or restored from the checkpoint, and what follows is decoded again. Raises
+        SpecdecError rather than leave a wrong state.
         """
         if len(self._branches):  # a failure left a tree
             self.keep(())
