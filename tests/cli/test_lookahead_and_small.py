@@ -1,32 +1,32 @@
 """`--lookahead`, `-mds` and nested drafters on the command line: what is refused, with which words, and what is run."""
 
-import json
-
-import ggufs
 import pytest
-from driver import DRAFT, PROMPT, TARGET, assert_refused, run
-from typer.testing import CliRunner
+from driver import DRAFT, PROMPT, TARGET, assert_refused, call, run, succeeded, told
+from hub_pairs import with_other_words
 
-from specdec_cli.cli.app import app
+from specdec_cli.llama import library
 from specdec_cli.models import memory
 from specdec_cli.models.gguf import read_header
 
 ALONE = ("-m", TARGET)
 PAIR = (*ALONE, "-md", DRAFT)
+THREE = (*ALONE, "-md", TARGET, "-mds", DRAFT)
 
 
 @pytest.fixture(autouse=True)
 def own_folders(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
 
 
+def answer(*args):
+    return told("run", *args, "-n", 40, PROMPT)
+
+
 def compared(*args):
-    done = CliRunner().invoke(app, ["compare", "-n", "40", "--json", *map(str, args), PROMPT])
-    assert done.exit_code == 0, done.stderr
-    return json.loads(done.stdout)
+    return told("compare", "-n", 24, *args, PROMPT)
 
 
+LOOKAHEAD = (*ALONE, "--drafter", "lookahead", "--lookahead")
 SENSELESS = ["0:4:7", "7:1:7", "7:4:0", "-7:4:7", "7:4", "7:4:7:2", "a:b:c", "7:4:x", "7.5:4:7", "", ":::", "1e2:4:7"]
 
 
@@ -44,34 +44,28 @@ def test_a_window_too_large_for_a_pass_is_refused(value):
     assert_refused(done, 2, f"lookahead {value} is too much", "512", "256")
 
 
-def test_the_largest_that_is_allowed_runs():
-    for value in ("1:2:1", "128:2:128", "64:5:64"):
-        done = run(*ALONE, "--drafter", "lookahead", "--lookahead", value, "-k", 511, "-n", 40, "--json", PROMPT)
-        assert done.exit_code == 0, done.stderr
-        assert json.loads(done.stdout)["notes"] == []
+@pytest.mark.parametrize("value", ["1:2:1", "128:2:128", "64:5:64"])
+def test_the_largest_that_is_allowed_runs(value):
+    assert answer(*LOOKAHEAD, value, "-k", 511)["notes"] == []
 
 
 def test_the_window_must_fit_into_a_fixed_length():
-    window = (*ALONE, "--drafter", "lookahead", "--lookahead", "7:4:7")
     for k in (5, 19):
-        assert_refused(run(*window, "-k", k, PROMPT), 2, f"into {k} draft tokens", "-k 20", "auto")
-    done = run(*window, "-k", 20, "-n", 40, "--json", PROMPT)
-    assert json.loads(done.stdout)["stats"]["drafted"] > 0
-    done = run(*ALONE, "--drafter", "lookahead", "--lookahead", "2:3:2", "-k", 5, "-n", 40, "--json", PROMPT)
-    found = json.loads(done.stdout)
-    assert found["stats"]["drafted"] > 0 and found["lookahead"] == "2:3:2"
+        assert_refused(run(*LOOKAHEAD, "7:4:7", "-k", k, PROMPT), 2, f"into {k} draft tokens", "-k 20", "auto")
+    for k, window in ((20, "7:4:7"), (5, "2:3:2")):
+        found = answer(*LOOKAHEAD, window, "-k", k)
+        assert found["stats"]["drafted"] > 0 and found["lookahead"] == window
     assert run(*ALONE, "--drafter", "ngram", "-k", 5, "-n", 4, PROMPT).exit_code == 0, "ngram does not care"
 
 
 def test_a_fixed_length_is_not_bound_by_how_few_tokens_may_follow():
     """41 tokens of which three can follow each other are of use to an answer of 24 as well."""
-    short = ("--drafter", "lookahead", "--lookahead", "7:4:7", "-k", 41, "-n", 24, "--json")
-    found = json.loads(run(*ALONE, *short, PROMPT).stdout)
+    found = told("run", *LOOKAHEAD, "7:4:7", "-k", 41, "-n", 24, PROMPT)
     assert found["stats"]["lengths"][0:1] in ([], [0], [1]) and found["stats"]["drafted"] > 200
 
 
 def test_an_arm_of_a_comparison_is_refused_as_well():
-    done = CliRunner().invoke(app, ["compare", "-m", str(TARGET), "--vs", "drafter=lookahead,lookahead=7:1:7", PROMPT])
+    done = call("compare", "-m", TARGET, "--vs", "drafter=lookahead,lookahead=7:1:7", PROMPT)
     assert_refused(done, 2, "lookahead cannot be '7:1:7'")
 
 
@@ -106,26 +100,18 @@ def test_small_needs_its_model():
         assert_refused(run(*PAIR, "--drafter", name, PROMPT), 1, "no second draft model", "-mds")
 
 
-def test_a_small_model_that_is_not_there(tmp_path):
-    missing = tmp_path / "missing.gguf"
-    assert_refused(run(*PAIR, "-mds", missing, "--drafter", "small>model", PROMPT), 1, "missing.gguf")
+def test_a_small_model_that_cannot_be_had(tmp_path):
+    def refused(small, code, *says):
+        assert_refused(run(*PAIR, "-mds", small, "--drafter", "small>model", PROMPT), code, *says)
+
+    refused(tmp_path / "missing.gguf", 1, "missing.gguf")
+    refused("someone/small-GGUF:Q4_K_M", 4, "someone/small-GGUF:Q4_K_M", "specdec pull")
+    refused(with_other_words(tmp_path), 3, "token 300", "~~")
 
 
-def test_a_small_model_that_has_not_been_pulled():
-    done = run(*PAIR, "-mds", "someone/small-GGUF:Q4_K_M", "--drafter", "small>model", PROMPT)
-    assert_refused(done, 4, "someone/small-GGUF:Q4_K_M", "specdec pull")
-
-
-def test_a_small_model_with_another_tokenizer(tmp_path):
-    word = read_header(DRAFT).metadata["tokenizer.ggml.tokens"].values[300]
-    other = ggufs.with_token(DRAFT, tmp_path / "other.gguf", 300, b"~" * len(word))
-    assert_refused(run(*PAIR, "-mds", other, "--drafter", "small>model", PROMPT), 3, "token 300", "~" * len(word))
-
-
-def test_a_small_model_that_is_not_asked_for_is_not_looked_for():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SPECDEC_DRAFT_SMALL", "nothing.gguf")
-        assert run(*PAIR, "-n", 8, "-q", PROMPT).exit_code == 0
+def test_a_small_model_that_is_not_asked_for_is_not_looked_for(monkeypatch):
+    monkeypatch.setenv("SPECDEC_DRAFT_SMALL", "nothing.gguf")
+    assert run(*PAIR, "-n", 8, "-q", PROMPT).exit_code == 0
     assert run(*PAIR, "-mds", "nothing.gguf", "--drafter", "none", "-n", 8, "-q", PROMPT).exit_code == 0
 
 
@@ -139,39 +125,31 @@ def test_a_small_model_that_is_not_asked_for_is_not_looked_for():
     ],
 )
 def test_an_option_of_another_drafter_is_refused(option, value, drafter, says):
-    assert_refused(run(*PAIR, "--drafter", drafter, option, value, PROMPT), 2, says, "Add --drafter")
-    compare = ["compare", *map(str, PAIR), "--drafter", drafter, option, value, PROMPT]
-    assert_refused(CliRunner().invoke(app, compare), 2, says, "Add --drafter")
+    for command in ("run", "compare"):
+        assert_refused(call(command, *PAIR, "--drafter", drafter, option, value, PROMPT), 2, says, "Add --drafter")
 
 
 def test_a_small_model_drafts_for_the_draft_model():
-    done = run(*ALONE, "-md", TARGET, "-mds", DRAFT, "--drafter", "small>model", "-k", 6, "-n", 48, PROMPT)
-    assert done.exit_code == 0
+    done = succeeded("run", *THREE, "--drafter", "small>model", "-k", 6, "-n", 24, PROMPT)
     assert "target.gguf<draft.gguf" in done.stderr and "small" in done.stderr.partition("memory")[2]
 
 
 def test_an_arm_with_a_small_model_has_it():
     """The models that are loaded are those that any arm needs, not only the first that drafts."""
-    found = compared(*ALONE, "-md", TARGET, "-mds", DRAFT, "-k", 6, "--vs", "drafter=small>model")
+    found = compared(*THREE, "-k", 6, "--vs", "drafter=small>model")
     notes = [note for note in found["notes"] if "larger" not in note]
     sources = {arm["name"]: arm["settings"]["drafter"] for arm in found["arms"]}
     assert sources["drafter=small>model"] == "small>model" and notes == []
-    args = ["compare", "-n", "8", *map(str, PAIR), "--vs", "drafter=small>model", "-k", "3", PROMPT]
-    done = CliRunner().invoke(app, args)
+    done = call("compare", *PAIR, "--vs", "drafter=small>model", "-k", "3", PROMPT)
     assert_refused(done, 1, "no second draft model", "-mds")
 
 
 def test_a_small_model_for_which_there_is_no_room_costs_its_help_alone(monkeypatch):
     """Its cache must fit beside that of the draft model, not instead of it."""
-    from specdec_cli.llama import library
-
     caches = [memory.cache_bytes(read_header(path), 256) for path in (TARGET, TARGET, DRAFT)]
-    models = (*ALONE, "-md", TARGET, "-mds", DRAFT, "--drafter", "small>model", "-k", 4, "-n", 40)
     monkeypatch.setattr(library, "supports_gpu", lambda: False)
     for lacking in (0, 1):
         monkeypatch.setattr(library, "available_memory", lambda lacking=lacking: sum(caches) - lacking)
-        done = run(*models, "--json", PROMPT)
-        assert done.exit_code == 0, done.stderr
-        found = json.loads(done.stdout)
+        found = answer(*THREE, "--drafter", "small>model", "-k", 4)
         assert found["stats"]["accepted"] > 20
         assert ["the second draft model is not used" in note for note in found["notes"]] == [True] * lacking

@@ -108,14 +108,16 @@ def test_names_that_no_pair_can_have(hub, naps, tmp_path, name):
     assert_nothing_kept(tmp_path)
 
 
-@pytest.mark.parametrize("args", [(), ("demo", *PAIR), ("--draft", PAIR[3]), ("demo", "--as", "x")])
-def test_what_makes_no_sense(hub, naps, tmp_path, args):
-    refused_here(tmp_path, args=args, code=2)
-
-
-@pytest.mark.parametrize("name", ["no-such-profile", "../demo", "x" * 5000])
-def test_a_profile_that_is_not_there(hub, naps, tmp_path, name):
-    refused_here(tmp_path, "no profile", args=(name,), code=1)
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        *((args, 2) for args in ((), ("demo", *PAIR), ("--draft", PAIR[3]), ("demo", "--as", "x"))),
+        *(((name,), 1) for name in ("no-such-profile", "../demo", "x" * 5000)),
+    ],
+)
+def test_what_makes_no_sense(hub, naps, tmp_path, args, code):
+    refused_here(tmp_path, *(["no profile"] if code == 1 else []), args=args, code=code)
+    assert hub.requests == []
 
 
 def test_the_bundled_pair_needs_no_hub(hub, naps, tmp_path):
@@ -131,19 +133,14 @@ def test_a_file_that_is_no_model(shelf, naps, tmp_path):
 # --- rights ------------------------------------------------------------------------------------------------------
 
 
-def test_gated(hub, monkeypatch, naps, tmp_path):
-    hub.add(BIG, {BIG_FILE: TARGET}, gated="manual")
-    refused_here(tmp_path, "gated", "HF_TOKEN", f"{hub.endpoint}/{BIG}")
+@pytest.mark.parametrize("kind", ["gated", "private"])
+def test_a_repository_that_is_not_for_all(hub, monkeypatch, naps, tmp_path, kind):
+    hub.add(BIG, {BIG_FILE: TARGET}, **{kind: True})
+    refused_here(tmp_path, kind, "HF_TOKEN", *([f"{hub.endpoint}/{BIG}"] if kind == "gated" else []))
     monkeypatch.setenv("HF_TOKEN", hub.token)
-    refused_here(tmp_path, "gated", "Accept it")
-    hub.granted.add(BIG)
-    pulled_here()
-
-
-def test_private(hub, monkeypatch, naps, tmp_path):
-    hub.add(BIG, {BIG_FILE: TARGET}, private=True)
-    refused_here(tmp_path, "private", "HF_TOKEN")
-    monkeypatch.setenv("HF_TOKEN", hub.token)
+    if kind == "gated":
+        refused_here(tmp_path, "gated", "Accept it")
+        hub.granted.add(BIG)
     pulled_here()
 
 
@@ -291,24 +288,21 @@ def test_files_that_would_lie_outside(hub, naps, tmp_path, name):
 
 
 EVIL = "../../../../evil"
+SIBLING = {"rfilename": BIG_FILE, "blobId": "0" * 40, "size": 5}
 LISTINGS = {
     "commit": {"sha": EVIL},
     "no commit": {"sha": None},
     "digest": {"siblings": [{"rfilename": BIG_FILE, "lfs": {"sha256": EVIL, "size": 9632928, "pointerSize": 1}}]},
-    "git's digest": {"siblings": [{"rfilename": BIG_FILE, "size": 9632928, "blobId": EVIL}]},
     "no digest": {"siblings": [{"rfilename": BIG_FILE, "size": 9632928}]},
     "no size": {"siblings": [{"rfilename": BIG_FILE, "blobId": "0" * 40}]},
-    "negative": {"siblings": [{"rfilename": BIG_FILE, "blobId": "0" * 40, "size": -5}]},
-    "text for a size": {"siblings": [{"rfilename": BIG_FILE, "blobId": "0" * 40, "size": "many"}]},
-    "endless": {"siblings": [{"rfilename": BIG_FILE, "blobId": "0" * 40, "size": 10**40}]},
-    "long": {"siblings": [{"rfilename": "x" * 300 + "-Q4_K_M.gguf", "blobId": "0" * 40, "size": 5}]},
-    "null byte": {"siblings": [{"rfilename": "x\0-Q4_K_M.gguf", "blobId": "0" * 40, "size": 5}]},
-    "escape": {"siblings": [{"rfilename": "\x1b[2J-Q4_K_M.gguf", "blobId": "0" * 40, "size": 5}]},
-    "a number for a name": {"siblings": [{"rfilename": 5, "blobId": "0" * 40, "size": 5}]},
     "no name": {"siblings": [{"blobId": "0" * 40, "size": 5}]},
-    "no files": {"siblings": None},
-    "no list": {"siblings": 5},
-    "no objects": {"siblings": ["x-Q4_K_M.gguf"]},
+    "git's digest": {"siblings": [SIBLING | {"blobId": EVIL}]},
+    **{f"size {size}": {"siblings": [SIBLING | {"size": size}]} for size in (-5, "many", 10**40)},
+    **{
+        f"name {name!r}": {"siblings": [SIBLING | {"rfilename": name}]}
+        for name in ("x" * 300 + "-Q4_K_M.gguf", "x\0-Q4_K_M.gguf", "\x1b[2J-Q4_K_M.gguf", 5)
+    },
+    **{f"files {files!r}": {"siblings": files} for files in (None, 5, ["x-Q4_K_M.gguf"])},
     "no card": {"cardData": 5},
 }
 

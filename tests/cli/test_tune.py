@@ -278,7 +278,7 @@ def test_a_run_does_not_change_what_is_stored(opened, timed, monkeypatch):
 
 
 @pytest.mark.parametrize("greedy", [True, False])
-def test_what_is_known_of_the_pair_is_where_auto_begins(opened, timed, monkeypatch, greedy):
+def test_what_is_known_of_the_pair_is_where_auto_begins(opened, timed, greedy):
     known = Calibration(offset=-9.0, slope=0.1, variance=0.001)  # never accepted
     keep(calibrations={tuning.kind_of(greedy, "rejection"): known})
     for temp in (0.0, 0.8):
@@ -584,12 +584,10 @@ def test_a_folder_that_cannot_be_written(quick, place):
 # --- what is written, and where ---
 
 
-def test_through_a_pipe():
+def test_a_prediction_as_text():
     """With the recordings that come with the bundled pair."""
-    flags = ("--what-if", "h200", "--temp", 0.8)
-    done = specdec("tune", *flags, env={**os.environ, "TERM": "xterm-256color"})
-    assert (done.returncode, done.stderr) == (0, b"") and ESCAPE.encode() not in done.stdout
-    text = done.stdout.decode()
+    text = succeeded("tune", "--what-if", "h200", "--temp", 0.8).stdout
+    assert ESCAPE not in text
     assert all(part in text for part in ("sampled", "on h200: ", "derived", "pays on h200"))
     rows = [line.split()[0] for line in text.splitlines() if "(k=" in line or "none pays" in line]
     assert rows == [*CATEGORIES, "all"]
