@@ -134,17 +134,10 @@ class PairDownload:
         with hub_errors(self.target):
             first, *others = map(_planned, self._sources)
             recorded = len(self._remotes) == len(self._sources)
-            plan = DownloadPlan(
-                self.name or (_name(*self._remotes) if recorded else ""),
-                recorded,
-                first,
-                others[0] if others else None,
-                0,
-                cache.free_space(),
-                str(cache.cache_dir()),
-                self._comparison,
-                tuple(self.notes),
-            )
+            name = self.name or (_name(*self._remotes) if recorded else "")
+            free, place, notes = cache.free_space(), str(cache.cache_dir()), tuple(self.notes)
+            draft_plan = others[0] if others else None
+            plan = DownloadPlan(name, recorded, first, draft_plan, 0, free, place, self._comparison, notes)
             return replace(plan, to_download=sum(file.size - file.begun for file in plan.files if not file.here))
 
     @property
@@ -178,17 +171,9 @@ class PairDownload:
         name = pair.name if pair else self.name
         flags = ["-p", name] if name else [f"--{role}={path}" for role, path in by_role.items()]
         flags += [] if name or "draft" in by_role else ["--drafter", "none"]
-        return DownloadResult(
-            pair.name if pair else None,
-            not downloaded,
-            downloaded,
-            by_role,
-            pair.target if pair else None,
-            pair.draft if pair else None,
-            self._comparison,
-            tuple(self.notes),
-            shlex.join(["specdec", "run", *flags]),
-        )
+        kept, target, draft = (pair.name, pair.target, pair.draft) if pair else (None, None, None)
+        notes, run = tuple(self.notes), shlex.join(["specdec", "run", *flags])
+        return DownloadResult(kept, not downloaded, downloaded, by_role, target, draft, self._comparison, notes, run)
 
 
 def _checked(model: str, role: Literal["target", "draft"]) -> str:
