@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 import re
 import select
 import socket
@@ -20,16 +21,16 @@ from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 from weakref import WeakSet
 
 PIECE = 64 * 1024
 DATE = "2026-01-01T00:00:00.000Z"
 REPO = r"([^/]+/[^/]+)"
-MODEL = re.compile(rf"/api/models/{REPO}")
+MODEL = re.compile(rf"/api/models/{REPO}(?:/revision/([^/]+))?")
 RESOLVE = re.compile(rf"/{REPO}/resolve/([^/]+)/(.+)")
 CDN = re.compile(rf"/cdn/[0-9a-f]{{64}}/{REPO}/([0-9a-f]{{40}})/(.+)")
-RANGE = re.compile(r"bytes=(\d+)-(\d*)")
+RANGE = re.compile(r"bytes=(?=.*\d)(\d*)-(\d*)")
 
 Source = bytes | Path
 Files = Mapping[str, Source]
@@ -43,6 +44,7 @@ class Request:
 
     method: str
     path: str
+    query: str
     range: str | None
     status: int
     sent: int
@@ -74,10 +76,10 @@ class Refusal(Exception):
         self.headers = {"X-Error-Message": message} | ({"X-Error-Code": code} if code else {}) | dict(headers or {})
 
 
-def read(source: Source, start: int, stop: int) -> Iterator[bytes]:
+def read(source: Source, start: int, stop: int, most: int = PIECE) -> Iterator[bytes]:
     with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as stream:
         stream.seek(start)
-        while start < stop and (piece := stream.read(min(PIECE, stop - start))):
+        while start < stop and (piece := stream.read(min(most, stop - start))):
             start += len(piece)
             yield piece
 
@@ -120,14 +122,16 @@ class Repo:
             raise Refusal(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         return commit, self.commits[commit]
 
-    def info(self) -> dict[str, Any]:
-        siblings: list[dict[str, Any]] = []
-        for name, file in self.commits[self.main].items():
-            siblings.append({"rfilename": name, "size": file.size, "blobId": file.oid})
-            if file.pointer:
-                siblings[-1]["lfs"] = {"sha256": file.sha256, "size": file.size, "pointerSize": len(file.pointer)}
+    def info(self, revision: str, blobs: bool) -> dict[str, Any]:
+        commit, files = self.at(revision)
+        siblings: list[dict[str, Any]] = [{"rfilename": name} for name in files]
+        for about, file in zip(siblings, files.values(), strict=True):
+            if blobs:
+                about |= {"size": file.size, "blobId": file.oid}
+            if blobs and file.pointer:
+                about["lfs"] = {"sha256": file.sha256, "size": file.size, "pointerSize": len(file.pointer)}
         return {
-            **{"id": self.name, "modelId": self.name, "author": self.name.split("/")[0], "sha": self.main},
+            **{"id": self.name, "modelId": self.name, "author": self.name.split("/")[0], "sha": commit},
             **{"private": self.private, "gated": self.gated, "disabled": False, "downloads": 1234, "likes": 5},
             **{"lastModified": DATE, "createdAt": DATE, "tags": ["gguf"], "siblings": siblings},
             **({"cardData": {"license": self.licence}} if self.licence else {}),
@@ -187,6 +191,9 @@ class HubServer(ThreadingHTTPServer):
     def truncate(self, match: Match, by: int = 1, times: float = 1) -> None:
         """Send fewer bytes, in an answer whose own headers agree with that."""
         self.faults.append(Fault("truncate", match, times, by))
+
+    def slow(self, match: Match, bytes_per_s: float, times: float = math.inf) -> None:
+        self.faults.append(Fault("slow", match, times, bytes_per_s))
 
     def take(self, line: str, *kinds: str) -> dict[str, Fault]:
         """The first fault of each kind that strikes a request."""
@@ -257,10 +264,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.url = urlsplit(self.path)
+        self.query = parse_qs(self.url.query)
         self.token = self.headers.get("Authorization", "").removeprefix("Bearer ") or None
         path, asked = unquote(self.url.path), self.headers.get("Range")
         self.line = f"{self.command} {path}"
-        self.entry = Entry(Request(self.command, path, asked, 0, 0, self.token))
+        self.entry = Entry(Request(self.command, path, self.url.query, asked, 0, 0, self.token))
         with self.hub.lock:
             self.hub.log.append(self.entry)
         faults = self.hub.take(self.line, "delay", "fail")
@@ -281,7 +289,8 @@ class Handler(BaseHTTPRequestHandler):
     def route(self) -> None:
         address = self.url.path
         if match := MODEL.fullmatch(address):
-            self.reply_json(self.repo(unquote(match[1])).info())
+            name, revision = (unquote(part or "") for part in match.groups())
+            self.reply_json(self.repo(name).info(revision or "main", blobs="blobs" in self.query))
         elif match := RESOLVE.fullmatch(address):
             self.resolve(*map(unquote, match.groups()))
         elif match := CDN.fullmatch(address):
@@ -322,8 +331,8 @@ class Handler(BaseHTTPRequestHandler):
         headers = {"X-Repo-Commit": commit, "ETag": f'"{file.sha256 if file.pointer else file.oid}"'}
         asked = RANGE.fullmatch(self.headers.get("Range", "")) if self.hub.ranges and self.command == "GET" else None
         first, last = asked.groups() if asked else ("0", "")
-        start = int(first)
-        stop = min(file.size, int(last) + 1) if last else file.size
+        start = int(first) if first else max(0, file.size - int(last))
+        stop = min(file.size, int(last) + 1) if first and last else file.size
         if asked and start >= stop:
             raise Refusal(416, "", "Range not satisfiable", {"Content-Range": f"bytes */{file.size}"})
         if asked:
@@ -339,7 +348,7 @@ class Handler(BaseHTTPRequestHandler):
         has_body = self.command != "HEAD" and stop > start
         # A redirect or a refusal uses up no fault that is about a body.
         good = has_body and status < 300
-        faults = self.hub.take(self.line, "truncate", "cut", "stall", "alter") if good else {}
+        faults = self.hub.take(self.line, "truncate", "cut", "stall", "alter", "slow") if good else {}
         if short := faults.get("truncate"):
             stop = max(start, stop - int(short.amount))
             if status == 206:
@@ -355,14 +364,16 @@ class Handler(BaseHTTPRequestHandler):
             self.send_body(body, start, stop, faults)
 
     def send_body(self, body: Source, start: int, stop: int, faults: dict[str, Fault]) -> None:
-        cut, stall, alter = map(faults.get, ("cut", "stall", "alter"))
+        cut, stall, alter, slow = map(faults.get, ("cut", "stall", "alter", "slow"))
         flipped = start + alter.after % (stop - start) if alter else -1
         stop = min(stop, start + cut.after) if cut else stop
         pause, long = (min(stop, start + stall.after), stall.amount) if stall else (start, 0)
+        rate = slow.amount if slow else math.inf
         ready = select.poll()
         ready.register(self.connection, select.POLLOUT)
         for here, there, seconds in ((start, pause, long), (pause, stop, 0)):
-            for piece in read(body, here, there):
+            # A slow body comes in some twenty pieces a second.
+            for piece in read(body, here, there, int(min(PIECE, max(1, rate / 20)))):
                 view = memoryview(bytearray(piece))
                 if start <= flipped < start + len(view):
                     view[flipped - start] ^= 1
@@ -374,6 +385,7 @@ class Handler(BaseHTTPRequestHandler):
                         sent = self.connection.send(view, socket.MSG_DONTWAIT)
                         self.entry.request = replace(self.entry.request, sent=self.entry.request.sent + sent)
                         view = view[sent:]
+                self.wait(len(piece) / rate)
             self.wait(seconds)
         self.close_connection = self.close_connection or cut is not None
         if cut and cut.amount:

@@ -1,11 +1,14 @@
 """How tokens look, and how text from a model is made safe for a terminal."""
 
+from __future__ import annotations
+
 import os
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.style import Style
 
-from specdec_cli.decoding.types import Origin
+if TYPE_CHECKING:
+    from specdec_cli.decoding.types import Origin
 
 STYLES: dict[Origin, Style] = {
     "accepted": Style(color="green"),
