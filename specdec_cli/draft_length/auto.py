@@ -19,6 +19,8 @@ _HORIZON = 64
 an answer will be is not known, and -n says little of it."""
 _SLOW_STEP = 2.0
 """By how much a step may have taken longer than expected by itself; beyond that it was the machine."""
+_RESTING = 7
+"""Where a step is not worth a draft, so many more pass without a decision: on small models deciding takes 3 % of one."""
 _OPTIMISM = 1.0
 """Standard deviations by which acceptance is raised to ask whether drafting might pay."""
 _FIRST_PAUSE, _LAST_PAUSE, _DROP = 8, 64, 1.0
@@ -52,6 +54,8 @@ class AutoLength(LengthPolicy):
         self._emitted, self._idle = 1, 0
         """Tokens of the answer; tokens since the draft model last read anything."""
         self._steps, self._pause = 0, _FIRST_PAUSE
+        self._rest = 0
+        """Steps to come that draft nothing, without a decision."""
         self._plan: Plan
         self._replan(rounds=20)
         # Of the draft in hand:
@@ -62,6 +66,7 @@ class AutoLength(LengthPolicy):
         self._costs.skip()
         self._budgets.refill()
         self._probe.begin()
+        self._rest = 0
         self._unread, self._emitted = prompt_tokens + 1, 1
         self._apart = max(prompt_tokens - 1, 0) if read_apart else 0
 
@@ -72,6 +77,8 @@ class AutoLength(LengthPolicy):
         return max(self._plan.gain - reading, 0.0)
 
     def limit(self, room: int) -> int:
+        if self._rest:
+            return 0
         self._passes, self._path_probability = 0, 1.0
         self._catches_up = self._is_trial = self._taught = False
         self._siblings.begin()
@@ -134,11 +141,19 @@ class AutoLength(LengthPolicy):
         self._taught = True
 
     def observe(self, step: Step, own_time: bool = True) -> None:
+        if self._rest:
+            self._rest -= 1
+            self._fall_behind(1)
+            return
         costs, drafted, accepted, passes = self._costs, len(step.drafted), step.accepted, self._passes
         read = self._unread - self._apart
         costs.observe(step, read, passes)
         if not drafted and not passes:
             self._fall_behind(1)
+            if self.why is LengthReason.NOT_WORTH_IT:
+                self._rest = _RESTING
+                costs.skip()
+                self._calibration.wait(1 + _RESTING)
             return
         self._steps += 1
         self._emitted += accepted + 1
@@ -157,6 +172,7 @@ class AutoLength(LengthPolicy):
     def observe_other(self, step: Step) -> None:
         self._costs.skip()
         self._fall_behind(len(step.tokens))
+        self._calibration.wait(len(step.tokens))
 
     def _fall_behind(self, tokens: int) -> None:
         """So many tokens came without the draft model."""
@@ -164,7 +180,6 @@ class AutoLength(LengthPolicy):
         self._emitted += tokens
         self._unread += tokens
         self._idle += tokens
-        self._calibration.wait(tokens)
 
     def _repays(self, room: int) -> bool:
         """Whether reading what was missed is made up for, if the answer goes on as long as it has."""
