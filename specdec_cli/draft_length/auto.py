@@ -20,7 +20,7 @@ an answer will be is not known, and -n says little of it."""
 _SLOW_STEP = 2.0
 """By how much a step may have taken longer than expected by itself; beyond that it was the machine."""
 _RESTING = 7
-"""Where a step is not worth a draft, so many more pass without a decision: on small models deciding takes 3 % of one."""
+"""Where a step is not worth a draft, so many more pass without a decision: on small models one takes 3 % of a step."""
 _OPTIMISM = 1.0
 """Standard deviations by which acceptance is raised to ask whether drafting might pay."""
 _FIRST_PAUSE, _LAST_PAUSE, _DROP = 8, 64, 1.0
