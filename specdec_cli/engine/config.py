@@ -34,7 +34,7 @@ class SamplingParams:
     repeat_last_n: int | None = None
     seed: int | None = None
     max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
+    stop: str | tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

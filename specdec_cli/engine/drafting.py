@@ -85,7 +85,7 @@ class Drafting:
 
     def _adaptive(self, name: str, settings: Settings, prompt: Sequence[int]) -> LengthPolicy | None:
         shape = (settings.drafter, settings.draft_min_p, settings.tree, settings.lookahead)
-        key = (name, shape, settings.sampling, settings.accept)
+        key = (name, shape, settings.sampling, settings.accept, settings.bitwise)
         if key in self._policies:
             return self._policies[key]
         try:
@@ -98,7 +98,8 @@ class Drafting:
         form = drafters.form(name)
         longest = settings.lookahead_shape.tokens if form is DraftForm.WHOLE else LONGEST
         costs = CostModel(measured, min(self._models.target.opened.max_rows - 1, longest))
-        if settings.tree == 1 and form is not DraftForm.WHOLE:  # the passes of trees take longer
+        plain = settings.tree == 1 and form is not DraftForm.WHOLE  # the passes of trees take longer
+        if plain and not settings.bitwise:
             self._cost_models.append(costs)
         calibration = self._calibration(settings)
         policy = adaptive_length(form, costs, calibration, settings.draft_min_p, greedy=settings.temp == 0)

@@ -17,7 +17,7 @@ from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import Event
 from specdec_cli.engine import corpus
 from specdec_cli.engine.config import SamplingParams, Settings, SpeculativeConfig
-from specdec_cli.engine.config_layers import resolve
+from specdec_cli.engine.config_layers import check_value, resolve
 from specdec_cli.engine.drafting import Drafting
 from specdec_cli.engine.generation import Generation, GenerationResult
 from specdec_cli.engine.loaded_models import LoadedModels
@@ -57,7 +57,9 @@ def load(
     given: dict[str, object] = {name: str(path) for name, path in paths.items() if path is not None}
     given |= {"ctx": ctx, "threads": threads, "threads_draft": threads_draft}
     given |= {"gpu_layers": gpu_layers, "gpu_layers_draft": gpu_layers_draft, **Settings.named(sampling, speculative)}
-    return Engine(resolve(profile, given), accept=speculative.accept if speculative else None)
+    settings = resolve(profile, given)
+    ways = [settings, replace(settings, drafter="ngram")] if speculative and speculative.ngram_corpus else []
+    return Engine(settings, accept=speculative.accept if speculative else None, ways=ways)
 
 
 class Engine:
@@ -94,6 +96,8 @@ class Engine:
         self.load_s = perf_counter() - started
         """Seconds that loading took, an index of --ngram-corpus included."""
         self._accept = accept
+        self.current: Generation | None = None
+        """The answer in the making, or the last one."""
         self._answers = 0
         trained = self.models.target.model.n_ctx_train
         if settings.ctx and 0 < trained < settings.ctx:
@@ -166,7 +170,8 @@ class Engine:
         the prompt anew would give. With --bitwise nothing is reused.
         """
         settings = self._settings_of(sampling, speculative)
-        stop = sampling.stop if sampling else ()
+        given = sampling.stop if sampling else ()
+        stop = (given,) if isinstance(given, str) else given
         if "" in stop:
             raise UsageError("a stop string cannot be empty", "Leave it out, or name the text to stop at.")
         self.read_corpus()
@@ -180,15 +185,22 @@ class Engine:
         return tokenize(prompt, self.models.target.model, self.pair.target, system, raw).tokens
 
     def _settings_of(self, sampling: SamplingParams | None, speculative: SpeculativeConfig | None) -> Settings:
-        changes = Settings.named(sampling, speculative)
-        if not changes:
-            return self.settings
+        named = Settings.named(sampling, speculative)
+        changes = {name: check_value(name, value) for name, value in named.items()}
         settings = replace(self.settings, **changes)
-        if not (changes.get("accept") or self._accept) and (settings.seed is not None or settings.bitwise):
+        chosen = changes.get("accept") or self._accept or self.settings.accept != "rejection"
+        if not chosen and (changes.get("seed") is not None or changes.get("bitwise")):
             settings = replace(settings, accept="coupled")
         validate(settings)
-        if settings.chain.needs_model and self.pair.draft is None:
+        chain, pair = settings.chain, self.pair
+        if chain.needs_model and pair.draft is None:
             raise UsageError("no draft model was loaded", "Name one when the engine is loaded.")
+        if chain.needs_small and pair.small is None:
+            raise UsageError("no second draft model was loaded", "Name one when the engine is loaded: draft_small.")
+        if chain.needs_model and chain.drafts_itself != self.settings.chain.drafts_itself:
+            raise UsageError(f"the draft model loaded is not that of {settings.drafter}", "Load another engine for it.")
+        if settings.ngram_corpus != self.settings.ngram_corpus:
+            raise UsageError("a corpus is read when the engine is loaded", "Give ngram_corpus to load.")
         return settings
 
     def open(self, prompt_tokens: int, ways: Sequence[Settings] = ()) -> None:
@@ -208,11 +220,14 @@ class Engine:
         self._answers = mine = self._answers + 1
         sampler = rules.sampler_of(settings.accept, settings.sampling, seed)
         target = self.models.target
+        context = target.opened
+        if settings.bitwise and not self.settings.bitwise:  # other threads would round otherwise
+            context.on_pass = None
         agreement = self.costs.agree(prompt) if settings.bitwise else None
         policy = self.drafting.policy(settings, prompt)  # before the drafter: it may find that there is none
         for event in generate(
             prompt,
-            LlamaTarget(target.opened, agreement),
+            LlamaTarget(context, agreement),
             self.drafting.drafter(settings, sampler, seed),
             policy,
             rules.RULES[settings.accept],
@@ -223,9 +238,10 @@ class Engine:
             self.clock,
         ):
             yield event
-            if self._answers != mine:
+            if self._answers != mine or target.context is not context:
                 raise SpecdecError(
-                    "another answer has begun on this engine", "Finish a stream first, or load a second engine."
+                    "another answer has begun on this engine, or it was closed",
+                    "Finish a stream first, or load a second engine.",
                 )
 
     def read_corpus(self, progress: corpus.Progress = lambda _: None) -> None:
@@ -241,7 +257,7 @@ class Engine:
 
     def keep_costs(self) -> None:
         """Keep what is known of costs for the next start; the notes say so if that fails."""
-        self.costs.keep([] if self.settings.bitwise else self.drafting.learned_costs())
+        self.costs.keep(self.drafting.learned_costs())
 
     def close(self) -> None:
         self.keep_costs()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from specdec_cli.decoding.divergence import Transcript
-from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.rules import LOSSY, REPRODUCIBLE
 from specdec_cli.decoding.types import Done, Event, FinishReason, Step
@@ -98,7 +98,10 @@ class Generation:
 
     def __iter__(self) -> Iterator[Event]:
         engine, result = self._engine, self.result
+        if result.metrics.history:
+            raise RuntimeError("an answer is iterated over once")
         self.prepare()
+        engine.current = self
         models, known = engine.models, len(engine.models.notes)
         self._allow_reuse(self._reuse)
         result.notes += tuple(models.notes)
@@ -107,7 +110,8 @@ class Generation:
                 result.add(event)
                 yield event
         finally:
-            if context := models.target.context:  # None: the engine was closed, and the stream only then
+            # None: the engine was closed, and the stream only then; or another answer has begun.
+            if (context := models.target.context) and engine.current is self:
                 self._allow_reuse(False)
                 result.cached_tokens = context.reused
                 result.threads = tuple(context.thread_log)
@@ -125,6 +129,8 @@ class Generation:
     def measure_baseline(self) -> None:
         """Run the target alone on the same prompt with the same seed; if that fails, the result says so."""
         result = self.result
+        if result.cached_tokens:
+            raise UsageError("this answer went by what was read before", "Start it with reuse=False.")
         result.unmeasured = "not measured: interrupted"
         try:
             result.baseline = self._baseline()

@@ -133,14 +133,14 @@ class LoadedModels:
         prompt is too long, memory is short, or the models cannot do what is asked.
         """
         plan = ContextPlan.of(self._settings, ways, prompt_tokens, self.target.model, self.plan)
-        if self.plan is not None and self.plan.covers(plan):
-            return
         for way in ways:
             if not self.target.model.rewinds:
                 require_rewinding(way, self.target.path, plan.branches_of(way), plan.drafted_branches_of(way))
             if self.draft and not self.draft.model.rewinds:
                 drafted = plan.drafted_branches_of(way)
                 require_rewinding(replace(way, bitwise=False), self.draft.path, drafted, drafted)
+        if self.plan is not None and self.plan.covers(plan):
+            return
         self.close_contexts()
         shapes = {
             "target": (plan.rows, min(plan.branches, plan.rows)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TypeAlias
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
@@ -37,8 +38,8 @@ def tokenize(
     notes: tuple[str, ...] = ()
     template = not raw and chat.template_of(header) is not None
     if not isinstance(prompt, str):
-        if all(isinstance(entry, int) for entry in prompt):
-            return _checked([int(entry) for entry in prompt if isinstance(entry, int)], model)
+        if all(isinstance(entry, Integral) for entry in prompt):
+            return _checked([int(entry) for entry in prompt if isinstance(entry, Integral)], model)
         messages = [_message(entry) for entry in prompt]
         if not template:
             raise UsageError("this prompt is a conversation, which needs a chat template", "Give its text instead.")

@@ -78,6 +78,7 @@ class LlamaContext:
         self.max_branches = branches if model.rewinds else 0
         self._piece = N_BATCH if model.on_gpu else _CPU_PIECE
         self._interrupt = interrupt
+        self._failed = False
         self.cells = Cells(self._handle, branches)
         self._snapshots: int = lib.llama_n_rs_seq(self._handle)  # 0: llama.cpp has none for this architecture
         self._last_pass = 0
@@ -92,6 +93,9 @@ class LlamaContext:
         least the last token is left to read. Returns how many tokens are kept.
         """
         kept = 0
+        if self._failed:  # a recurrent state may have been overwritten in part
+            self.cells.clear()
+            self.length, self._tokens, self._saved, self._failed = 0, [], None, False
         if self.reuses:
             limit = min(len(text) - 1, self.length)
             while kept < limit and self._tokens[kept] == text[kept]:
@@ -179,6 +183,7 @@ class LlamaContext:
         address = _get_logits(self._handle)  # on a GPU this is what waits
         seconds = perf_counter() - before
         self.decode_s += seconds
+        self._failed = bool(code) and not self.rewinds
         if code == 2 or (code and self._interrupt.is_set()):
             raise Interrupted
         if code:

@@ -62,6 +62,8 @@ class Model:
         """Token ids of `text`. add_bos: whether to begin with the BOS token if this vocabulary asks for one. special:
         whether special tokens are recognised by their names; else these are text like any other.
         """
+        if self.handle is None:
+            raise SpecdecError(f"{self.path.name} was closed", "Load it again.")
         data = text.encode("utf-8", "surrogatepass")
         room = len(data) + 16
         while True:

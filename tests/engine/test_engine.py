@@ -192,3 +192,47 @@ def test_a_draft_that_was_not_loaded_is_missed():
         assert engine.generate(PROMPT, SHORT).metrics.drafted == 0
         with pytest.raises(UsageError, match="no draft model was loaded"):
             engine.generate(PROMPT, SHORT, SpeculativeConfig(drafter="model"))
+
+
+def test_a_stream_whose_engine_was_closed_or_reopened_ends_with_an_error():
+    with load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as engine:
+        stream = engine.stream("x", SamplingParams(max_tokens=8))
+        next(stream)
+        engine.generate("x = 1\n" * 120, SamplingParams(max_tokens=8))  # in longer contexts
+        with pytest.raises(SpecdecError, match="another answer"):
+            list(stream)
+        last = engine.stream("x", SamplingParams(max_tokens=8))
+        next(last)
+    with pytest.raises(SpecdecError, match="it was closed"):
+        list(last)
+    with pytest.raises(SpecdecError, match="was closed"):
+        engine.generate("x")
+
+
+@pytest.mark.parametrize(
+    ("sampling", "speculative", "says"),
+    [
+        (None, SpeculativeConfig(drafter="small>model"), "no second draft model"),
+        (None, SpeculativeConfig(drafter="self"), "is not that of self"),
+        (None, SpeculativeConfig(ngram_corpus=("src",)), "Give ngram_corpus to load"),
+        (SamplingParams(max_tokens="many"), None, "max_tokens is 'many'"),
+    ],
+)
+def test_what_was_not_loaded_is_refused(engine, sampling, speculative, says):
+    with pytest.raises(UsageError) as caught:
+        engine.generate(PROMPT, sampling, speculative)
+    assert says in f"{caught.value} {caught.value.hint}"
+
+
+def test_one_string_to_stop_at_is_one(engine):
+    whole = engine.generate(PROMPT, SHORT).text
+    part = whole[5:9]
+    assert engine.generate(PROMPT, SamplingParams(max_tokens=24, stop=part)).text == whole[: whole.index(part)]
+
+
+def test_no_baseline_for_an_answer_that_went_by_what_was_read(engine):
+    engine.generate(PROMPT, SHORT)
+    answer = engine.start(PROMPT, SHORT)
+    list(answer)
+    with pytest.raises(UsageError, match="read before"):
+        answer.measure_baseline()
