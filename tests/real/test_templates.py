@@ -52,13 +52,14 @@ def test_the_prompts_tokens(name, path):
     with Interrupt() as interrupt:
         model = Model(path, 0, interrupt)
         try:
-            tokens, notes = prompt.tokenize(QUESTION, "Be brief.", False, model, header)
-            assert tokens == model.tokenize(chat_ml("Be brief.", QUESTION), add_bos=False) and notes == ()
+            read = prompt.tokenize(QUESTION, model, header, "Be brief.")
+            tokens = read.tokens
+            assert tokens == model.tokenize(chat_ml("Be brief.", QUESTION), add_bos=False) and read.notes == ()
             assert tokens[0] == start and tokens.count(start) == 3 and tokens.count(END[name]) == 2
             assert b"".join(map(model.piece, tokens)).decode() == (f"system\nBe brief.\nuser\n{QUESTION}\nassistant\n")
-            raw, notes = prompt.tokenize(QUESTION, "Be brief.", True, model, header)
-            assert b"".join(map(model.piece, raw)).decode() == QUESTION
-            assert len(notes) == 1 and "--system is not used" in notes[0]
+            raw = prompt.tokenize(QUESTION, model, header, "Be brief.", raw=True)
+            assert b"".join(map(model.piece, raw.tokens)).decode() == QUESTION
+            assert len(raw.notes) == 1 and "--system is not used" in raw.notes[0]
             assert model.is_end(END[name]) and not model.is_end(start)
         finally:
             model.close()
