@@ -24,7 +24,7 @@ class Candidate:
 class LengthPolicy:
     """How many tokens to draft. It may look at the draft model's probabilities, never at the target's of the same step;
     and it is asked before a token is drawn: to drop one for what it turned out to be would bias the output. By default
-    it takes the draft's confidence for what it is, and always goes on.
+    it takes the draft's confidence for what it is, and always goes on, as far as there is room.
     """
 
     why: LengthReason = LengthReason.NONE
@@ -43,7 +43,7 @@ class LengthPolicy:
         """The most tokens to draft in the coming step. room: how many may still follow the pending one in the answer
         and the context; a chain has no use for more.
         """
-        raise NotImplementedError
+        return room
 
     def turn(self, place: int, last: bool, budget: int) -> tuple[LengthPolicy, int]:
         """Drafter number `place` of several is next, perhaps the last: the policy to ask, and the most to draft."""

@@ -221,8 +221,8 @@ class Engine:
         sampler = rules.sampler_of(settings.accept, settings.sampling, seed)
         target = self.models.target
         context = target.opened
-        if settings.bitwise and not self.settings.bitwise:  # other threads would round otherwise
-            context.on_pass = None
+        if target.costs and target.costs.watch:
+            target.costs.watch.on = not settings.bitwise
         agreement = self.costs.agree(prompt) if settings.bitwise else None
         policy = self.drafting.policy(settings, prompt)  # before the drafter: it may find that there is none
         for event in generate(

@@ -32,6 +32,8 @@ class ThreadWatch:
         self._recent: deque[tuple[float, float]] = deque(maxlen=_RECENT)
         self._before: tuple[int, float, float] | None = None
         """During a trial: the threads before, the mean seconds of a pass with them, and that over the shortest."""
+        self.on = True
+        """Whether it may change the threads: others round otherwise."""
         self._asked = False
         """Whether fewer threads have been tried without knowing what passes can take."""
         context.on_pass = self._passed
@@ -39,7 +41,7 @@ class ThreadWatch:
     def try_fewer(self, token: int) -> None:
         """For an empty, unused context: where a pass takes long, see whether half the threads are faster."""
         context, threads = self._context, self._context.threads
-        if threads == 1 or self._known or self._asked:
+        if not self.on or threads == 1 or self._known or self._asked:
             return
         self._asked = True
         watch, context.on_pass = context.on_pass, None
@@ -56,7 +58,7 @@ class ThreadWatch:
             context.set_threads(threads)
 
     def _passed(self, tokens: int, seconds: float) -> None:
-        if tokens > _LARGEST:
+        if not self.on or tokens > _LARGEST:
             return
         context = self._context
         kind = (tokens, context.length.bit_length())

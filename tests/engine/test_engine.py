@@ -236,3 +236,10 @@ def test_no_baseline_for_an_answer_that_went_by_what_was_read(engine):
     list(answer)
     with pytest.raises(UsageError, match="read before"):
         answer.measure_baseline()
+
+
+def test_threads_stay_as_they_are_while_passes_must_agree():
+    with load(target=TARGET, speculative=SpeculativeConfig(drafter="none")) as engine:
+        for bitwise in (True, False):
+            engine.generate(PROMPT, SHORT, SpeculativeConfig(bitwise=bitwise))
+            assert engine.models.target.costs.watch.on is not bitwise

@@ -140,3 +140,12 @@ def test_what_is_known_is_not_tried(told):
     context = Context(2)
     ThreadWatch(context, {1: 0.01}, lambda now, times: told.append(now)).try_fewer(7)
     assert context.passes == [] and told == []
+
+
+def test_off_it_changes_nothing(told):
+    context = Context(2)
+    watch = ThreadWatch(context, {}, lambda now, times: told.append(now))
+    watch.on = False
+    passes(context, 0.01, *[9.0] * 20)
+    watch.try_fewer(7)
+    assert context.threads == 2 and context.passes == [] and told == []
