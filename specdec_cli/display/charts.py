@@ -30,10 +30,14 @@ COLOURS: dict[str, tuple[str, str]] = {
     "purple": ("#c2679a", "#e09cc3"),
     "orange": ("#b87b00", "#f0b429"),
     "sky": ("#3a93c9", "#8accf5"),
+    "accepted": ("#006b4e", "#5fd6b0"),
+    "correction": ("#8f5400", "#f5bf57"),
+    "bonus": ("#00639c", "#7cc4f5"),
+    "slower": ("#ad4a00", "#f0803c"),
+    "tint": ("#d9f0e7", "#17382f"),
 }
-"""Name -> (on light, on dark): Okabe and Ito's palette for the colour-blind, shaded to 3:1 against the page.
-
-A page defines each as the CSS variable `--name`; the charts refer to those.
+"""Name -> (on light, on dark): Okabe and Ito's palette for the colour-blind, shaded to 3:1 against the page, and from
+`accepted` on, for text, to 4.5:1. A page defines each as the CSS variable `--name`; the charts refer to those.
 """
 
 WIDE, NARROW = 940, 350
