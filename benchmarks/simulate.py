@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common import DEMO, geometric_mean, machine, open_demo
+from hindsight import clairvoyant, known, known_statics
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.metrics import Metrics
@@ -129,16 +130,16 @@ def cells_of(recording: Recording, machines: Iterable[Hardware]) -> Iterator[Cel
         tallies = simulation.statics(answers)
         for found in machines:
             auto = simulation.adaptive(answers, found.costs, recording.greedy).tokens_per_s(found.costs)
-            yield _cell(found.name, category, tallies, found.costs, auto, simulation.clairvoyant(answers, found.costs))
+            yield _cell(found.name, category, tallies, found.costs, auto, clairvoyant(answers, found.costs))
 
 
 def ngram_cells_of(recording: Recording, machines: Iterable[Hardware]) -> Iterator[Cell]:
     """Every cell of the texts, with the drafter `ngram`."""
     for category, texts in recordings.by_category(recording.texts).items():
-        tallies = simulation.known_statics(NgramDrafter, texts)
+        tallies = known_statics(NgramDrafter, texts)
         for found in machines:
             costs = replace(found.costs, draft=LOOK)
-            auto = simulation.known(NgramDrafter, texts, costs).tokens_per_s(costs)
+            auto = known(NgramDrafter, texts, costs).tokens_per_s(costs)
             yield _cell(found.name, category, tallies, costs, auto, None)
 
 
@@ -151,7 +152,7 @@ def _cell(
     bound: float | None,
 ) -> Cell:
     base = tallies[0, 0.0].tokens_per_s(costs)
-    (k, _), fixed = simulation.best(tallies, costs, fixed=True)
+    (k, _), fixed = simulation.best({key: tallies[key] for key in tallies if key[1] == 0.0}, costs)
     setting, static = simulation.best(tallies, costs)
     return Cell(name, category, fixed / base, k, static / base, setting, auto / base, bound and bound / base)
 
