@@ -86,7 +86,7 @@ def test_the_prompt_is_shown_being_read_and_the_first_token_does_not_wait_for_th
     terminal = Terminal(monkeypatch)
     terminal.drain()
     assert "reading the prompt" in terminal.text()
-    monkeypatch.setattr("specdec_cli.display.reading.monotonic", lambda: terminal.now)
+    monkeypatch.setattr("specdec_cli.display.status_line.monotonic", lambda: terminal.now)
     terminal.display.reading("target", 0, 150)
     terminal.now = 2.0
     terminal.display.reading("target", 50, 150)

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from specdec_cli.display.settings_line import settings_line
+from specdec_cli.display.run_report import settings_line
 from specdec_cli.engine.config import Settings
 from specdec_cli.evaluation.recorded_settings import RecordedSettings
 
