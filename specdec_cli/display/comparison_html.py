@@ -60,6 +60,8 @@ def page(result: ComparisonResult) -> str:
         wrong=sum(each.kind == "wrong" for each in result.divergences),
         differences={each.arm: each.speedup.difference for each in result.of_category("all") if each.speedup},
         charts=charts.charts(result),
+        wide=charts.WIDE,
+        narrow=charts.NARROW,
         columns=COLUMNS,
         summary_cells=summary_cells,
         details_columns=DETAILS,

@@ -187,7 +187,7 @@ def test_an_absurd_interval_is_cut_off_with_an_arrow(html):
     result = result_of(usual())
     cut = tuple(replace(each, speedup=each.speedup and mad) for each in result.summaries)
     (speedup, *_) = charts.charts(replace(result, summaries=cut))
-    assert len(speedup.wide) > len(re.findall(r"<svg.*?</svg>", html, re.DOTALL)[0])  # the arrows
+    assert len(speedup.svg(charts.WIDE)) > len(re.findall(r"<svg.*?</svg>", html, re.DOTALL)[0])  # the arrows
 
 
 def test_many_categories_and_long_texts_keep_the_page_small():
@@ -205,7 +205,7 @@ def test_matplotlib_is_loaded_only_to_draw_and_left_as_it_was():
         "import sys; from specdec_cli.display import charts; assert 'matplotlib' not in sys.modules\n"
         "charts.require(); from matplotlib import rcParams\n"
         "values = lambda: {key: rcParams[key] for key in rcParams if key != 'backend'}; before = values()\n"
-        "charts._svg('x', 300, 90, lambda axes, _: axes.plot([1, 2]), {'k=1': ('blue', 'o')})\n"
+        "charts.Chart('x', '', 90, lambda axes, _: axes.plot([1, 2]), {'k=1': ('blue', 'o')}).svg(300)\n"
         "assert before == values() and 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
