@@ -41,7 +41,7 @@ COLOURS: dict[str, tuple[str, str]] = {
 """
 
 _INK, _SOFT, _LINE = (COLOURS[name][0] for name in ("ink", "soft", "line"))
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "none", "text.parse_math": False, "font.size": 12, "hatch.linewidth": 1.2, "text.color": _INK,
     "xtick.color": _SOFT, "ytick.color": _SOFT, "xtick.labelcolor": _INK, "ytick.labelcolor": _INK,
     "axes.labelcolor": _SOFT, "axes.edgecolor": _LINE, "ytick.major.size": 0, "ytick.major.pad": 9,

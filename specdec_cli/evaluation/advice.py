@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.draft_length.auto import LONGEST
@@ -34,18 +35,23 @@ def expected_tokens(per_position: Sequence[float], k: int) -> float:
     return 1 + sum(rates[:k])
 
 
-def expected_speedup(costs: Costs, per_position: Sequence[float], k: int, draft_factor: float = 1.0) -> float:
-    """Tokens per second at draft length k over those of the target alone. draft_factor scales the draft's cost."""
+def expected_speedup(costs: Costs, per_position: Sequence[float], k: int) -> float:
+    """Tokens per second at draft length k over those of the target alone."""
     alone = costs.verify(1) + costs.other
-    step = k * costs.draft(1) * draft_factor + costs.verify(k + 1) + costs.other
+    step = k * costs.draft(1) + costs.verify(k + 1) + costs.other
     return expected_tokens(per_position, k) * alone / step
 
 
-def best_length(costs: Costs, per_position: Sequence[float], draft_factor: float = 1.0) -> tuple[int, float]:
+def best_length(costs: Costs, per_position: Sequence[float]) -> tuple[int, float]:
     """The draft length of 1 to 16 with the highest expected speedup, and that speedup."""
-    speedups = {k: expected_speedup(costs, per_position, k, draft_factor) for k in range(1, LONGEST + 1)}
+    speedups = {k: expected_speedup(costs, per_position, k) for k in range(1, LONGEST + 1)}
     best = max(speedups, key=lambda k: speedups[k])
     return best, speedups[best]
+
+
+def half_priced(costs: Costs) -> Costs:
+    """The same with a draft model at half the cost."""
+    return replace(costs, draft=Curve({n: seconds / 2 for n, seconds in costs.draft.points.items()}))
 
 
 def verdict(
@@ -137,7 +143,7 @@ def _remedies(per_position: Sequence[float], costs: Costs, measured: Mapping[int
         reference = best[0] if best[0] in measured else k
         return best[1] * measured[reference] / expected_speedup(costs, per_position, reference)
 
-    best, half_cost = best_length(costs, per_position), best_length(costs, per_position, 0.5)
+    best, half_cost = (best_length(prices, per_position) for prices in (costs, half_priced(costs)))
     gain, cheap = scaled(best), scaled(half_cost)
     sentences = []
     if best[0] not in measured and gain > measured[k] * 1.03:

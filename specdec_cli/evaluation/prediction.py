@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.draft_length.calibration import Calibration, bin_of
 from specdec_cli.evaluation import simulator as simulation
+from specdec_cli.evaluation.advice import half_priced
 from specdec_cli.evaluation.simulator import Answer
 
 WORTH_IT = 1.02
@@ -91,12 +92,11 @@ def verdict(
 
 def _remedies(overall: Prediction, answers: Sequence[Answer], costs: Costs, greedy: bool) -> list[str]:
     """What would make a difference, computed by changing one thing at a time."""
-    half = replace(costs, draft=Curve({n: seconds * 0.5 for n, seconds in costs.draft.points.items()}))
     flat = replace(costs, verify=Curve({1: costs.verify(1)}))
     gpu = "a machine on which checking several tokens costs no more than one (as large models on GPUs nearly do)"
     helpful = []
     for what, texts, prices in (
-        ("a draft model of this quality at half the cost", answers, half),
+        ("a draft model of this quality at half the cost", answers, half_priced(costs)),
         ("a draft model that is wrong half as often", [_improved(answer) for answer in answers], costs),
         (gpu, answers, flat),
     ):
