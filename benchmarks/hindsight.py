@@ -1,9 +1,9 @@
-"""Beside the simulator: texts replayed with a drafter that needs no model, and the best that could have been done."""
+"""Beside the simulator: static settings, drafters without a model, and the best that could have been done."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from specdec_cli.decoding.costs import Costs
@@ -11,8 +11,28 @@ from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.types import NO_DRAFT, Drafter, Step, Token
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.cost_model import CostModel
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.known_draft import KnownLength
-from specdec_cli.evaluation.simulator import AHEAD, FREE, MOST, Answer, Run, Static, Tally, Text, static_lengths
+from specdec_cli.evaluation.simulator import AHEAD, FREE, MOST, Answer, Run, Tally, Text, alone, replay
+
+MIN_P = (0.0, 0.5, 0.75, 0.9)
+Static = tuple[int, float]
+"""A setting that does not adapt: draft tokens (0: the target alone) and the least confidence to go on."""
+
+
+def _settings() -> dict[Static, FixedLength]:
+    return {(k, min_p): FixedLength(k, min_p) for k in range(1, LONGEST + 1) for min_p in MIN_P}
+
+
+def statics(answers: Sequence[Answer]) -> dict[Static, Tally]:
+    """Every static setting, the target alone included; what they do does not depend on costs."""
+    return {(0, 0.0): alone(answers)} | {key: replay(policy, answers, FREE) for key, policy in _settings().items()}
+
+
+def best(tallies: Mapping[Static, Tally], costs: Costs, least: Sequence[float] = MIN_P) -> tuple[Static, float]:
+    """The fastest static setting on a machine, of those with some least confidences, and its tokens per second."""
+    setting = max((key for key in tallies if key[1] in least), key=lambda key: tallies[key].tokens_per_s(costs))
+    return setting, tallies[setting].tokens_per_s(costs)
 
 
 def replay_texts(
@@ -62,7 +82,7 @@ def known(make: Callable[[], Drafter], texts: Iterable[Text], costs: Costs) -> T
 def known_statics(make: Callable[[], Drafter], texts: Sequence[Text]) -> dict[Static, Tally]:
     """Every static setting with such a drafter, the target alone included."""
     tokens = sum(len(text.tokens) - 1 for text in texts)
-    replayed = {key: replay_texts(make, policy, texts, FREE) for key, policy in static_lengths().items()}
+    replayed = {key: replay_texts(make, policy, texts, FREE) for key, policy in _settings().items()}
     return {(0, 0.0): Tally(tokens=tokens, verified=Counter({1: tokens})), **replayed}
 
 

@@ -40,9 +40,8 @@ def predict(by_category: Mapping[str, Sequence[Answer]], costs: Costs, greedy: b
 
 
 def _predict(category: str, answers: Sequence[Answer], costs: Costs, greedy: bool) -> Prediction:
-    tallies = simulation.statics(answers, thresholds=(0.0,))
-    base = tallies[0, 0.0].tokens_per_s(costs)
-    (best_k, _), fixed = simulation.best(tallies, costs)
+    speeds = {k: tally.tokens_per_s(costs) for k, tally in simulation.fixed(answers).items()}
+    best_k = max(speeds, key=lambda k: speeds[k])
     auto = simulation.adaptive(answers, costs, greedy)
     stands = [stands for answer in answers for stands in answer.stands]
     return Prediction(
@@ -50,10 +49,10 @@ def _predict(category: str, answers: Sequence[Answer], costs: Costs, greedy: boo
         tokens=len(stands),
         acceptance=sum(stands) / len(stands),
         tokens_per_step=auto.tokens / auto.verified.total(),
-        alone_tokens_per_s=base,
-        auto=auto.tokens_per_s(costs) / base,
+        alone_tokens_per_s=speeds[0],
+        auto=auto.tokens_per_s(costs) / speeds[0],
         best_k=best_k,
-        fixed=fixed / base,
+        fixed=speeds[best_k] / speeds[0],
     )
 
 

@@ -9,7 +9,7 @@ matters, for it decides how many more tokens are drafted in vain.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from specdec_cli.decoding.costs import Costs, Curve
@@ -22,16 +22,13 @@ from specdec_cli.draft_length.fixed import FixedLength
 
 AHEAD = LONGEST
 """How far ahead of each place a recording must know the draft."""
-STATIC_MIN_P = (0.0, 0.5, 0.75, 0.9)
 REVIEWED = 24
 """Places that a draft model left behind compares itself with when it reads on."""
 MOST = 256
 """The -n of replays."""
 
 FREE = Costs(Curve({1: 0.0}), Curve({1: 0.0}))
-
-Static = tuple[int, float]
-"""A setting that does not adapt: draft tokens (0: the target alone) and the least confidence to go on."""
+"""Costs for replays of which only the passes count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,18 +186,6 @@ def adaptive(answers: Iterable[Answer], costs: Costs, greedy: bool) -> Tally:
     return replay(policy, answers, costs)
 
 
-def static_lengths(thresholds: Sequence[float] = STATIC_MIN_P) -> dict[Static, FixedLength]:
-    """Every static setting that drafts."""
-    return {(k, min_p): FixedLength(k, min_p) for k in range(1, LONGEST + 1) for min_p in thresholds}
-
-
-def statics(answers: Sequence[Answer], thresholds: Sequence[float] = STATIC_MIN_P) -> dict[Static, Tally]:
-    """Every static setting, the target alone included; what they do does not depend on costs."""
-    replayed = {key: replay(policy, answers, FREE) for key, policy in static_lengths(thresholds).items()}
-    return {(0, 0.0): alone(answers), **replayed}
-
-
-def best(tallies: Mapping[Static, Tally], costs: Costs) -> tuple[Static, float]:
-    """The fastest static setting on a machine and its tokens per second."""
-    setting = max(tallies, key=lambda key: tallies[key].tokens_per_s(costs))
-    return setting, tallies[setting].tokens_per_s(costs)
+def fixed(answers: Sequence[Answer]) -> dict[int, Tally]:
+    """Every fixed draft length, 0 being the target alone; what they do does not depend on costs."""
+    return {0: alone(answers), **{k: replay(FixedLength(k), answers, FREE) for k in range(1, LONGEST + 1)}}

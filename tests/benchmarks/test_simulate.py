@@ -18,6 +18,14 @@ from specdec_cli.store import acceptance_traces as recordings
 COSTS = Costs(Curve({1: 10.0, 2: 12.0, 3: 13.0, 4: 15.0}), Curve({1: 1.0, 2: 1.5, 5: 3.0}), 0.5)
 
 
+def test_statics_are_every_setting_once():
+    tallies = hindsight.statics([Answer("text", 4, (0.9,) * 7, (True,) * 7, ((),) * 7)])
+    assert len(tallies) == 1 + 16 * 4
+    assert tallies[0, 0.0].tokens_per_s(COSTS) == pytest.approx(1 / 10.5)
+    assert hindsight.best(tallies, COSTS)[1] == max(tally.tokens_per_s(COSTS) for tally in tallies.values())
+    assert hindsight.best(tallies, COSTS, (0.0,))[0][1] == 0.0
+
+
 def test_nobody_beats_the_clairvoyant():
     rng = random.Random(1)
     for _ in range(20):
@@ -28,7 +36,7 @@ def test_nobody_beats_the_clairvoyant():
         steps = sorted(rng.uniform(1, 4) for _ in range(17))
         costs = Costs(Curve(dict(enumerate(steps, 1))), Curve({1: rng.uniform(0.05, 0.5)}))
         bound = hindsight.clairvoyant([text], costs)
-        assert bound >= simulation.best(simulation.statics([text]), costs)[1] - 1e-9
+        assert bound >= hindsight.best(hindsight.statics([text]), costs)[1] - 1e-9
         assert bound >= simulation.adaptive([text], costs, greedy=True).tokens_per_s(costs) - 1e-9
 
 

@@ -56,11 +56,11 @@ def test_speedups_are_over_the_target_alone(costs):
     adaptive = simulation.adaptive(GOOD, costs, True)
     assert found.auto == pytest.approx(adaptive.tokens_per_s(costs) / found.alone_tokens_per_s)
     assert found.tokens_per_step == adaptive.tokens / adaptive.verified.total()
-    fixed = simulation.statics(GOOD, (0.0,))
+    fixed = simulation.fixed(GOOD)
     assert found.fixed == pytest.approx(
         max(tally.tokens_per_s(costs) for tally in fixed.values()) / found.alone_tokens_per_s
     )
-    assert fixed[found.best_k, 0.0].tokens_per_s(costs) == pytest.approx(found.fixed * found.alone_tokens_per_s)
+    assert fixed[found.best_k].tokens_per_s(costs) == pytest.approx(found.fixed * found.alone_tokens_per_s)
 
 
 def test_where_nothing_pays_no_length_is_best():

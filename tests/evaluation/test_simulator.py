@@ -46,13 +46,6 @@ def test_a_threshold_stops_before_the_token_and_costs_a_pass():
     assert tally.verified == {3: 1, 1: 2, 2: 1}
 
 
-def test_statics_are_every_setting_once():
-    tallies = simulation.statics([ANSWER])
-    assert len(tallies) == 1 + 16 * 4
-    assert tallies[0, 0.0].tokens_per_s(COSTS) == pytest.approx(1 / 10.5)
-    assert simulation.best(tallies, COSTS)[1] == max(tally.tokens_per_s(COSTS) for tally in tallies.values())
-
-
 def test_replays_are_deterministic():
     answers = recordings.by_category(recordings.read(RECORDINGS / "greedy.json.gz").answers)["tests"]
     costs = hardware.load("rtx-4090").costs
@@ -73,8 +66,8 @@ def test_a_real_recording_as_one_run():
 def test_what_is_always_right_is_soon_drafted_long():
     """Nothing is known of the pair at first; the best fixed length knows that every token will stand."""
     text = Answer("text", 50, (0.9,) * 100, (True,) * 100, ((),) * 100)
-    tallies = simulation.statics([text] * 4, (0.0,))
+    tallies = simulation.fixed([text] * 4).values()
     for name in hardware.names():
         costs = hardware.load(name).costs
-        best = simulation.best(tallies, costs)[1]
+        best = max(tally.tokens_per_s(costs) for tally in tallies)
         assert simulation.adaptive([text] * 4, costs, True).tokens_per_s(costs) >= 0.95 * best, name
