@@ -7,15 +7,17 @@ import subprocess
 import sys
 from dataclasses import replace
 from html import unescape
+from io import StringIO
 
 import pytest
 from browser import Browser
 from PIL import ImageStat
+from rich.console import Console
 from typer.testing import CliRunner
 
 from specdec_cli.cli import compare
 from specdec_cli.cli.app import app
-from specdec_cli.display import charts
+from specdec_cli.display import charts, comparison_tables
 from specdec_cli.display.comparison_html import page
 from specdec_cli.engine.comparison_run import ComparisonRun
 from specdec_cli.evaluation.comparison_result import (
@@ -132,9 +134,13 @@ def test_hostile_text_stays_text():
     devices = (DeviceInfo(bad, bad, bad, 1, 1),)
     places = {"skipped": (bad,), "build": bad, "verdicts": {"k=2": (bad, bad)}}
     about = {"machine": MachineInfo(devices, 2, bad), "models": {"target": ModelInfo(bad, 1, 1, 1)}}
-    html = page(result_of(trials, **places, **about))
+    result = result_of(trials, **places, **about)
+    html, screen = page(result), Console(file=StringIO(), width=300, _environ={})
+    screen.print(*comparison_tables.tables(result))
+    for text in (html, comparison_tables.markdown(result), screen.file.getvalue()):
+        assert not set("\x1b\u202e\u2066\x9b\x00") & set(text)
     html.encode()
-    assert "<script" not in html and not set("\x1b\u202e\u2066\x9b\x00") & set(html)
+    assert "<script" not in html
     assert "&lt;script&gt;" in html and "&amp;amp;" in html and "\u241b[31m" in html
     assert words_of(html).count('id="a"') > 10
     assert "&lt;/pre&gt;&lt;script&gt;ale\u2026" in html  # a chart's label is cut
