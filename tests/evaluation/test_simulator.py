@@ -36,6 +36,9 @@ def test_after_a_wrong_token_the_draft_goes_on_in_vain():
     replay(FixedLength(4, 0.45), [ANSWER], COSTS, steps.append)
     # Place 2 is wrong; its next confidence is 0.5, enough to go on, the one after that is not.
     assert [(len(step.drafted), step.accepted) for step in steps] == [(4, 2), (1, 1), (1, 1)]
+    steps.clear()
+    replay(FixedLength(6), [ANSWER], COSTS, steps.append)
+    assert (len(steps[0].drafted), steps[0].accepted) == (5, 2), "as far as the recording knows the draft"
 
 
 def test_a_threshold_stops_before_the_token_and_costs_a_pass():
