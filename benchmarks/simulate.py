@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common import DEMO, geometric_mean, machine, open_demo
+from hindsight import Static, best, clairvoyant, known, known_statics, statics
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.metrics import Metrics
@@ -108,7 +109,7 @@ class Cell:
     fixed: float
     fixed_k: int
     best: float
-    setting: simulation.Static
+    setting: Static
     auto: float
     bound: float | None
 
@@ -126,33 +127,33 @@ def cells_of(recording: Recording, machines: Iterable[Hardware]) -> Iterator[Cel
     """Every cell of the pair's answers."""
     machines = [found for found in machines if found.name != WITHOUT_A_DRAFT_MODEL]
     for category, answers in recordings.by_category(recording.answers).items():
-        tallies = simulation.statics(answers)
+        tallies = statics(answers)
         for found in machines:
             auto = simulation.adaptive(answers, found.costs, recording.greedy).tokens_per_s(found.costs)
-            yield _cell(found.name, category, tallies, found.costs, auto, simulation.clairvoyant(answers, found.costs))
+            yield _cell(found.name, category, tallies, found.costs, auto, clairvoyant(answers, found.costs))
 
 
 def ngram_cells_of(recording: Recording, machines: Iterable[Hardware]) -> Iterator[Cell]:
     """Every cell of the texts, with the drafter `ngram`."""
     for category, texts in recordings.by_category(recording.texts).items():
-        tallies = simulation.known_statics(NgramDrafter, texts)
+        tallies = known_statics(NgramDrafter, texts)
         for found in machines:
             costs = replace(found.costs, draft=LOOK)
-            auto = simulation.known(NgramDrafter, texts, costs).tokens_per_s(costs)
+            auto = known(NgramDrafter, texts, costs).tokens_per_s(costs)
             yield _cell(found.name, category, tallies, costs, auto, None)
 
 
 def _cell(
     name: str,
     category: str,
-    tallies: dict[simulation.Static, simulation.Tally],
+    tallies: dict[Static, simulation.Tally],
     costs: Costs,
     auto: float,
     bound: float | None,
 ) -> Cell:
     base = tallies[0, 0.0].tokens_per_s(costs)
-    (k, _), fixed = simulation.best(tallies, costs, fixed=True)
-    setting, static = simulation.best(tallies, costs)
+    (k, _), fixed = best(tallies, costs, (0.0,))
+    setting, static = best(tallies, costs)
     return Cell(name, category, fixed / base, k, static / base, setting, auto / base, bound and bound / base)
 
 
@@ -232,12 +233,12 @@ def runs(folders: Iterable[Path]) -> None:
     print(f"| auto / alone (auto / best static) | {' | '.join(found.name for found in machines)} |")
     print("|---" * (len(machines) + 1) + "|")
     for name, greedy, answers in [*whole, *sure]:
-        tallies = simulation.statics(answers)
+        tallies = statics(answers)
         cells = []
         for found in machines:
             auto = simulation.adaptive(answers, found.costs, greedy).tokens_per_s(found.costs)
-            base, best = tallies[0, 0.0].tokens_per_s(found.costs), simulation.best(tallies, found.costs)[1]
-            cells.append(f"{auto / base:.3f} ({auto / best:.3f})")
+            base, static = tallies[0, 0.0].tokens_per_s(found.costs), best(tallies, found.costs)[1]
+            cells.append(f"{auto / base:.3f} ({auto / static:.3f})")
         print(f"| {name} | {' | '.join(cells)} |")
 
 

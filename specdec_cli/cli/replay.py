@@ -54,7 +54,7 @@ def replay(
     settings = RecordedSettings.of(recorded)
     if svg is not None or html is not None:
         from specdec_cli.display import export
-        from specdec_cli.display.settings_line import settings_line
+        from specdec_cli.display.run_report import settings_line
 
         for path, render in ((svg, export.svg), (html, export.html)):
             if path is not None:
@@ -69,9 +69,8 @@ def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key:
 
     from specdec_cli.decoding.metrics import Metrics
     from specdec_cli.display import run_report as tables
-    from specdec_cli.display.choice import on_stdout
     from specdec_cli.display.live import LiveDisplay
-    from specdec_cli.display.settings_line import settings_line
+    from specdec_cli.display.plain import on_stdout
     from specdec_cli.llama.interrupt import Interrupt
 
     report = Metrics()
@@ -92,7 +91,7 @@ def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key:
         err = Console(stderr=True, highlight=False)
         if isinstance(display, LiveDisplay) and report.drafted:
             err.print(tables.legend())
-        err.print(tables.run_report(report, settings_line(settings), None, None, None))
+        err.print(tables.run_report(report, tables.settings_line(settings), None, None, None))
         return interrupt.exit_code
 
 

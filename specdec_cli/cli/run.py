@@ -147,9 +147,9 @@ def _open_trace(path: Path, settings: Settings) -> TraceWriter:
 
 def _show(engine: Engine, answer: Generation, request: _Request, trace: TraceWriter | None) -> SpecdecError | None:
     """Run the prompt and show it. A reader that goes away ends the answer; a target that fails is told at the end."""
-    from specdec_cli.display.choice import on_stdout
     from specdec_cli.display.live import LiveDisplay
-    from specdec_cli.display.reading import StderrBar
+    from specdec_cli.display.plain import on_stdout
+    from specdec_cli.display.status_line import StderrBar
 
     with status_line("measuring which passes round alike", request.silent or not engine.settings.bitwise):
         answer.prepare()
@@ -179,7 +179,6 @@ def _print_report(engine: Engine, answer: Generation) -> None:
     from rich.console import Console
 
     from specdec_cli.display import run_report
-    from specdec_cli.display.settings_line import settings_line
     from specdec_cli.display.theme import can_paint
     from specdec_cli.engine.loaded_models import memory_of
     from specdec_cli.evaluation.recorded_settings import RecordedSettings
@@ -197,7 +196,7 @@ def _print_report(engine: Engine, answer: Generation) -> None:
     err.print(
         run_report.run_report(
             result.metrics,
-            settings_line(RecordedSettings.of({**result.settings.shaping(), **files}), described),
+            run_report.settings_line(RecordedSettings.of({**result.settings.shaping(), **files}), described),
             memory_of(models),
             result.baseline,
             engine.load_s,

@@ -30,11 +30,23 @@ COLOURS: dict[str, tuple[str, str]] = {
     "purple": ("#c2679a", "#e09cc3"),
     "orange": ("#b87b00", "#f0b429"),
     "sky": ("#3a93c9", "#8accf5"),
+    "accepted": ("#006b4e", "#5fd6b0"),
+    "correction": ("#8f5400", "#f5bf57"),
+    "bonus": ("#00639c", "#7cc4f5"),
+    "slower": ("#ad4a00", "#f0803c"),
+    "tint": ("#d9f0e7", "#17382f"),
 }
-"""Name -> (on light, on dark): Okabe and Ito's palette for the colour-blind, shaded to 3:1 against the page.
-
-A page defines each as the CSS variable `--name`; the charts refer to those.
+"""Name -> (on light, on dark): Okabe and Ito's palette for the colour-blind, shaded to 3:1 against the page, and from
+`accepted` on, for text, to 4.5:1. A page defines each as the CSS variable `--name`; the charts refer to those.
 """
+
+_INK, _SOFT, _LINE = (COLOURS[name][0] for name in ("ink", "soft", "line"))
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none", "text.parse_math": False, "font.size": 12, "hatch.linewidth": 1.2, "text.color": _INK,
+    "xtick.color": _SOFT, "ytick.color": _SOFT, "xtick.labelcolor": _INK, "ytick.labelcolor": _INK,
+    "axes.labelcolor": _SOFT, "axes.edgecolor": _LINE, "ytick.major.size": 0, "ytick.major.pad": 9,
+    "figure.facecolor": "none", "axes.facecolor": "none", "axes.spines.top": False, "axes.spines.right": False,
+}  # fmt: skip
 
 WIDE, NARROW = 940, 350
 _LABEL = {WIDE: 30, NARROW: 18}
@@ -47,14 +59,50 @@ _FURTHEST = 2.5
 """How far past the means an interval may widen the axis; beyond, it is cut off and ends in an arrow."""
 
 
+_Look = tuple[str, str]
+"""A colour, and a marker or a hatch."""
+
+
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One chart: `wide` for a screen or paper, `narrow` for a phone, both whole <svg> elements."""
+    """One chart, to be drawn WIDE for a screen or paper and NARROW for a phone.
+
+    height: without the legend. paint: draws on axes for a width. legend: by name.
+    """
 
     title: str
     caption: str
-    wide: str
-    narrow: str
+    height: float
+    paint: Callable[[Axes, int], None]
+    legend: dict[str, _Look]
+
+    def svg(self, width: int) -> str:
+        """The chart as a whole <svg> element."""
+        import matplotlib
+        from matplotlib.figure import Figure
+        from matplotlib.lines import Line2D
+        from matplotlib.patches import Patch
+
+        name = f"{self.title.split(maxsplit=1)[0].lower()}-{width}"
+        labels = [_short(each, 28) for each in self.legend]
+        columns = max(1, (width - 20) // max(60 + 7 * len(label) for label in labels))
+        height = self.height + 22 * math.ceil(len(labels) / columns) + 8
+        with matplotlib.rc_context(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a glyph that matplotlib's font lacks: the reader's browser has its own
+            matplotlib.rcdefaults()  # whatever the user's matplotlibrc says
+            matplotlib.rcParams.update({**_STYLE, "svg.hashsalt": name})
+            figure = Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
+            self.paint(figure.add_subplot(), width)
+            keys: Sequence[Any] = [
+                Line2D([], [], color=_hex(colour), marker=mark, ms=7, lw=2)
+                if mark and mark in _MARKERS
+                else Patch(facecolor=_hex(colour), hatch=mark, edgecolor=_hex("paper"), lw=0)
+                for colour, mark in self.legend.values()
+            ]
+            figure.legend(keys, labels, loc="outside upper left", ncols=columns, frameon=False, fontsize=12)
+            out = io.StringIO()
+            figure.savefig(out, format="svg", metadata={"Date": None})
+        return _inline(out.getvalue(), name, self.title)
 
 
 def require() -> None:
@@ -106,10 +154,10 @@ def _speedup(result: ComparisonResult) -> Chart | None:
     caption = "Geometric mean of the paired ratios with its 95 % interval. Filled: the interval excludes 1. Hollow: no measurable difference. No bar: one prompt, so no interval. An arrow: the interval goes on beyond the axis."  # noqa: E501
     if left_out:
         caption += f" {left_out} more categories are in the table."
-    return _chart("Speedup by category", caption, 18 * rows + 46, paint, {arm: looks[arm] for arm in arms})
+    return Chart("Speedup by category", caption, 18 * rows + 46, paint, {arm: looks[arm] for arm in arms})
 
 
-def _interval(axes: Axes, y: float, speedup: Interval, look: tuple[str, str], low: float, high: float) -> None:
+def _interval(axes: Axes, y: float, speedup: Interval, look: _Look, low: float, high: float) -> None:
     """One arm's mean and interval, cut off at the ends of the axis."""
     colour, marker = _hex(look[0]), look[1]
     if speedup.low is not None and speedup.high is not None:
@@ -171,7 +219,7 @@ def _acceptance(result: ComparisonResult) -> Chart | None:
         axes.set_ylabel("accepted up to here")
 
     caption = "Of the drafts that reached a position, the share accepted up to and including it."
-    return _chart("Acceptance by position", caption, 260, paint, {arm: looks[arm] for arm in lines})
+    return Chart("Acceptance by position", caption, 260, paint, {arm: looks[arm] for arm in lines})
 
 
 def _time(result: ComparisonResult) -> Chart | None:
@@ -205,53 +253,7 @@ def _time(result: ComparisonResult) -> Chart | None:
         axes.set_xlabel("milliseconds per token")
 
     caption = "Mean time per token after the first, over all runs: drafting (with the draft model's reading of the prompt), verifying (the target's own forward passes), sampling, and everything else. A shorter bar is faster."  # noqa: E501
-    return _chart("Time per token", caption, 34 * len(bars) + 46, paint, _PARTS)
-
-
-def _chart(
-    title: str, caption: str, height: float, paint: Callable[[Axes, int], None], legend: dict[str, tuple[str, str]]
-) -> Chart:
-    """Draw at both widths. legend: name -> (colour, marker or hatch); the height excludes it."""
-    wide, narrow = (_svg(title, width, height, paint, legend) for width in (WIDE, NARROW))
-    return Chart(title, caption, wide, narrow)
-
-
-def _svg(
-    title: str, width: int, height: float, paint: Callable[[Axes, int], None], legend: dict[str, tuple[str, str]]
-) -> str:
-    import matplotlib
-    from matplotlib.figure import Figure
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
-
-    name = f"{title.split(maxsplit=1)[0].lower()}-{width}"
-    columns = max(1, (width - 20) // max(60 + 7 * len(_short(arm, 28)) for arm in legend))
-    height += 22 * math.ceil(len(legend) / columns) + 8
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a glyph that matplotlib's font lacks: the reader's browser has its own
-        matplotlib.rcdefaults()  # whatever the user's matplotlibrc says
-        matplotlib.rcParams.update({
-            "svg.fonttype": "none", "svg.hashsalt": name, "text.parse_math": False, "font.size": 12,
-            "hatch.linewidth": 1.2, "xtick.color": _hex("soft"), "ytick.color": _hex("soft"),
-            "xtick.labelcolor": _hex("ink"), "ytick.labelcolor": _hex("ink"), "text.color": _hex("ink"),
-            "axes.labelcolor": _hex("soft"), "axes.edgecolor": _hex("line"), "ytick.major.size": 0,
-            "ytick.major.pad": 9, "figure.facecolor": "none", "axes.facecolor": "none",
-            "axes.spines.top": False, "axes.spines.right": False,
-        })  # fmt: skip
-        figure = Figure(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
-        axes = figure.add_subplot()
-        paint(axes, width)
-        keys: Sequence[Any] = [
-            Line2D([], [], color=_hex(colour), marker=mark, ms=7, lw=2)
-            if mark and mark in _MARKERS
-            else Patch(facecolor=_hex(colour), hatch=mark, edgecolor=_hex("paper"), lw=0)
-            for colour, mark in legend.values()
-        ]
-        labels = [_short(arm, 28) for arm in legend]
-        figure.legend(keys, labels, loc="outside upper left", ncols=columns, frameon=False, fontsize=12)
-        out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None})
-    return _inline(out.getvalue(), name, title)
+    return Chart("Time per token", caption, 34 * len(bars) + 46, paint, _PARTS)
 
 
 def _inline(svg: str, prefix: str, title: str) -> str:
@@ -270,7 +272,7 @@ def _inline(svg: str, prefix: str, title: str) -> str:
     return re.sub(r">\s*\n\s*<", "><", svg).strip()
 
 
-def _looks(result: ComparisonResult) -> dict[str, tuple[str, str]]:
+def _looks(result: ComparisonResult) -> dict[str, _Look]:
     """Each measured arm's colour and marker: the same in every chart."""
     names = [arm.name for arm in result.arms if arm.name != arm.baseline]
     return {name: (_ARMS[i % len(_ARMS)], _MARKERS[i % len(_MARKERS)]) for i, name in enumerate(names)}

@@ -69,14 +69,14 @@ class Progress(ExitStack):
 def tables(result: ComparisonResult) -> list[RenderableType]:
     """The result as Rich renderables: a table by category, positions and time, exactness, the verdicts."""
     parts: list[RenderableType] = [Text(_PARTIAL, style="bold yellow")] if result.partial else []
-    parts += [Text(line, style="yellow" if line.startswith("note") else "dim") for line in preamble(result)]
+    parts += [Text(safe(line), style="yellow" if line.startswith("note") else "dim") for line in preamble(result)]
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column(COLUMNS[0], min_width=12, overflow="fold")
     for name in COLUMNS[1:]:
         table.add_column(name, justify="right" if name else "left", no_wrap=True, overflow="fold")
     for category in result.categories:
         if len(result.categories) > 1:
-            table.add_row(Text(category, style="bold"))
+            table.add_row(Text(safe(category), style="bold"))
         for summary in result.of_category(category):
             arm, *cells, difference = summary_cells(summary)
             table.add_row(_breakable(arm), *cells, Text(*_FINDINGS.get(difference, ("", ""))))
@@ -89,12 +89,12 @@ def tables(result: ComparisonResult) -> list[RenderableType]:
     if details.row_count:
         parts += [details, Text()]
     for finding, *sentences in result.verdicts.values():
-        parts += [Text(finding, style="bold"), *(Text(f"  - {sentence}") for sentence in sentences)]
+        parts += [Text(safe(finding), style="bold"), *(Text(safe(f"  - {sentence}")) for sentence in sentences)]
     return parts
 
 
-def _breakable(arm: str) -> str:
-    return re.sub(r",(?=\S)", ", ", arm)  # a narrow column breaks at spaces
+def _breakable(arm: str) -> Text:
+    return Text(safe(re.sub(r",(?=\S)", ", ", arm)))  # a narrow column breaks at spaces
 
 
 def markdown(result: ComparisonResult) -> str:
@@ -108,7 +108,7 @@ def markdown(result: ComparisonResult) -> str:
         lines += ["", *map(_row, [DETAILS, [":---"] * 4, *details])]
     for finding, *sentences in result.verdicts.values():
         lines += ["", finding, "", *(f"- {sentence}" for sentence in sentences)]
-    return "\n".join(lines)
+    return safe("\n".join(lines))
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -171,7 +171,7 @@ def preamble(result: ComparisonResult) -> list[str]:
     ]
     if result.skipped:
         lines.append(f"skipped, too long for the context: {_count(len(result.skipped), 'prompt')}")
-    return lines + [f"note: {safe(note)}" for note in result.notes]
+    return lines + [f"note: {note}" for note in result.notes]
 
 
 def _count(number: int, what: str) -> str:

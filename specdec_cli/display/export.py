@@ -2,6 +2,7 @@
 
 import re
 from io import StringIO
+from pathlib import Path
 
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
@@ -10,30 +11,10 @@ from rich.text import Text
 from rich.theme import Theme
 
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.types import Done, Event
+from specdec_cli.decoding.types import Done, Event, Step
 from specdec_cli.display import run_report as tables
 from specdec_cli.display.theme import STYLES, safe
 
-_EXPORT_WIDTH = 96
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>specdec</title>
-<style>
-body {{ margin: 2rem auto; max-width: 100ch; padding: 0 1rem; background: {background}; color: {foreground}; }}
-body, pre {{ font: 14px/1.5 ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; }}
-pre {{ white-space: pre-wrap; overflow-wrap: anywhere; }}
-{stylesheet}
-DARK_RULES
-</style>
-</head>
-<body><pre>{code}</pre></body>
-</html>
-"""
 _DARK_RULES = """@media (prefers-color-scheme: dark) {{
 body {{ background: {background}; color: {foreground}; }}
 {stylesheet}
@@ -55,7 +36,8 @@ def html(described: str, events: list[Event]) -> str:
     console = _recorded(described, events, wrap=False)
     # Rich numbers its classes in the order of the text, so the rules of both themes fit the same page.
     dark = console.export_html(theme=_theme(dark=True), clear=False, code_format=_DARK_RULES)
-    light = console.export_html(theme=_theme(dark=False), code_format=_PAGE)
+    page = Path(__file__).with_name("run_page.html").read_text("utf-8")
+    light = console.export_html(theme=_theme(dark=False), code_format=page)
     return light.replace("DARK_RULES", dark, 1)
 
 
@@ -63,13 +45,15 @@ def _recorded(described: str, events: list[Event], wrap: bool) -> Console:
     """A console on which the text, the legend and the report have been printed."""
     report = Metrics.of(events)
     text = Text(tab_size=4)
-    for token in (token for step in report.history for token in step.tokens):
-        text.append(safe(token.text), STYLES[token.origin])
     for event in events:
-        text.append(safe(event.tail) if isinstance(event, Done) else "")
+        if isinstance(event, Step):
+            for token in event.tokens:
+                text.append(safe(token.text), STYLES[token.origin])
+        elif isinstance(event, Done):
+            text.append(safe(event.tail))
     console = Console(
         record=True,
-        width=_EXPORT_WIDTH,
+        width=96,
         file=StringIO(),
         force_terminal=True,
         color_system="standard",

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Event, Step
-from specdec_cli.display.reading import ReadingBar
+from specdec_cli.display.status_line import ReadingBar
 from specdec_cli.display.theme import LABEL, REJECTED, STYLES, safe
 
 _INTERVAL_S = 1 / 12

@@ -1,6 +1,7 @@
 """Pairs as tables: what `check` compared, what `pull` would download, what `ls` and `show` know."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -95,58 +96,53 @@ def plan_tables(plan: DownloadPlan) -> RenderableType:
 
 @dataclass(frozen=True, slots=True)
 class _Fitted:
-    """A table that is made anew for the width it has: narrow below 72 columns."""
+    """A table that leaves some of its columns out where it has less than 72 cells."""
 
-    make: Callable[[bool], Table]
+    table: Table
+    wide_only: tuple[str, ...]
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.make(options.max_width < 72)
+        table = copy(self.table)
+        if options.max_width < 72:
+            table.columns = [column for column in table.columns if column.header not in self.wide_only]
+            table.expand = False
+        yield table
 
 
 def proposals_table(proposals: Sequence[DraftProposal]) -> RenderableType:
     """Drafts for a target, the likeliest first."""
-
-    def make(narrow: bool) -> Table:
-        table = Table(box=None, padding=(0, 1), header_style="dim")
-        table.add_column("", justify="right", overflow="fold")
-        table.add_column("draft", overflow="fold")
-        for column in () if narrow else ("size", "parameters"):
-            table.add_column(column, justify="right", overflow="fold")
-        table.add_column("share", justify="right", no_wrap=not narrow)
-        table.add_column("tokenizer", no_wrap=True)
-        for number, draft in enumerate(proposals, 1):
-            sizes = () if narrow else (format_bytes(draft.size), _count(draft.n_params))
-            table.add_row(str(number), Text(safe(draft.name)), *sizes, f"{draft.ratio:.1%}", draft.verdict)
-        return table
-
-    return _Fitted(make)
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    table.add_column("", justify="right", overflow="fold")
+    table.add_column("draft", overflow="fold")
+    table.add_column("size", justify="right", overflow="fold")
+    table.add_column("parameters", justify="right", overflow="fold")
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("tokenizer", no_wrap=True)
+    for number, draft in enumerate(proposals, 1):
+        sizes = format_bytes(draft.size), _count(draft.n_params)
+        table.add_row(str(number), Text(safe(draft.name)), *sizes, f"{draft.ratio:.1%}", draft.verdict)
+    return _Fitted(table, ("size", "parameters"))
 
 
 def list_table(pairs: Sequence[PairSummary], notes: Iterable[str] = ()) -> RenderableType:
     """All pairs, a line each: whether they are here, how fast they were, what they are."""
-
-    def make(narrow: bool) -> Table:
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=not narrow)
-        table.add_column("name", no_wrap=True, overflow="ellipsis", max_width=28)
-        for column in () if narrow else ("for", "size"):
-            table.add_column(column, justify="right", no_wrap=True)
-        table.add_column("here", no_wrap=True)
-        table.add_column("speedup", justify="right", no_wrap=True)
-        if not narrow:
-            table.add_column("what", no_wrap=True, overflow="ellipsis", ratio=1)
-        for pair in pairs:
-            cells = (
-                Text(safe(pair.name), style="bold" if pair.here == "yes" else ""),
-                f"{pair.fits_gb:g} GB" if pair.fits_gb else "",
-                format_bytes(pair.size) if pair.size else "",
-                Text(pair.here, style="green" if pair.here == "yes" else "dim"),
-                f"{pair.speed.speedup:.2f}x" if pair.speed else "",
-                Text(safe(pair.description or " + ".join(name for name in (pair.target, pair.draft) if name))),
-            )
-            table.add_row(*((cells[0], *cells[3:5]) if narrow else cells))
-        return table
-
-    return Group(_Fitted(make), *note_lines(notes))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
+    table.add_column("name", no_wrap=True, overflow="ellipsis", max_width=28)
+    table.add_column("for", justify="right", no_wrap=True)
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("here", no_wrap=True)
+    table.add_column("speedup", justify="right", no_wrap=True)
+    table.add_column("what", no_wrap=True, overflow="ellipsis", ratio=1)
+    for pair in pairs:
+        table.add_row(
+            Text(safe(pair.name), style="bold" if pair.here == "yes" else ""),
+            f"{pair.fits_gb:g} GB" if pair.fits_gb else "",
+            format_bytes(pair.size) if pair.size else "",
+            Text(pair.here, style="green" if pair.here == "yes" else "dim"),
+            f"{pair.speed.speedup:.2f}x" if pair.speed else "",
+            Text(safe(pair.description or " + ".join(name for name in (pair.target, pair.draft) if name))),
+        )
+    return Group(_Fitted(table, ("for", "size", "what")), *note_lines(notes))
 
 
 def details_table(details: PairDetails) -> RenderableType:

@@ -1,12 +1,16 @@
-"""The answer as plain text, streamed: for pipes, files and terminals that cannot do more."""
+"""The answer as plain text, streamed: for pipes, files and terminals that cannot do more; and who gets it."""
 
+import os
+import sys
 from time import monotonic
 from typing import TextIO
 
 from rich.color import ColorSystem
+from rich.console import Console
 
 from specdec_cli.decoding.types import Done, Event, Origin, Step
-from specdec_cli.display.theme import STYLES, safe
+from specdec_cli.display.live import LiveDisplay
+from specdec_cli.display.theme import STYLES, can_paint, safe
 
 _FLUSH_S = 0.03
 """Text is flushed at least this often, and not with each token of a fast model."""
@@ -52,3 +56,15 @@ class PlainDisplay:
         if not self._last.endswith("\n"):
             self._put("\n")
         self._out.flush()
+
+
+def on_stdout(max_tokens: int, quiet: bool = False) -> LiveDisplay | PlainDisplay:
+    """The display for stdout: painted on a terminal that can, else plain text. quiet: plain text there too.
+
+    NO_COLOR and FORCE_COLOR are obeyed.
+    """
+    console = Console(highlight=False)
+    if can_paint(sys.stdout) and not quiet:
+        return LiveDisplay(console, max_tokens)
+    coloured = bool(os.environ.get("FORCE_COLOR")) and not console.no_color and not quiet
+    return PlainDisplay(sys.stdout, neutralise=sys.stdout.isatty(), coloured=coloured)

@@ -1,10 +1,15 @@
-"""A line on a terminal while something takes long."""
+"""A line on a terminal while something takes long: what it is, or how much of a prompt has been read."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 from specdec_cli.display.theme import can_paint
+
+_SILENT_S = 0.5
+"""Seconds that a prompt may take without a bar."""
+_CELLS = 12
 
 
 @contextmanager
@@ -24,3 +29,38 @@ def status_line(what: str, silent: bool) -> Iterator[Callable[[str], None]]:
         yield lambda now: show(f"\r\x1b[K{now} ...")
     finally:
         show("\r\x1b[K")
+
+
+class ReadingBar:
+    """The bar's text, from half a second on. It begins anew with each thing that is read."""
+
+    def __init__(self) -> None:
+        self._what = ""
+        self._started = 0.0
+
+    def line(self, what: str, done: int, total: int) -> str:
+        """The bar for `done` of `total` tokens, 0 being the beginning; empty at first."""
+        now = monotonic()
+        if done == 0 or what != self._what:
+            self._what, self._started = what, now
+        seconds = now - self._started
+        if seconds < _SILENT_S or not 0 < done < total:
+            return ""
+        full = round(_CELLS * done / total)
+        left = seconds * (total - done) / done
+        return f"reading {what} {'━' * full}{'─' * (_CELLS - full)} {done:,}/{total:,}, {left:.0f} s left"
+
+
+class StderrBar:
+    """The bar on stderr, where the answer goes elsewhere; nothing where stderr is no terminal."""
+
+    def __init__(self) -> None:
+        self._bar = ReadingBar()
+        self._shown = False
+
+    def reading(self, what: str, done: int, total: int) -> None:
+        """Show how far reading has come; nothing is left of it at the end."""
+        line = self._bar.line(what, done, total)
+        if can_paint(sys.stderr) and (line or self._shown):
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            self._shown = bool(line)

@@ -21,8 +21,6 @@ STYLES: dict[Origin, Style] = {
 REJECTED = Style(color="red", strike=True)
 LABEL = Style(dim=True)
 
-LEGEND: tuple[Origin, ...] = ("accepted", "correction", "bonus")
-
 _UNSAFE = {
     **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
     0x7F: "\u2421",

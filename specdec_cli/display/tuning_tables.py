@@ -6,6 +6,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from specdec_cli.display.grids import note_lines
 from specdec_cli.display.theme import safe
 from specdec_cli.evaluation.comparison_result import CostPoints
 from specdec_cli.evaluation.prediction import Prediction
@@ -19,20 +20,21 @@ def tables(result: TuningResult) -> list[RenderableType]:
     """The machine, the cost curve, the predictions, the verdict."""
     sampling = "greedy" if result.greedy else "sampled"
     lines = [f"{result.target} + {result.draft}, {sampling}, {result.recorded_tokens:,} places recorded"]
-    notes, kept = list[str](), list[str]()
+    notes, kept = tuple[str, ...](), ""
     if isinstance(result, HardwarePrediction):
         lines.append(f"on {result.hardware.name}: {result.hardware.description}")
         if result.hardware.basis != "measured":
             lines.append(_DERIVED)
     if isinstance(result, MeasuredTuning):
         lines += _measurement(result)
-        notes = [f"note: {note}" for note in result.notes]
-        kept = [f"\nKept for run and compare: {result.kept}"]
-    parts: list[RenderableType] = [Text(safe(line), style="dim") for line in lines]
-    parts += [Text(safe(note), style="yellow") for note in notes]
-    parts += [Text(""), _curve(result.costs), Text(""), _predictions(result.predictions), Text("")]
-    parts += [Text(safe(line), style="" if i else "bold") for i, line in enumerate(result.verdict)]
-    return parts + [Text(safe(line), style="dim") for line in kept]
+        notes, kept = result.notes, f"\nKept for run and compare: {result.kept}"
+    return [
+        *(Text(safe(line), style="dim") for line in lines),
+        *note_lines(notes),
+        *(Text(""), _curve(result.costs), Text(""), _predictions(result.predictions), Text("")),
+        *(Text(safe(line), style="" if i else "bold") for i, line in enumerate(result.verdict)),
+        *([Text(safe(kept), style="dim")] if kept else []),
+    ]
 
 
 def _measurement(result: MeasuredTuning) -> list[str]:

@@ -1,7 +1,8 @@
 """Why a variant was fast or slow, and what would help: computed from measured costs and acceptance, in words."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.draft_length.auto import LONGEST
@@ -34,18 +35,23 @@ def expected_tokens(per_position: Sequence[float], k: int) -> float:
     return 1 + sum(rates[:k])
 
 
-def expected_speedup(costs: Costs, per_position: Sequence[float], k: int, draft_factor: float = 1.0) -> float:
-    """Tokens per second at draft length k over those of the target alone. draft_factor scales the draft's cost."""
+def expected_speedup(costs: Costs, per_position: Sequence[float], k: int) -> float:
+    """Tokens per second at draft length k over those of the target alone."""
     alone = costs.verify(1) + costs.other
-    step = k * costs.draft(1) * draft_factor + costs.verify(k + 1) + costs.other
+    step = k * costs.draft(1) + costs.verify(k + 1) + costs.other
     return expected_tokens(per_position, k) * alone / step
 
 
-def best_length(costs: Costs, per_position: Sequence[float], draft_factor: float = 1.0) -> tuple[int, float]:
+def best_length(costs: Costs, per_position: Sequence[float]) -> tuple[int, float]:
     """The draft length of 1 to 16 with the highest expected speedup, and that speedup."""
-    speedups = {k: expected_speedup(costs, per_position, k, draft_factor) for k in range(1, LONGEST + 1)}
+    speedups = {k: expected_speedup(costs, per_position, k) for k in range(1, LONGEST + 1)}
     best = max(speedups, key=lambda k: speedups[k])
     return best, speedups[best]
+
+
+def half_priced(costs: Costs) -> Costs:
+    """The same with a draft model at half the cost."""
+    return replace(costs, draft=Curve({n: seconds / 2 for n, seconds in costs.draft.points.items()}))
 
 
 def verdict(
@@ -91,38 +97,32 @@ def _finding(arm: str, speedup: Interval | None) -> str:
     return f"{arm}: {speedup.difference} {word} the target alone, {speedup}."
 
 
-def _short_answers(mine: Sequence[Trial]) -> list[str]:
+def _short_answers(mine: Sequence[Trial]) -> Iterator[str]:
     """Answers too short to speed up, and prompts too long for them."""
-    sentences = []
     length = statistics.median(len(trial.tokens) for trial in mine)
     if length < 16:
-        sentences.append(f"The answers are short ({length:.0f} tokens): there is little to speed up.")
+        yield f"The answers are short ({length:.0f} tokens): there is little to speed up."
     share = _share(mine, [trial.draft_prefill_s for trial in mine])
     if share > 0.1:
-        sentences.append(f"The draft model's own reading of the prompt takes {share:.0%} of the decoding time.")
-    return sentences
+        yield f"The draft model's own reading of the prompt takes {share:.0%} of the decoding time."
 
 
-def _causes(summary: Summary, mine: Sequence[Trial], costs: Costs, k: int, slow: bool, experts: int) -> list[str]:
-    sentences = []
+def _causes(summary: Summary, mine: Sequence[Trial], costs: Costs, k: int, slow: bool, experts: int) -> Iterator[str]:
     steepness = costs.verify(k + 1) / costs.verify(1)
     if slow:
         share = _share(mine, [trial.draft_s - trial.draft_prefill_s for trial in mine])
         if share > 0.3:
             cost = costs.draft(1) / costs.verify(1)
-            sentences.append(
-                f"Drafting takes {share:.0%} of the time: one draft token costs {cost:.0%} of a target token."
-            )
+            yield f"Drafting takes {share:.0%} of the time: one draft token costs {cost:.0%} of a target token."
         if summary.acceptance_rate is not None and summary.acceptance_rate < 0.5:
-            sentences.append(f"Acceptance is low: {summary.acceptance_rate:.0%} of what was drafted.")
+            yield f"Acceptance is low: {summary.acceptance_rate:.0%} of what was drafted."
         if steepness > 1.5:
-            sentences.append(f"Verification is not flat here: checking {k + 1} tokens costs {steepness:.1f} times one.")
+            yield f"Verification is not flat here: checking {k + 1} tokens costs {steepness:.1f} times one."
     if experts and steepness > 1.3:
-        sentences.append(
+        yield (
             f"The target is a mixture of {experts} experts: several tokens at once wake more experts than one does, "
             "so checking a draft costs more than in a dense model."
         )
-    return sentences
 
 
 def _share(mine: Sequence[Trial], seconds: Iterable[float]) -> float:
@@ -130,22 +130,18 @@ def _share(mine: Sequence[Trial], seconds: Iterable[float]) -> float:
     return sum(seconds) / decoding if decoding else 0.0
 
 
-def _remedies(per_position: Sequence[float], costs: Costs, measured: Mapping[int, float], k: int) -> list[str]:
+def _remedies(per_position: Sequence[float], costs: Costs, measured: Mapping[int, float], k: int) -> Iterator[str]:
     """Predictions are scaled so that at a measured length they give what was measured. k: this variant's own length."""
 
     def scaled(best: tuple[int, float]) -> float:
         reference = best[0] if best[0] in measured else k
         return best[1] * measured[reference] / expected_speedup(costs, per_position, reference)
 
-    best, half_cost = best_length(costs, per_position), best_length(costs, per_position, 0.5)
+    best, half_cost = (best_length(prices, per_position) for prices in (costs, half_priced(costs)))
     gain, cheap = scaled(best), scaled(half_cost)
-    sentences = []
     if best[0] not in measured and gain > measured[k] * 1.03:
-        sentences.append(f"From the measured costs and acceptance, k={best[0]} would give about {gain:.2f}x.")
+        yield f"From the measured costs and acceptance, k={best[0]} would give about {gain:.2f}x."
     if cheap > 1 and cheap > max(gain, measured[k]) * 1.05:
-        sentences.append(
-            f"A draft of the same quality at half the cost would give about {cheap:.2f}x (at k={half_cost[0]})."
-        )
+        yield f"A draft of the same quality at half the cost would give about {cheap:.2f}x (at k={half_cost[0]})."
     if max(gain, cheap, *measured.values()) < 1:
-        sentences.append("No draft length pays with this pair on this machine: run the target alone.")
-    return sentences
+        yield "No draft length pays with this pair on this machine: run the target alone."

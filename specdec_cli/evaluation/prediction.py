@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.draft_length.calibration import Calibration, bin_of
 from specdec_cli.evaluation import simulator as simulation
+from specdec_cli.evaluation.advice import half_priced
 from specdec_cli.evaluation.simulator import Answer
 
 WORTH_IT = 1.02
 """A predicted speedup below this is none: predictions are not better than that."""
 _REMEDY = 1.05
-ALL = "all"
+"""How many times as fast as `auto` is now a change must make it to be worth a mention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +31,17 @@ class Prediction:
     best_k: int
     fixed: float
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def predict(by_category: Mapping[str, Sequence[Answer]], costs: Costs, greedy: bool) -> list[Prediction]:
     """Each category with enough to go on, then all of them together."""
     everything = [answer for answers in by_category.values() for answer in answers]
-    found = [_predict(category, answers, costs, greedy) for category, answers in by_category.items()]
-    return [*found, _predict(ALL, everything, costs, greedy)] if len(found) != 1 else found
+    each = [_predict(category, answers, costs, greedy) for category, answers in by_category.items()]
+    return [*each, _predict("all", everything, costs, greedy)] if len(each) != 1 else each
 
 
 def _predict(category: str, answers: Sequence[Answer], costs: Costs, greedy: bool) -> Prediction:
-    tallies = simulation.statics(answers, thresholds=(0.0,))
-    base = tallies[0, 0.0].tokens_per_s(costs)
-    (best_k, _), fixed = simulation.best(tallies, costs)
+    speeds = {k: tally.tokens_per_s(costs) for k, tally in simulation.fixed(answers).items()}
+    best_k = max(speeds, key=lambda k: speeds[k])
     auto = simulation.adaptive(answers, costs, greedy)
     stands = [stands for answer in answers for stands in answer.stands]
     return Prediction(
@@ -53,22 +49,22 @@ def _predict(category: str, answers: Sequence[Answer], costs: Costs, greedy: boo
         tokens=len(stands),
         acceptance=sum(stands) / len(stands),
         tokens_per_step=auto.tokens / auto.verified.total(),
-        alone_tokens_per_s=base,
-        auto=auto.tokens_per_s(costs) / base,
+        alone_tokens_per_s=speeds[0],
+        auto=auto.tokens_per_s(costs) / speeds[0],
         best_k=best_k,
-        fixed=fixed / base,
+        fixed=speeds[best_k] / speeds[0],
     )
 
 
 def calibrate(answers: Sequence[Answer], greedy: bool) -> Calibration:
     """What `auto` may begin with for this pair: everything the recording shows of its confidence."""
-    found = Calibration.prior(greedy)
+    calibration = Calibration.prior(greedy)
     for answer in answers:
         for confidence, stands in zip(answer.confidence, answer.stands, strict=True):
             at = bin_of(confidence)
-            found.observe_confidence(at)
-            found.learn(at, float(stands))
-    return found
+            calibration.observe_confidence(at)
+            calibration.learn(at, float(stands))
+    return calibration
 
 
 def verdict(
@@ -77,47 +73,36 @@ def verdict(
     """In plain words: whether to use the pair there, for what, and what would change that."""
     overall = predictions[-1]
     parts = predictions[:-1] or predictions
-    gains = [found for found in parts if found.auto >= WORTH_IT]
+    gains = [each for each in parts if each.auto >= WORTH_IT]
+    names = ", ".join(f"{each.category} ({each.auto:.2f}x)" for each in gains)
+    pays = f"This pair pays on {where} for {names}; elsewhere auto will leave the draft model alone."
     if not gains:
-        said = [f"This pair does not pay on {where}: auto will mostly leave the draft model alone."]
+        pays = f"This pair does not pay on {where}: auto will mostly leave the draft model alone."
     elif len(gains) == len(parts):
-        said = [f"This pair pays on {where}: {overall.auto:.2f}x expected with -k auto."]
-    else:
-        names = ", ".join(f"{found.category} ({found.auto:.2f}x)" for found in gains)
-        said = [f"This pair pays on {where} for {names}; elsewhere auto will leave the draft model alone."]
+        pays = f"This pair pays on {where}: {overall.auto:.2f}x expected with -k auto."
     one = costs.verify(1)
-    said.append(
+    prices = (
         f"A draft token costs {costs.draft(1) / one:.0%} of a target token; checking 2 tokens costs "
         f"{costs.verify(2) / one:.2f} times one, checking 4 {costs.verify(4) / one:.2f} times; "
         f"{overall.acceptance:.0%} of single draft tokens would stand."
     )
-    return said + _remedies(overall, answers, costs, greedy)
+    return [pays, prices, *_remedies(overall, answers, costs, greedy)]
 
 
 def _remedies(overall: Prediction, answers: Sequence[Answer], costs: Costs, greedy: bool) -> list[str]:
     """What would make a difference, computed by changing one thing at a time."""
-    half = replace(costs, draft=_scaled(costs.draft, 0.5))
     flat = replace(costs, verify=Curve({1: costs.verify(1)}))
-    better = [_improved(answer) for answer in answers]
-    wishes = (
-        ("a draft model of this quality at half the cost", answers, half),
-        ("a draft model that is wrong half as often", better, costs),
-        (
-            "a machine on which checking several tokens costs no more than one (as large models on GPUs nearly do)",
-            answers,
-            flat,
-        ),
-    )
-    base = overall.alone_tokens_per_s
-    found = [
-        (what, simulation.adaptive(texts, prices, greedy).tokens_per_s(prices) / base) for what, texts, prices in wishes
-    ]
-    helpful = [f"{what}: {speedup:.2f}x" for what, speedup in found if speedup > max(overall.auto, 1.0) * _REMEDY]
+    gpu = "a machine on which checking several tokens costs no more than one (as large models on GPUs nearly do)"
+    helpful = []
+    for what, texts, prices in (
+        ("a draft model of this quality at half the cost", answers, half_priced(costs)),
+        ("a draft model that is wrong half as often", [_improved(answer) for answer in answers], costs),
+        (gpu, answers, flat),
+    ):
+        speedup = simulation.adaptive(texts, prices, greedy).tokens_per_s(prices) / overall.alone_tokens_per_s
+        if speedup > max(overall.auto, 1.0) * _REMEDY:
+            helpful.append(f"{what}: {speedup:.2f}x")
     return ["What would change that: " + "; ".join(helpful) + "."] if helpful else []
-
-
-def _scaled(curve: Curve, factor: float) -> Curve:
-    return Curve({n: seconds * factor for n, seconds in curve.points.items()})
 
 
 def _improved(answer: Answer) -> Answer:

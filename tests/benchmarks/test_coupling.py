@@ -1,17 +1,11 @@
 """benchmarks/coupling.py: its exact probabilities against draws."""
 
-import sys
-from pathlib import Path
-
+import coupling
 import numpy as np
 import pytest
 
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.noise import SharedNoise
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import coupling
 
 
 def categorical(ids, weights):
@@ -29,10 +23,7 @@ PAIRS = [
 def test_the_probabilities_are_those_of_draws(p, q):
     rejection, coupled = coupling.accepted(p, q)
     n = 6000
-    same = 0
-    for seed in range(n):
-        noise = SharedNoise(seed)
-        same += noise.draw(p, 5) == noise.draw(q, 5)
+    same = sum(noise.draw(p, 5) == noise.draw(q, 5) for noise in map(SharedNoise, range(n)))
     assert coupled == pytest.approx(same / n, abs=4 * 0.5 / n**0.5)
     assert rejection == pytest.approx(sum(min(p.prob(token), q.prob(token)) for token in range(10)))
     assert rejection >= coupled >= rejection / (2 - rejection) - 1e-12, "the bound of the paper: (1 - d) / (1 + d)"

@@ -1,15 +1,11 @@
 """benchmarks/gpu/pack.py: what it leaves out of the bindings' source package, and which wheels are missing."""
 
 import io
-import sys
 import tarfile
 from pathlib import Path
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "gpu"))
-
 import pack
+import pytest
 
 pytestmark = pytest.mark.slow
 
@@ -17,51 +13,30 @@ LLAMA = "vendor/llama.cpp/"
 LONG = LLAMA + "ggml/src/ggml-cuda/template-instances/fattn-mma-f16-instance-ncols1_16-ncols2_1-and-longer-yet.cu"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "llama_cpp/llama_cpp.py",
-        LLAMA + "CMakeLists.txt",
-        LLAMA + "cmake/build-info.cmake",
-        LLAMA + "src/models/llama.cpp",
-        LLAMA + "ggml/cmake/common.cmake",
-        LLAMA + "ggml/src/ggml-alloc.c",
-        LLAMA + "ggml/src/ggml-cpu/arch/x86/quants.c",
-        LLAMA + "ggml/src/ggml-cuda/mmvq.cu",
-        LLAMA + "ggml/src/ggml-cuda/vendors/cuda.h",
-        LLAMA + "common/jinja/parser.cpp",
-        LLAMA + "tools/server/server-context.cpp",
-        LLAMA + "tools/mtmd/debug/mtmd-debug.cpp",
-        LLAMA + "tools/ui/ui.cpp.in",
-        LLAMA + "scripts/ui-assets.cmake",
-        LLAMA + "examples/speculative-simple/speculative-simple.cpp",
-        LLAMA + "vendor/nlohmann/json.hpp",
-        LONG,
-    ],
+KEPT = (
+    *("CMakeLists.txt", "cmake/build-info.cmake", "src/models/llama.cpp", "ggml/cmake/common.cmake"),
+    *("ggml/src/ggml-alloc.c", "ggml/src/ggml-cpu/arch/x86/quants.c", "ggml/src/ggml-cuda/vendors/cuda.h"),
+    *("common/jinja/parser.cpp", "tools/server/server-context.cpp", "tools/mtmd/debug/mtmd-debug.cpp"),
+    *("tools/ui/ui.cpp.in", "scripts/ui-assets.cmake", "examples/speculative-simple/speculative-simple.cpp"),
+    "vendor/nlohmann/json.hpp",
 )
+LEFT_OUT = (
+    *("models/ggml-vocab-qwen2.gguf", "media/matmul.png", "tests/test-backend-ops.cpp", "benches/dgx-spark/run.sh"),
+    *("ggml/src/ggml-vulkan/ggml-vulkan.cpp", "ggml/src/ggml-cuda-else/x.cu", "tools/ui/src/app.html"),
+    *("tools/server/tests/unit/test_basic.py", "tools/quantize/quantize.cpp", "examples/simple/simple.cpp"),
+    "scripts/hf.sh",
+)
+
+
+@pytest.mark.parametrize("path", ["llama_cpp/llama_cpp.py", LONG, *(LLAMA + path for path in KEPT)])
 def test_what_a_build_reads_is_kept(path):
     assert pack.is_kept(path)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        ".git/objects/pack/pack-1.pack",
-        "docs/index.md",
-        "examples/notebooks/Batching.ipynb",
-        LLAMA + "models/ggml-vocab-qwen2.gguf",
-        LLAMA + "media/matmul.png",
-        LLAMA + "tests/test-backend-ops.cpp",
-        LLAMA + "benches/dgx-spark/run.sh",
-        LLAMA + "ggml/src/ggml-vulkan/ggml-vulkan.cpp",
-        LLAMA + "ggml/src/ggml-cuda-else/x.cu",
-        LLAMA + "tools/ui/src/app.html",
-        LLAMA + "tools/server/tests/unit/test_basic.py",
-        LLAMA + "tools/quantize/quantize.cpp",
-        LLAMA + "examples/simple/simple.cpp",
-        LLAMA + "scripts/hf.sh",
-    ],
-)
+OUTSIDE = (".git/objects/pack/pack-1.pack", "docs/index.md", "examples/notebooks/Batching.ipynb")
+
+
+@pytest.mark.parametrize("path", [*OUTSIDE, *(LLAMA + path for path in LEFT_OUT)])
 def test_what_no_build_reads_is_left_out(path):
     assert not pack.is_kept(path)
 

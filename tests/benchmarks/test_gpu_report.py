@@ -1,19 +1,13 @@
 """benchmarks/gpu: curves as a file for profiles/hardware, parts of a step, the report against its bars."""
 
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
+from itertools import product
 from types import SimpleNamespace
-
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "peers"))
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "gpu"))
 
 import against
 import curves
+import pytest
 import report
 import waits
 from common import DEMO, open_demo
@@ -62,12 +56,7 @@ def test_every_size_is_timed_with_and_without_flash_attention_at_every_context(m
 
     monkeypatch.setattr(curves, "LlamaContext", Context)
     found = list(curves.measure({"draft": str(DEMO / "draft.gguf")}, (16, 32), threads=1, seconds=0.0, longest=3))
-    assert [(one["context"], one["flash_attention"]) for one in found] == [
-        (16, True),
-        (16, False),
-        (32, True),
-        (32, False),
-    ]
+    assert [(one["context"], one["flash_attention"]) for one in found] == [*product((16, 32), (True, False))]
     assert all(set(one["least_ms"]) == {"1", "2", "3", "128", "512"} for one in found)
     assert all(one["laps"] == {"1": 1, "2": 1, "3": 1, "128": 1, "512": 1} for one in found)
     assert set(filled) == {0, 16, 32}
@@ -134,12 +123,8 @@ def cell(temp, category, server, simple):
     def one(ratio):
         return {"prompts": 4, "peer": 300.0, "specdec": 300.0 * ratio, "alone": 200.0, "ratio": ratio, "gain": 1.5}
 
-    return {
-        "temp": temp,
-        "category": category,
-        "best": "n_max 4, p_min 0.5",
-        "against": {"llama-server": one(server), "llama-speculative-simple": one(simple)},
-    }
+    peers = {"llama-server": one(server), "llama-speculative-simple": one(simple)}
+    return {"temp": temp, "category": category, "best": "n_max 4, p_min 0.5", "against": peers}
 
 
 def test_bars_are_met_or_missed_as_the_figures_say():
@@ -147,10 +132,8 @@ def test_bars_are_met_or_missed_as_the_figures_say():
     outside = {"steps": [{**step, "sampled": False, "share": 0.06}, {**step, "sampled": True, "share": 0.06}]}
     assert [bar.met for bar in report.outside_bars(outside)] == [False, True]
     peers = {"sweep": {}, "cells": {"0 a": cell(0.0, "a", 1.02, 1.3), "0.8 a": cell(0.8, "a", 1.3, 1.2)}}
-    assert [(bar.value, bar.limit, bar.met) for bar in report.peers_bars(peers)] == [
-        (1.02, 1.0, True),
-        (1.2, 1.25, False),
-    ]
+    found = [(bar.value, bar.limit, bar.met) for bar in report.peers_bars(peers)]
+    assert found == [(1.02, 1.0, True), (1.2, 1.25, False)]
     bars = report.compare_bars(comparison("code", 0.0, all=2.4, edits=0.97, files=2.6))
     assert [(bar.limit, bar.met) for bar in bars] == [(0.98, False), (0.98, True), (2.5, False)]
     assert [bar.limit for bar in report.compare_bars(comparison("code", 0.8, all=2.0))] == [0.98]

@@ -3,18 +3,14 @@
 import functools
 import sys
 from dataclasses import replace
-from pathlib import Path
-
-import numpy as np
-import pytest
-
-from specdec_cli.decoding.metrics import Metrics
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import agreement
 import common
 import inflate
+import numpy as np
+import pytest
+
+from specdec_cli.decoding.metrics import Metrics
 
 pytestmark = pytest.mark.slow
 
@@ -79,26 +75,19 @@ def test_with_four_bits_most_tokens_are_the_same(tmp_path):
     assert found.apart > 0.5 and found.below > 100
 
 
-def test_without_the_norms_scale_it_is_noticed(tmp_path, monkeypatch):
-    kept = inflate.Inflation.norms
-    scale = np.float32((128 / 512) ** 0.5)
-    monkeypatch.setattr(inflate.Inflation, "norms", lambda self: ((name, norm / scale) for name, norm in kept(self)))
-    assert not compared(DRAFT, inflated(tmp_path, DRAFT)).same
+NORMS, ROWS = inflate.Inflation.norms, inflate.Noise.rows
+SCALE = np.float32((128 / 512) ** 0.5)
+MISTAKES = {
+    "norms not scaled": (inflate.Inflation, "norms", lambda self: ((name, norm / SCALE) for name, norm in NORMS(self))),
+    "queries not scaled": (inflate.Inflation, "_weights", lambda self, name: self.source.tensor(name)),
+    "zeros are missing": (inflate.Noise, "rows", lambda self, n, columns, zero: ROWS(self, n, columns, zero[:0])),
+    "added tokens may be chosen": (inflate, "PENALTY", 0.0),
+}
 
 
-def test_without_the_queries_scale_it_is_noticed(tmp_path, monkeypatch):
-    monkeypatch.setattr(inflate.Inflation, "_weights", lambda self, name: self.source.tensor(name))
-    assert not compared(DRAFT, inflated(tmp_path, DRAFT)).same
-
-
-def test_where_zeros_are_missing_it_is_noticed(tmp_path, monkeypatch):
-    kept = inflate.Noise.rows
-    monkeypatch.setattr(inflate.Noise, "rows", lambda self, n, columns, zero: kept(self, n, columns, zero[:0]))
-    assert not compared(DRAFT, inflated(tmp_path, DRAFT)).same
-
-
-def test_added_tokens_in_the_running_are_noticed(tmp_path, monkeypatch):
-    monkeypatch.setattr(inflate, "PENALTY", 0.0)
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_noticed(tmp_path, monkeypatch, mistake):
+    monkeypatch.setattr(*mistake)
     assert not compared(DRAFT, inflated(tmp_path, DRAFT)).same
 
 

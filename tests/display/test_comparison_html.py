@@ -7,15 +7,17 @@ import subprocess
 import sys
 from dataclasses import replace
 from html import unescape
+from io import StringIO
 
 import pytest
 from browser import Browser
 from PIL import ImageStat
+from rich.console import Console
 from typer.testing import CliRunner
 
 from specdec_cli.cli import compare
 from specdec_cli.cli.app import app
-from specdec_cli.display import charts
+from specdec_cli.display import charts, comparison_tables
 from specdec_cli.display.comparison_html import page
 from specdec_cli.engine.comparison_run import ComparisonRun
 from specdec_cli.evaluation.comparison_result import (
@@ -132,9 +134,13 @@ def test_hostile_text_stays_text():
     devices = (DeviceInfo(bad, bad, bad, 1, 1),)
     places = {"skipped": (bad,), "build": bad, "verdicts": {"k=2": (bad, bad)}}
     about = {"machine": MachineInfo(devices, 2, bad), "models": {"target": ModelInfo(bad, 1, 1, 1)}}
-    html = page(result_of(trials, **places, **about))
+    result = result_of(trials, **places, **about)
+    html, screen = page(result), Console(file=StringIO(), width=300, _environ={})
+    screen.print(*comparison_tables.tables(result))
+    for text in (html, comparison_tables.markdown(result), screen.file.getvalue()):
+        assert not set("\x1b\u202e\u2066\x9b\x00") & set(text)
     html.encode()
-    assert "<script" not in html and not set("\x1b\u202e\u2066\x9b\x00") & set(html)
+    assert "<script" not in html
     assert "&lt;script&gt;" in html and "&amp;amp;" in html and "\u241b[31m" in html
     assert words_of(html).count('id="a"') > 10
     assert "&lt;/pre&gt;&lt;script&gt;ale\u2026" in html  # a chart's label is cut
@@ -187,7 +193,7 @@ def test_an_absurd_interval_is_cut_off_with_an_arrow(html):
     result = result_of(usual())
     cut = tuple(replace(each, speedup=each.speedup and mad) for each in result.summaries)
     (speedup, *_) = charts.charts(replace(result, summaries=cut))
-    assert len(speedup.wide) > len(re.findall(r"<svg.*?</svg>", html, re.DOTALL)[0])  # the arrows
+    assert len(speedup.svg(charts.WIDE)) > len(re.findall(r"<svg.*?</svg>", html, re.DOTALL)[0])  # the arrows
 
 
 def test_many_categories_and_long_texts_keep_the_page_small():
@@ -205,7 +211,7 @@ def test_matplotlib_is_loaded_only_to_draw_and_left_as_it_was():
         "import sys; from specdec_cli.display import charts; assert 'matplotlib' not in sys.modules\n"
         "charts.require(); from matplotlib import rcParams\n"
         "values = lambda: {key: rcParams[key] for key in rcParams if key != 'backend'}; before = values()\n"
-        "charts._svg('x', 300, 90, lambda axes, _: axes.plot([1, 2]), {'k=1': ('blue', 'o')})\n"
+        "charts.Chart('x', '', 90, lambda axes, _: axes.plot([1, 2]), {'k=1': ('blue', 'o')}).svg(300)\n"
         "assert before == values() and 'matplotlib.pyplot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

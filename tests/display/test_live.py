@@ -28,10 +28,12 @@ class Terminal:
         self.writes, self.output = 0, ""
         self.display = LiveDisplay(self.console, 128)
 
-    def show(self, event, later=1.0):
-        self.now += later
-        self.display.show(event)
-        self.drain()
+    def show(self, *events, later=1.0):
+        for event in events:
+            self.now += later
+            self.display.show(event)
+            self.drain()
+        return self
 
     def drain(self):
         text = self.console.file.getvalue()
@@ -49,13 +51,12 @@ class Terminal:
         return "\n".join(self.lines()).rstrip("\n")
 
 
-def step(*texts, origin="plain", index=1, at=1.0, drafted=(), rejected=()):
-    tokens = tuple(Token(i, text, origin) for i, text in enumerate(texts))
-    return Step(index, tokens, drafted, 0, rejected, "", 0.1, 0.2, 0.0, at)
+def step(text, index=1, at=1.0, drafted=(), rejected=()):
+    return Step(index, (Token(0, text, "plain"),), drafted, 0, rejected, "", 0.1, 0.2, 0.0, at)
 
 
-def done(tail="", at=2.0):
-    return Done("stop", tail, (), at)
+def done(tail=""):
+    return Done("stop", tail, (), 2.0)
 
 
 def scripted(*drafts, max_tokens=8):
@@ -64,10 +65,7 @@ def scripted(*drafts, max_tokens=8):
 
 def written(terminal, *texts):
     """Show these texts, a step each, and the end."""
-    for text in texts:
-        terminal.show(step(text))
-    terminal.show(done())
-    return terminal
+    return terminal.show(*map(step, texts), done())
 
 
 def test_the_screen_of_a_scripted_run(monkeypatch, snapshot):
@@ -86,21 +84,19 @@ def test_the_prompt_is_shown_being_read_and_the_first_token_does_not_wait_for_th
     terminal = Terminal(monkeypatch)
     terminal.drain()
     assert "reading the prompt" in terminal.text()
-    monkeypatch.setattr("specdec_cli.display.reading.monotonic", lambda: terminal.now)
+    monkeypatch.setattr("specdec_cli.display.status_line.monotonic", lambda: terminal.now)
     terminal.display.reading("target", 0, 150)
     terminal.now = 2.0
     terminal.display.reading("target", 50, 150)
     terminal.drain()
     assert "reading target ━━━━──────── 50/150, 4 s left" in terminal.text()
-    terminal.show(Prefill("target", 3, 0.1, 0.1), later=0.001)
-    terminal.show(step("first", index=0, at=0.11), later=0.001)
+    terminal.show(Prefill("target", 3, 0.1, 0.1), step("first", index=0, at=0.11), later=0.001)
     assert terminal.text().startswith("first")
 
 
 def test_origins_differ_by_more_than_colour(monkeypatch):
     terminal = Terminal(monkeypatch, no_color=True)
-    for event in scripted((3, 4, 99), (6,), max_tokens=7)[:5]:
-        terminal.show(event)
+    terminal.show(*scripted((3, 4, 99), (6,), max_tokens=7)[:5])
     row = terminal.screen.buffer[0]
     look = [(row[x].bold, row[x].underscore, row[x].fg) for x in range(0, 12, 2)]
     plain, accepted, correction, bonus = look[0], look[1], look[3], look[5]
@@ -110,27 +106,20 @@ def test_origins_differ_by_more_than_colour(monkeypatch):
 
 
 def test_rejected_tokens_are_struck_out(monkeypatch):
-    terminal = Terminal(monkeypatch)
-    for event in scripted((3, 99, 98), max_tokens=9)[:4]:
-        terminal.show(event)
+    terminal = Terminal(monkeypatch).show(*scripted((3, 99, 98), max_tokens=9)[:4])
     row = terminal.screen.buffer[1]
     assert "".join(row[x].data for x in range(60) if row[x].strikethrough).split() == ["99", "98"]
 
 
 def test_at_most_twelve_repaints_a_second(monkeypatch):
-    terminal = Terminal(monkeypatch)
-    for i in range(1000):
-        terminal.show(step("x", index=i), later=0.001)
+    terminal = Terminal(monkeypatch).show(*[step("x")] * 1000, later=0.001)
     assert 10 <= terminal.writes <= 13
 
 
 def test_lines_and_long_lines_reach_the_scrollback_unharmed(monkeypatch):
-    terminal = Terminal(monkeypatch, width=30, height=10)
     long = "".join(chr(97 + i % 26) for i in range(500))
-    for text in (*(f"line {i}\n" for i in range(50)), *(long[i : i + 7] for i in range(0, 500, 7))):
-        terminal.show(step(text))
-    terminal.show(done("!"))
-    lines = terminal.lines()
+    texts = [*(f"line {i}\n" for i in range(50)), *(long[i : i + 7] for i in range(0, 500, 7))]
+    lines = Terminal(monkeypatch, width=30, height=10).show(*map(step, texts), done("!")).lines()
     assert lines[:50] == [f"line {i}" for i in range(50)]
     assert "".join(lines[50:]) == long + "!"
 
@@ -144,10 +133,8 @@ def test_indentation_and_blank_lines_survive(monkeypatch):
 
 @pytest.mark.parametrize(("before", "after"), [(60, 30), (60, 100), (60, 21), (30, 90)])
 def test_resizing_leaves_no_debris(monkeypatch, before, after):
-    terminal = Terminal(monkeypatch, width=before, height=30)
-    terminal.show(step("first\n"))
-    for i in range(5):
-        terminal.show(step(f"w{i} ", drafted=(1,), rejected=("zzz",)))
+    words = [step(f"w{i} ", drafted=(1,), rejected=("zzz",)) for i in range(8)]
+    terminal = Terminal(monkeypatch, width=before, height=30).show(step("first\n"), *words[:5])
     # A real terminal rewraps what is on it; pyte does not, so paint anew at the new width from a rewrapped copy.
     rows = [line.rstrip() for line in terminal.screen.display if line.strip()]
     terminal.screen = pyte.HistoryScreen(after, 30, history=5000, ratio=1)
@@ -155,9 +142,7 @@ def test_resizing_leaves_no_debris(monkeypatch, before, after):
     terminal.stream = pyte.Stream(terminal.screen)
     terminal.stream.feed("\n".join(rows))
     terminal.console.width = after
-    for i in range(5, 8):
-        terminal.show(step(f"w{i} ", drafted=(1,), rejected=("zzz",)))
-    terminal.show(done())
+    terminal.show(*words[5:], done())
     assert terminal.text().replace("\n", " ").split() == ["first", *(f"w{i}" for i in range(8))]
 
 
@@ -180,8 +165,8 @@ def test_escapes_from_the_model_are_shown_not_obeyed(monkeypatch):
 
 @pytest.mark.parametrize("width", [20, 40, 57, 60])
 def test_closing_early_keeps_the_text_and_the_echo_of_ctrl_c_repeats_no_line(monkeypatch, width):
-    terminal = Terminal(monkeypatch, width=width)
-    terminal.show(step("first\nsecond", drafted=(1, 2, 3), rejected=("a long draft",) * 5))
+    long = step("first\nsecond", drafted=(1, 2, 3), rejected=("a long draft",) * 5)
+    terminal = Terminal(monkeypatch, width=width).show(long)
     terminal.stream.feed("^C")
     terminal.display.close()
     terminal.display.close()
@@ -190,10 +175,7 @@ def test_closing_early_keeps_the_text_and_the_echo_of_ctrl_c_repeats_no_line(mon
 
 
 def test_no_terminal_mode_is_left_changed(monkeypatch):
-    terminal = Terminal(monkeypatch)
-    for event in scripted((3, 99), max_tokens=20):
-        terminal.show(event)
-    output = terminal.output
+    output = Terminal(monkeypatch).show(*scripted((3, 99), max_tokens=20)).output
     assert "\x1b[?25l" not in output and "\x1b[?1049h" not in output
     assert output.count("\x1b[?2026h") == output.count("\x1b[?2026l") > 0
     assert output.removesuffix("\x1b[?2026l").endswith("\n")

@@ -1,8 +1,9 @@
-"""Plain output, the trace and the report: snapshots of one scripted run."""
+"""Plain output, the trace and the report of one scripted run, and the settings in one line above it."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from io import StringIO
 
 import pytest
@@ -13,10 +14,11 @@ from specdec_cli.decoding.divergence import Divergence
 from specdec_cli.decoding.metrics import Metrics, ModelMemory
 from specdec_cli.decoding.types import Done, Step, Token
 from specdec_cli.display.plain import PlainDisplay
-from specdec_cli.display.run_report import run_report
+from specdec_cli.display.run_report import run_report, settings_line
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.evaluation.baseline import BaselineResult, speedup_of
+from specdec_cli.evaluation.recorded_settings import RecordedSettings
 from specdec_cli.store.traces import TraceWriter
 
 
@@ -100,3 +102,41 @@ def test_speedup_needs_both_speeds():
     assert speedup_of(fixed_report(), BaselineResult(4.0, True)) == pytest.approx(2.0)
     assert speedup_of(fixed_report(), None) is None
     assert speedup_of(Metrics(), BaselineResult(4.0, True)) is None
+
+
+T, D, S = "a/t.gguf", "b/d.gguf", "s.gguf"
+KNOWN = RecordedSettings
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (KNOWN(), ""),
+        (KNOWN(T), "t.gguf"),
+        (KNOWN(T, drafter="ngram+model"), "t.gguf + ngram + model"),
+        (KNOWN(T, D, draft_tokens=4), "t.gguf + d.gguf, k=4"),
+        (KNOWN(T, drafter="none", temp=0.0, accept="match"), "t.gguf, alone, greedy"),
+        (KNOWN(T, D, drafter="ngram+self", tree=1, lookahead="4:3:4"), "t.gguf + ngram + self (d.gguf)"),
+        (KNOWN(T, D, S, drafter="small>model", tree=3), "t.gguf + d.gguf<s.gguf, tree=3"),
+        (
+            KNOWN(T, drafter="lookahead", draft_tokens="auto", lookahead="7:3:7", draft_min_p=0),
+            "t.gguf + lookahead, k=auto, lookahead=7:3:7",
+        ),
+        (
+            KNOWN(draft=D, temp=0.8, accept="match", seed=0, draft_min_p=0.25),
+            "draft-min-p=0.25, temp=0.8, accept=match, seed=0",
+        ),
+        (KNOWN(temp=0.8, accept="match", drafter="none"), "alone, temp=0.8"),
+        (KNOWN(temp=1.0, accept="typical"), "temp=1.0, accept=typical (lossy)"),
+        (KNOWN("x/\udcff.gguf", drafter="none"), "?.gguf, alone"),
+    ],
+)
+def test_of_the_settings_what_is_known_is_said(settings, line):
+    assert settings_line(settings) == line
+    assert settings_line(settings, ["2 threads"]) == f"{line}, 2 threads".removeprefix(", ")
+
+
+def test_a_record_has_every_setting_and_leaves_out_what_no_run_writes():
+    assert [field.name for field in fields(RecordedSettings)] == [field.name for field in fields(Settings)]
+    recorded = RecordedSettings.of({"temp": "hot", "seed": [1], "max_tokens": 7, "colour": "red"})
+    assert recorded == RecordedSettings(max_tokens=7)

@@ -6,7 +6,7 @@ import pytest
 from test_statistics import trial
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.evaluation.advice import best_length, costs_of, expected_speedup, expected_tokens, verdict
+from specdec_cli.evaluation.advice import best_length, costs_of, expected_speedup, expected_tokens, half_priced, verdict
 from specdec_cli.evaluation.statistics import summarise
 
 FLAT = Costs(Curve({1: 0.010, 2: 0.010, 5: 0.011, 9: 0.012}), draft=Curve({1: 0.001}), other=0.0001)
@@ -43,7 +43,7 @@ def test_the_best_length_is_long_where_checking_is_free_and_short_where_it_is_no
     positions = [0.8, 0.64, 0.51]
     (long, gain), (short, loss) = best_length(FLAT, positions), best_length(STEEP, positions)
     assert long > 4 and gain > 2 and short == 1 and loss < 1
-    assert expected_speedup(STEEP, positions, 1, 0.5) > expected_speedup(STEEP, positions, 1)
+    assert expected_speedup(half_priced(STEEP), positions, 1) > expected_speedup(STEEP, positions, 1)
 
 
 def words(costs, speed, experts=0, measured=MappingProxyType({}), **fields):

@@ -1,4 +1,4 @@
-"""Pairs as tables on screens of several widths: what was compared, planned, listed; hostile names included."""
+"""Pairs and tunings as tables on screens of several widths: compared, planned, listed, measured; hostile names too."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from specdec_cli.display import pair_tables as tables
+from specdec_cli.display import tuning_tables
 from specdec_cli.display.grids import lines_table
 from specdec_cli.engine.model_source import ModelSource
 from specdec_cli.engine.pair_check import FreeMemory, compare_sources
+from specdec_cli.evaluation.comparison_result import CostPoints
+from specdec_cli.evaluation.prediction import Prediction
+from specdec_cli.evaluation.tuning_result import HardwareInfo, HardwarePrediction, MeasuredTuning
 from specdec_cli.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.models import tokenizer_comparison
 from specdec_cli.models.gguf import read_header
@@ -91,6 +95,38 @@ LINES = {
 }
 
 
+def prediction(category, auto, best_k):
+    fixed = auto - 0.05 if best_k else 1.0
+    return Prediction(category, 640, 0.658, 1.4, alone_tokens_per_s=1234.5, auto=auto, best_k=best_k, fixed=fixed)
+
+
+SHARED = {
+    "target": "target.gguf",
+    "draft": "draft.gguf",
+    "costs": CostPoints({1: 0.0005, 16: 0.004, 2: 0.00075, 4: 0.001}, {1: 0.0002, 512: 0.1}, 0.0),
+    "predictions": (prediction("code", 1.31, 3), prediction("prose", 0.99, 0), prediction("all", 1.15, 2)),
+    "verdict": ("This pair pays on this machine for code (1.31x).", "A draft token costs 40% of a target token."),
+}
+MEASURED = MeasuredTuning(
+    **SHARED,
+    greedy=True,
+    recorded_tokens=1280,
+    machine="AMD EPYC; 8 cores",
+    threads=4,
+    threads_draft=1,
+    gpu_layers=-1,
+    gpu_layers_draft=0,
+    threads_tried={"target": {1: 0.0015, 4: 0.0005}, "draft": {1: 0.0002}},
+    placement_tried={"GPU": 0.0009, "CPU": 0.0002},
+    filled={"tokens": 1016, "target": 0.001, "draft": 0.0003},
+    memory=(),
+    notes=("the draft is larger than the target",),
+    kept="/path/to/config/specdec/tuned/target+draft-0123.json",
+)
+H200 = HardwareInfo("h200", "H200, CUDA; 8B and 1B", "derived", "a blog")
+WHAT_IF = HardwarePrediction(**SHARED, greedy=False, recorded_tokens=7739, hardware=H200)
+
+
 def shown(parts, width=80, **options):
     console = Console(file=StringIO(), width=width, highlight=False, _environ={}, **options)
     for part in parts if isinstance(parts, list) else [parts]:
@@ -99,28 +135,32 @@ def shown(parts, width=80, **options):
 
 
 VIEWS = {
-    "check": (tables.check_tables, CHECK),
-    "other": (tables.check_tables, INCOMPATIBLE),
-    "plan": (tables.plan_tables, PLAN),
-    "proposals": (tables.proposals_table, PROPOSALS),
-    "list": (tables.list_table, PAIRS),
-    "profile": (lines_table, LINES),
+    "pairs_check": (tables.check_tables, CHECK),
+    "pairs_other": (tables.check_tables, INCOMPATIBLE),
+    "pairs_plan": (tables.plan_tables, PLAN),
+    "pairs_proposals": (tables.proposals_table, PROPOSALS),
+    "pairs_list": (tables.list_table, PAIRS),
+    "pairs_profile": (lines_table, LINES),
+    "tuning": (tuning_tables.tables, MEASURED),
+    "tuning_what_if": (tuning_tables.tables, WHAT_IF),
 }
 
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_as_it_looks(snapshot, view):
     show, data = VIEWS[view]
-    text = "".join(line.rstrip() + "\n" for line in shown(show(data)).splitlines())
-    snapshot(f"pairs_{view}.txt", text)
+    width = 100 if "tuning" in view else 80
+    snapshot(f"{view}.txt", "".join(line.rstrip() + "\n" for line in shown(show(data), width).splitlines()))
 
 
-@pytest.mark.parametrize("width", [8, 20, 40, 60, 200])
+@pytest.mark.parametrize("width", [1, 8, 20, 40, 60, 200])
 @pytest.mark.parametrize("view", VIEWS)
 def test_any_width(view, width):
     show, data = VIEWS[view]
-    lines = shown(show(data), width).splitlines()
-    assert lines and max(map(cell_len, lines)) <= width
+    text = shown(show(data), width)
+    assert max(map(cell_len, text.splitlines())) <= width
+    if "tuning" in view and width >= 60:
+        assert all(figure in text for figure in ("1,234.5", "66%", "1.31\u00d7", "none pays", "1.40"))
 
 
 def test_on_forty_columns_what_matters_is_whole():
@@ -179,6 +219,18 @@ def test_a_plan_tells_what_is_here_and_what_is_begun():
     assert "org/big" not in shown(tables.plan_tables(replace(plan, target=replace(PLAN.target, remote=None))))
 
 
+def test_only_derived_costs_are_called_so():
+    assert "derived" in shown(tuning_tables.tables(WHAT_IF))
+    assert "derived" not in shown(tuning_tables.tables(replace(WHAT_IF, hardware=replace(H200, basis="measured"))))
+
+
+def test_a_tuning_without_choices_and_without_a_filled_cache():
+    bare = replace(MEASURED, threads_tried={}, placement_tried={}, filled={}, notes=())
+    text = shown(tuning_tables.tables(replace(bare, costs=CostPoints({1: 1e-9}, {1: 5000.0}, 0.0))))
+    assert "target: 4 threads\n" in text and "1.00\u00d7" in text
+    assert not any(word in text for word in ("GPU", "context", "note:"))
+
+
 @pytest.mark.parametrize(
     ("count", "text"),
     [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (10_700_000, "10.7 MB"), (GB, "1.0 GB"), (1500 * GB, "1,500.0 GB")],
@@ -192,15 +244,18 @@ OBEYED = {"\x1b", "\x07", "\x9b", "\u202e", "\x00", "\u2066"}
 WIDE = "\u4e2d\u6587\u6a21\u578b" * 10
 LITERAL = ["[/x]", "[bold]x[/bold]", "list[int]", ":smile:", "{curly}", "\u05e9\u05dc\u05d5\u05dd", "a\\b"]
 PLACES = [
-    *(("check", role, key) for role in ("target", "draft") for key in ("name", "architecture", "quantisation")),
-    *(("check", *keys) for keys in (("reason",), ("notes", 0), ("opinions", 0))),
-    *(("other", "checks", 0, key) for key in ("target", "draft")),
-    *(("plan", "target", "remote", *keys) for keys in (("repo",), ("licence",), ("files", 0, "name"))),
-    *(("plan", *keys) for keys in (("cache",), ("notes", 0), ("check", "reason"))),
-    ("proposals", 0, "name"),
-    *(("list", 0, key) for key in ("name", "description")),
-    *(("list", 1, key) for key in ("target", "draft")),
-    *(("profile", *keys) for keys in (("name",), ("what",), ("licence",), ("sources", 0), ("target",))),
+    *(("pairs_check", role, key) for role in ("target", "draft") for key in ("name", "architecture", "quantisation")),
+    *(("pairs_check", *keys) for keys in (("reason",), ("notes", 0), ("opinions", 0))),
+    *(("pairs_other", "checks", 0, key) for key in ("target", "draft")),
+    *(("pairs_plan", "target", "remote", *keys) for keys in (("repo",), ("licence",), ("files", 0, "name"))),
+    *(("pairs_plan", *keys) for keys in (("cache",), ("notes", 0), ("check", "reason"))),
+    ("pairs_proposals", 0, "name"),
+    *(("pairs_list", 0, key) for key in ("name", "description")),
+    *(("pairs_list", 1, key) for key in ("target", "draft")),
+    *(("pairs_profile", *keys) for keys in (("name",), ("what",), ("licence",), ("sources", 0), ("target",))),
+    *(("tuning", *keys) for keys in (("target",), ("draft",), ("machine",), ("kept",), ("notes", 0), ("verdict", 0))),
+    *(("tuning_what_if", *keys) for keys in (("hardware", "name"), ("hardware", "description"))),
+    ("tuning_what_if", "predictions", 0, "category"),
 ]
 
 

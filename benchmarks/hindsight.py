@@ -1,0 +1,105 @@
+"""Beside the simulator: static settings, drafters without a model, and the best that could have been done."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from specdec_cli.decoding.costs import Costs
+from specdec_cli.decoding.length_policy import LengthPolicy
+from specdec_cli.decoding.types import NO_DRAFT, Drafter, Step, Token
+from specdec_cli.draft_length.auto import LONGEST
+from specdec_cli.draft_length.cost_model import CostModel
+from specdec_cli.draft_length.fixed import FixedLength
+from specdec_cli.draft_length.known_draft import KnownLength
+from specdec_cli.evaluation.simulator import AHEAD, FREE, MOST, Answer, Run, Tally, Text, alone, replay
+
+MIN_P = (0.0, 0.5, 0.75, 0.9)
+Static = tuple[int, float]
+"""A setting that does not adapt: draft tokens (0: the target alone) and the least confidence to go on."""
+
+
+def _settings() -> dict[Static, FixedLength]:
+    return {(k, min_p): FixedLength(k, min_p) for k in range(1, LONGEST + 1) for min_p in MIN_P}
+
+
+def statics(answers: Sequence[Answer]) -> dict[Static, Tally]:
+    """Every static setting, the target alone included; what they do does not depend on costs."""
+    return {(0, 0.0): alone(answers)} | {key: replay(policy, answers, FREE) for key, policy in _settings().items()}
+
+
+def best(tallies: Mapping[Static, Tally], costs: Costs, least: Sequence[float] = MIN_P) -> tuple[Static, float]:
+    """The fastest static setting on a machine, of those with some least confidences, and its tokens per second."""
+    setting = max((key for key in tallies if key[1] in least), key=lambda key: tallies[key].tokens_per_s(costs))
+    return setting, tallies[setting].tokens_per_s(costs)
+
+
+def replay_texts(
+    make: Callable[[], Drafter],
+    policy: LengthPolicy,
+    texts: Iterable[Text],
+    costs: Costs,
+    watch: Callable[[Step], None] | None = None,
+) -> Tally:
+    """Decode texts again with a drafter that needs no model: the real one, made anew for each, as for each answer.
+
+    A draft token stands if it is the text's. That is what `match` and `coupled` do, and as a deterministic draft
+    token stands with probability p, it is as often true with `rejection`.
+    """
+    tally = Tally()
+    for text in texts:
+        _replay_text(make(), text, Run(policy, costs, tally, watch))
+    return tally
+
+
+def _replay_text(drafter: Drafter, text: Text, run: Run) -> None:
+    tokens = text.tokens
+    context = [*text.prompt, tokens[0]]
+    run.policy.begin(len(text.prompt))
+    drafter.start(text.prompt)
+    at = 1
+    while at < len(tokens):
+        left = len(tokens) - at - 1  # besides the token that a step brings in any case
+        budget = min(run.policy.limit(max(MOST, len(tokens)) - at - 1), left, AHEAD)
+        draft = drafter.propose(context, budget, run.policy) if budget > 0 else NO_DRAFT
+        truth = zip(draft.tokens, tokens[at:], strict=False)
+        accepted = next((i for i, (guess, token) in enumerate(truth) if guess != token), len(draft.tokens))
+        new = tuple(Token(token, "", "plain") for token in tokens[at : at + accepted + 1])
+        context += [token.id for token in new]
+        at += len(new)
+        draft_s = run.costs.draft(1) if budget > 0 else 0.0
+        drafter.observe(run.step(draft.tokens, accepted, draft_s, 0.0, new, draft.source))
+        run.tally.read[1] += budget > 0
+    run.tally.tokens += len(tokens) - 1
+
+
+def known(make: Callable[[], Drafter], texts: Iterable[Text], costs: Costs) -> Tally:
+    """`-k auto` with a drafter that needs no model."""
+    return replay_texts(make, KnownLength(CostModel(replace(costs, other=0.0), LONGEST)), texts, costs)
+
+
+def known_statics(make: Callable[[], Drafter], texts: Sequence[Text]) -> dict[Static, Tally]:
+    """Every static setting with such a drafter, the target alone included."""
+    tokens = sum(len(text.tokens) - 1 for text in texts)
+    replayed = {key: replay_texts(make, policy, texts, FREE) for key, policy in _settings().items()}
+    return {(0, 0.0): Tally(tokens=tokens, verified=Counter({1: tokens})), **replayed}
+
+
+def clairvoyant(answers: Iterable[Answer], costs: Costs) -> float:
+    """Tokens per second of whoever knows which tokens will be accepted and drafts what pays of them: the bound."""
+    seconds, tokens = 0.0, 0
+    step = [costs.verify(n) + costs.other for n in range(1, LONGEST + 2)]
+    draft = costs.draft(1)
+    for answer in answers:
+        length = len(answer.stands)
+        left = [0.0] * (length + 1)  # left[i]: the least time from place i to the end
+        for at in range(length - 1, -1, -1):
+            left[at] = step[0] + left[at + 1]
+            drafted = 0
+            while drafted < LONGEST and at + drafted + 1 < length and answer.stands[at + drafted]:
+                drafted += 1
+                left[at] = min(left[at], drafted * draft + step[drafted] + left[at + drafted + 1])
+        seconds += left[0]
+        tokens += length
+    return tokens / seconds if tokens else 0.0
