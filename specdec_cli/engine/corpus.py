@@ -42,7 +42,7 @@ def read(
     try:
         corpora.save(path, index)
     except SpecdecError as error:
-        models.notes.append(f"the index of the corpus is not kept: {error}")
+        models.note(f"the index of the corpus is not kept: {error}")
     return Corpus(*index)
 
 

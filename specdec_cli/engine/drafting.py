@@ -22,7 +22,7 @@ from specdec_cli.drafters.corpus_index import Corpus
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.loaded_models import LoadedModels
-from specdec_cli.engine.pair_costs import PairCosts
+from specdec_cli.engine.pass_costs import PairCosts
 from specdec_cli.store import tuning
 
 
@@ -91,7 +91,7 @@ class Drafting:
         try:
             measured = self._costs_of(name, settings, prompt)
         except SpecdecError as error:  # without costs there is no adapting, and the draft model does not work
-            self._models.notes.append(f"the draft model is not used: {error}")
+            self._models.note(f"the draft model is not used: {error}")
             if self._models.draft:
                 self._models.draft.close_context()
             return None

@@ -22,9 +22,8 @@ from specdec_cli.engine.drafting import Drafting
 from specdec_cli.engine.generation import Generation, GenerationResult
 from specdec_cli.engine.loaded_models import LoadedModels
 from specdec_cli.engine.model_pair import ModelPair, check_pair
-from specdec_cli.engine.pair_costs import PairCosts
+from specdec_cli.engine.pass_costs import PairCosts
 from specdec_cli.engine.prompt import Prompt, tokenize
-from specdec_cli.engine.validation import validate
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.target import LlamaTarget
 
@@ -80,8 +79,6 @@ class Engine:
         ways: Sequence[Settings] = (),
         pair: ModelPair | None = None,
     ) -> None:
-        for way in (settings, *ways):
-            validate(way)
         self._corpus_files = corpus.files_of(settings, ways or [settings])
         started = perf_counter()
         self.settings = settings
@@ -101,9 +98,7 @@ class Engine:
         self._answers = 0
         trained = self.models.target.model.n_ctx_train
         if settings.ctx and 0 < trained < settings.ctx:
-            self.models.notes.append(
-                f"-c {settings.ctx:,} is more than the {trained:,} tokens that the target was trained on"
-            )
+            self.models.note(f"-c {settings.ctx:,} is more than the {trained:,} tokens that the target was trained on")
 
     def __enter__(self) -> Engine:
         return self
@@ -187,11 +182,10 @@ class Engine:
     def _settings_of(self, sampling: SamplingParams | None, speculative: SpeculativeConfig | None) -> Settings:
         named = Settings.named(sampling, speculative)
         changes = {name: check_value(name, value) for name, value in named.items()}
-        settings = replace(self.settings, **changes)
         chosen = changes.get("accept") or self._accept or self.settings.accept != "rejection"
         if not chosen and (changes.get("seed") is not None or changes.get("bitwise")):
-            settings = replace(settings, accept="coupled")
-        validate(settings)
+            changes["accept"] = "coupled"
+        settings = replace(self.settings, **changes)
         chain, pair = settings.chain, self.pair
         if chain.needs_model and pair.draft is None:
             raise UsageError("no draft model was loaded", "Name one when the engine is loaded.")

@@ -7,16 +7,14 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import ModelMemory
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.context_plan import ContextPlan
+from specdec_cli.engine.context_plan import ContextPlan, require_rewinding
 from specdec_cli.engine.model_pair import ModelPair
 from specdec_cli.engine.pass_costs import PassCosts
-from specdec_cli.engine.validation import require_rewinding
 from specdec_cli.evaluation.simulator import REVIEWED
 from specdec_cli.llama import library, repacking
 from specdec_cli.llama.context import LlamaContext
@@ -52,6 +50,13 @@ class LoadedModel:
             raise RuntimeError("the contexts are opened first")
         return self.context
 
+    @property
+    def passes(self) -> PassCosts:
+        """What they cost."""
+        if self.costs is None:
+            raise RuntimeError("the contexts are opened first")
+        return self.costs
+
     def close_context(self) -> None:
         """Keep what was measured, and free the context."""
         if self.costs is not None:
@@ -69,7 +74,6 @@ class LoadedModels:
     """
 
     def __init__(self, pair: ModelPair, settings: Settings, interrupt: Interrupt, tune: bool = True) -> None:
-        started = perf_counter()
         self.notes: list[str] = []
         self.on_threads_changed: Callable[[], None] = lambda: None
         """Called when a model goes to other threads, and its passes cost something else."""
@@ -87,7 +91,6 @@ class LoadedModels:
         self.small = self._load("small draft", pair.small_path, pair.small, threads_draft, layers)
         self.plan: ContextPlan | None = None
         """For what the contexts have room."""
-        self.load_s = perf_counter() - started
 
     def _load(
         self, role: str, path: Path | None, header: Header | None, threads: int, layers: int
@@ -103,7 +106,12 @@ class LoadedModels:
         try:
             yield
         except SpecdecError as error:
-            self.notes.append(f"the {'second ' if role == 'small draft' else ''}draft model is not used: {error}")
+            self.note(f"the {'second ' if role == 'small draft' else ''}draft model is not used: {error}")
+
+    def note(self, text: str) -> None:
+        """Let the user know, once."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     @property
     def all(self) -> list[LoadedModel]:
@@ -141,6 +149,16 @@ class LoadedModels:
                 require_rewinding(replace(way, bitwise=False), self.draft.path, drafted, drafted)
         if self.plan is not None and self.plan.covers(plan):
             return
+        roomy = plan.with_room(self.plan, self.target.model.n_ctx_train)
+        try:
+            self._open_all(roomy, required=roomy != plan)
+        except SpecdecError:
+            if roomy == plan:
+                raise
+            self._open_all(plan)  # what is needed may fit where more does not
+
+    def _open_all(self, plan: ContextPlan, required: bool = False) -> None:
+        """Make the contexts anew. required: raise SpecdecError also if a draft model's cannot be had."""
         self.close_contexts()
         shapes = {
             "target": (plan.rows, min(plan.branches, plan.rows)),
@@ -151,7 +169,7 @@ class LoadedModels:
         for loaded in self.all:
             free = None if loaded.on_gpu else free  # caches lie where the layers do
             n_ctx = plan.n_ctx if plan.beyond_trained else min(plan.n_ctx, loaded.model.n_ctx_train or plan.n_ctx)
-            with nullcontext() if loaded is self.target else self._optional(loaded.role):
+            with nullcontext() if required or loaded is self.target else self._optional(loaded.role):
                 memory.require(loaded.header, n_ctx, free)
                 self._open(loaded, n_ctx, *shapes[loaded.role])
                 free = None if free is None else free - memory.cache_bytes(loaded.header, n_ctx)
@@ -165,7 +183,7 @@ class LoadedModels:
         """
         context = LlamaContext(loaded.model, n_ctx, rows, loaded.threads, self._interrupt, branches)
         loaded.context = context
-        costs = loaded.costs = PassCosts(loaded.path, context, loaded.gpu_layers, self.notes.append)
+        costs = loaded.costs = PassCosts(loaded.path, context, loaded.gpu_layers, self.note)
         settings = self._settings
         chosen = settings.threads or (loaded is not self.target and settings.threads_draft)
         if chosen or settings.bitwise or loaded.on_gpu or not self._tunes or loaded is self.small:
@@ -176,7 +194,7 @@ class LoadedModels:
             costs.follow_threads()
             self.on_threads_changed()
             counted = "1 thread" if threads == 1 else f"{threads} threads"
-            self.notes.append(
+            self.note(
                 f"passes of {loaded.path.name} took {times:.0f} times as long as they can, for threads that wait for "
                 f"each other on a busy processor: it goes on with {counted} (-t N fixes the number)"
             )
@@ -196,12 +214,7 @@ class LoadedModels:
             if loaded and loaded.context and loaded.costs:
                 loaded.threads = threads
                 loaded.context.set_threads(threads)
-                loaded.costs.measure_anew()
-
-    @property
-    def forward_s(self) -> tuple[float, ...]:
-        """Seconds spent in forward passes so far, of the target and of the draft model."""
-        return tuple(loaded.context.decode_s for loaded in (self.target, self.draft) if loaded and loaded.context)
+                loaded.costs.follow_threads(anew=True)
 
     def close_contexts(self) -> None:
         self.plan = None

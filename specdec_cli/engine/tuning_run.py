@@ -21,7 +21,6 @@ from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.loaded_models import memory_of
 from specdec_cli.engine.model_pair import ModelPair, check_pair
 from specdec_cli.engine.suite_prompts import fitting, tuning_prompts
-from specdec_cli.engine.validation import validate
 from specdec_cli.evaluation.comparison_result import CostPoints
 from specdec_cli.evaluation.prediction import calibrate, predict, verdict
 from specdec_cli.evaluation.simulator import Answer
@@ -56,9 +55,7 @@ def tuning_settings(settings: Settings) -> Settings:
     if settings.accept in LOSSY:
         problem = f"there is nothing to tune with --accept {settings.accept}"
         raise UsageError(problem, "Tune an exact rule: rejection or match.")
-    settings = replace(settings, draft_tokens=AUTO, draft_min_p=0.0, max_tokens=_ANSWER, ctx=settings.ctx or _CONTEXT)
-    validate(settings)
-    return settings
+    return replace(settings, draft_tokens=AUTO, draft_min_p=0.0, max_tokens=_ANSWER, ctx=settings.ctx or _CONTEXT)
 
 
 def predict_for(settings: Settings, machine_name: str) -> HardwarePrediction:

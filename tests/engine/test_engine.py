@@ -9,6 +9,7 @@ from tiny import write
 
 import specdec_cli
 from specdec_cli import Done, Prefill, SamplingParams, SpecdecError, SpeculativeConfig, Step, UsageError, load
+from specdec_cli.engine import loaded_models
 
 PROMPT = "def median(values):\n"
 SHORT = SamplingParams(max_tokens=24)
@@ -81,6 +82,7 @@ def test_what_both_models_hold_is_not_read_again(engine):
     held = again.cached_tokens
     assert len(first.prompt) <= held < len(again.prompt)
     steps = [event for event in again.metrics.history if event.index]
+    assert again.metrics.prompt_tokens == len(again.prompt) - held
     assert counts["target"] == len(again.prompt) - held + sum(1 + len(step.drafted) for step in steps)
     assert counts["draft"] <= len(again.prompt) - held + 4 + sum(1 + len(step.drafted) for step in steps)
     fresh = engine.start([*prompt, *first.prompt], SHORT, reuse=False)
@@ -135,13 +137,18 @@ def test_two_engines_live_in_one_process(engine):
     assert answers == [expected, expected]
 
 
-def test_a_longer_prompt_gets_a_longer_context():
+@pytest.mark.parametrize(("most", "expected"), [(2048, 1024), (1000, 768)])
+def test_a_context_grows_to_twice_its_size_or_where_that_does_not_fit_to_what_is_needed(monkeypatch, most, expected):
+    def require(header, n_ctx, _free):
+        if n_ctx > most and "draft" in header.name:
+            raise SpecdecError("no room", "")
+
+    monkeypatch.setattr(loaded_models.memory, "require", require)
     with load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as engine:
-        engine.generate("x", SamplingParams(max_tokens=8))
-        before = engine.models.target.opened.n_ctx
-        answer = engine.generate("x = 1\n" * 120, SamplingParams(max_tokens=8))
-        assert engine.models.target.opened.n_ctx >= 2 * before
-        assert answer.metrics.emitted == 8
+        for tokens, n_ctx in ((300, 512), (520, expected), (200, expected)):
+            assert engine.generate([5] * tokens, SamplingParams(max_tokens=8)).metrics.emitted == 8
+            assert [loaded.opened.n_ctx for loaded in engine.models.all] == [n_ctx, n_ctx]
+        assert engine.drafts and engine.notes == ()
 
 
 def test_a_conversation_goes_through_the_chat_template(tmp_path):

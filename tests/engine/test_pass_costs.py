@@ -96,13 +96,18 @@ def test_agreement_is_known_for_contexts_as_long_as_were_measured(opened, monkey
     assert opened().agreement == (agreed if known else None)
 
 
-def test_bitwise_says_what_it_costs(opened):
+@pytest.mark.parametrize(
+    ("agreed", "timed", "says"),
+    [((1, 3, 1, {}), True, []), ((2, 3, 2, {}), False, ["unlike all others here; with -t 1"]),
+     ((2, 3, 2, {}), True, ["takes 1.50 times as long"]), ((1, 1, 1, {2: 0.1}), True, ["gain nothing"])],
+)  # fmt: skip
+def test_bitwise_says_what_it_costs(opened, monkeypatch, agreed, timed, says):
+    monkeypatch.setattr(costing.agreement, "measure", lambda *_: Agreement(*agreed[:3], (96,), agreed[3]))
     found = opened()
-    assert found.limits(Agreement(1, 3, 1, (96,), {})) == ""
-    assert "with -t 1 that may not be needed" in found.limits(Agreement(2, 3, 2, (96,), {}))
-    found.verify([1])
-    assert "takes 1.50 times as long" in found.limits(Agreement(2, 3, 2, (96,), {}))
-    assert "gain nothing" in found.limits(Agreement(1, 1, 1, (96,), {2: 0.1}))
+    if timed:
+        found.verify([1])
+    found.agree([1])
+    assert len(found.notes) == len(says) and all(part in note for part, note in zip(says, found.notes, strict=True))
 
 
 def test_a_cost_model_tells_what_it_has_seen_often():
