@@ -177,6 +177,11 @@ class Settings:
     def adapts(self) -> bool:
         return self.draft_tokens == AUTO and self.drafter != "none"
 
+    @property
+    def reproduces(self) -> bool:
+        """Whether an answer must have the very tokens of the target alone with the same seed."""
+        return self.temp == 0 or self.drafter == "none" or self.accept in REPRODUCIBLE
+
     def alone(self) -> Settings:
         """The same, with the target alone: the baseline of these settings."""
         return replace(self, drafter="none")
@@ -235,7 +240,7 @@ def _check_bitwise(settings: Settings) -> None:
     """`--bitwise` promises the target's own text: refuse what it cannot promise that for."""
     if not settings.bitwise or settings.drafter == "none":
         return
-    if settings.temp > 0 and settings.accept not in REPRODUCIBLE:
+    if not settings.reproduces:
         raise UsageError(
             f"--bitwise promises the target's own text, and at a temperature --accept {settings.accept} gives another",
             "Leave --accept out, or give --accept coupled or match.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.rules import LOSSY, REPRODUCIBLE
+from specdec_cli.decoding.rules import LOSSY
 from specdec_cli.decoding.types import Done, Event, FinishReason, Step
 from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
@@ -65,7 +65,7 @@ class GenerationResult:
     @property
     def lossless(self) -> bool:
         """Whether the answer has the target's own distribution."""
-        return self.settings.temp == 0 or self.settings.drafter == "none" or self.settings.accept not in LOSSY
+        return self.settings.reproduces or self.settings.accept not in LOSSY
 
     def add(self, event: Event) -> None:
         self.metrics.add(event)
@@ -148,7 +148,7 @@ class Generation:
         alone = Metrics.of(engine.events(result.prompt, result.seed, self._stop, settings.alone()))
         if alone.reason == "interrupted":
             return None
-        if settings.temp > 0 and settings.accept not in REPRODUCIBLE:
+        if not settings.reproduces:
             return BaselineResult(alone.tokens_per_s, None)
         own = Transcript.of(alone.history, engine.models.target.opened.thread_log)
         mine = Transcript.of(result.metrics.history, result.threads)

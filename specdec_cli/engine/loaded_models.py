@@ -192,6 +192,7 @@ class LoadedModels:
         def changed(threads: int, times: float) -> None:
             loaded.threads = threads
             costs.follow_threads()
+            self.tuned_costs = None
             self.on_threads_changed()
             counted = "1 thread" if threads == 1 else f"{threads} threads"
             self.note(

@@ -64,7 +64,7 @@ class PassCosts:
         self._path, self._context, self._note = path, context, note
         self._place = place_of(context.threads, gpu_layers)
         self._kept = self._load()
-        self._news, self._keeps = False, True
+        self._news = False
 
     @property
     def agreement(self) -> Agreement | None:
@@ -84,11 +84,6 @@ class PassCosts:
         self.keep()
         self._place = replace(self._place, threads=self._context.threads)
         self._kept = KeptCosts() if anew else self._load()
-
-    def assume(self, costs: Costs) -> None:
-        """Take these for what passes cost, as on another machine; from now on nothing is kept."""
-        self._kept = replace(self._kept, verify=costs.verify.points, draft=costs.draft.points)
-        self._news, self._keeps = False, False
 
     def verify(self, text: Sequence[int], budget_s: float = _VERIFY_S) -> Curve:
         """Seconds of the target's passes over n tokens, every row read."""
@@ -134,7 +129,7 @@ class PassCosts:
 
     def keep(self) -> None:
         """Keep it for the next start, if there is anything new; if that fails, say so."""
-        if self._news and self._keeps:
+        if self._news:
             try:
                 kept_costs.save(self._path, self._place, self._kept)
             except (SpecdecError, OSError) as error:
@@ -179,7 +174,9 @@ class PairCosts:
         return Costs(verify, self._models.draft.passes.draft(text, budget_s * 0.3))
 
     def verify(self, text: Sequence[int]) -> Curve:
-        return self._models.target.passes.verify(text)
+        """What passes of the target cost."""
+        tuned = self._models.tuned_costs
+        return tuned.verify if tuned else self._models.target.passes.verify(text)
 
     def agree(self, text: Sequence[int]) -> Agreement:
         """Which passes of the target agree bit for bit; measured once."""
@@ -197,13 +194,6 @@ class PairCosts:
     @property
     def _opened(self) -> list[PassCosts]:
         return [loaded.costs for loaded in self._models.all if loaded.costs]
-
-    def assume(self, costs: Costs) -> None:
-        """Be on a machine with these costs, of which nothing has been learned yet."""
-        self._models.tuned_costs = self._models.tuning = None
-        for passes in self._opened:
-            passes.assume(costs)
-        self._models.on_threads_changed()
 
     def keep(self, learned: Iterable[dict[int, float]]) -> None:
         """Keep what is known for the next start; the notes say so if that fails.

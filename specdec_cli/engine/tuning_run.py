@@ -20,7 +20,7 @@ from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.loaded_models import memory_of
 from specdec_cli.engine.model_pair import ModelPair, check_pair
-from specdec_cli.engine.suite_prompts import fitting, tuning_prompts
+from specdec_cli.engine.prompt import fitting, tuning_prompts
 from specdec_cli.evaluation.comparison_result import CostPoints
 from specdec_cli.evaluation.prediction import calibrate, predict, verdict
 from specdec_cli.evaluation.simulator import Answer

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from specdec_cli.display import pair_tables as tables
 from specdec_cli.display.grids import lines_table
-from specdec_cli.engine.model_source import ModelSource
+from specdec_cli.engine.model_pair import ModelSource
 from specdec_cli.engine.pair_check import FreeMemory, compare_sources
 from specdec_cli.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.models import tokenizer_comparison

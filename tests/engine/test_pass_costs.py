@@ -53,7 +53,7 @@ def test_runs_teach_sizes_that_were_not_timed_and_correct_those_that_were(opened
     assert opened().verify([1]).points == {1: 0.02, 2: 0.06, 4: 0.05, 9: 0.1}, "0.0205 is no news"
 
 
-def test_nothing_new_writes_nothing_and_assumed_costs_are_not_kept(opened, monkeypatch):
+def test_nothing_new_writes_nothing(opened, monkeypatch):
     first = opened()
     first.verify([1])
     first.keep()
@@ -62,11 +62,6 @@ def test_nothing_new_writes_nothing_and_assumed_costs_are_not_kept(opened, monke
     again.verify([1])
     again.learn({1: 0.0201})
     again.keep()
-    found = opened()
-    found.assume(Costs(Curve({1: 1.0}), Curve({1: 0.5})))
-    assert found.verify([1]).points == {1: 1.0} and found.draft([1]).points == {1: 0.5}
-    found.learn({1: 9.0, 3: 20.0})
-    found.keep()
 
 
 def test_after_a_change_of_threads_each_number_keeps_its_own(opened, monkeypatch):
