@@ -22,9 +22,8 @@ Progress = Callable[[str], None]
 
 def files_of(settings: Settings, ways: Iterable[Settings]) -> list[Source]:
     """The files of the corpus; none if no drafter of `ways` reads it. Raises UsageError if it cannot be used."""
-    if not settings.ngram_corpus or not any(way.chain.reads_corpus for way in ways):
-        return []
-    return corpus_files.find(settings.ngram_corpus)
+    read = settings.ngram_corpus and any(way.chain.reads_corpus for way in ways)
+    return corpus_files.find(settings.ngram_corpus) if read else []
 
 
 def read(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 
@@ -47,7 +47,7 @@ class Drafting:
 
     def drafter(self, settings: Settings, sampler: StandardSampler, seed: int) -> Drafter:
         """What drafts, made anew for each answer."""
-        models, shape = self._models, settings.lookahead_shape
+        models = self._models
         context = DrafterContext(
             model=models.draft.context if models.draft else None,
             n_vocab=self._n_shared,
@@ -56,7 +56,7 @@ class Drafting:
             rng=np.random.default_rng(seed),
             width=settings.tree,
             small=models.small.context if models.small else None,
-            lookahead=(shape.window, shape.size, shape.candidates),
+            lookahead=astuple(settings.lookahead_shape),
             corpus=self.corpus,
         )
         return drafters.create_all(self._usable(settings), context, seed)
@@ -118,10 +118,8 @@ class Drafting:
     def _costs_of(self, name: str, settings: Settings, text: Sequence[int]) -> Costs:
         """What drafting with a drafter costs, and verifying what it drafts, in the passes that `--bitwise` keeps to."""
         spec = drafters.spec(name)
-        if spec.needs_model:
-            costs = self._costs.of_pair(text)
-        else:
-            costs = Costs(self._costs.verify(text), Curve({1: spec.token_s}))
-        if not settings.bitwise:
-            return costs
-        return replace(costs, verify=self._costs.agree(text).cost(costs.verify, LONGEST + 1))
+        drafted = Curve({1: spec.token_s})
+        costs = self._costs.of_pair(text) if spec.needs_model else Costs(self._costs.verify(text), drafted)
+        if settings.bitwise:
+            return replace(costs, verify=self._costs.agree(text).cost(costs.verify, LONGEST + 1))
+        return costs

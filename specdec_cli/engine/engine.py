@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -61,7 +62,7 @@ def load(
     return Engine(settings, accept=speculative.accept if speculative else None, ways=ways)
 
 
-class Engine:
+class Engine(AbstractContextManager["Engine"]):
     """A pair in memory. Use it in a `with` block, or call `close`. One answer at a time; several engines may live in
     one process.
 
@@ -99,9 +100,6 @@ class Engine:
         trained = self.models.target.model.n_ctx_train
         if settings.ctx and 0 < trained < settings.ctx:
             self.models.note(f"-c {settings.ctx:,} is more than the {trained:,} tokens that the target was trained on")
-
-    def __enter__(self) -> Engine:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -176,7 +174,7 @@ class Engine:
         return Generation(self, result, stop, reuse)
 
     def tokenize(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
-        """The tokens that a prompt becomes, in the target's vocabulary; arguments and errors are those of `stream`."""
+        """A prompt's tokens; arguments and errors are those of `stream`."""
         return tokenize(prompt, self.models.target.model, self.pair.target, system, raw).tokens
 
     def _settings_of(self, sampling: SamplingParams | None, speculative: SpeculativeConfig | None) -> Settings:
@@ -198,7 +196,7 @@ class Engine:
         return settings
 
     def open(self, prompt_tokens: int, ways: Sequence[Settings] = ()) -> None:
-        """Make room for a prompt and its answer, in contexts that can do what `ways`, or the settings, ask for.
+        """Make room for a prompt and its answer, in contexts that can do all that `ways`, or the settings, ask for.
 
         Raises SpecdecError if the prompt is too long, memory is short, or the models cannot do what is asked.
         """
@@ -207,9 +205,7 @@ class Engine:
     def events(
         self, prompt: Sequence[int], seed: int, stop: Sequence[str] = (), settings: Settings | None = None
     ) -> Iterator[Event]:
-        """Decode an answer to tokens, with the contexts as they are open. What was read before is read again, unless
-        the contexts may reuse it.
-        """
+        """Decode an answer to tokens, with the contexts as they are open."""
         settings = settings or self.settings
         self._answers = mine = self._answers + 1
         sampler = rules.sampler_of(settings.accept, settings.sampling, seed)
@@ -239,7 +235,7 @@ class Engine:
                 )
 
     def read_corpus(self, progress: corpus.Progress = lambda _: None) -> None:
-        """Make the index of the texts of --ngram-corpus, or read the one that was kept; nothing if that was done.
+        """Make the index of the texts of --ngram-corpus, or read the one that was kept, once.
 
         progress: is called with what is being done. Raises UsageError if there is no text, Interrupted on Ctrl-C.
         """

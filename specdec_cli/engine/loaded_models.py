@@ -67,10 +67,9 @@ class LoadedModel:
 
 
 class LoadedModels:
-    """The models of a pair in memory.
+    """The models of a pair in memory. tune: whether to go by what `specdec tune` measured of them on this machine.
 
-    tune: whether to go by what `specdec tune` measured for this pair on this machine. A draft model that cannot be
-    loaded costs the speculation, not the answer: `notes` says why it is missing.
+    A draft model that cannot be loaded costs the speculation, not the answer: `notes` says why it is missing.
     """
 
     def __init__(self, pair: ModelPair, settings: Settings, interrupt: Interrupt, tune: bool = True) -> None:
@@ -119,7 +118,7 @@ class LoadedModels:
 
     @property
     def contexts(self) -> tuple[LlamaContext, LlamaContext]:
-        """Those of the target and of the draft model, which must be there."""
+        """Of the target and of the draft model, which must be there."""
         if self.draft is None:
             raise RuntimeError("there is no draft model")
         return self.target.opened, self.draft.opened
@@ -135,11 +134,7 @@ class LoadedModels:
         return self.draft is not None and self.draft.context is not None
 
     def open(self, prompt_tokens: int, ways: Sequence[Settings]) -> None:
-        """Make room for a prompt and its answer, in contexts that can do what all `ways` ask for.
-
-        Contexts that have the room already stay as they are, with what they have read. Raises SpecdecError if the
-        prompt is too long, memory is short, or the models cannot do what is asked.
-        """
+        """As `Engine.open`. Contexts that have the room already stay as they are, with what they have read."""
         plan = ContextPlan.of(self._settings, ways, prompt_tokens, self.target.model, self.plan)
         for way in ways:
             if not self.target.model.rewinds:
@@ -176,16 +171,14 @@ class LoadedModels:
         self.plan = plan
 
     def _open(self, loaded: LoadedModel, n_ctx: int, rows: int, branches: int) -> None:
-        """Open a model's context and read what is known of its passes.
-
-        It goes to fewer threads where they wait for each other, unless the user chose their number, or the text
-        depends on it.
+        """Open a model's context, which goes to fewer threads where they wait for each other, unless the user chose
+        their number, or the text depends on it.
         """
         context = LlamaContext(loaded.model, n_ctx, rows, loaded.threads, self._interrupt, branches)
         loaded.context = context
         costs = loaded.costs = PassCosts(loaded.path, context, loaded.gpu_layers, self.note)
         settings = self._settings
-        chosen = settings.threads or (loaded is not self.target and settings.threads_draft)
+        chosen = settings.threads or (loaded is self.draft and settings.threads_draft)
         if chosen or settings.bitwise or loaded.on_gpu or not self._tunes or loaded is self.small:
             return
 
@@ -231,10 +224,8 @@ class LoadedModels:
 
 def _find_tuning(pair: ModelPair, gpu_layers: int, notes: list[str]) -> Tuning | None:
     """What `specdec tune` measured for this pair on this machine, if it did."""
-    if pair.draft_path is None:
-        return None
     try:
-        tuned = tuning.load(pair.target_path, pair.draft_path)
+        tuned = tuning.load(pair.target_path, pair.draft_path) if pair.draft_path else None
     except SpecdecError as error:
         notes.append(f"what was tuned is not used: {error}")
         return None
@@ -243,12 +234,10 @@ def _find_tuning(pair: ModelPair, gpu_layers: int, notes: list[str]) -> Tuning |
 
 def memory_of(models: LoadedModels) -> list[ModelMemory]:
     """What the models take with the contexts that are open."""
-    types = repacking.repacked_types()
-    opened = [(loaded, loaded.context) for loaded in models.all if loaded.context]
-    footprints = [
-        (each.role, memory.footprint(each.header, context.n_ctx, types, context.max_rows)) for each, context in opened
-    ]
-    return [
-        ModelMemory(role, needs.weights, needs.repacked, needs.cache, needs.buffers + needs.vocabulary)
-        for role, needs in footprints
-    ]
+    types, parts = repacking.repacked_types(), []
+    for loaded in models.all:
+        if context := loaded.context:
+            needs = memory.footprint(loaded.header, context.n_ctx, types, context.max_rows)
+            buffers = needs.buffers + needs.vocabulary
+            parts.append(ModelMemory(loaded.role, needs.weights, needs.repacked, needs.cache, buffers))
+    return parts
