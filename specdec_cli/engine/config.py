@@ -182,6 +182,16 @@ class Settings:
         """Whether an answer must have the very tokens of the target alone with the same seed."""
         return self.temp == 0 or self.drafter == "none" or self.accept in REPRODUCIBLE
 
+    @property
+    def drafted_branches(self) -> int:
+        """How many branches the draft model may be asked for."""
+        return self.tree if self.chain.needs_model else 1
+
+    @property
+    def branches(self) -> int:
+        """How many branches a draft may have."""
+        return max(self.drafted_branches, self.lookahead_shape.branches if self.chain.looks_ahead else 1)
+
     def alone(self) -> Settings:
         """The same, with the target alone: the baseline of these settings."""
         return replace(self, drafter="none")

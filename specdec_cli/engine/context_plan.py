@@ -30,12 +30,7 @@ class ContextPlan:
 
     @classmethod
     def of(
-        cls,
-        settings: Settings,
-        ways: Sequence[Settings],
-        prompt_tokens: int,
-        target: Model,
-        before: ContextPlan | None = None,
+        cls, settings: Settings, ways: Sequence[Settings], prompt_tokens: int, target: Model, before: ContextPlan | None
     ) -> ContextPlan:
         """What a prompt of so many tokens needs, for any of `ways`, and what the contexts there were `before` could do.
 
@@ -43,10 +38,9 @@ class ContextPlan:
         """
         longest = LONGEST if target.rewinds else MAX_SNAPSHOTS
         rows = 1 + max(max(_draft_tokens(way, longest), LONGEST if way.bitwise else 0) for way in ways)
-        branches = max(map(cls.branches_of, ways))
+        branches = max(way.branches for way in ways)
         answer = max(way.max_tokens for way in ways)
-        bitwise = any(way.bitwise for way in ways)
-        needed = prompt_tokens + answer + (rows if branches > 1 else 0) + bitwise
+        needed = prompt_tokens + answer + (rows if branches > 1 else 0) + any(way.bitwise for way in ways)
         trained = target.n_ctx_train or needed  # 0: the file does not say
         n_ctx = settings.ctx or min(-(-needed // _UNIT) * _UNIT, trained)
         if prompt_tokens > n_ctx - 1:
@@ -56,15 +50,11 @@ class ContextPlan:
                 + (f"; the model was trained on {trained:,}" if longer else ""),
                 "Shorten the prompt or give a larger -c." if longer else "Shorten the prompt.",
             )
-        drafted = max(map(cls.drafted_branches_of, ways))
+        drafted = max(way.drafted_branches for way in ways)
         if before is not None:
             rows, branches = max(rows, before.rows), max(branches, before.branches)
             drafted = max(drafted, before.drafted_branches)
         return cls(n_ctx, rows, branches, drafted, n_ctx > trained)
-
-    def covers(self, other: ContextPlan) -> bool:
-        """Whether contexts made for this plan have room for another."""
-        return all(have >= need for have, need in zip(astuple(self)[:4], astuple(other)[:4], strict=True))
 
     def with_room(self, before: ContextPlan | None, trained: int) -> ContextPlan:
         """With a context at least twice as long as before, if it has to grow, so that few have to be made."""
@@ -73,32 +63,24 @@ class ContextPlan:
         twice = 2 * before.n_ctx
         return replace(self, n_ctx=max(self.n_ctx, min(twice, trained or twice)))
 
-    @staticmethod
-    def branches_of(way: Settings) -> int:
-        """How many branches a draft may have."""
-        drafted = ContextPlan.drafted_branches_of(way)
-        return max(drafted, way.lookahead_shape.branches) if way.chain.looks_ahead else drafted
-
-    @staticmethod
-    def drafted_branches_of(way: Settings) -> int:
-        """How many branches the draft model may be asked for."""
-        return way.tree if way.chain.needs_model else 1
+    def covers(self, other: ContextPlan) -> bool:
+        """Whether contexts made for this plan have room for another."""
+        return all(have >= need for have, need in zip(astuple(self)[:4], astuple(other)[:4], strict=True))
 
 
-def require_rewinding(way: Settings, path: Path, branches: int, drafted_branches: int) -> None:
+def require_rewinding(way: Settings, path: Path, branches: int, bitwise: bool) -> None:
     """Raise UsageError for a model with recurrent memory, one state that cannot be on several branches.
 
-    way: the settings asked for. branches: of the trees that they ask of this model; drafted_branches: of the draft
-    model's trees alone.
+    way: the settings asked for. branches, bitwise: what they ask of this model.
     """
-    if way.bitwise:
+    if bitwise:
         raise UsageError(
             f"--bitwise cannot be used with {path.name}: its memory is recurrent, and reads what was accepted again in "
             "other passes",
             "Leave it out; --drafter none is the target alone.",
         )
     if branches > 1:
-        what = f"--tree {way.tree}" if branches == drafted_branches else "lookahead"
+        what = f"--tree {way.tree}" if branches == way.drafted_branches else "lookahead"
         raise UsageError(
             f"{what} cannot be used with {path.name}: its memory is recurrent, and cannot branch",
             "Chains work: the drafters model and ngram without --tree.",

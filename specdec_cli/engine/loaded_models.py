@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -138,10 +138,9 @@ class LoadedModels:
         plan = ContextPlan.of(self._settings, ways, prompt_tokens, self.target.model, self.plan)
         for way in ways:
             if not self.target.model.rewinds:
-                require_rewinding(way, self.target.path, plan.branches_of(way), plan.drafted_branches_of(way))
+                require_rewinding(way, self.target.path, way.branches, way.bitwise)
             if self.draft and not self.draft.model.rewinds:
-                drafted = plan.drafted_branches_of(way)
-                require_rewinding(replace(way, bitwise=False), self.draft.path, drafted, drafted)
+                require_rewinding(way, self.draft.path, way.drafted_branches, bitwise=False)
         if self.plan is not None and self.plan.covers(plan):
             return
         roomy = plan.with_room(self.plan, self.target.model.n_ctx_train)
