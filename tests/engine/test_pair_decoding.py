@@ -1,18 +1,16 @@
 """The bundled pair, for real: answers are the target's own, alone, with chains and trees; and how `-k auto` drafts."""
 
-from collections import Counter
 from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from engines import open_engine
-from exactness import compared, p_value
+from exactness import compared
 from fakes import tokens_of
 from prompts import PROMPTS
 from timed import FLAT, STEEP
 
-from specdec_cli.decoding.accept import rejection
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.errors import Interrupted
@@ -194,30 +192,6 @@ def test_a_step_keeps_the_targets_distribution(opened, width, wrong):
     )
     assert (result.error < ROUNDING) != wrong
     assert (result.younger > 0.02) == (width > 1)
-
-
-@pytest.mark.slow
-def test_20000_tokens_of_the_whole_vocabulary_follow_the_exact_distribution(load, opened):
-    """Draw x from the real draft's q, verify with the real target's logits; count the tokens that result."""
-    n, rng = 20_000, np.random.default_rng(42)
-    sampler = StandardSampler(SamplingSettings(1.0, top_k=0, top_p=1, min_p=0))
-    context = opened("target")
-    prompt = load("target").tokenize("def median(values):\n    return")
-    q = sampler.categorical(opened("draft").decode(prompt)[0].copy())
-    context.decode(prompt[:-1])
-    rows, counts, accepted = {}, Counter(), 0
-    for _ in range(n):
-        x = q.draw(rng)
-        if x not in rows:
-            rows[x] = context.decode((prompt[-1], x), all_rows=True).copy()
-            context.rewind(len(prompt) - 1)
-        verdict = rejection(Draft((x,), (q,)), rows[x], sampler, rng)
-        counts[x if verdict.accepted else verdict.token] += 1
-        accepted += verdict.accepted
-    p = sampler.categorical(context.decode((prompt[-1],))[0].copy())
-    assert p_value(counts, dict(enumerate(p.probs)), n) > 1e-4
-    overlap = np.minimum(p.probs, q.probs).sum()
-    assert abs(accepted / n - overlap) < 4 * np.sqrt(overlap * (1 - overlap) / n)
 
 
 def test_where_drafting_does_not_pay_the_draft_model_is_not_even_read(monkeypatch):

@@ -35,33 +35,20 @@ def opened(monkeypatch):
     return make
 
 
-def test_what_was_measured_is_read_at_the_next_start(opened):
+def test_what_was_measured_is_kept_and_corrected_by_what_runs_show(opened, monkeypatch):
     first = opened()
     assert first.verify([1]).points == PASSES and first.draft([1]).points == PASSES
     first.keep()
     again = opened()
     assert again.verify([1]).points == PASSES and again.draft([1]).points == PASSES
     assert len(again.timed) == 2 and again.notes == [] and again.measured_s == 0
-
-
-def test_runs_teach_sizes_that_were_not_timed_and_correct_those_that_were(opened):
-    first = opened()
-    first.verify([1])
-    first.keep()
-    first.learn({1: 0.0205, 2: 0.06, 9: 0.1})
-    first.keep()
-    assert opened().verify([1]).points == {1: 0.02, 2: 0.06, 4: 0.05, 9: 0.1}, "0.0205 is no news"
-
-
-def test_nothing_new_writes_nothing(opened, monkeypatch):
-    first = opened()
-    first.verify([1])
-    first.keep()
-    monkeypatch.setattr(kept_costs, "save", None)
-    again = opened()
-    again.verify([1])
-    again.learn({1: 0.0201})
+    again.learn({1: 0.0205, 2: 0.06, 9: 0.1})
     again.keep()
+    monkeypatch.setattr(kept_costs, "save", None)  # what is no news is not written
+    last = opened()
+    assert last.verify([1]).points == {1: 0.02, 2: 0.06, 4: 0.05, 9: 0.1}
+    last.learn({1: 0.0201})
+    last.keep()
 
 
 def test_after_a_change_of_threads_each_number_keeps_its_own(opened, monkeypatch):
