@@ -208,9 +208,7 @@ class Settings:
         return {name: value for name, value in asdict(self).items() if name not in _NOT_SHAPING}
 
 
-_NOT_SHAPING = {
-    *("target", "draft", "draft_small", "threads", "threads_draft", "gpu_layers", "gpu_layers_draft"),
-}
+_NOT_SHAPING = ("target", "draft", "draft_small", "threads", "threads_draft", "gpu_layers", "gpu_layers_draft")
 
 
 def _is_count(number: int | None) -> bool:

@@ -16,10 +16,9 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import Event
-from specdec_cli.engine import corpus
 from specdec_cli.engine.config import SamplingParams, Settings, SpeculativeConfig
 from specdec_cli.engine.config_layers import check_value, resolve
-from specdec_cli.engine.drafting import Drafting
+from specdec_cli.engine.drafting import Drafting, Progress, read_corpus
 from specdec_cli.engine.generation import Generation, GenerationResult
 from specdec_cli.engine.loaded_models import LoadedModels
 from specdec_cli.engine.model_pair import ModelPair, check_pair
@@ -27,6 +26,7 @@ from specdec_cli.engine.pass_costs import PairCosts
 from specdec_cli.engine.prompt import Prompt, tokenize
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.target import LlamaTarget
+from specdec_cli.models import corpus_files
 
 
 def load(
@@ -80,7 +80,8 @@ class Engine(AbstractContextManager["Engine"]):
         ways: Sequence[Settings] = (),
         pair: ModelPair | None = None,
     ) -> None:
-        self._corpus_files = corpus.files_of(settings, ways or [settings])
+        reads_corpus = settings.ngram_corpus and any(way.chain.reads_corpus for way in ways or [settings])
+        self._corpus_files = corpus_files.find(settings.ngram_corpus) if reads_corpus else []
         started = perf_counter()
         self.settings = settings
         self.pair = pair or check_pair(settings)
@@ -234,7 +235,7 @@ class Engine(AbstractContextManager["Engine"]):
                     "Finish a stream first, or load a second engine.",
                 )
 
-    def read_corpus(self, progress: corpus.Progress = lambda _: None) -> None:
+    def read_corpus(self, progress: Progress = lambda _: None) -> None:
         """Make the index of the texts of --ngram-corpus, or read the one that was kept, once.
 
         progress: is called with what is being done. Raises UsageError if there is no text, Interrupted on Ctrl-C.
@@ -242,7 +243,7 @@ class Engine(AbstractContextManager["Engine"]):
         files, self._corpus_files = self._corpus_files, []
         if files:
             started = perf_counter()
-            self.drafting.corpus = corpus.read(self.settings, files, self.models, self.interrupt.is_set, progress)
+            self.drafting.corpus = read_corpus(self.settings, files, self.models, self.interrupt.is_set, progress)
             self.load_s += perf_counter() - started
 
     def keep_costs(self) -> None:
