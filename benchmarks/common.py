@@ -54,6 +54,11 @@ def median_and_spread(values: Iterable[float]) -> tuple[float, float, float]:
     return middle, low, high
 
 
+def forward_s(engine: Engine) -> tuple[float, ...]:
+    """Seconds spent in forward passes so far, of the target and of the draft model."""
+    return tuple(context.decode_s for context in engine.models.contexts)
+
+
 def geometric_mean(values: Iterable[float]) -> float:
     """The mean of ratios."""
     return math.exp(statistics.fmean(math.log(value) for value in values))

@@ -92,6 +92,7 @@ class Elsewhere:
         ways += [replace(self.engine.settings, draft_tokens=k, tree=width) for k, width in TREES]
         self.engine.open(1, ways)
         self.engine.clock = self.clock
+        self.engine.keep_costs = lambda: None  # type: ignore[method-assign]
         target, draft = self.engine.models.contexts
         self.engine.models.target.context = Timed(target, self.clock, True)  # type: ignore[assignment]
         self.engine.models.draft.context = Timed(draft, self.clock, False)  # type: ignore[assignment]
@@ -99,7 +100,9 @@ class Elsewhere:
     def go_to(self, costs: Costs) -> None:
         """Be on a machine where nothing has been learned yet."""
         self.clock.costs = costs
-        self.engine.costs.assume(replace(costs, other=0.0))
+        models = self.engine.models
+        models.tuned_costs, models.tuning = replace(costs, other=0.0), None
+        self.engine.drafting.forget()
 
     def answers(self, way: Settings, prompts: Iterable[tuple[str, list[int]]]) -> dict[str, list[Metrics]]:
         """Reports by category; several of each prompt where they are sampled."""

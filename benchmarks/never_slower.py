@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from common import add_models, machine
+from common import add_models, forward_s, machine
 
 from specdec_cli.decoding.types import Step
 from specdec_cli.engine.config import Settings
@@ -83,8 +83,8 @@ def _measured(engine: Engine, prompt: list[int], seed: int, ways: list[Settings]
                 if isinstance(event, Step):
                     tokens += len(event.tokens)
                     if event.index == 0:
-                        start = engine.models.forward_s
-            spent = sum(engine.models.forward_s) - sum(start)
+                        start = forward_s(engine)
+            spent = sum(forward_s(engine)) - sum(start)
             found.setdefault(way.drafter, []).append(1000 * spent / max(tokens - 1, 1))
     return {drafter: min(laps) for drafter, laps in found.items()}
 

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from common import DEMO, PROMPTS, add_models, machine, median_and_spread, open_demo
+from common import DEMO, PROMPTS, add_models, forward_s, machine, median_and_spread, open_demo
 
 from specdec_cli.decoding.accept import rejection
 from specdec_cli.decoding.costs import Costs
@@ -53,9 +53,9 @@ PARTS = ("draft", "verify", "sample", "rest")
 def one_run(engine: Engine, prompt: list[int], settings: Settings) -> dict[str, float] | None:
     """Microseconds per step of one answer, by part, and their share; None if it was too short to tell."""
     events = engine.events(prompt, seed=1, settings=settings)  # the first for `auto` times passes
-    before = engine.models.forward_s
+    before = forward_s(engine)
     report = Metrics.of(events)
-    target_s, draft_s = (now - then for now, then in zip(engine.models.forward_s, before, strict=True))
+    target_s, draft_s = (now - then for now, then in zip(forward_s(engine), before, strict=True))
     if report.steps < 10:
         return None
     # The prompt's own passes are in forward_s too; what they cost is in the report.

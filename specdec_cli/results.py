@@ -198,15 +198,6 @@ class PairDetails:
 
 
 @dataclass(frozen=True, slots=True)
-class Removal:
-    """A pair that was removed: bytes freed, and the files that stay because another pair uses them."""
-
-    name: str
-    freed: int
-    kept: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class SearchStep:
     """The layers that are left after `dropped`, and how often they agree with the target. None: all are there."""
 
@@ -287,14 +278,3 @@ class Diagnosis:
     @property
     def ok(self) -> bool:
         return self.bundled_pair.ok and not self.config_problem
-
-
-@dataclass(frozen=True, slots=True)
-class DrafterSummary:
-    """A drafter, the package it comes from, what it needs and when it helps; or why it does not load."""
-
-    name: str
-    origin: str
-    needs: str
-    helps: str
-    problem: str

@@ -70,6 +70,7 @@ class FakeTarget:
 
     def __init__(self, table: Table | Counting, n_ctx: int = 4096, max_draft: int = 64, max_branches: int = 64) -> None:
         self.n_ctx, self.n_vocab, self.max_draft, self.max_branches = n_ctx, table.n_vocab, max_draft, max_branches
+        self.reused = 0
         self._table = table
         self._cache: list[int] = []
         self.passes: list[int] = []

@@ -75,9 +75,8 @@ def compare(
     from specdec_cli.cli.prompt_input import gather
     from specdec_cli.decoding.errors import UsageError
     from specdec_cli.engine.comparison_run import ComparisonRun, require_exact
-    from specdec_cli.engine.config_layers import resolve
-    from specdec_cli.engine.suite_prompts import choose_prompts
-    from specdec_cli.engine.validation import require_used
+    from specdec_cli.engine.config_layers import require_used, resolve
+    from specdec_cli.engine.prompt import choose_prompts
     from specdec_cli.engine.variants import parse_variants
     from specdec_cli.store import comparisons
 

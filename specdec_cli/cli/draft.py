@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from specdec_cli.display.draft_making import DraftDisplay
     from specdec_cli.engine.draft_copy import CopyOptions, LayerChoice
     from specdec_cli.results import DraftCopyResult
+
+SEARCHES = {"search": "specdec_cli.engine.layer_search"}
+"""By option, the module whose `LayerSearch` finds the layers that a draft keeps. The module can be removed together
+with its line: the option is hidden and refused then."""
 
 draft = typer.Typer(
     help="Make a draft model of the target itself, for --drafter self.",
@@ -41,10 +46,19 @@ def prune(
     out: _Out,
     keep_layers: Annotated[str | None, typer.Option(metavar="LIST", help="Layers to keep, from 0: 0-7,31.")] = None,
     search: Annotated[
-        int | None, typer.Option(metavar="N", help="Find N layers to keep, by measured agreement with the target.")
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Find N layers to keep, by measured agreement with the target.",
+            hidden="search" not in SEARCHES,
+        ),
     ] = None,
     prompts: Annotated[
-        str | None, typer.Option(help="Suite or file of prompts to search by, as in compare. \\[default: python]")
+        str | None,
+        typer.Option(
+            help="Suite or file of prompts to search by, as in compare. \\[default: python]",
+            hidden="search" not in SEARCHES,
+        ),
     ] = None,
     force: _Force = False,
     json_: opt.Json = False,
@@ -60,15 +74,16 @@ def prune(
         raise UsageError("which layers stay is not said, or said twice", "Give --keep-layers LIST, or --search N.")
     if prompts is not None and search is None:
         raise UsageError("--prompts is for --search", "Leave one of them out.")
+    if search is not None and "search" not in SEARCHES:
+        raise UsageError("--search is not part of this installation", "Give --keep-layers LIST.")
 
     def make(options: CopyOptions, display: DraftDisplay) -> DraftCopyResult:
         layers: LayerChoice = draft_copy.ListedLayers(keep_layers or "")
         if search is not None:
-            from specdec_cli.engine.layer_search import LayerSearch
-
             display.answering()
             gpu_layers = given.flags["gpu_layers"]
-            layers = LayerSearch(search, prompts, -1 if gpu_layers is None else gpu_layers, display)
+            finder = import_module(SEARCHES["search"]).LayerSearch
+            layers = finder(search, prompts, -1 if gpu_layers is None else gpu_layers, display)
         return draft_copy.prune(options, layers)
 
     _make(make, target, out, force, given.flags["threads"], json_)

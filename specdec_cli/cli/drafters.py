@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
 from typing import Annotated
 
 import typer
@@ -14,18 +13,30 @@ def drafters(json_: Annotated[bool, typer.Option("--json", help="Print one JSON 
 
     from specdec_cli.cli.json_output import print_json
     from specdec_cli.display.grids import lines_table
-    from specdec_cli.engine.drafter_list import list_drafters
+    from specdec_cli.drafters import names
 
-    known = list_drafters()
+    known = [_described(name) for name in names()]
     if json_:
-        keys = ("name", "from", "needs", "helps", "problem")
-        print_json({"drafters": [dict(zip(keys, astuple(drafter), strict=True)) for drafter in known]})
+        print_json({"drafters": known})
         return
     console = Console(highlight=False)
     for drafter in known:
-        origin = "" if drafter.origin == "specdec" else f" (from {drafter.origin})"
-        console.print(drafter.name + origin, style="bold", markup=False)
-        console.print(lines_table({"needs": drafter.needs, "helps": drafter.helps, "problem": drafter.problem}))
+        name, origin = drafter.pop("name"), drafter.pop("from")
+        console.print(name if origin == "specdec" else f"{name} (from {origin})", style="bold", markup=False)
+        console.print(lines_table(drafter))
     console.print(
         "\nOne after the other:  ngram+model     One that drafts for another:  model<ngram, small>model", style="dim"
     )
+
+
+def _described(name: str) -> dict[str, str]:
+    """A drafter of any package. One that does not load is listed all the same, with its problem."""
+    from specdec_cli.decoding.errors import UsageError
+    from specdec_cli.drafters import origin, spec
+
+    drafter = {"name": name, "from": origin(name), "needs": "", "helps": "", "problem": ""}
+    try:
+        about = spec(name)
+        return {**drafter, "needs": about.needs, "helps": about.helps}
+    except (UsageError, AttributeError) as error:
+        return {**drafter, "problem": str(error)}

@@ -30,9 +30,9 @@ def rm(
     stays = f"; {kept} stays, for another pair uses it" if kept else ""
     if not yes and not typer.confirm(f"Remove {what}, {format_bytes(plan.size)}{stays}?", err=True):
         raise typer.Exit(1)
-    removal = plan.run()
+    freed = plan.run()
     if json_:
-        print_json(removal)
+        print_json({"name": name, "freed": freed, "kept": plan.kept})
         return
     removed = f"What an interrupted pull of {name} had begun is removed" if plan.partial else f"{name} is removed"
-    print(f"{removed}: {format_bytes(removal.freed)} freed." + (f" Kept for another pair: {kept}." if kept else ""))
+    print(f"{removed}: {format_bytes(freed)} freed." + (f" Kept for another pair: {kept}." if kept else ""))

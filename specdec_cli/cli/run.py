@@ -43,8 +43,7 @@ def run(
     import secrets
 
     from specdec_cli.cli.prompt_input import gather
-    from specdec_cli.engine.config_layers import resolve
-    from specdec_cli.engine.validation import require_used
+    from specdec_cli.engine.config_layers import require_used, resolve
 
     settings = resolve(given.profile, given.flags)
     if settings.seed is None:  # drawn here, so that the trace and the report name it
@@ -90,12 +89,10 @@ def _execute(settings: Settings, request: _Request) -> int:
     from specdec_cli.engine.engine import Engine
     from specdec_cli.engine.generation import to_json
     from specdec_cli.engine.model_pair import check_pair
-    from specdec_cli.engine.validation import validate
     from specdec_cli.llama.interrupt import Interrupt
 
     if "" in request.stop:
         raise UsageError("a stop string cannot be empty", "Leave --stop out, or name the text to stop at.")
-    validate(settings)
     pair = check_pair(settings)
     with Interrupt() as interrupt, ExitStack() as stack:
         trace = stack.enter_context(closing(_open_trace(request.trace, settings))) if request.trace else None

@@ -64,7 +64,7 @@ def generate(
     started = clock()
     try:
         logits: Rows = target.prefill(prompt)
-        yield Prefill("target", len(prompt), clock() - started, clock() - started)
+        yield Prefill("target", len(prompt) - target.reused, clock() - started, clock() - started)
         while True:
             before = clock()
             verdict = accept(draft, logits, sampler, rng)

@@ -18,7 +18,8 @@ _ENOUGH = 8
 @dataclass(slots=True)
 class Metrics:
     """The running totals of one run. Times are seconds of wall clock, display included. drafted counts tokens sent to
-    verification, accepted those kept, emitted those shown; `steps` the target's forward passes after the prompt's.
+    verification, accepted those kept, emitted those shown; `steps` the target's forward passes after the prompt's;
+    prompt_tokens those of the prompt that the target had to read.
     """
 
     prompt_tokens: int = 0

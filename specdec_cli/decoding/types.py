@@ -109,7 +109,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """A model has read the prompt. Times are seconds; `at` counts from the start of the run."""
+    """A model has read so many tokens of the prompt. Times are seconds; `at` counts from the start of the run."""
 
     model: Literal["target", "draft"]
     tokens: int
@@ -178,13 +178,15 @@ class Target(Protocol):
     """The most draft tokens that one pass can verify."""
     max_branches: int
     """The most branches of a tree of them; 0: `Draft.parents` must be None."""
+    reused: int
+    """Tokens of the prompt that `prefill` did not have to read: an earlier answer had."""
 
     @property
     def length(self) -> int:
         """Tokens of the text that it has read, as its cache has them."""
 
     def prefill(self, prompt: Sequence[int]) -> Logits:
-        """Forget everything and read the prompt. Returns one row: what follows it."""
+        """Read the prompt, and forget all else. Returns one row: what follows it."""
 
     def verify(self, pending: int, draft: Draft) -> Rows:
         """ONE forward pass over the pending token and the draft. Returns 1 + len(draft.tokens) rows."""

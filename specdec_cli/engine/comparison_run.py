@@ -1,25 +1,34 @@
-"""A comparison: which trials of which variants run in which order, and what is done with the result."""
+"""A comparison: which trials of which variants run in which order, and all that they show."""
 
 from __future__ import annotations
 
+import platform
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import date
 from itertools import product
+from typing import Any
 
+from specdec_cli import __version__
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.engine import proof
-from specdec_cli.engine.comparison_summary import differing, result_of
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.model_pair import ModelPair
-from specdec_cli.engine.suite_prompts import fitting
+from specdec_cli.engine.prompt import fitting
 from specdec_cli.engine.variants import Variant
+from specdec_cli.evaluation import advice
+from specdec_cli.evaluation import comparison_result as types
 from specdec_cli.evaluation.comparison_result import ComparisonResult, DivergentAnswer
+from specdec_cli.evaluation.recorded_settings import RecordedSettings
+from specdec_cli.evaluation.statistics import Summary, noise, summarise
 from specdec_cli.evaluation.trials import Trial, trial_of
+from specdec_cli.llama import library
+from specdec_cli.models import memory
 from specdec_cli.models.suites import Prompt
 from specdec_cli.store import tuning
 
@@ -43,12 +52,13 @@ class ComparisonRun:
         self._settings, self._seed, self._rounds = settings, settings.seed or 0, rounds
         self._trials: list[Trial] = []
         self._transcripts: list[Transcript] = []
+        self._divergences: list[DivergentAnswer] = []
 
     @property
     def loaded(self) -> Settings:
         """Settings that load whatever any variant needs: the draft if one uses it, and the second one likewise."""
         needy = [way for way in self.ways if way.chain.needs_model]
-        most = max(needy, key=lambda way: way.chain.needs_small, default=replace(self._settings, drafter="none"))
+        most = max(needy, key=lambda way: way.chain.needs_small, default=self._settings.alone())
         return replace(self._settings, drafter=most.drafter, draft=most.draft)
 
     @property
@@ -83,11 +93,9 @@ class ComparisonRun:
         engine.open(max(map(len, chosen.values())), self.ways or [self._settings.alone()])
         if not engine.drafts:
             raise SpecdecError(engine.notes[-1], "There is nothing to compare without it.")
-        threads, complete, divergences = engine.models.target.threads, False, list[DivergentAnswer]()
+        threads, complete = engine.models.target.threads, False
         try:
-            for variant in self.variants.values():  # warm up: pages, caches and clocks; thrown away
-                short = replace(variant.settings, max_tokens=min(_WARM_UP_TOKENS, variant.settings.max_tokens))
-                Metrics.of(engine.events(next(iter(chosen.values())), self._seed, settings=short))
+            self._warm_up(engine, next(iter(chosen.values())))
             for prompt, number, variant in self._order([*chosen]):
                 # Every run begins with a cleared cache: reading the prompt forgets what was there.
                 metrics = Metrics.of(engine.events(chosen[prompt], self._seed, settings=variant.settings))
@@ -97,28 +105,23 @@ class ComparisonRun:
                 self._transcripts.append(Transcript.of(metrics.history, tuple(engine.models.target.opened.thread_log)))
                 update(self._trials, len(chosen) * self._rounds * len(self.variants))
             complete = True
-            tokens = {prompt.id: ids for prompt, ids in chosen.items()}
-            divergences.extend(self._divergences(engine, tokens))  # an interrupt leaves those that were explained
+            self._explain(engine, {prompt.id: ids for prompt, ids in chosen.items()})
             engine.keep_costs()
         except (Interrupted, SpecdecError) as error:
             if not self._trials:
                 raise
             self.error = error if isinstance(error, SpecdecError) else None
-        result = result_of(
-            engine,
-            self.variants,
-            self._trials,
-            divergences,
-            partial=not complete,
-            threads=threads,
-            rounds=self._rounds,
-            seed=self._seed,
-            prompts={prompt.id: prompt.text for prompt in chosen},
-            skipped=tuple(prompt.id for prompt in prompts if prompt not in chosen),
-            error=self.error,
-        )
-        remember_speed(engine.pair, result)
+        skipped = tuple(prompt.id for prompt in prompts if prompt not in chosen)
+        texts = {prompt.id: prompt.text for prompt in chosen}
+        result = self._result(engine, threads, partial=not complete, prompts=texts, skipped=skipped)
+        _remember_speed(engine.pair, result)
         return result
+
+    def _warm_up(self, engine: Engine, prompt: list[int]) -> None:
+        """Warm pages, caches and clocks; what comes of it is thrown away."""
+        for variant in self.variants.values():
+            short = replace(variant.settings, max_tokens=min(_WARM_UP_TOKENS, variant.settings.max_tokens))
+            Metrics.of(engine.events(prompt, self._seed, settings=short))
 
     def _order(self, prompts: Sequence[Prompt]) -> Iterator[tuple[Prompt, int, Variant]]:
         variants = [*self.variants.values()]
@@ -126,16 +129,114 @@ class ComparisonRun:
             for variant in variants if (at + number) % 2 == 0 else variants[::-1]:
                 yield prompt, number, variant
 
-    def _divergences(self, engine: Engine, prompts: dict[str, list[int]]) -> Iterator[DivergentAnswer]:
-        """Each answer that should be its baseline's and is not, with the proof that rounding made it so, or a bug."""
-        for i, own in differing(self.variants, self._trials):
+    def _differing(self) -> Iterator[tuple[int, int]]:
+        """Which trials should have their baseline's very tokens and do not; each with the baseline's first one."""
+        first = {(self._trials[i].arm, self._trials[i].prompt): i for i in reversed(range(len(self._trials)))}
+        for i, trial in enumerate(self._trials):
+            variant = self.variants[trial.arm]
+            own = first.get((variant.baseline, trial.prompt))
+            if variant.settings.reproduces and own is not None and trial.tokens != self._trials[own].tokens:
+                yield i, own
+
+    def _explain(self, engine: Engine, prompts: dict[str, list[int]]) -> None:
+        """Prove of each answer that should be its baseline's and is not that rounding made it so, or a bug. An
+        interrupt leaves those that were explained.
+        """
+        for i, own in self._differing():
             trial, settings = self._trials[i], self.variants[self._trials[i].arm].settings
             answers = self._transcripts[own], self._transcripts[i]
             if divergence := proof.divergence(engine, prompts[trial.prompt], *answers, self._seed, settings):
-                yield DivergentAnswer(arm=trial.arm, prompt=trial.prompt, **asdict(divergence), kind=divergence.kind)
+                why = asdict(divergence)
+                answer = DivergentAnswer(arm=trial.arm, prompt=trial.prompt, **why, kind=divergence.kind)
+                self._divergences.append(answer)
+
+    def _result(self, engine: Engine, threads: int, **about: Any) -> ComparisonResult:
+        """All that the trials show. about: further fields of the result."""
+        trials, variants = self._trials, self.variants
+        categories = sorted({trial.category for trial in trials})
+        summaries = [
+            summary
+            for category in ["all", *(categories if len(categories) > 1 else [])]
+            for each in variants.values()
+            if (summary := summarise(trials, each.name, each.baseline, category))
+        ]
+        overall = {summary.arm: summary for summary in summaries if summary.category == "all"}
+        costs, agreement = advice.costs_of(trials), engine.costs.agreement
+        devices = tuple(types.DeviceInfo(**asdict(device)) for device in library.devices())
+        experts = experts if isinstance(experts := engine.pair.target.setting("expert_count"), int) else 0
+        context = engine.models.target.opened.n_ctx
+        return ComparisonResult(
+            specdec=__version__,
+            machine=types.MachineInfo(devices, threads, platform.platform()),
+            versions={"python": platform.python_version(), **library.versions()},
+            build=library.build_flags(),
+            models=_models(engine.pair, context),
+            experts=experts,
+            context=context,
+            corpus=len(engine.drafting.corpus) if engine.drafting.corpus else None,
+            load_s=engine.load_s,
+            max_tokens=engine.settings.max_tokens,
+            notes=(*engine.notes, *self._notes(), *([str(self.error)] if self.error else [])),
+            rounding=str(agreement) if agreement else None,
+            rounds=self._rounds,
+            seed=self._seed,
+            arms=tuple(types.VariantInfo(each.name, each.baseline, _recorded(each)) for each in variants.values()),
+            noise={name: noise(trials, name) for name, each in variants.items() if each.is_baseline},
+            costs=types.CostPoints.of(costs) if costs else None,
+            summaries=tuple(summaries),
+            exactness=self._exactness(),
+            divergences=tuple(self._divergences),
+            verdicts={
+                name: tuple(advice.verdict(summary, trials, costs, self._speedups_like(name, overall), experts))
+                for name, summary in overall.items()
+                if not variants[name].is_baseline
+            },
+            trials=tuple(trials),
+            **about,
+        )
+
+    def _notes(self) -> Iterator[str]:
+        answers = Counter(trial.arm for trial in self._trials)
+        counted = Counter((trial.arm, note) for trial in self._trials for note in trial.notes)
+        for (arm, note), count in counted.items():
+            yield f"{arm}: in {count} of {answers[arm]} answers {note}"
+
+    def _exactness(self) -> dict[str, dict[str, int]]:
+        """Per variant: answers identical to the baseline's, ones that rounding made differ, wrong ones, and ones not
+        looked into before an interrupt; nothing for variants that need not be identical.
+        """
+        answers = Counter(trial.arm for trial in self._trials)
+        different = Counter(self._trials[i].arm for i, _ in self._differing())
+        kinds = Counter((each.arm, each.kind) for each in self._divergences)
+        return {
+            name: {
+                "identical": answers[name] - different[name],
+                "rounding": kinds[name, "rounding"],
+                "wrong": kinds[name, "wrong"],
+                "not classified": different[name] - kinds[name, "rounding"] - kinds[name, "wrong"],
+            }
+            for name, variant in self.variants.items()
+            if not variant.is_baseline and variant.settings.reproduces
+        }
+
+    def _speedups_like(self, name: str, overall: dict[str, Summary]) -> dict[int, float] | None:
+        """The measured speedup at each fixed draft length, of the variants that differ from one in nothing else; None
+        if its own length adapts.
+        """
+        settings = self.variants[name].settings
+        if not isinstance(settings.draft_tokens, int):
+            return None
+        return {
+            k: summary.speedup.mean
+            for other, summary in overall.items()
+            if isinstance(k := self.variants[other].settings.draft_tokens, int)
+            and replace(self.variants[other].settings, draft_tokens=settings.draft_tokens) == settings
+            and summary.speedup
+        }
 
 
 def require_exact(result: ComparisonResult) -> None:
+    """Raise SpecdecError if an answer that should be the target's own is not, for another reason than rounding."""
     if wrong := [each for each in result.divergences if each.kind == "wrong"]:
         where = f"{wrong[0].arm} differs on prompt {wrong[0].prompt} at token {wrong[0].position}; {wrong[0].bug}"
         raise SpecdecError(
@@ -144,10 +245,25 @@ def require_exact(result: ComparisonResult) -> None:
         )
 
 
-def remember_speed(pair: ModelPair, result: ComparisonResult) -> None:
+def _remember_speed(pair: ModelPair, result: ComparisonResult) -> None:
     """Keep the best variant's speedup for `specdec ls`, with its bounds; of too few prompts for bounds, nothing."""
     measured = [(each.speedup, each.arm) for each in result.of_category("all") if each.speedup and each.speedup.bounds]
     if pair.draft_path and measured and not result.partial:
         best, name = max(measured, key=lambda entry: entry[0].mean)
         speed = tuning.Speed(best.mean, best.low, best.high, name, date.today().isoformat())
         tuning.keep_speed(pair.target_path, pair.draft_path, speed)
+
+
+def _recorded(variant: Variant) -> RecordedSettings:
+    """All settings; a corpus only where it is looked into, for there alone it changes anything."""
+    corpus = variant.settings.ngram_corpus if variant.settings.chain.reads_corpus else ()
+    return RecordedSettings(**{**asdict(variant.settings), "ngram_corpus": corpus or None})
+
+
+def _models(pair: ModelPair, n_ctx: int) -> dict[str, types.ModelInfo]:
+    models = {"target": (pair.target, pair.target_path), "draft": (pair.draft, pair.draft_path)}
+    return {
+        role: types.ModelInfo(path.name, header.n_params, header.size, memory.cache_bytes(header, n_ctx))
+        for role, (header, path) in models.items()
+        if header and path
+    }

@@ -1,14 +1,13 @@
-"""The configuration of an engine and of its answers: typed values, checked when they are made."""
+"""The configuration of an engine and of its answers: typed values. What makes no sense is refused when it is made."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from functools import cache
 from typing import Any, Literal
 
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.decoding.rules import RULES
+from specdec_cli.decoding.rules import REPRODUCIBLE, RULES
 from specdec_cli.decoding.sampling import SamplingSettings
 
 AUTO: Literal["auto"] = "auto"
@@ -64,6 +63,18 @@ class LookaheadShape:
     size: int
     candidates: int
 
+    @classmethod
+    def parse(cls, text: str) -> LookaheadShape:
+        """Raises UsageError on what is not of the form W:N:G."""
+        try:
+            window, size, candidates = (int(part) for part in text.split(":"))
+        except ValueError:
+            window = size = candidates = 0
+        if window < 1 or size < 2 or candidates < 1:
+            fix = "Give W:N:G as in 4:3:4, with W and G from 1 and N from 2."
+            raise UsageError(f"lookahead cannot be {text!r}", fix)
+        return cls(window, size, candidates)
+
     @property
     def window_tokens(self) -> int:
         """Draft tokens that the window alone takes."""
@@ -113,7 +124,6 @@ class Settings:
     tree: int = 1
     lookahead: str = "4:3:4"
     ngram_corpus: tuple[str, ...] = ()
-    max_tokens: int = 256
     temp: float = 0.0
     top_k: int = 40
     top_p: float = 0.95
@@ -123,6 +133,7 @@ class Settings:
     presence_penalty: float = 0.0
     repeat_last_n: int = 64
     seed: int | None = None
+    max_tokens: int = 256
     ctx: int | None = None
     threads: int | None = None
     threads_draft: int | None = None
@@ -141,26 +152,45 @@ class Settings:
         ):
             if not valid:
                 raise UsageError(f"{name.replace('_', ' ')} cannot be {getattr(self, name)}", fix)
-        _chain(self.drafter)
+        _ = self.sampling
+        _check_length(self)
+        _check_lookahead(self)
+        _check_bitwise(self)
 
     @property
     def chain(self) -> DrafterChain:
-        return _chain(self.drafter)
+        """Raises UsageError on drafters that there are not."""
+        needs = (drafters.needs_model, drafters.needs_small, drafters.drafts_itself)
+        return DrafterChain(tuple(drafters.split(self.drafter)), *(need(self.drafter) for need in needs))
 
     @property
     def lookahead_shape(self) -> LookaheadShape:
-        """What `lookahead` asks for; raises UsageError if it is not of the form W:N:G."""
-        return _lookahead_shape(self.lookahead)
+        return LookaheadShape.parse(self.lookahead)
 
     @property
     def sampling(self) -> SamplingSettings:
-        """What makes distributions of logits; raises UsageError on values without sense."""
+        """What makes distributions of logits."""
         penalties = self.repeat_penalty, self.frequency_penalty, self.presence_penalty, self.repeat_last_n
         return SamplingSettings(self.temp, self.top_k, self.top_p, self.min_p, *penalties)
 
     @property
     def adapts(self) -> bool:
         return self.draft_tokens == AUTO and self.drafter != "none"
+
+    @property
+    def reproduces(self) -> bool:
+        """Whether an answer must have the very tokens of the target alone with the same seed."""
+        return self.temp == 0 or self.drafter == "none" or self.accept in REPRODUCIBLE
+
+    @property
+    def drafted_branches(self) -> int:
+        """How many branches the draft model may be asked for."""
+        return self.tree if self.chain.needs_model else 1
+
+    @property
+    def branches(self) -> int:
+        """How many branches a draft may have."""
+        return max(self.drafted_branches, self.lookahead_shape.branches if self.chain.looks_ahead else 1)
 
     def alone(self) -> Settings:
         """The same, with the target alone: the baseline of these settings."""
@@ -175,31 +205,57 @@ class Settings:
 
     def shaping(self) -> dict[str, Any]:
         """What shapes an answer or how it comes about, beside its models: what a record of a run repeats."""
-        return {name: getattr(self, name) for name in _SHAPING}
+        return {name: value for name, value in asdict(self).items() if name not in _NOT_SHAPING}
 
 
-_SHAPING = (
-    *("drafter", "accept", "bitwise", "draft_tokens", "draft_min_p", "tree", "lookahead", "ngram_corpus"),
-    *("temp", "top_k", "top_p", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty", "repeat_last_n"),
-    *("seed", "max_tokens", "ctx"),
-)
+_NOT_SHAPING = ("target", "draft", "draft_small", "threads", "threads_draft", "gpu_layers", "gpu_layers_draft")
 
 
 def _is_count(number: int | None) -> bool:
     return number is None or number >= 1
 
 
-def _chain(name: str) -> DrafterChain:
-    needs = drafters.needs_model(name), drafters.needs_small(name), drafters.drafts_itself(name)
-    return DrafterChain(tuple(drafters.split(name)), *needs)
+def _check_length(settings: Settings) -> None:
+    from specdec_cli.llama.context import N_BATCH
+
+    tokens = settings.draft_tokens
+    if tokens != AUTO and not 1 <= tokens < N_BATCH:
+        fewest = "Give -k 1 or more, or auto; to run the target alone, use --drafter none."
+        most = f"Give -k up to {N_BATCH - 1}: one pass of llama.cpp takes {N_BATCH} tokens."
+        raise UsageError(f"the number of draft tokens cannot be {tokens}", fewest if tokens < 1 else most)
+    if not 0 <= settings.draft_min_p < 1:
+        raise UsageError(f"draft-min-p cannot be {settings.draft_min_p}", "Give a number in [0, 1); 0 is off.")
 
 
-@cache
-def _lookahead_shape(text: str) -> LookaheadShape:
-    try:
-        window, size, candidates = (int(part) for part in text.split(":"))
-    except ValueError:
-        window = size = candidates = 0
-    if window < 1 or size < 2 or candidates < 1:
-        raise UsageError(f"lookahead cannot be {text!r}", "Give W:N:G as in 4:3:4, with W and G from 1 and N from 2.")
-    return LookaheadShape(window, size, candidates)
+def _check_lookahead(settings: Settings) -> None:
+    from specdec_cli.llama.context import MOST_SEQUENCES, N_BATCH
+
+    shape = settings.lookahead_shape
+    if shape.tokens + 1 > N_BATCH or shape.branches > MOST_SEQUENCES:
+        raise UsageError(
+            f"lookahead {settings.lookahead} is too much for one pass of llama.cpp",
+            f"Make (W + G) * (N - 1) at most {N_BATCH}, and W + G at most {MOST_SEQUENCES}.",
+        )
+    tokens = settings.draft_tokens
+    if tokens != AUTO and tokens < shape.window_tokens and settings.chain.looks_ahead:
+        raise UsageError(
+            f"the window {settings.lookahead} does not fit into {tokens} draft tokens",
+            f"Give -k {shape.window_tokens} or more, or auto.",
+        )
+
+
+def _check_bitwise(settings: Settings) -> None:
+    """`--bitwise` promises the target's own text: refuse what it cannot promise that for."""
+    if not settings.bitwise or settings.drafter == "none":
+        return
+    if not settings.reproduces:
+        raise UsageError(
+            f"--bitwise promises the target's own text, and at a temperature --accept {settings.accept} gives another",
+            "Leave --accept out, or give --accept coupled or match.",
+        )
+    if settings.tree > 1 or settings.chain.looks_ahead:
+        what = "lookahead" if settings.chain.looks_ahead else f"--tree {settings.tree}"
+        raise UsageError(
+            f"--bitwise cannot be used with {what}: a tree is read in another order than text, and rounds differently",
+            "Chains work: the drafters model and ngram without --tree.",
+        )

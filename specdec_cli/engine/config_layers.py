@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import ChainMap
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import cache
@@ -151,3 +152,21 @@ def _paths(value: Any) -> tuple[str, ...]:
     if not isinstance(paths, (list, tuple)) or not all(isinstance(path, (str, Path)) and str(path) for path in paths):
         raise UsageError(f"ngram_corpus is {value!r}, not a path or a list of paths", "Name files or folders of text.")
     return tuple(str(path) for path in paths)
+
+
+def require_used(typed: Collection[str], ways: Iterable[Settings]) -> None:
+    """Raise UsageError if an option was typed that none of the drafters asked for uses.
+
+    `none` takes all of them: it turns a command into its own baseline.
+    """
+    chains = [way.chain for way in ways]
+    if all(chain.names == ("none",) for chain in chains):
+        return
+    for name, need, user, add in (
+        ("ngram_corpus", "reads_corpus", "the drafter ngram", "ngram, or ngram+model"),
+        ("lookahead", "looks_ahead", "the drafter lookahead", "lookahead"),
+        ("draft_small", "needs_small", "drafters with a second draft model", "'small>model'"),
+        ("tree", "needs_model", "drafters with a draft model", "model, or ngram+model"),
+    ):
+        if name in typed and not any(getattr(chain, need) for chain in chains):
+            raise UsageError(f"--{name.replace('_', '-')} is for {user}", f"Add --drafter {add}.")

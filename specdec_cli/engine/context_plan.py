@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
 
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.llama.context import MAX_SNAPSHOTS
@@ -29,26 +30,17 @@ class ContextPlan:
 
     @classmethod
     def of(
-        cls,
-        settings: Settings,
-        ways: Sequence[Settings],
-        prompt_tokens: int,
-        target: Model,
-        before: ContextPlan | None = None,
+        cls, settings: Settings, ways: Sequence[Settings], prompt_tokens: int, target: Model, before: ContextPlan | None
     ) -> ContextPlan:
-        """What a prompt of so many tokens needs, for any of `ways`.
+        """What a prompt of so many tokens needs, for any of `ways`, and what the contexts there were `before` could do.
 
-        before: the contexts there are. A longer one is at least twice as long, so that few have to be made.
         Raises SpecdecError if the prompt is longer than the context may be.
         """
         longest = LONGEST if target.rewinds else MAX_SNAPSHOTS
         rows = 1 + max(max(_draft_tokens(way, longest), LONGEST if way.bitwise else 0) for way in ways)
-        branches = max(map(cls.branches_of, ways))
+        branches = max(way.branches for way in ways)
         answer = max(way.max_tokens for way in ways)
-        bitwise = any(way.bitwise for way in ways)
-        needed = prompt_tokens + answer + (rows if branches > 1 else 0) + bitwise
-        if before is not None and before.n_ctx < needed:
-            needed = max(needed, 2 * before.n_ctx)
+        needed = prompt_tokens + answer + (rows if branches > 1 else 0) + any(way.bitwise for way in ways)
         trained = target.n_ctx_train or needed  # 0: the file does not say
         n_ctx = settings.ctx or min(-(-needed // _UNIT) * _UNIT, trained)
         if prompt_tokens > n_ctx - 1:
@@ -58,26 +50,41 @@ class ContextPlan:
                 + (f"; the model was trained on {trained:,}" if longer else ""),
                 "Shorten the prompt or give a larger -c." if longer else "Shorten the prompt.",
             )
-        drafted = max(map(cls.drafted_branches_of, ways))
+        drafted = max(way.drafted_branches for way in ways)
         if before is not None:
             rows, branches = max(rows, before.rows), max(branches, before.branches)
             drafted = max(drafted, before.drafted_branches)
         return cls(n_ctx, rows, branches, drafted, n_ctx > trained)
 
+    def with_room(self, before: ContextPlan | None, trained: int) -> ContextPlan:
+        """With a context at least twice as long as before, if it has to grow, so that few have to be made."""
+        if before is None or self.n_ctx <= before.n_ctx:
+            return self
+        twice = 2 * before.n_ctx
+        return replace(self, n_ctx=max(self.n_ctx, min(twice, trained or twice)))
+
     def covers(self, other: ContextPlan) -> bool:
         """Whether contexts made for this plan have room for another."""
         return all(have >= need for have, need in zip(astuple(self)[:4], astuple(other)[:4], strict=True))
 
-    @staticmethod
-    def branches_of(way: Settings) -> int:
-        """How many branches a draft may have."""
-        drafted = ContextPlan.drafted_branches_of(way)
-        return max(drafted, way.lookahead_shape.branches) if way.chain.looks_ahead else drafted
 
-    @staticmethod
-    def drafted_branches_of(way: Settings) -> int:
-        """How many branches the draft model may be asked for."""
-        return way.tree if way.chain.needs_model else 1
+def require_rewinding(way: Settings, path: Path, branches: int, bitwise: bool) -> None:
+    """Raise UsageError for a model with recurrent memory, one state that cannot be on several branches.
+
+    way: the settings asked for. branches, bitwise: what they ask of this model.
+    """
+    if bitwise:
+        raise UsageError(
+            f"--bitwise cannot be used with {path.name}: its memory is recurrent, and reads what was accepted again in "
+            "other passes",
+            "Leave it out; --drafter none is the target alone.",
+        )
+    if branches > 1:
+        what = f"--tree {way.tree}" if branches == way.drafted_branches else "lookahead"
+        raise UsageError(
+            f"{what} cannot be used with {path.name}: its memory is recurrent, and cannot branch",
+            "Chains work: the drafters model and ngram without --tree.",
+        )
 
 
 def _draft_tokens(way: Settings, longest: int) -> int:

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Protocol
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine.model_source import is_profile, model_name
+from specdec_cli.engine.model_pair import is_profile, model_name
 from specdec_cli.hub.cache import locate
 from specdec_cli.llama import library, quantize
 from specdec_cli.llama.interrupt import Interrupt

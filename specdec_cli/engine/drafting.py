@@ -1,16 +1,17 @@
-"""What drafts an answer, and how much: drafters and draft lengths by settings, remembered from answer to answer."""
+"""What drafts an answer, and how much: drafters, draft lengths and other texts to draft from, kept between answers."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, replace
+from time import perf_counter
 
 import numpy as np
 
 from specdec_cli import drafters
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Drafter
@@ -18,12 +19,21 @@ from specdec_cli.draft_length import DraftForm, adaptive_length, chain_length, f
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel
-from specdec_cli.drafters.corpus_index import Corpus
+from specdec_cli.drafters.corpus_index import Corpus, join, sort
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.loaded_models import LoadedModels
-from specdec_cli.engine.pair_costs import PairCosts
-from specdec_cli.store import tuning
+from specdec_cli.engine.pass_costs import PairCosts
+from specdec_cli.llama.model import Model
+from specdec_cli.models import corpus_files
+from specdec_cli.models.corpus_files import Source
+from specdec_cli.store import corpora, tuning
+
+_REPORT_EVERY_S = 0.1
+_PIECE = 1 << 18  # characters
+
+Progress = Callable[[str], None]
+"""Called with what is being done."""
 
 
 class Drafting:
@@ -47,7 +57,7 @@ class Drafting:
 
     def drafter(self, settings: Settings, sampler: StandardSampler, seed: int) -> Drafter:
         """What drafts, made anew for each answer."""
-        models, shape = self._models, settings.lookahead_shape
+        models = self._models
         context = DrafterContext(
             model=models.draft.context if models.draft else None,
             n_vocab=self._n_shared,
@@ -56,7 +66,7 @@ class Drafting:
             rng=np.random.default_rng(seed),
             width=settings.tree,
             small=models.small.context if models.small else None,
-            lookahead=(shape.window, shape.size, shape.candidates),
+            lookahead=astuple(settings.lookahead_shape),
             corpus=self.corpus,
         )
         return drafters.create_all(self._usable(settings), context, seed)
@@ -91,7 +101,7 @@ class Drafting:
         try:
             measured = self._costs_of(name, settings, prompt)
         except SpecdecError as error:  # without costs there is no adapting, and the draft model does not work
-            self._models.notes.append(f"the draft model is not used: {error}")
+            self._models.note(f"the draft model is not used: {error}")
             if self._models.draft:
                 self._models.draft.close_context()
             return None
@@ -118,10 +128,63 @@ class Drafting:
     def _costs_of(self, name: str, settings: Settings, text: Sequence[int]) -> Costs:
         """What drafting with a drafter costs, and verifying what it drafts, in the passes that `--bitwise` keeps to."""
         spec = drafters.spec(name)
-        if spec.needs_model:
-            costs = self._costs.of_pair(text)
-        else:
-            costs = Costs(self._costs.verify(text), Curve({1: spec.token_s}))
-        if not settings.bitwise:
-            return costs
-        return replace(costs, verify=self._costs.agree(text).cost(costs.verify, LONGEST + 1))
+        drafted = Curve({1: spec.token_s})
+        costs = self._costs.of_pair(text) if spec.needs_model else Costs(self._costs.verify(text), drafted)
+        if settings.bitwise:
+            return replace(costs, verify=self._costs.agree(text).cost(costs.verify, LONGEST + 1))
+        return costs
+
+
+def read_corpus(
+    settings: Settings, files: Sequence[Source], models: LoadedModels, stopped: Callable[[], bool], progress: Progress
+) -> Corpus:
+    """The index of these texts: the one kept, or else made now and kept.
+
+    Raises UsageError if there is no text in them, Interrupted once `stopped` says so.
+    """
+    names, target = settings.ngram_corpus, models.target
+    path = corpora.path_of(target.header, names, files)
+    if (kept := corpora.load(path)) is not None:
+        return Corpus(*kept)
+    index = _index(names, files, target.model, stopped, progress)
+    try:
+        corpora.save(path, index)
+    except SpecdecError as error:
+        models.note(f"the index of the corpus is not kept: {error}")
+    return Corpus(*index)
+
+
+def _index(
+    names: Sequence[str], files: Sequence[Source], model: Model, stopped: Callable[[], bool], progress: Progress
+) -> corpora.Index:
+    def check() -> None:
+        if stopped():
+            raise Interrupted
+
+    texts: list[Sequence[int]] = []
+    reported = perf_counter()
+    for number, file in enumerate(files):
+        check()
+        if perf_counter() - reported > _REPORT_EVERY_S:
+            reported = perf_counter()
+            progress(f"reading the corpus, file {number:,} of {len(files):,}")
+        tokens: list[int] = []
+        for piece in _pieces(corpus_files.read(file) or ""):
+            check()
+            tokens += model.tokenize(piece, add_bos=False, special=False)
+        texts += [tokens] if tokens else []
+    joined = join(texts)
+    progress(f"sorting the corpus, {len(joined):,} tokens")
+    order = sort(joined, check)
+    if not len(order):
+        raise UsageError(f"there is no text in the corpus {', '.join(names)}", "Name files or folders of text.")
+    return joined.data, order.data
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """A text cut at ends of lines, where it is long: one call of llama.cpp cannot be interrupted."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start + _PIECE) + 1
+        yield text[start : end or None]
+        start = end or len(text)

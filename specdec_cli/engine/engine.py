@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -15,18 +16,17 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import Event
-from specdec_cli.engine import corpus
 from specdec_cli.engine.config import SamplingParams, Settings, SpeculativeConfig
 from specdec_cli.engine.config_layers import check_value, resolve
-from specdec_cli.engine.drafting import Drafting
+from specdec_cli.engine.drafting import Drafting, Progress, read_corpus
 from specdec_cli.engine.generation import Generation, GenerationResult
 from specdec_cli.engine.loaded_models import LoadedModels
 from specdec_cli.engine.model_pair import ModelPair, check_pair
-from specdec_cli.engine.pair_costs import PairCosts
+from specdec_cli.engine.pass_costs import PairCosts
 from specdec_cli.engine.prompt import Prompt, tokenize
-from specdec_cli.engine.validation import validate
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.target import LlamaTarget
+from specdec_cli.models import corpus_files
 
 
 def load(
@@ -62,7 +62,7 @@ def load(
     return Engine(settings, accept=speculative.accept if speculative else None, ways=ways)
 
 
-class Engine:
+class Engine(AbstractContextManager["Engine"]):
     """A pair in memory. Use it in a `with` block, or call `close`. One answer at a time; several engines may live in
     one process.
 
@@ -80,9 +80,8 @@ class Engine:
         ways: Sequence[Settings] = (),
         pair: ModelPair | None = None,
     ) -> None:
-        for way in (settings, *ways):
-            validate(way)
-        self._corpus_files = corpus.files_of(settings, ways or [settings])
+        reads_corpus = settings.ngram_corpus and any(way.chain.reads_corpus for way in ways or [settings])
+        self._corpus_files = corpus_files.find(settings.ngram_corpus) if reads_corpus else []
         started = perf_counter()
         self.settings = settings
         self.pair = pair or check_pair(settings)
@@ -101,12 +100,7 @@ class Engine:
         self._answers = 0
         trained = self.models.target.model.n_ctx_train
         if settings.ctx and 0 < trained < settings.ctx:
-            self.models.notes.append(
-                f"-c {settings.ctx:,} is more than the {trained:,} tokens that the target was trained on"
-            )
-
-    def __enter__(self) -> Engine:
-        return self
+            self.models.note(f"-c {settings.ctx:,} is more than the {trained:,} tokens that the target was trained on")
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -181,17 +175,16 @@ class Engine:
         return Generation(self, result, stop, reuse)
 
     def tokenize(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
-        """The tokens that a prompt becomes, in the target's vocabulary; arguments and errors are those of `stream`."""
+        """A prompt's tokens; arguments and errors are those of `stream`."""
         return tokenize(prompt, self.models.target.model, self.pair.target, system, raw).tokens
 
     def _settings_of(self, sampling: SamplingParams | None, speculative: SpeculativeConfig | None) -> Settings:
         named = Settings.named(sampling, speculative)
         changes = {name: check_value(name, value) for name, value in named.items()}
-        settings = replace(self.settings, **changes)
         chosen = changes.get("accept") or self._accept or self.settings.accept != "rejection"
         if not chosen and (changes.get("seed") is not None or changes.get("bitwise")):
-            settings = replace(settings, accept="coupled")
-        validate(settings)
+            changes["accept"] = "coupled"
+        settings = replace(self.settings, **changes)
         chain, pair = settings.chain, self.pair
         if chain.needs_model and pair.draft is None:
             raise UsageError("no draft model was loaded", "Name one when the engine is loaded.")
@@ -204,7 +197,7 @@ class Engine:
         return settings
 
     def open(self, prompt_tokens: int, ways: Sequence[Settings] = ()) -> None:
-        """Make room for a prompt and its answer, in contexts that can do what `ways`, or the settings, ask for.
+        """Make room for a prompt and its answer, in contexts that can do all that `ways`, or the settings, ask for.
 
         Raises SpecdecError if the prompt is too long, memory is short, or the models cannot do what is asked.
         """
@@ -213,9 +206,7 @@ class Engine:
     def events(
         self, prompt: Sequence[int], seed: int, stop: Sequence[str] = (), settings: Settings | None = None
     ) -> Iterator[Event]:
-        """Decode an answer to tokens, with the contexts as they are open. What was read before is read again, unless
-        the contexts may reuse it.
-        """
+        """Decode an answer to tokens, with the contexts as they are open."""
         settings = settings or self.settings
         self._answers = mine = self._answers + 1
         sampler = rules.sampler_of(settings.accept, settings.sampling, seed)
@@ -244,15 +235,15 @@ class Engine:
                     "Finish a stream first, or load a second engine.",
                 )
 
-    def read_corpus(self, progress: corpus.Progress = lambda _: None) -> None:
-        """Make the index of the texts of --ngram-corpus, or read the one that was kept; nothing if that was done.
+    def read_corpus(self, progress: Progress = lambda _: None) -> None:
+        """Make the index of the texts of --ngram-corpus, or read the one that was kept, once.
 
         progress: is called with what is being done. Raises UsageError if there is no text, Interrupted on Ctrl-C.
         """
         files, self._corpus_files = self._corpus_files, []
         if files:
             started = perf_counter()
-            self.drafting.corpus = corpus.read(self.settings, files, self.models, self.interrupt.is_set, progress)
+            self.drafting.corpus = read_corpus(self.settings, files, self.models, self.interrupt.is_set, progress)
             self.load_s += perf_counter() - started
 
     def keep_costs(self) -> None:

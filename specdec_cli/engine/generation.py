@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.rules import LOSSY, REPRODUCIBLE
+from specdec_cli.decoding.rules import LOSSY
 from specdec_cli.decoding.types import Done, Event, FinishReason, Step
 from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
@@ -28,8 +28,8 @@ _UNEVEN = 4.0
 class GenerationResult:
     """An answer. seed: what it was sampled with. metrics: counts and times. notes: what the user should know.
 
-    cached_tokens: of the prompt, those that the target had read before. baseline: the target alone on the same prompt,
-    once it was measured; unmeasured: why it was not. complete: the answer was not interrupted.
+    baseline: the target alone on the same prompt, once it was measured; unmeasured: why it was not. complete: the
+    answer was not interrupted.
     """
 
     settings: Settings
@@ -38,7 +38,6 @@ class GenerationResult:
     notes: tuple[str, ...] = ()
     text: str = ""
     metrics: Metrics = field(default_factory=Metrics)
-    cached_tokens: int = 0
     threads: tuple[tuple[int, int], ...] = ()
     """As in a transcript."""
     complete: bool = False
@@ -48,6 +47,11 @@ class GenerationResult:
     @property
     def tokens(self) -> list[int]:
         return self.metrics.tokens
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt that the target had read before."""
+        return len(self.prompt) - self.metrics.prompt_tokens if self.metrics.prompt_tokens else 0
 
     @property
     def finish_reason(self) -> FinishReason:
@@ -61,7 +65,7 @@ class GenerationResult:
     @property
     def lossless(self) -> bool:
         """Whether the answer has the target's own distribution."""
-        return self.settings.temp == 0 or self.settings.drafter == "none" or self.settings.accept not in LOSSY
+        return self.settings.reproduces or self.settings.accept not in LOSSY
 
     def add(self, event: Event) -> None:
         self.metrics.add(event)
@@ -113,7 +117,6 @@ class Generation:
             # None: the engine was closed, and the stream only then; or another answer has begun.
             if (context := models.target.context) and engine.current is self:
                 self._allow_reuse(False)
-                result.cached_tokens = context.reused
                 result.threads = tuple(context.thread_log)
                 engine.keep_costs()
                 result.notes += (*models.notes[known:], *crowding_notes(result.metrics, models.target))
@@ -145,7 +148,7 @@ class Generation:
         alone = Metrics.of(engine.events(result.prompt, result.seed, self._stop, settings.alone()))
         if alone.reason == "interrupted":
             return None
-        if settings.temp > 0 and settings.accept not in REPRODUCIBLE:
+        if not settings.reproduces:
             return BaselineResult(alone.tokens_per_s, None)
         own = Transcript.of(alone.history, engine.models.target.opened.thread_log)
         mine = Transcript.of(result.metrics.history, result.threads)
@@ -172,7 +175,7 @@ def to_json(result: GenerationResult, engine: Engine) -> dict[str, Any]:
         "text": result.text,
         "tokens": metrics.tokens,
         "finish_reason": metrics.reason,
-        "prompt_tokens": metrics.prompt_tokens,
+        "prompt_tokens": len(result.prompt),
         "completion_tokens": metrics.emitted,
         "target": str(pair.target_path),
         "draft": str(pair.draft_path) if pair.draft_path else None,

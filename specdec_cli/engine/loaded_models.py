@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from time import perf_counter
 
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import ModelMemory
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.context_plan import ContextPlan
+from specdec_cli.engine.context_plan import ContextPlan, require_rewinding
 from specdec_cli.engine.model_pair import ModelPair
 from specdec_cli.engine.pass_costs import PassCosts
-from specdec_cli.engine.validation import require_rewinding
 from specdec_cli.evaluation.simulator import REVIEWED
 from specdec_cli.llama import library, repacking
 from specdec_cli.llama.context import LlamaContext
@@ -52,6 +50,13 @@ class LoadedModel:
             raise RuntimeError("the contexts are opened first")
         return self.context
 
+    @property
+    def passes(self) -> PassCosts:
+        """What they cost."""
+        if self.costs is None:
+            raise RuntimeError("the contexts are opened first")
+        return self.costs
+
     def close_context(self) -> None:
         """Keep what was measured, and free the context."""
         if self.costs is not None:
@@ -62,14 +67,12 @@ class LoadedModel:
 
 
 class LoadedModels:
-    """The models of a pair in memory.
+    """The models of a pair in memory. tune: whether to go by what `specdec tune` measured of them on this machine.
 
-    tune: whether to go by what `specdec tune` measured for this pair on this machine. A draft model that cannot be
-    loaded costs the speculation, not the answer: `notes` says why it is missing.
+    A draft model that cannot be loaded costs the speculation, not the answer: `notes` says why it is missing.
     """
 
     def __init__(self, pair: ModelPair, settings: Settings, interrupt: Interrupt, tune: bool = True) -> None:
-        started = perf_counter()
         self.notes: list[str] = []
         self.on_threads_changed: Callable[[], None] = lambda: None
         """Called when a model goes to other threads, and its passes cost something else."""
@@ -87,7 +90,6 @@ class LoadedModels:
         self.small = self._load("small draft", pair.small_path, pair.small, threads_draft, layers)
         self.plan: ContextPlan | None = None
         """For what the contexts have room."""
-        self.load_s = perf_counter() - started
 
     def _load(
         self, role: str, path: Path | None, header: Header | None, threads: int, layers: int
@@ -103,7 +105,12 @@ class LoadedModels:
         try:
             yield
         except SpecdecError as error:
-            self.notes.append(f"the {'second ' if role == 'small draft' else ''}draft model is not used: {error}")
+            self.note(f"the {'second ' if role == 'small draft' else ''}draft model is not used: {error}")
+
+    def note(self, text: str) -> None:
+        """Let the user know, once."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     @property
     def all(self) -> list[LoadedModel]:
@@ -111,7 +118,7 @@ class LoadedModels:
 
     @property
     def contexts(self) -> tuple[LlamaContext, LlamaContext]:
-        """Those of the target and of the draft model, which must be there."""
+        """Of the target and of the draft model, which must be there."""
         if self.draft is None:
             raise RuntimeError("there is no draft model")
         return self.target.opened, self.draft.opened
@@ -127,20 +134,25 @@ class LoadedModels:
         return self.draft is not None and self.draft.context is not None
 
     def open(self, prompt_tokens: int, ways: Sequence[Settings]) -> None:
-        """Make room for a prompt and its answer, in contexts that can do what all `ways` ask for.
-
-        Contexts that have the room already stay as they are, with what they have read. Raises SpecdecError if the
-        prompt is too long, memory is short, or the models cannot do what is asked.
-        """
+        """As `Engine.open`. Contexts that have the room already stay as they are, with what they have read."""
         plan = ContextPlan.of(self._settings, ways, prompt_tokens, self.target.model, self.plan)
         for way in ways:
             if not self.target.model.rewinds:
-                require_rewinding(way, self.target.path, plan.branches_of(way), plan.drafted_branches_of(way))
+                require_rewinding(way, self.target.path, way.branches, way.bitwise)
             if self.draft and not self.draft.model.rewinds:
-                drafted = plan.drafted_branches_of(way)
-                require_rewinding(replace(way, bitwise=False), self.draft.path, drafted, drafted)
+                require_rewinding(way, self.draft.path, way.drafted_branches, bitwise=False)
         if self.plan is not None and self.plan.covers(plan):
             return
+        roomy = plan.with_room(self.plan, self.target.model.n_ctx_train)
+        try:
+            self._open_all(roomy, required=roomy != plan)
+        except SpecdecError:
+            if roomy == plan:
+                raise
+            self._open_all(plan)  # what is needed may fit where more does not
+
+    def _open_all(self, plan: ContextPlan, required: bool = False) -> None:
+        """Make the contexts anew. required: raise SpecdecError also if a draft model's cannot be had."""
         self.close_contexts()
         shapes = {
             "target": (plan.rows, min(plan.branches, plan.rows)),
@@ -151,32 +163,31 @@ class LoadedModels:
         for loaded in self.all:
             free = None if loaded.on_gpu else free  # caches lie where the layers do
             n_ctx = plan.n_ctx if plan.beyond_trained else min(plan.n_ctx, loaded.model.n_ctx_train or plan.n_ctx)
-            with nullcontext() if loaded is self.target else self._optional(loaded.role):
+            with nullcontext() if required or loaded is self.target else self._optional(loaded.role):
                 memory.require(loaded.header, n_ctx, free)
                 self._open(loaded, n_ctx, *shapes[loaded.role])
                 free = None if free is None else free - memory.cache_bytes(loaded.header, n_ctx)
         self.plan = plan
 
     def _open(self, loaded: LoadedModel, n_ctx: int, rows: int, branches: int) -> None:
-        """Open a model's context and read what is known of its passes.
-
-        It goes to fewer threads where they wait for each other, unless the user chose their number, or the text
-        depends on it.
+        """Open a model's context, which goes to fewer threads where they wait for each other, unless the user chose
+        their number, or the text depends on it.
         """
         context = LlamaContext(loaded.model, n_ctx, rows, loaded.threads, self._interrupt, branches)
         loaded.context = context
-        costs = loaded.costs = PassCosts(loaded.path, context, loaded.gpu_layers, self.notes.append)
+        costs = loaded.costs = PassCosts(loaded.path, context, loaded.gpu_layers, self.note)
         settings = self._settings
-        chosen = settings.threads or (loaded is not self.target and settings.threads_draft)
+        chosen = settings.threads or (loaded is self.draft and settings.threads_draft)
         if chosen or settings.bitwise or loaded.on_gpu or not self._tunes or loaded is self.small:
             return
 
         def changed(threads: int, times: float) -> None:
             loaded.threads = threads
             costs.follow_threads()
+            self.tuned_costs = None
             self.on_threads_changed()
             counted = "1 thread" if threads == 1 else f"{threads} threads"
-            self.notes.append(
+            self.note(
                 f"passes of {loaded.path.name} took {times:.0f} times as long as they can, for threads that wait for "
                 f"each other on a busy processor: it goes on with {counted} (-t N fixes the number)"
             )
@@ -196,12 +207,7 @@ class LoadedModels:
             if loaded and loaded.context and loaded.costs:
                 loaded.threads = threads
                 loaded.context.set_threads(threads)
-                loaded.costs.measure_anew()
-
-    @property
-    def forward_s(self) -> tuple[float, ...]:
-        """Seconds spent in forward passes so far, of the target and of the draft model."""
-        return tuple(loaded.context.decode_s for loaded in (self.target, self.draft) if loaded and loaded.context)
+                loaded.costs.follow_threads(anew=True)
 
     def close_contexts(self) -> None:
         self.plan = None
@@ -217,10 +223,8 @@ class LoadedModels:
 
 def _find_tuning(pair: ModelPair, gpu_layers: int, notes: list[str]) -> Tuning | None:
     """What `specdec tune` measured for this pair on this machine, if it did."""
-    if pair.draft_path is None:
-        return None
     try:
-        tuned = tuning.load(pair.target_path, pair.draft_path)
+        tuned = tuning.load(pair.target_path, pair.draft_path) if pair.draft_path else None
     except SpecdecError as error:
         notes.append(f"what was tuned is not used: {error}")
         return None
@@ -229,12 +233,10 @@ def _find_tuning(pair: ModelPair, gpu_layers: int, notes: list[str]) -> Tuning |
 
 def memory_of(models: LoadedModels) -> list[ModelMemory]:
     """What the models take with the contexts that are open."""
-    types = repacking.repacked_types()
-    opened = [(loaded, loaded.context) for loaded in models.all if loaded.context]
-    footprints = [
-        (each.role, memory.footprint(each.header, context.n_ctx, types, context.max_rows)) for each, context in opened
-    ]
-    return [
-        ModelMemory(role, needs.weights, needs.repacked, needs.cache, needs.buffers + needs.vocabulary)
-        for role, needs in footprints
-    ]
+    types, parts = repacking.repacked_types(), []
+    for loaded in models.all:
+        if context := loaded.context:
+            needs = memory.footprint(loaded.header, context.n_ctx, types, context.max_rows)
+            buffers = needs.buffers + needs.vocabulary
+            parts.append(ModelMemory(loaded.role, needs.weights, needs.repacked, needs.cache, buffers))
+    return parts

@@ -1,16 +1,18 @@
-"""Which model files a run takes, read by their headers and found to fit."""
+"""Which model files a command takes, by whatever names them, here or on the Hub: read by their headers."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.errors import DownloadError, SpecdecError, UsageError
 from specdec_cli.engine.config import Settings
-from specdec_cli.hub.cache import locate
-from specdec_cli.models import tokenizer_comparison
-from specdec_cli.models.gguf import read_header
+from specdec_cli.hub import cache, ranges, repository
+from specdec_cli.hub.repository import RemoteModel
+from specdec_cli.models import profiles, references, tokenizer_comparison
+from specdec_cli.models.gguf import read_header, read_model
 from specdec_cli.models.gguf_header import Header, require_runnable
 
 
@@ -58,7 +60,7 @@ def check_pair(settings: Settings) -> ModelPair:
     if settings.draft_small is None:
         problem = f"no second draft model is given for {settings.drafter}"
         raise SpecdecError(problem, "Name one with -mds; model<ngram needs none.")
-    small_path = locate(settings.draft_small, shlex.join(["specdec", "pull", "--target", settings.draft_small]))
+    small_path = cache.locate(settings.draft_small, shlex.join(["specdec", "pull", "--target", settings.draft_small]))
     small, shared_by_small, more = _fitting(target, small_path)
     shared = min(n_shared, shared_by_small)
     return ModelPair(target, target_path, draft, draft_path, shared, (*notes, *more), small, small_path)
@@ -77,3 +79,45 @@ def _fitting(target: Header, path: Path) -> tuple[Header, int, tuple[str, ...]]:
             "million parameters): it will slow the target down"
         )
     return draft, comparison.n_shared, tuple(notes)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model whose header has been read: `remote` on the Hub, or else `path` on this machine."""
+
+    name: str
+    header: Header
+    remote: RemoteModel | None
+    path: Path | None
+
+
+def is_profile(name: str) -> bool:
+    """Whether a name is a profile's, and not a file's or a model's on the Hub."""
+    return not (references.parse(name) or name.endswith(".gguf")) and name in profiles.names()
+
+
+def model_name(name: str, role: Literal["target", "draft"]) -> str:
+    """What a name stands for: a profile's name for its target or draft, all else for itself."""
+    model = profiles.load(name).model(role) if is_profile(name) else name
+    if model is None:
+        raise UsageError(f"the profile {name} has no draft", "Name one, or choose another profile.")
+    return model
+
+
+def read_source(name: str, notes: list[str], here_first: bool) -> ModelSource:
+    """Read a model's header, of one on the Hub over ranges.
+
+    here_first: whether a copy in the Hub's cache will do. notes: what the user should know is added to it.
+    Raises DownloadError if the Hub does not deliver, SpecdecError if the file is no model.
+    """
+    reference = references.parse(name)
+    if reference is None and not name.endswith(".gguf") and not Path(name).exists():
+        raise DownloadError(
+            f"{name!r} is neither a file, nor a profile, nor a model on the Hub",
+            "Write PATH.gguf, REPO:QUANT, REPO/FILE.gguf or a profile's name (specdec ls).",
+        )
+    path = Path(name) if reference is None else cache.find(reference) if here_first else None
+    if reference is None or path:
+        return ModelSource(name, read_header(path or Path(name)), None, path)
+    remote = repository.resolve(reference)
+    return ModelSource(name, read_model(remote.files[0].name, ranges.opener(remote, notes)), remote, None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine.model_source import ModelSource, is_profile, model_name, read_source
+from specdec_cli.engine.model_pair import ModelSource, is_profile, model_name, read_source
 from specdec_cli.models import tokenizer_comparison
 from specdec_cli.models.gguf_header import Header, require_runnable
 from specdec_cli.models.memory import footprint

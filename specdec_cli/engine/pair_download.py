@@ -11,7 +11,7 @@ from typing import Literal
 
 from specdec_cli.decoding.errors import DownloadError, SpecdecError, UsageError
 from specdec_cli.engine.config_layers import require_known
-from specdec_cli.engine.model_source import ModelSource, model_name, read_source
+from specdec_cli.engine.model_pair import ModelSource, model_name, read_source
 from specdec_cli.engine.pair_check import CONTEXT, FreeMemory, compare_sources
 from specdec_cli.hub import cache
 from specdec_cli.hub.download import DownloadProgress, download

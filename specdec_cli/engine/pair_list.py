@@ -12,7 +12,7 @@ from specdec_cli.hub import cache
 from specdec_cli.models import profiles, references, user_files
 from specdec_cli.models.gguf import part_names
 from specdec_cli.models.profiles import Profile
-from specdec_cli.results import PairDetails, PairList, PairSummary, Removal
+from specdec_cli.results import PairDetails, PairList, PairSummary
 from specdec_cli.store import pulled_pairs, tuning
 
 
@@ -45,7 +45,7 @@ def pair_details(name: str) -> PairDetails:
 class PlannedRemoval:
     """What removing a pair would do. size: bytes that it frees. kept: files that stay because another pair uses them.
 
-    partial: whether the pair is only what an interrupted download left.
+    partial: the files, where the pair is only what an interrupted download left.
     """
 
     name: str
@@ -53,12 +53,12 @@ class PlannedRemoval:
     kept: tuple[str, ...]
     partial: tuple[Path, ...]
 
-    def run(self) -> Removal:
-        """Remove it. Raises SpecdecError if a file cannot be removed."""
+    def run(self) -> int:
+        """Remove it, and return the bytes freed. Raises SpecdecError if a file cannot be removed."""
         for path in self.partial:
             path.unlink(missing_ok=True)
         pair = None if self.partial else pulled_pairs.load(self.name)
-        return Removal(self.name, pulled_pairs.remove(pair) if pair else self.size, self.kept)
+        return pulled_pairs.remove(pair) if pair else self.size
 
 
 def plan_removal(name: str) -> PlannedRemoval:

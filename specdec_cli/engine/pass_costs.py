@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.costs import Costs, Curve
@@ -20,6 +20,9 @@ from specdec_cli.llama.threads import ThreadWatch
 from specdec_cli.llama.timing import pass_seconds
 from specdec_cli.store import pass_cost_records as kept_costs
 from specdec_cli.store.pass_cost_records import KeptCosts, Place
+
+if TYPE_CHECKING:
+    from specdec_cli.engine.loaded_models import LoadedModels
 
 _VERIFY_SIZES = (1, 2, 4, 8, 3, 9, 16, 6, 12, 5, 17)
 _DRAFT_SIZES = (1, 8, 2, 32, 128, 512)
@@ -51,7 +54,7 @@ def known_agreement(model: Path) -> Agreement | None:
 
 
 class PassCosts:
-    """One model's passes. note: called with what went wrong with the file in which they are kept."""
+    """One model's passes. note: called with what the user should know of them."""
 
     def __init__(self, path: Path, context: LlamaContext, gpu_layers: int, note: Callable[[str], None]) -> None:
         self.measured_s = 0.0
@@ -61,7 +64,7 @@ class PassCosts:
         self._path, self._context, self._note = path, context, note
         self._place = place_of(context.threads, gpu_layers)
         self._kept = self._load()
-        self._news, self._keeps = False, True
+        self._news = False
 
     @property
     def agreement(self) -> Agreement | None:
@@ -76,21 +79,11 @@ class PassCosts:
         """Seconds of a pass over n tokens, as far as they are known."""
         return {**self._kept.draft, **self._kept.verify}
 
-    def measure_anew(self) -> None:
-        """What is known is not asked for; the threads may have changed."""
-        self._place = replace(self._place, threads=self._context.threads)
-        self._kept = KeptCosts()
-
-    def follow_threads(self) -> None:
-        """Other threads have other costs: go by what is kept of them."""
+    def follow_threads(self, anew: bool = False) -> None:
+        """Other threads have other costs: go by what is kept of them. anew: by nothing but what is measured."""
         self.keep()
         self._place = replace(self._place, threads=self._context.threads)
-        self._kept = self._load()
-
-    def assume(self, costs: Costs) -> None:
-        """Take these for what passes cost, as on another machine; from now on nothing is kept."""
-        self._kept = replace(self._kept, verify=costs.verify.points, draft=costs.draft.points)
-        self._news, self._keeps = False, False
+        self._kept = KeptCosts() if anew else self._load()
 
     def verify(self, text: Sequence[int], budget_s: float = _VERIFY_S) -> Curve:
         """Seconds of the target's passes over n tokens, every row read."""
@@ -106,26 +99,26 @@ class PassCosts:
 
     def agree(self, text: Sequence[int]) -> Agreement:
         """Which passes agree bit for bit; measuring it takes some hundred passes, once."""
-        if (known := self.agreement) is not None:
-            return known
-        started = perf_counter()
-        measured = agreement.measure(self._context, text, self._context.threads, lambda: None)
-        self.measured_s += perf_counter() - started
-        self._add(agreement=measured)
-        return measured
+        agreed = self.agreement
+        if agreed is None:
+            started = perf_counter()
+            agreed = agreement.measure(self._context, text, self._context.threads, lambda: None)
+            self.measured_s += perf_counter() - started
+            self._add(agreement=agreed)
+        self._note_limits(agreed)
+        return agreed
 
-    def limits(self, agreed: Agreement) -> str:
-        """What `--bitwise` costs here, where it costs anything."""
+    def _note_limits(self, agreed: Agreement) -> None:
+        """Say what `--bitwise` costs here, where it costs anything."""
         if agreed.widest == agreed.reference:
-            return f"{agreed}; so with --bitwise drafts are read token by token, and gain nothing"
-        if agreed.reference == 1:
-            return ""
-        verify = self._kept.verify
-        times = f", which takes {verify[2] / verify[1]:.2f} times as long" if {1, 2} <= set(verify) else ""
-        return (
-            "with --bitwise single tokens are read in passes of two, for alone they round unlike all others here"
-            f"{times}; with -t 1 that may not be needed"
-        )
+            self._note(f"{agreed}; so with --bitwise drafts are read token by token, and gain nothing")
+        elif agreed.reference > 1:
+            verify = self._kept.verify
+            times = f", which takes {verify[2] / verify[1]:.2f} times as long" if {1, 2} <= set(verify) else ""
+            self._note(
+                "with --bitwise single tokens are read in passes of two, for alone they round unlike all others here"
+                f"{times}; with -t 1 that may not be needed"
+            )
 
     def learn(self, verify: dict[int, float]) -> None:
         """Take over what a run has shown: sizes that were not timed, and those that were timed in a bad moment."""
@@ -136,7 +129,7 @@ class PassCosts:
 
     def keep(self) -> None:
         """Keep it for the next start, if there is anything new; if that fails, say so."""
-        if self._news and self._keeps:
+        if self._news:
             try:
                 kept_costs.save(self._path, self._place, self._kept)
             except (SpecdecError, OSError) as error:
@@ -163,3 +156,52 @@ class PassCosts:
         seconds = pass_seconds(self._context, text, sizes, needed=needed, budget_s=budget_s, needed_rounds=rounds)
         self.measured_s += perf_counter() - started
         return seconds
+
+
+class PairCosts:
+    """What the passes of a pair cost, whose contexts must be open. Measuring takes a fraction of a second, once."""
+
+    def __init__(self, models: LoadedModels) -> None:
+        self._models = models
+
+    def of_pair(self, text: Sequence[int], budget_s: float = _VERIFY_S + _DRAFT_S) -> Costs:
+        """What passes of both models cost: as tuned, or else as kept, or measured on some text."""
+        if self._models.tuned_costs is not None:
+            return self._models.tuned_costs
+        if self._models.draft is None:
+            raise RuntimeError("there is no draft model")
+        verify = self._models.target.passes.verify(text, budget_s * 0.7)
+        return Costs(verify, self._models.draft.passes.draft(text, budget_s * 0.3))
+
+    def verify(self, text: Sequence[int]) -> Curve:
+        """What passes of the target cost."""
+        tuned = self._models.tuned_costs
+        return tuned.verify if tuned else self._models.target.passes.verify(text)
+
+    def agree(self, text: Sequence[int]) -> Agreement:
+        """Which passes of the target agree bit for bit; measured once."""
+        return self._models.target.passes.agree(text)
+
+    @property
+    def agreement(self) -> Agreement | None:
+        """Which agree, as far as that is known."""
+        return self._models.target.passes.agreement
+
+    @property
+    def measured_s(self) -> float:
+        return sum(passes.measured_s for passes in self._opened)
+
+    @property
+    def _opened(self) -> list[PassCosts]:
+        return [loaded.costs for loaded in self._models.all if loaded.costs]
+
+    def keep(self, learned: Iterable[dict[int, float]]) -> None:
+        """Keep what is known for the next start; the notes say so if that fails.
+
+        learned: seconds of the target's passes over n tokens, as answers have shown them.
+        """
+        if target := self._models.target.costs:
+            for seconds in learned:
+                target.learn(seconds)
+        for passes in self._opened:
+            passes.keep()

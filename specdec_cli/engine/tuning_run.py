@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -20,8 +21,7 @@ from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.loaded_models import memory_of
 from specdec_cli.engine.model_pair import ModelPair, check_pair
-from specdec_cli.engine.suite_prompts import fitting, tuning_prompts
-from specdec_cli.engine.validation import validate
+from specdec_cli.engine.prompt import fitting, tuning_prompts
 from specdec_cli.evaluation.comparison_result import CostPoints
 from specdec_cli.evaluation.prediction import calibrate, predict, verdict
 from specdec_cli.evaluation.simulator import Answer
@@ -46,7 +46,7 @@ _LEAST_TOKENS = 100
 """Recorded places below which acceptance cannot be told."""
 
 
-def tuning_settings(settings: Settings) -> Settings:
+def _tuned(settings: Settings) -> Settings:
     """What is tuned of these settings; raises UsageError if there is nothing to tune."""
     if settings.drafter not in ("model", "self"):
         raise UsageError(
@@ -56,18 +56,15 @@ def tuning_settings(settings: Settings) -> Settings:
     if settings.accept in LOSSY:
         problem = f"there is nothing to tune with --accept {settings.accept}"
         raise UsageError(problem, "Tune an exact rule: rejection or match.")
-    settings = replace(settings, draft_tokens=AUTO, draft_min_p=0.0, max_tokens=_ANSWER, ctx=settings.ctx or _CONTEXT)
-    validate(settings)
-    return settings
+    return replace(settings, draft_tokens=AUTO, draft_min_p=0.0, max_tokens=_ANSWER, ctx=settings.ctx or _CONTEXT)
 
 
 def predict_for(settings: Settings, machine_name: str) -> HardwarePrediction:
     """What the recorded acceptance of a pair would come to under another machine's costs; nothing is measured."""
-    settings = tuning_settings(settings)
-    pair = check_pair(settings)
+    settings = _tuned(settings)
+    paths = _paths(check_pair(settings))
     machine = hardware.load(machine_name)
-    target, draft = _paths(pair)
-    path = tuning.recording_of(target, draft, tuning.kind_of(settings.temp == 0, settings.accept))
+    path = tuning.recording_of(*paths, tuning.kind_of(settings.temp == 0, settings.accept))
     if path is None:
         kind = "at temperature 0" if settings.temp == 0 else f"with --accept {settings.accept}"
         raise SpecdecError(
@@ -75,9 +72,9 @@ def predict_for(settings: Settings, machine_name: str) -> HardwarePrediction:
             "Run specdec tune on it once, on any machine, with the same --temp and --accept.",
         )
     recording = acceptance_traces.read(path)
-    recording.require(target, draft)
+    recording.require(*paths)
     return HardwarePrediction(
-        **_predicted(pair, recording, machine.costs, f"{machine_name}, at the costs of the models named above"),
+        **_predicted(paths, recording, machine.costs, f"{machine_name}, at the costs of the models named above"),
         hardware=HardwareInfo(machine.name, machine.description, machine.basis, machine.source),
     )
 
@@ -95,11 +92,11 @@ def tune(
 
     seconds: about how long. progress: told what is done now. Raises Interrupted, and keeps nothing then.
     """
-    settings, interrupt = tuning_settings(settings), interrupt or Interrupt()
+    settings, interrupt = _tuned(settings), interrupt or Interrupt()
     pair = check_pair(settings)
-    target, draft = _paths(pair)
-    tuning.require_writable(target, draft)
-    settings, placement = place_draft(pair, settings, interrupt)
+    paths = _paths(pair)
+    tuning.require_writable(*paths)
+    settings, placement = place_draft(paths[1], settings, interrupt)
     with Engine(settings, interrupt, tune=False, pair=pair) as engine:
         tuner = Tuner(engine, suite, system, raw, seconds)
         progress("timing passes and threads")
@@ -115,14 +112,14 @@ def tune(
             "gpu_layers": settings.gpu_layers,
             "gpu_layers_draft": settings.gpu_layers_draft,
         }
-        measured = Tuning(**place, costs=costs, calibrations={kind: calibrate(recording.answers, recording.greedy)})
+        calibration = calibrate(recording.answers, recording.greedy)
         memory = tuple(asdict(part) for part in memory_of(engine.models))
     if interrupt.is_set():
         raise Interrupted
-    path = tuning.save(target, draft, measured)
+    path = tuning.save(*paths, Tuning(**place, costs=costs, calibrations={kind: calibration}))
     acceptance_traces.write(path.with_suffix(f".{kind}.json.gz"), recording)
     return MeasuredTuning(
-        **_predicted(pair, recording, costs, "this machine"),
+        **_predicted(paths, recording, costs, "this machine"),
         **place,
         threads_tried=tuner.tried,
         placement_tried=placement,
@@ -139,12 +136,11 @@ def _paths(pair: ModelPair) -> tuple[Path, Path]:
     return pair.target_path, pair.draft_path
 
 
-def _predicted(pair: ModelPair, recording: Recording, costs: Costs, where: str) -> dict[str, Any]:
+def _predicted(paths: tuple[Path, Path], recording: Recording, costs: Costs, where: str) -> dict[str, Any]:
     predictions = predict(acceptance_traces.by_category(recording.answers), costs, recording.greedy)
-    target, draft = _paths(pair)
     return {
-        "target": target.name,
-        "draft": draft.name,
+        "target": paths[0].name,
+        "draft": paths[1].name,
         "greedy": recording.greedy,
         "recorded_tokens": sum(len(answer.stands) for answer in recording.answers),
         "costs": CostPoints.of(costs),
@@ -164,8 +160,7 @@ class Tuner:
         """Seconds of single-token passes in a filled cache, and how many tokens it held."""
         trained = engine.pair.draft.setting("context_length") if engine.pair.draft else None
         room = min(self._settings.ctx or sys.maxsize, trained if isinstance(trained, int) else sys.maxsize) - _ROOM
-        prompts = tuning_prompts(engine.pair.target_path, suite)
-        self._prompts = fitting(engine, prompts, room, system, raw)
+        self._prompts = fitting(engine, tuning_prompts(engine.pair.target_path, suite), room, system, raw)
         if not self._prompts:
             problem = "every prompt is too long for the context of the models"
             raise SpecdecError(problem, "Give shorter --prompts, or a larger -c.")
@@ -177,15 +172,15 @@ class Tuner:
     def time(self) -> Costs:
         """Choose the numbers of threads, then measure the cost curves with them, and once more in a filled cache."""
         engine, settings = self._engine, self._settings
-        contexts = dict(zip(("target", "draft"), engine.models.contexts, strict=True))
-        threads = settings.threads or self._fastest("target", contexts["target"], (1, 4))
-        threads_draft = settings.threads_draft or settings.threads or self._fastest("draft", contexts["draft"], (1,))
+        target, draft = engine.models.contexts
+        threads = settings.threads or self._fastest("target", target, (1, 4))
+        threads_draft = settings.threads_draft or settings.threads or self._fastest("draft", draft, (1,))
         engine.models.use_threads(threads, threads_draft)
         costs = engine.costs.of_pair(self._text, budget_s=self._seconds * 0.15)
-        fill = min(context.n_ctx for context in contexts.values()) - 8
-        if fill > 64 and all(context.rewinds for context in contexts.values()):
+        fill = min(target.n_ctx, draft.n_ctx) - 8
+        if fill > 64 and target.rewinds and draft.rewinds:
             text = (self._text * (fill // len(self._text) + 1))[:fill]
-            laps = {role: _seconds_after(text, context) for role, context in contexts.items()}
+            laps = {"target": _seconds_after(text, target), "draft": _seconds_after(text, draft)}
             self.filled = {"tokens": fill, **laps}
         return costs
 
@@ -215,8 +210,7 @@ class Tuner:
         if sum(len(answer.stands) for answer in answers) < _LEAST_TOKENS:
             problem = "too little could be recorded to predict anything"
             raise SpecdecError(problem, "Give more --seconds, or other --prompts.")
-        about = acceptance_traces.identity(engine.pair.target_path, engine.pair.draft_path)
-        return Recording(settings.temp == 0, tuple(answers), about)
+        return Recording(settings.temp == 0, tuple(answers), acceptance_traces.identity(*_paths(engine.pair)))
 
     def _in_turn(self) -> Iterator[tuple[Prompt, list[int]]]:
         """One prompt of each category after the other; at a temperature, again and again."""
@@ -227,12 +221,12 @@ class Tuner:
         return iter(once * (1 if self._settings.temp == 0 else 4))
 
 
-def place_draft(pair: ModelPair, settings: Settings, interrupt: Interrupt) -> tuple[Settings, dict[str, float]]:
+def place_draft(path: Path, settings: Settings, interrupt: Interrupt) -> tuple[Settings, dict[str, float]]:
     """Where the draft model is faster, on the GPU or on the CPU beside it, and the seconds of a token on each.
 
     Without a GPU, or if the user has said where, there is nothing to try.
     """
-    if pair.draft_path is None or settings.gpu_layers_draft != -1 or not library.supports_gpu():
+    if settings.gpu_layers_draft != -1 or not library.supports_gpu():
         return settings, {}
     threads = settings.threads_draft or settings.threads or library.physical_cores()
     places = {"GPU": -1, "CPU": 0}
@@ -240,7 +234,7 @@ def place_draft(pair: ModelPair, settings: Settings, interrupt: Interrupt) -> tu
     for place, layers in places.items():
         with (
             suppress(SpecdecError),  # it may not fit beside the target
-            closing(Model(pair.draft_path, layers, interrupt)) as model,
+            closing(Model(path, layers, interrupt)) as model,
             closing(LlamaContext(model, _PLACEMENT_CONTEXT, 1, threads, interrupt)) as context,
         ):
             text = model.tokenize("The quick brown fox jumps over the lazy dog.")
@@ -259,4 +253,4 @@ def _seconds_after(text: list[int], context: LlamaContext) -> float:
         context.decode(text[:1])
         laps.append(perf_counter() - before)
         context.rewind(len(text))
-    return sorted(laps)[2]
+    return median(laps)

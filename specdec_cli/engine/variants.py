@@ -9,7 +9,6 @@ from typing import Any
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.engine.config_layers import with_made_draft
-from specdec_cli.engine.validation import validate
 from specdec_cli.models.user_files import suggest
 
 ALONE = "target alone"
@@ -59,7 +58,6 @@ def parse_variants(
     _require_one_draft(ways.values(), draft_named)
     variants: dict[str, Variant] = {}
     for name, settings in ways.items():
-        validate(settings)
         baseline = _baseline_name(base, settings)
         variants.setdefault(baseline, Variant(baseline, settings.alone(), baseline))
         if settings.drafter != "none" or name != _name_of(base):

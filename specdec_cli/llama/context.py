@@ -66,8 +66,8 @@ class LlamaContext:
         self.n_vocab = model.n_vocab
         self.max_rows = max_rows
         self.length = 0
-        self.reuses, self.reused = False, 0
-        """Whether `begin` may keep what is held of a text already, and how much of the present one it kept."""
+        self.reuses = False
+        """Whether `begin` may keep what is held of a text already."""
         self._tokens: list[int] = []
         """The text, `length` tokens; and the nodes of the tree at its end, by number."""
         self._grown: list[int] = []
@@ -104,7 +104,6 @@ class LlamaContext:
                 kept = 0
         self.rewind(kept)
         self.thread_log = [(0, self.threads)]
-        self.reused = kept
         return kept
 
     def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:

@@ -21,7 +21,7 @@ class LlamaTarget:
 
     def __init__(self, context: LlamaContext, agreement: Agreement | None = None) -> None:
         self._context, self._agreement = context, agreement
-        self._verified = 0
+        self.reused = self._verified = 0
         self._again: tuple[int, ...] = ()
         """The end of the text that the cache does not hold."""
         self._tree: tuple[Draft, list[int]] | None = None
@@ -36,9 +36,9 @@ class LlamaTarget:
         return self._context.cells.length + len(self._again)
 
     def prefill(self, prompt: Sequence[int]) -> Logits:
-        kept = self._context.begin(prompt)
+        self.reused = self._context.begin(prompt)
         self._tree, self._again = None, ()
-        logits = self._context.decode(prompt[kept:])
+        logits = self._context.decode(prompt[self.reused :])
         self._verified = len(prompt)
         # A damaged file or a miscompiled kernel gives NaN, and an argmax over NaN gives nonsense.
         if not logits[0].max() < float("inf"):

@@ -13,7 +13,7 @@ from rich.console import Console
 from specdec_cli.display import pair_tables as tables
 from specdec_cli.display import tuning_tables
 from specdec_cli.display.grids import lines_table
-from specdec_cli.engine.model_source import ModelSource
+from specdec_cli.engine.model_pair import ModelSource
 from specdec_cli.engine.pair_check import FreeMemory, compare_sources
 from specdec_cli.evaluation.comparison_result import CostPoints
 from specdec_cli.evaluation.prediction import Prediction

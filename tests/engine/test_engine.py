@@ -9,6 +9,7 @@ from tiny import write
 
 import specdec_cli
 from specdec_cli import Done, Prefill, SamplingParams, SpecdecError, SpeculativeConfig, Step, UsageError, load
+from specdec_cli.engine import loaded_models
 
 PROMPT = "def median(values):\n"
 SHORT = SamplingParams(max_tokens=24)
@@ -81,6 +82,7 @@ def test_what_both_models_hold_is_not_read_again(engine):
     held = again.cached_tokens
     assert len(first.prompt) <= held < len(again.prompt)
     steps = [event for event in again.metrics.history if event.index]
+    assert again.metrics.prompt_tokens == len(again.prompt) - held
     assert counts["target"] == len(again.prompt) - held + sum(1 + len(step.drafted) for step in steps)
     assert counts["draft"] <= len(again.prompt) - held + 4 + sum(1 + len(step.drafted) for step in steps)
     fresh = engine.start([*prompt, *first.prompt], SHORT, reuse=False)
@@ -135,13 +137,18 @@ def test_two_engines_live_in_one_process(engine):
     assert answers == [expected, expected]
 
 
-def test_a_longer_prompt_gets_a_longer_context():
+@pytest.mark.parametrize(("most", "expected"), [(2048, 1024), (1000, 768)])
+def test_a_context_grows_to_twice_its_size_or_where_that_does_not_fit_to_what_is_needed(monkeypatch, most, expected):
+    def require(header, n_ctx, _free):
+        if n_ctx > most and "draft" in header.name:
+            raise SpecdecError("no room", "")
+
+    monkeypatch.setattr(loaded_models.memory, "require", require)
     with load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as engine:
-        engine.generate("x", SamplingParams(max_tokens=8))
-        before = engine.models.target.opened.n_ctx
-        answer = engine.generate("x = 1\n" * 120, SamplingParams(max_tokens=8))
-        assert engine.models.target.opened.n_ctx >= 2 * before
-        assert answer.metrics.emitted == 8
+        for tokens, n_ctx in ((300, 512), (520, expected), (200, expected)):
+            assert engine.generate([5] * tokens, SamplingParams(max_tokens=8)).metrics.emitted == 8
+            assert [loaded.opened.n_ctx for loaded in engine.models.all] == [n_ctx, n_ctx]
+        assert engine.drafts and engine.notes == ()
 
 
 def test_a_conversation_goes_through_the_chat_template(tmp_path):
@@ -158,32 +165,30 @@ def test_a_conversation_goes_through_the_chat_template(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("prompt", "says"),
-    [([], "no tokens"), ([-1], "outside the vocabulary"), ([10**9], "outside the vocabulary"),
-     ([{"role": "user"}], "not a message"), (["text"], "not a message"),
-     ([{"role": "user", "content": "hello"}], "chat template")],
-)  # fmt: skip
-def test_a_prompt_that_is_none_is_refused(engine, prompt, says):
-    with pytest.raises(SpecdecError, match=says) as caught:
-        engine.generate(prompt, SHORT)
-    assert caught.value.hint
-
-
-@pytest.mark.parametrize(
-    ("sampling", "speculative", "says"),
+    ("prompt", "sampling", "speculative", "says"),
     [
-        (SamplingParams(temperature=-1), None, "temperature"),
-        (SamplingParams(max_tokens=0), None, "max tokens"),
-        (SamplingParams(stop=("",)), None, "stop string"),
-        (None, SpeculativeConfig(draft_tokens=0), "draft tokens"),
-        (None, SpeculativeConfig(drafter="nobody"), "no drafter 'nobody'"),
-        (None, SpeculativeConfig(accept="maybe"), "accept cannot be maybe"),
-        (SamplingParams(temperature=1), SpeculativeConfig(bitwise=True, accept="rejection"), "--bitwise promises"),
+        ([], {}, {}, "no tokens"),
+        ([-1], {}, {}, "outside the vocabulary"),
+        ([10**9], {}, {}, "outside the vocabulary"),
+        ([{"role": "user"}], {}, {}, "not a message"),
+        (["text"], {}, {}, "not a message"),
+        ([{"role": "user", "content": "hello"}], {}, {}, "chat template"),
+        (PROMPT, {"temperature": -1}, {}, "temperature"),
+        (PROMPT, {"max_tokens": 0}, {}, "max tokens"),
+        (PROMPT, {"max_tokens": "many"}, {}, "max_tokens is 'many'"),
+        (PROMPT, {"stop": ("",)}, {}, "stop string"),
+        (PROMPT, {"temperature": 1}, {"bitwise": True, "accept": "rejection"}, "--bitwise promises"),
+        (PROMPT, {}, {"draft_tokens": 0}, "draft tokens"),
+        (PROMPT, {}, {"drafter": "nobody"}, "no drafter 'nobody'"),
+        (PROMPT, {}, {"accept": "maybe"}, "accept cannot be maybe"),
+        (PROMPT, {}, {"drafter": "small>model"}, "no second draft model"),
+        (PROMPT, {}, {"drafter": "self"}, "is not that of self"),
+        (PROMPT, {}, {"ngram_corpus": ("src",)}, "a corpus is read when"),
     ],
 )
-def test_values_without_sense_are_refused(engine, sampling, speculative, says):
-    with pytest.raises(UsageError, match=says) as caught:
-        engine.generate(PROMPT, sampling, speculative)
+def test_what_makes_no_sense_or_was_not_loaded_is_refused(engine, prompt, sampling, speculative, says):
+    with pytest.raises(SpecdecError, match=says) as caught:
+        engine.generate(prompt, SamplingParams(**sampling), SpeculativeConfig(**speculative))
     assert caught.value.hint
 
 
@@ -207,21 +212,6 @@ def test_a_stream_whose_engine_was_closed_or_reopened_ends_with_an_error():
         list(last)
     with pytest.raises(SpecdecError, match="was closed"):
         engine.generate("x")
-
-
-@pytest.mark.parametrize(
-    ("sampling", "speculative", "says"),
-    [
-        (None, SpeculativeConfig(drafter="small>model"), "no second draft model"),
-        (None, SpeculativeConfig(drafter="self"), "is not that of self"),
-        (None, SpeculativeConfig(ngram_corpus=("src",)), "Give ngram_corpus to load"),
-        (SamplingParams(max_tokens="many"), None, "max_tokens is 'many'"),
-    ],
-)
-def test_what_was_not_loaded_is_refused(engine, sampling, speculative, says):
-    with pytest.raises(UsageError) as caught:
-        engine.generate(PROMPT, sampling, speculative)
-    assert says in f"{caught.value} {caught.value.hint}"
 
 
 def test_one_string_to_stop_at_is_one(engine):

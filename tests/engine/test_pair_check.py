@@ -10,7 +10,7 @@ import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_cli.engine.model_source import ModelSource
+from specdec_cli.engine.model_pair import ModelSource
 from specdec_cli.engine.pair_check import FreeMemory, compare_sources, summarise
 from specdec_cli.models.gguf import read_header
 from specdec_cli.models.gguf_header import Header, Tensor

@@ -35,38 +35,20 @@ def opened(monkeypatch):
     return make
 
 
-def test_what_was_measured_is_read_at_the_next_start(opened):
+def test_what_was_measured_is_kept_and_corrected_by_what_runs_show(opened, monkeypatch):
     first = opened()
     assert first.verify([1]).points == PASSES and first.draft([1]).points == PASSES
     first.keep()
     again = opened()
     assert again.verify([1]).points == PASSES and again.draft([1]).points == PASSES
     assert len(again.timed) == 2 and again.notes == [] and again.measured_s == 0
-
-
-def test_runs_teach_sizes_that_were_not_timed_and_correct_those_that_were(opened):
-    first = opened()
-    first.verify([1])
-    first.keep()
-    first.learn({1: 0.0205, 2: 0.06, 9: 0.1})
-    first.keep()
-    assert opened().verify([1]).points == {1: 0.02, 2: 0.06, 4: 0.05, 9: 0.1}, "0.0205 is no news"
-
-
-def test_nothing_new_writes_nothing_and_assumed_costs_are_not_kept(opened, monkeypatch):
-    first = opened()
-    first.verify([1])
-    first.keep()
-    monkeypatch.setattr(kept_costs, "save", None)
-    again = opened()
-    again.verify([1])
-    again.learn({1: 0.0201})
+    again.learn({1: 0.0205, 2: 0.06, 9: 0.1})
     again.keep()
-    found = opened()
-    found.assume(Costs(Curve({1: 1.0}), Curve({1: 0.5})))
-    assert found.verify([1]).points == {1: 1.0} and found.draft([1]).points == {1: 0.5}
-    found.learn({1: 9.0, 3: 20.0})
-    found.keep()
+    monkeypatch.setattr(kept_costs, "save", None)  # what is no news is not written
+    last = opened()
+    assert last.verify([1]).points == {1: 0.02, 2: 0.06, 4: 0.05, 9: 0.1}
+    last.learn({1: 0.0201})
+    last.keep()
 
 
 def test_after_a_change_of_threads_each_number_keeps_its_own(opened, monkeypatch):
@@ -96,13 +78,18 @@ def test_agreement_is_known_for_contexts_as_long_as_were_measured(opened, monkey
     assert opened().agreement == (agreed if known else None)
 
 
-def test_bitwise_says_what_it_costs(opened):
+@pytest.mark.parametrize(
+    ("agreed", "timed", "says"),
+    [((1, 3, 1, {}), True, []), ((2, 3, 2, {}), False, ["unlike all others here; with -t 1"]),
+     ((2, 3, 2, {}), True, ["takes 1.50 times as long"]), ((1, 1, 1, {2: 0.1}), True, ["gain nothing"])],
+)  # fmt: skip
+def test_bitwise_says_what_it_costs(opened, monkeypatch, agreed, timed, says):
+    monkeypatch.setattr(costing.agreement, "measure", lambda *_: Agreement(*agreed[:3], (96,), agreed[3]))
     found = opened()
-    assert found.limits(Agreement(1, 3, 1, (96,), {})) == ""
-    assert "with -t 1 that may not be needed" in found.limits(Agreement(2, 3, 2, (96,), {}))
-    found.verify([1])
-    assert "takes 1.50 times as long" in found.limits(Agreement(2, 3, 2, (96,), {}))
-    assert "gain nothing" in found.limits(Agreement(1, 1, 1, (96,), {2: 0.1}))
+    if timed:
+        found.verify([1])
+    found.agree([1])
+    assert len(found.notes) == len(says) and all(part in note for part, note in zip(says, found.notes, strict=True))
 
 
 def test_a_cost_model_tells_what_it_has_seen_often():

@@ -4,7 +4,6 @@ import pytest
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine import config_layers
-from specdec_cli.engine.validation import validate
 from specdec_cli.models import profiles, references
 from specdec_cli.store import pulled_pairs as pairs
 
@@ -164,7 +163,6 @@ def test_a_bundled_profile_is_complete(name, monkeypatch):
     assert any("/" in source for source in profile.sources), "a source is a place"
     monkeypatch.setattr(config_layers, "locate", lambda model, command: model)
     found = config_layers.resolve(name, {})
-    validate(found)
     assert (found.target, found.draft) == (profile.target, profile.draft)
     assert profile.settings and "temp" in profile.settings, "no sampling is suggested"
     assert all(getattr(found, key) == value for key, value in profile.settings.items())
