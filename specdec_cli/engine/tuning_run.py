@@ -31,7 +31,7 @@ from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.timing import pass_seconds
-from specdec_cli.models import hardware
+from specdec_cli.models import hardware, user_files
 from specdec_cli.models.suites import Prompt
 from specdec_cli.store import acceptance_traces, tuning
 from specdec_cli.store.acceptance_traces import Recording
@@ -98,7 +98,7 @@ def tune(
     settings, interrupt = tuning_settings(settings), interrupt or Interrupt()
     pair = check_pair(settings)
     target, draft = _paths(pair)
-    tuning.require_writable(target, draft)
+    user_files.require_writable(tuning.path_of(target, draft).parent)
     settings, placement = place_draft(pair, settings, interrupt)
     with Engine(settings, interrupt, tune=False, pair=pair) as engine:
         tuner = Tuner(engine, suite, system, raw, seconds)

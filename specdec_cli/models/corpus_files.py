@@ -26,9 +26,8 @@ class Source:
 
 
 def find(names: Sequence[str]) -> list[Source]:
-    """The files that were named, and those in folders that were, each once.
+    """The files that were named, and of folders all files that are not hidden and not too large, each once.
 
-    Of a folder all files that are not hidden and not too large; whether they are text is seen on reading.
     Raises UsageError if a name is of neither, if a file that was named is not text, if there is nothing or too much.
     """
     chosen: dict[Path, Source] = {}

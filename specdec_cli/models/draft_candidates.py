@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -35,7 +34,12 @@ def candidates(target: Header, name: str) -> list[str]:
     name: how the target was named; it is never a candidate itself.
     """
     pre = target.metadata.get("tokenizer.ggml.pre", "default")
-    drafts = [*_drafts_in_profiles(name)]
+    drafts = []
+    for profile_name in profiles.names():
+        with suppress(SpecdecError):  # a broken profile of the user's is not what this is about
+            profile = profiles.load(profile_name)
+            if profile.target == name and (draft := profile.model("draft")):
+                drafts.append(draft)
     table = parse_yaml((bundled_dir() / "families" / "drafts.yaml").read_text("utf-8"))
     for family in msgspec.convert(table, list[Family]):
         if target.architecture in family.architectures and isinstance(pre, str) and pre == family.pre:
@@ -46,12 +50,3 @@ def candidates(target: Header, name: str) -> list[str]:
 def rank(ratio: float) -> float:
     """How far a draft of so large a share of the target's parameters is from the usual one; less is better."""
     return abs(math.log(max(ratio, 1e-9) / BEST_RATIO))
-
-
-def _drafts_in_profiles(target: str) -> Iterator[str]:
-    """What profiles for a target draft with; a broken profile of the user's is not what this is about."""
-    for name in profiles.names():
-        with suppress(SpecdecError):
-            profile = profiles.load(name)
-            if profile.target == target and (draft := profile.model("draft")):
-                yield draft

@@ -120,23 +120,20 @@ def part_names(name: str) -> list[str]:
     return [f"{match['stem']}-{i:05}-of-{match['count']}.gguf" for i in range(1, count + 1)]
 
 
-def _read_part(name: str, open_file: Opener) -> Header:
-    """One file's header. Raises SpecdecError if a tensor does not end inside the file."""
-    with open_file(name) as (file, size):
-        header = parse_header(file, name.rpartition("/")[2], size)
+def _read_part(path: str, open_file: Opener) -> Header:
+    """One file's header. Raises SpecdecError if it is malformed, or a tensor does not end inside the file."""
+    name = path.rpartition("/")[2]
+    with open_file(path) as (file, size):
+        header = _parse(_Reader(file, name, size), name, size)
     for tensor in header.tensors:
         end = header.data_offset + tensor.offset + (tensor.size or 0)
         if tensor.size is not None and end > size:
-            raise SpecdecError(
-                f"{header.name} is cut short: {size:,} bytes, but the tensor {shown(tensor.name)} ends at {end:,}",
-                "Download the file again.",
-            )
+            what = f"{name} is cut short: {size:,} bytes, but the tensor {shown(tensor.name)} ends at {end:,}"
+            raise SpecdecError(what, "Download the file again.")
     return header
 
 
-def parse_header(file: Readable, name: str, size: int) -> Header:
-    """Read the header of one file of `size` bytes. Raises SpecdecError on anything malformed."""
-    reader = _Reader(file, name, size)
+def _parse(reader: _Reader, name: str, size: int) -> Header:
     if reader.take(4) != b"GGUF":
         raise SpecdecError(f"{name} is not a GGUF file", "specdec runs GGUF models, as llama.cpp does.")
     version = reader.scalar("I")

@@ -5,14 +5,13 @@ The bundled ones say where what they claim was seen; the user's own, which overr
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.models import references
-from specdec_cli.models.user_files import bundled_dir, config_dir, named, read_mapping, to_record, write_whole
+from specdec_cli.models.user_files import bundled_dir, config_dir, named, nearest, read_mapping, to_record, write_whole
 
 DEMO = "demo"
 _SAVED = "saved by specdec pull, "
@@ -52,11 +51,10 @@ class Profile:
 
     @property
     def own(self) -> bool:
-        """Whether it is the user's, not a bundled one."""
         return self.folder != bundled_dir()
 
     def model(self, role: Literal["target", "draft"]) -> str | None:
-        """What names the model: a reference to the Hub, or the path of a file; None if there is none."""
+        """A reference to the Hub, or the path of a file."""
         text = self.target if role == "target" else self.draft
         if text is None:
             return None
@@ -65,21 +63,16 @@ class Profile:
 
 
 def names() -> list[str]:
-    """All profiles, the user's own included."""
     return list(_files())
 
 
 def load(name: str) -> Profile:
-    """A profile by name; the user's own override those that are bundled.
-
-    Raises SpecdecError if there is none of that name, UsageError if its file is malformed.
-    """
+    """A profile by name. Raises SpecdecError if there is none, UsageError if its file is malformed."""
     files = _files()
     if name in files:
         path = files[name]
         return to_record(read_mapping(path), Profile, path.name, _KINDS, name=name, folder=path.parent)
-    close = difflib.get_close_matches(name, files, 1)
-    hint = f"Did you mean {close[0]!r}?" if close else "specdec ls lists the profiles."
+    hint = nearest(name, files) or "specdec ls lists the profiles."
     if any(character.isspace() for character in name):
         hint = "Is it the prompt? It goes without -p, which names a pair (specdec ls)."
     raise SpecdecError(f"there is no profile {name!r}", hint)

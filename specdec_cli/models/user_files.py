@@ -85,8 +85,13 @@ def check_keys(data: Iterable[Any], known: Iterable[str], path: Path) -> None:
 def suggest(word: str, known: Iterable[str], what: str) -> str:
     """A hint for a misspelt word: the nearest known one, or all of them."""
     known = list(known)
-    close = difflib.get_close_matches(word, known, 1)
-    return f"Did you mean {close[0]!r}?" if close else f"{what}: {', '.join(known)}."
+    return nearest(word, known) or f"{what}: {', '.join(known)}."
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for a misspelt word: the nearest known one; empty if none is near."""
+    close = difflib.get_close_matches(word, list(known), 1)
+    return f"Did you mean {close[0]!r}?" if close else ""
 
 
 def write_whole(path: Path, *parts: str | bytes | memoryview) -> None:

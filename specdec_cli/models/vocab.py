@@ -61,7 +61,6 @@ class Vocabulary:
         return self.header.metadata.get(f"tokenizer.ggml.{key}")
 
     def text(self, token: int) -> str:
-        """A token's text, quoted."""
         return quoted(self.tokens.values[token])
 
     def reserved(self, token: int) -> bool:

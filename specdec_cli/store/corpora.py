@@ -76,7 +76,6 @@ def save(path: Path, index: Index) -> None:
 
 
 def kept_bytes() -> int:
-    """What all indexes take on disk."""
     return sum(path.stat().st_size for path in folder().glob("*.index"))
 
 

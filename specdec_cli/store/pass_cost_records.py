@@ -63,6 +63,5 @@ def load(model: Path, place: Place) -> KeptCosts | None:
 
 
 def save(model: Path, place: Place, costs: KeptCosts) -> None:
-    """Keep it, in place of what was. Raises SpecdecError if it cannot be written."""
     record = replace(costs, model=model.name, machine=place.machine, build=place.build)
     _COSTS.save(path_of(model, place).stem, record)

@@ -12,7 +12,6 @@ from msgspec import Meta
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.models import user_files
 from specdec_cli.models.user_files import bundled_dir, config_dir
 from specdec_cli.store import acceptance_traces as recordings
 from specdec_cli.store.json_store import FORMAT, JsonStore, record_name
@@ -20,10 +19,9 @@ from specdec_cli.store.json_store import FORMAT, JsonStore, record_name
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How fast a pair is on a machine, with which threads, and what its confidence is worth.
+    """How fast a pair is on a machine, with which threads and GPU layers, and what its confidence is worth.
 
-    machine: as `llama.library.machine` names it. gpu_layers, gpu_layers_draft: the offload that was measured.
-    calibrations: by kind of sampling, as `kind_of` names it.
+    machine: as `llama.library.machine` names it. calibrations: by kind of sampling, as `kind_of` names it.
     """
 
     machine: str
@@ -89,19 +87,11 @@ def load(target: Path, draft: Path) -> Tuning | None:
 
 
 def save(target: Path, draft: Path, tuning: Tuning) -> Path:
-    """Keep a pair's tuning, in place of an older one but for the calibrations it does not have.
-
-    Returns the file; raises SpecdecError if it cannot be written.
-    """
+    """Keep a pair's tuning in place of an older one, whose other calibrations stay. Returns the file."""
     with suppress(SpecdecError):
         if older := load(target, draft):  # what the other kind of sampling taught stays true
             tuning = replace(tuning, calibrations={**older.calibrations, **tuning.calibrations})
     return _TUNINGS.save(path_of(target, draft).stem, tuning)
-
-
-def require_writable(target: Path, draft: Path) -> None:
-    """Raise SpecdecError now rather than after a minute of measuring."""
-    user_files.require_writable(path_of(target, draft).parent)
 
 
 def keep_speed(target: Path, draft: Path, speed: Speed) -> None:
@@ -111,7 +101,6 @@ def keep_speed(target: Path, draft: Path, speed: Speed) -> None:
 
 
 def last_speed(target: Path, draft: Path) -> Speed | None:
-    """The last measurement, if there is one that can be read."""
     with suppress(SpecdecError, OSError):
         return _SPEEDS.load(f"{path_of(target, draft).stem}.speed")
     return None

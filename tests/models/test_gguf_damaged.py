@@ -3,6 +3,7 @@
 import io
 import struct
 import tracemalloc
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -12,7 +13,7 @@ import pytest
 from ggufs import written
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models.gguf import parse_header, read_header
+from specdec_cli.models.gguf import read_header, read_model
 from specdec_cli.models.gguf_header import require_runnable
 
 
@@ -142,7 +143,7 @@ def test_a_sparse_giant_is_refused_without_reading_it(tmp_path, kind, payload):
 def test_a_file_that_ends_while_it_is_read():
     """Shorter than its size was said to be."""
     with pytest.raises(SpecdecError, match="ends in the middle of a value"):
-        parse_header(io.BytesIO(b"GGUF\3\0"), "m.gguf", 1000)
+        read_model("m.gguf", lambda _: nullcontext((io.BytesIO(b"GGUF\3\0"), 1000)))
 
 
 @pytest.mark.parametrize("deep", [False, True])
