@@ -70,17 +70,6 @@ def test_other_files_of_the_same_names_are_another_pair(pair, tmp_path):
     assert tuning.load(elsewhere, pair[1]) is not None  # the same files, moved
 
 
-def test_long_file_names(tmp_path):
-    """Each name is allowed; the two together are more than a file's name may have."""
-    pair = tmp_path / f"{'x' * 140}.gguf", tmp_path / f"{'y' * 140}.gguf"
-    for path in pair:
-        path.touch()
-    assert tuning.load(*pair) is None and tuning.recording_of(*pair, "greedy") is None
-    tuning.save(*pair, FOUND)
-    assert tuning.load(*pair) is not None
-    assert tuning.path_of(pair[0], pair[0]) != tuning.path_of(*pair)
-
-
 def test_the_recordings_of_real_pairs_are_found_by_the_names_of_their_models(tmp_path):
     names = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
     paths = [tmp_path / name for name in names]
@@ -112,17 +101,15 @@ def test_whose_recording(pair, greedy, tmp_path):
     assert tuning.recording_of(TARGET, DRAFT, other_kind) == bundled.with_name(f"{other_kind}.json.gz")
 
 
-NAN, ENDLESS = float("nan"), float("inf")
+ENDLESS = float("inf")
 CALIBRATION = ("calibrations", "greedy")
 WRONG = [
-    *(("threads", value) for value in (0, "many", None, ENDLESS)), ("threads_draft", 0), ("gpu_layers", "all"),
-    ("gpu_layers_draft", None), ("machine", 5), ("costs", []), ("costs", "verify", {}), ("costs", "draft", None),
-    *(("costs", "other", value) for value in (-1, ENDLESS, None)),
-    ("calibrations", []), (*CALIBRATION, None),
-    *((*CALIBRATION, name, value) for name in ("offset", "slope", "variance") for value in (NAN, ENDLESS, -1e9, "x")),
-    *((*CALIBRATION, "looks", value) for value in (-5, ENDLESS, None)),
+    ("threads", 0), ("threads_draft", None), ("gpu_layers", "all"), ("costs", "verify", {}), ("costs", "other", -1),
+    ("costs", "other", ENDLESS), ("calibrations", []),
+    *((*CALIBRATION, name, value) for name in ("offset", "slope", "variance") for value in (float("nan"), -1e9)),
+    *((*CALIBRATION, "looks", value) for value in (-5, ENDLESS)),
     *((*CALIBRATION, name, value) for name in ("counts", "accepted", "seen") for value in (
-        None, [], [1.0] * (BINS - 1), ["x"] * BINS, [ENDLESS] * BINS, [-16.0] * BINS,
+        [1.0] * (BINS - 1), [ENDLESS] * BINS, [-16.0] * BINS,
     )),
     (*CALIBRATION, "accepted", [1e9] * BINS), (*CALIBRATION, "seen", [1.0] * BINS),
 ]  # fmt: skip
