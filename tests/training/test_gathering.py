@@ -123,19 +123,13 @@ def test_a_corpus_without_anything_held_out_is_refused(tmp_path):
     ("path", "kind"),
     [
         ("package/module.py", "python"),
-        ("package/utils/data/loader.py", "python"),
         ("package/guide.rst", "prose"),
-        ("package/README.md", "prose"),
         ("package/module.pyc", None),
         ("package/_vendor/module.py", None),
-        ("package/vendored_packages/module.py", None),
         ("package/third_party/module.py", None),
-        ("package/extern/module.py", None),
-        ("package/tests/testdata/module.py", None),
         ("package/tests/fixtures/module.py", None),
         ("package-1.0.dist-info/notes.txt", None),
         ("package/LICENSE.txt", None),
-        ("package/licenses.md", None),
         ("package/CHANGELOG.rst", None),
         ("package/requirements-dev.txt", None),
         ("../../bin/script.py", None),
@@ -145,10 +139,6 @@ def test_which_files_are_read(path, kind):
     assert kind_of(path) == kind
 
 
-def document(text, name="a"):
-    return Document(text, "project", name, "python", TRAIN)
-
-
 def test_near_copies_are_left_out_and_relatives_are_not():
     lines = source(1, 40).split("\n")
     changed = [line.replace("alpha", "omega") if i % 25 == 0 else line for i, line in enumerate(lines)]
@@ -156,7 +146,8 @@ def test_near_copies_are_left_out_and_relatives_are_not():
     related = lines[: len(lines) // 4] + source(2, 40).split("\n")
     texts = {"first": lines, "changed": changed, "indented": indented, "related": related}
     left_out = Counter()
-    kept = distinct([document("\n".join(text), name) for name, text in texts.items()], left_out)
+    documents = [Document("\n".join(text), "project", name, "python", TRAIN) for name, text in texts.items()]
+    kept = distinct(documents, left_out)
     assert names(kept) == {"first", "related"}
     assert left_out == {"a near copy": 1, "a copy": 1}
 
