@@ -64,9 +64,8 @@ def resolve(reference: Reference) -> RemoteModel:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             if isinstance(error, OSError | HFValidationError):  # some of the Hub's refusals are ValueErrors too
                 raise
-            raise DownloadError(
-                f"{constants.ENDPOINT} does not answer as a Hub does", "Check the network and HF_ENDPOINT."
-            ) from None
+            what = f"{constants.ENDPOINT} does not answer as a Hub does"
+            raise DownloadError(what, "Check the network and HF_ENDPOINT.") from None
     licence = str(getattr(info.card_data, "license", None) or "")
     return RemoteModel(str(reference), reference.repo, str(info.sha), files, bool(info.gated), licence)
 

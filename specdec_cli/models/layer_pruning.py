@@ -146,10 +146,8 @@ class SkippableCopy:
             tensors = outlets(header, layer)
             names = {tensor.name.split(".")[2].split("_")[0] for tensor in tensors}
             if names != {"attn", "ffn"} or any(tensor.size is None for tensor in tensors):
-                raise SpecdecError(
-                    f"layers of a {shown(header.architecture)} model cannot be tried one by one",
-                    "Choose them yourself: --keep-layers.",
-                )
+                what = f"layers of a {shown(header.architecture)} model cannot be tried one by one"
+                raise SpecdecError(what, "Choose them yourself: --keep-layers.")
             starts = [header.data_offset + tensor.offset for tensor in tensors]
             ends = [start + (tensor.size or 0) for start, tensor in zip(starts, tensors, strict=True)]
             self._places.append(list(map(slice, starts, ends)))

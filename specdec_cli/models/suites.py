@@ -12,6 +12,7 @@ from specdec_cli.decoding.errors import UsageError
 from specdec_cli.models import user_files
 from specdec_cli.models.user_files import bundled_dir, config_dir, named, suggest
 
+_FIX = "Give it a text under the key `prompt`, and an id and a category as text in quotes, or none."
 _MOST_BYTES = 64 << 20  # more is a mistake, such as a model's file
 
 
@@ -60,15 +61,11 @@ def load(source: str) -> list[Prompt]:
     prompts = []
     for number, entry in _entries(text, suffix, path.name):
         data = entry if isinstance(entry, dict) else {"prompt": entry}
-        where = f"{path.name}, {unit} {number}"
-        fix = "Give it a text under the key `prompt`, and an id and a category as text in quotes, or none."
-        said = user_files.to_record(data, _Entry, where, fix)
+        said = user_files.to_record(data, _Entry, f"{path.name}, {unit} {number}", _FIX)
         ident = str(number if said.id is None else said.id)
         if (first := numbers.setdefault(ident, number)) != number:
-            raise UsageError(
-                f"{path.name}: {unit} {number} has the id {ident!r}, as has {unit} {first}",
-                "Give each prompt an id of its own; one without takes its number.",
-            )
+            what = f"{path.name}: {unit} {number} has the id {ident!r}, as has {unit} {first}"
+            raise UsageError(what, "Give each prompt an id of its own; one without takes its number.")
         prompts.append(Prompt(ident, path.stem if said.category is None else said.category, said.prompt))
     if not prompts:
         raise UsageError(f"{path.name} holds no prompts", "Write at least one.")

@@ -92,7 +92,7 @@ def by_category(entries: Iterable[_Entry]) -> Mapping[str, list[_Entry]]:
 
 def identity(target: Path, draft: Path | None) -> dict[str, Any]:
     """What a recording says of the models that it was made with."""
-    paths = {"target": target} | ({"draft": draft} if draft else {})
+    paths = {"target": target, "draft": draft} if draft else {"target": target}
     sizes = {f"{role}_bytes": path.stat().st_size for role, path in paths.items()}
     return {role: path.name for role, path in paths.items()} | sizes
 

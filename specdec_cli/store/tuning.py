@@ -82,7 +82,7 @@ def recording_of(target: Path, draft: Path, kind: str) -> Path | None:
 
 
 def load(target: Path, draft: Path) -> Tuning | None:
-    """A pair's tuning; None if there is none. Raises SpecdecError if its file is damaged."""
+    """A pair's tuning. Raises SpecdecError if its file is damaged."""
     return _TUNINGS.load(path_of(target, draft).stem)
 
 

@@ -60,11 +60,8 @@ def test_without_a_known_file_type_the_bytes_decide(kind):
     assert model(*rows, **{"general.file_type": kind}).quantisation == "Q6_K"
     assert model(*rows[:2], **{"general.file_type": kind}).quantisation == "F32"
     assert model(**{"general.file_type": kind}).quantisation == "unknown"
-
-
-def test_a_type_of_unknown_size_has_no_say():
-    header = Header("m.gguf", 3, {}, (Tensor("a", (99,), "type 900", 0, None), Tensor("b", (1,), "F16", 0, 2)), 0)
-    assert header.quantisation == "F16"
+    rows = (Tensor("a", (99,), "type 900", 0, None), Tensor("b", (1,), "F16", 0, 2))
+    assert Header("m.gguf", 3, {}, rows, 0).quantisation == "F16", "a type of unknown size has no say"
 
 
 @pytest.mark.parametrize("name", ["target.gguf", "draft.gguf"])

@@ -37,7 +37,7 @@ def pair(tmp_path):
     return paths
 
 
-def test_what_is_kept_comes_back(pair):
+def test_what_is_kept_comes_back_and_a_later_one_takes_its_place(pair):
     assert tuning.load(*pair) is None
     path = tuning.save(*pair, FOUND)
     assert profiles.config_dir() in path.parents and path.stem.startswith("big+small-")
@@ -47,10 +47,6 @@ def test_what_is_kept_comes_back(pair):
     assert json.loads(path.read_text()) == {"format": 1, **to_json(FOUND)} == {"format": 1, **to_json(found)}
     for kind, before in FOUND.calibrations.items():
         assert found.calibrations[kind].rates() == before.rates()
-
-
-def test_a_later_one_takes_the_place_of_an_earlier(pair):
-    tuning.save(*pair, FOUND)
     later = Tuning("another", 1, 1, -1, -1, COSTS, {"greedy": Calibration.prior(greedy=True)})
     assert tuning.save(*pair, later) == tuning.path_of(*pair)
     found = tuning.load(*pair)
