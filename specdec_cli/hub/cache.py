@@ -50,10 +50,7 @@ def partial_files(repo: str) -> list[Path]:
 
 
 def locate(name: str, command: str) -> Path:
-    """The file of a model on this machine, of a split one the first. name: a path, or a reference to the Hub.
-
-    Raises DownloadError if a model of the Hub has not been downloaded. command: what would download it.
-    """
+    """A model's first file. name: a path, or a reference. command: what would download it. Raises DownloadError."""
     if (reference := parse(name)) is None:
         return Path(name)
     if path := find(reference):

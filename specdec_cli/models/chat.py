@@ -23,10 +23,7 @@ def template_of(header: Header) -> str | None:
 
 
 def render(header: Header, messages: list[dict[str, str]]) -> str:
-    """Messages ({"role", "content"}) as the text that the model was trained on, up to where its answer begins.
-
-    Raises SpecdecError if the template fails or refuses the messages.
-    """
+    """Messages ({"role", "content"}) as text, up to where the answer begins. Raises SpecdecError if the template fails."""
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
     # Jinja's own filter escapes for HTML, which no model was trained on.
     environment.filters["tojson"] = lambda value, indent=None, **_: json.dumps(value, ensure_ascii=False, indent=indent)

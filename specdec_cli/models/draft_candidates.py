@@ -29,10 +29,7 @@ class Family:
 
 
 def candidates(target: Header, name: str) -> list[str]:
-    """References of models that may share the target's tokenizer, those of a profile for this very target first.
-
-    name: how the target was named; it is never a candidate itself.
-    """
+    """References of models that may share the target's tokenizer, those of a profile for the target `name` first."""
     pre = target.metadata.get("tokenizer.ggml.pre", "default")
     drafts = []
     for profile_name in profiles.names():

@@ -57,8 +57,7 @@ Opener = Callable[[str], AbstractContextManager[tuple[Readable, int]]]
 def read_header(path: Path) -> Header:
     """Read the header of a local model, of all its files if it is split.
 
-    Raises SpecdecError when a file is missing, is not GGUF, or is damaged or cut short in any part of the
-    header or the data.
+    Raises SpecdecError if a file is missing, is not GGUF, or is damaged or cut short in its header or its data.
     """
 
     @contextmanager

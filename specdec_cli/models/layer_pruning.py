@@ -132,10 +132,9 @@ def _layer(tensor: Tensor) -> int | None:
 
 
 class SkippableCopy:
-    """A model's file in which layers are left out by writing zeros into their outlets, not by copying all others.
+    """A model's file, in which zeros in its outlets leave a layer out; no model may be loaded from it meanwhile.
 
-    No model may be loaded from it meanwhile. Zero bytes are zeros in every type of ggml's, for each block's scale is
-    among them.
+    Zero bytes are zeros in every type of ggml's, for each block's scale is among them.
     """
 
     def __init__(self, path: Path, layers: int) -> None:

@@ -65,7 +65,7 @@ def _buffer_bytes(header: Header, n_ctx: int, rows: int, vocabulary: int) -> int
     """What llama.cpp computes a pass in: the widest part of its graph, the attention mask, and rows of logits.
 
     In dense models the widest part is the feed-forward network: three results of its own width and four of the
-    model's for each token. That is what llama.cpp itself reports for Llama and Qwen2, to the byte.
+    model's for each token (Llama, Qwen2: what llama.cpp itself reports, to the byte).
     """
     width = _number(header.setting("embedding_length"))
     experts = _number(header.setting("expert_used_count"))
@@ -97,8 +97,7 @@ def cache_bytes(header: Header, n_ctx: int) -> int:
 def require(header: Header, n_ctx: int, available: int | None) -> None:
     """Raise SpecdecError when a model's cache cannot fit, rather than let the system kill the process.
 
-    available: bytes of main memory free; None if unknown, or if the cache lies on a GPU, where llama.cpp itself
-    reports a failed allocation.
+    available: bytes free; None if unknown, or if the cache lies on a GPU, whose failed allocations llama.cpp reports.
     """
     needed = cache_bytes(header, n_ctx)
     if available is not None and needed > available:

@@ -37,9 +37,8 @@ Compatibility = Literal["identical", "compatible", "incompatible"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing compared, as it is in either model.
+    """One thing compared, as it is in either model. harmless: a difference that cannot change what is decoded.
 
-    harmless: a difference that cannot change what is decoded. why: what differs, if anything.
     llama_cpp: whether llama.cpp's own rule would refuse the pair over it.
     """
 
@@ -55,8 +54,7 @@ class Check:
 class Comparison:
     """identical: every part is equal. compatible: but for reserved ids. incompatible: `reason` says how.
 
-    n_shared:    ids from 0 on that both models have.
-    n_differing: ids among them whose text or type differs, harmlessly or not.
+    n_shared: ids from 0 on that both models have. n_differing: of these, ids of another text or type.
     """
 
     verdict: Compatibility

@@ -28,8 +28,7 @@ _Thousandths = list[Annotated[int, Meta(ge=0, le=1000)]]
 class Recording:
     """Answers of one pair under one kind of sampling. about: file names and sizes, sampling, suite.
 
-    answers: what the draft model had to say of them. texts: their tokens, for drafters without a model. Either may be
-    missing.
+    answers: what the draft model had to say, if there was one. texts: tokens, for drafters without a model.
     """
 
     greedy: bool

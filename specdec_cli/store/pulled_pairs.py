@@ -19,10 +19,7 @@ _File = tuple[RemoteModel, RemoteFile]
 
 @dataclass(frozen=True, slots=True)
 class PulledPair:
-    """A pair in the Hub's cache. draft: None for a profile without one. verdict: of the tokenizers' comparison.
-
-    made_profile: whether pulling it also made the profile of its name.
-    """
+    """A pair in the Hub's cache. verdict: of the tokenizers' comparison. made_profile: pulling also made the profile."""
 
     name: str
     target: RemoteModel

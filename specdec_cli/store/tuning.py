@@ -64,10 +64,7 @@ def path_of(target: Path, draft: Path) -> Path:
 
 
 def recording_of(target: Path, draft: Path, kind: str) -> Path | None:
-    """The recording of a pair: its own, or one that comes with specdec; None if there is none.
-
-    Whether it is of these very models, `Recording.require` says.
-    """
+    """The recording of a pair, its own or a bundled one; `Recording.require` says if it is of these very models."""
     own = path_of(target, draft).with_suffix(f".{kind}.json.gz")
     if own.exists():
         return own
