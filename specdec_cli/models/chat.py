@@ -23,7 +23,7 @@ def template_of(header: Header) -> str | None:
 
 
 def render(header: Header, messages: list[dict[str, str]]) -> str:
-    """Messages ({"role", "content"}) as text, up to where the answer begins. Raises SpecdecError if the template fails."""
+    """Messages ({"role", "content"}) as text up to where the answer begins. Raises SpecdecError if it fails."""
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
     # Jinja's own filter escapes for HTML, which no model was trained on.
     environment.filters["tojson"] = lambda value, indent=None, **_: json.dumps(value, ensure_ascii=False, indent=indent)

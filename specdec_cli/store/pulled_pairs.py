@@ -19,7 +19,7 @@ _File = tuple[RemoteModel, RemoteFile]
 
 @dataclass(frozen=True, slots=True)
 class PulledPair:
-    """A pair in the Hub's cache. verdict: of the tokenizers' comparison. made_profile: pulling also made the profile."""
+    """A pair in the Hub's cache. verdict: of the tokenizers' comparison. made_profile: pulling also made a profile."""
 
     name: str
     target: RemoteModel
