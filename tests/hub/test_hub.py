@@ -122,6 +122,13 @@ def test_a_connection_that_breaks_again_and_again(hub, naps, tmp_path, reset):
     assert Path(found["paths"]["target"]).read_bytes() == TARGET.read_bytes()
 
 
+def test_a_header_longer_than_a_window_is_asked_for_in_growing_ones(hub, monkeypatch):
+    monkeypatch.setattr("specdec_cli.hub.ranges._WINDOWS", (4096, 1 << 14, 1 << 16))
+    pulled_here()
+    ends = [int(request.range.split("-")[1]) + 1 for request in hub.requests if request.file and of_header(request)]
+    assert ends[:4] == [4096, 4096 + (1 << 14), 4096 + (1 << 14) + (1 << 16), 4096 + (1 << 14) + 2 * (1 << 16)]
+
+
 @pytest.mark.parametrize(("part", "by"), [(HEADER, 200_000), (WEIGHTS, 5_000_000)])
 def test_an_answer_that_ends_early_twice(hub, naps, part, by):
     hub.truncate(content(hub, BIG_FILE, part, 2), by=by, times=2)

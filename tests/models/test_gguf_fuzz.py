@@ -37,19 +37,15 @@ def base(*more: bytes) -> bytes:
     """A mixture of experts with a tokenizer, and with a value of every other type."""
     flags = ggufs.array(ggufs.BOOL, 3, b"\0\1\0")
     words = ggufs.array(ggufs.STRING, 2, ggufs.pack(ggufs.STRING, "", "x\ny"))
-    counts = {
-        **{"general.alignment": 32, "general.file_type": 7, "llama.block_count": 2, "llama.context_length": 64},
-        **{"llama.embedding_length": 8, "llama.attention.head_count": 4, "llama.attention.key_length": 2},
-        **{"llama.expert_count": 4, "llama.expert_used_count": 2, "tokenizer.ggml.bos_token_id": 1},
-        **{"tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.unknown_token_id": 0},
-    }
-    texts = {
-        **{"general.architecture": "llama", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2"},
-        "tokenizer.chat_template": "{{ messages }}",
-    }
+    counts = {"block_count": 2, "context_length": 64, "embedding_length": 8, "attention.head_count": 4}
+    counts |= {"attention.key_length": 2, "expert_count": 4, "expert_used_count": 2}
+    texts = {"general.architecture": "llama", "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2"}
+    tokens = {"unknown": 0, "bos": 1, "eos": 2}
     keys = [
         *[ggufs.scalar(name, ggufs.STRING, value) for name, value in texts.items()],
-        *[ggufs.scalar(name, ggufs.U32, value) for name, value in counts.items()],
+        *[ggufs.scalar(f"llama.{name}", ggufs.U32, value) for name, value in counts.items()],
+        *[ggufs.scalar(f"tokenizer.ggml.{name}_token_id", ggufs.U32, token) for name, token in tokens.items()],
+        *[ggufs.scalar(f"general.{name}", ggufs.U32, value) for name, value in (("alignment", 32), ("file_type", 7))],
         *[
             ggufs.key(f"scalar.{kind}", kind, bytes(range(1, 9))[: ggufs.SIZES[kind]])
             for kind in (ggufs.U8, ggufs.I8, ggufs.U16, ggufs.I16, ggufs.U64, ggufs.I64)
@@ -92,27 +88,24 @@ PLACE = st.integers(0, 1 << 14)
 
 
 def valued() -> Iterator[bytes]:
-    """Well-formed values of every kind, with their types, to stand where another is expected."""
-    scalars = {
-        **{ggufs.F32: (1.5, float("nan"), float("inf"), -1e30), ggufs.F64: (1e300, float("nan"), float("-inf"))},
-        **{ggufs.U64: (1 << 32, 1 << 63), ggufs.STRING: ("", "llama", b"\xff\xfe", "1", "\x1b[2J\n")},
-    }
-    lists = {
-        ggufs.F32: [[value] * 12 for value in (float("nan"), float("inf"), 1e30, 0.5)],
-        ggufs.STRING: [[], [""], ["a", "b", "c"], [b"\xff"] * 12],
-    }
-    bare = len(ggufs.text(""))
+    """Well-formed values of every kind, alone and in arrays, with their types, to stand where another is expected."""
+    odd = (float("nan"), float("inf"), -1e30, 0.5)
     for kind, size in ggufs.SIZES.items():
-        yield struct.pack("<I", kind) + bytes(size)
-        for byte in (b"\1", b"\xff"):
-            yield struct.pack("<I", kind) + byte * size
-            for count in (0, 1, 12):
-                yield ggufs.key("", ggufs.ARRAY, ggufs.array(kind, count, byte * size * count))[bare:]
-    yield from (ggufs.scalar("", kind, value)[bare:] for kind, values in scalars.items() for value in values)
-    yield from (ggufs.values("", kind, values)[bare:] for kind, many in lists.items() for values in many)
-    for inner in (b"", ggufs.array(ggufs.I32, 1, b"\1\0\0\0") * 2, ggufs.array(ggufs.STRING, 1, ggufs.text("a"))):
-        count = 2 if len(inner) == 32 else len(inner) > 0
-        yield ggufs.key("", ggufs.ARRAY, ggufs.array(ggufs.ARRAY, count, inner))[bare:]
+        items = [byte * size for byte in (b"\0", b"\1", b"\xff")]
+        if kind in (ggufs.F32, ggufs.F64):
+            items += [ggufs.pack(kind, value) for value in odd]
+        yield from alone_and_in_arrays(kind, items)
+    texts = [ggufs.text(value) for value in ("", "llama", b"\xff\xfe", "1", "\x1b[2J\n")]
+    yield from alone_and_in_arrays(ggufs.STRING, texts)
+    rows = [ggufs.array(ggufs.I32, 1, b"\1\0\0\0"), ggufs.array(ggufs.STRING, 1, ggufs.text("a"))]
+    yield from alone_and_in_arrays(ggufs.ARRAY, rows)
+
+
+def alone_and_in_arrays(kind: int, items: list[bytes]) -> Iterator[bytes]:
+    for item in items:
+        yield struct.pack("<I", kind) + item
+        for count in (0, 1, 12):
+            yield struct.pack("<I", ggufs.ARRAY) + ggufs.array(kind, count, item * count)
 
 
 VALUES = list(dict.fromkeys(valued()))
