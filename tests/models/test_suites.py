@@ -196,16 +196,12 @@ def test_a_malformed_file(write, case):
 
 
 @pytest.mark.parametrize(
-    ("content", "what", "hint"),
-    [
-        ("promts:\n  - prompt: a\n", "unknown key 'promts'", "'prompts'"),
-        ("prompts:\n  - {promt: a}\n", "unknown key 'promt'", "'prompt'"),
-        ("- {prompt: a, catgory: b}\n", "unknown key 'catgory'", "'category'"),
-    ],
+    ("content", "wrong", "right"),
+    [("promts:\n  - prompt: a\n", "promts", "prompts"), ("- {prompt: a, catgory: b}\n", "catgory", "category")],
 )
-def test_an_unknown_key_in_a_suite(write, content, what, hint):
+def test_an_unknown_key_in_a_suite(write, content, wrong, right):
     error = refused(write("a.yaml", content))
-    assert what in str(error) and hint in error.hint
+    assert f"unknown key {wrong!r}" in str(error) and repr(right) in error.hint
 
 
 @pytest.mark.parametrize("source", ["", "a\0b", "x" * 5000])

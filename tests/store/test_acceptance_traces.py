@@ -49,11 +49,9 @@ def test_a_recording_comes_back_up_to_three_digits(tmp_path):
         for some, same in zip(before.astray, after.astray, strict=True):
             assert same == pytest.approx(some, abs=0.0005)
     assert recordings.by_category(found.answers) == {"code": [*found.answers[:4]], "sure": [found.answers[4]]}
-    paths = [tmp_path / "again.json.gz", tmp_path / "and_again.json.gz"]
-    for path in paths:
-        recordings.write(path, found)
-    assert recordings.read(paths[0]) == found
-    assert paths[0].read_bytes() == paths[1].read_bytes() and paths[0].read_bytes()[4:8] == bytes(4)  # gzip's time
+    recordings.write(tmp_path / "again.json.gz", found)
+    assert recordings.read(tmp_path / "again.json.gz") == found
+    assert (tmp_path / "again.json.gz").read_bytes()[4:8] == bytes(4), "the same bytes at any time"
 
 
 def test_texts_come_back(tmp_path):
