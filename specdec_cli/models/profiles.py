@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.models import references
 from specdec_cli.models.user_files import bundled_dir, config_dir, named, nearest, read_mapping, to_record, write_whole
 
 DEMO = "demo"
+_Gigabytes = Annotated[float, Meta(gt=0, lt=1e6)]
 _SAVED = "saved by specdec pull, "
 _KINDS = (
     "A profile needs `target: REPO:QUANT` or `target: PATH`. Values must be text (in quotes if they look like anything "
@@ -35,19 +38,13 @@ class Profile:
     why: str = ""
     licence: str = ""
     gated: bool = False
-    download_gb: float | None = None
-    memory_gb: float | None = None
-    fits_gb: float | None = None
+    download_gb: _Gigabytes | None = None
+    memory_gb: _Gigabytes | None = None
+    fits_gb: _Gigabytes | None = None
     settings: dict[Any, Any] = field(default_factory=dict)
     sources: list[str] = field(default_factory=list)
     verified: str = ""
     folder: Path = Path()
-
-    def __post_init__(self) -> None:
-        for key in ("download_gb", "memory_gb", "fits_gb"):
-            size = getattr(self, key)
-            if size is not None and not 0 < size < 1e6:
-                raise ValueError(f"{key} is {size:g}")
 
     @property
     def own(self) -> bool:
