@@ -81,17 +81,9 @@ def padded(head: bytes, data: bytes = b"", alignment: int = 32) -> bytes:
 
 TYPE = gguf.GGUFValueType
 SCALARS = {
-    TYPE.UINT8: [0, 255],
-    TYPE.INT8: [-128, 127],
-    TYPE.UINT16: [0, 65535],
-    TYPE.INT16: [-32768, 32767],
-    TYPE.UINT32: [0, 2**32 - 1],
-    TYPE.INT32: [-(2**31), 2**31 - 1],
-    TYPE.FLOAT32: [0.5, -1e30],
-    TYPE.UINT64: [0, 2**64 - 1],
-    TYPE.INT64: [-(2**63), 2**63 - 1],
-    TYPE.FLOAT64: [0.1, -1e300],
-    TYPE.BOOL: [True, False],
+    **{TYPE[f"UINT{bits}"]: [0, 2**bits - 1] for bits in (8, 16, 32, 64)},
+    **{TYPE[f"INT{bits}"]: [-(2 ** (bits - 1)), 2 ** (bits - 1) - 1] for bits in (8, 16, 32, 64)},
+    **{TYPE.FLOAT32: [0.5, -1e30], TYPE.FLOAT64: [0.1, -1e300], TYPE.BOOL: [True, False]},
     TYPE.STRING: ["", "naïve 😀\n", "x" * 5000],
 }
 
@@ -119,11 +111,15 @@ def write_all_types(path: Path, alignment: int | None = None, order: gguf.GGUFEn
         writer.add_tensor(name, rng.integers(0, 9, shape).astype(dtype))
     blocks = gguf.quants.quantize(rng.random((4, 64), np.float32), gguf.GGMLQuantizationType.Q8_0)
     writer.add_tensor("quantised", blocks, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
+    _write(writer)
+    return path
+
+
+def _write(writer: gguf.GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
 
 
 def written(folder: Path, raw: bytes) -> Path:
@@ -185,10 +181,7 @@ def split(source: Path, folder: Path, max_tensors: int, small_first: bool = Fals
             writer.add_key_value(name, value.contents(), value.types[0], sub_type=value.types[-1])
     for row in reader.tensors:
         writer.add_tensor(row.name, row.data, raw_dtype=row.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    _write(writer)
     return sorted(folder.glob(f"{source.stem}-*-of-*.gguf"))
 
 

@@ -211,7 +211,7 @@ def content(hub: HubServer, name: str, number: int = 2, times: int = 1) -> Calla
     """A judge of requests for a file's content, from the so-many-th on: the first is for its header."""
 
     def judge(line: str) -> bool:
-        asked = [entry.request.path for entry in hub.log if entry.request.method == "GET"]
+        asked = [request.path for request in hub.log if request.method == "GET"]
         count = sum(path.startswith("/cdn/") and path.endswith(name) for path in asked)
         return line.startswith("GET /cdn/") and line.endswith(name) and number <= count < number + times
 

@@ -21,11 +21,10 @@ from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 from weakref import WeakSet
 
 PIECE = 64 * 1024
-DATE = "2026-01-01T00:00:00.000Z"
 REPO = r"([^/]+/[^/]+)"
 MODEL = re.compile(rf"/api/models/{REPO}(?:/revision/([^/]+))?")
 RESOLVE = re.compile(rf"/{REPO}/resolve/([^/]+)/(.+)")
@@ -38,25 +37,20 @@ Match = str | Callable[[str], bool]
 """Which requests a fault strikes: a part of "GET /org/name/resolve/main/model.gguf", or a judge of such a line."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Request:
-    """One request. Status 0: not answered. `sent`: body bytes so far. `file`: "org/name/file", if that is the body."""
+    """One request. Status 0: not answered. `sent`: body bytes so far. `file`: "org/name/file", if that is the body.
+
+    Its handler keeps it, and may go on counting after a reset.
+    """
 
     method: str
     path: str
-    query: str
     range: str | None
-    status: int
-    sent: int
     token: str | None
+    status: int = 0
+    sent: int = 0
     file: str | None = None
-
-
-@dataclass
-class Entry:
-    """A place in the log. Its handler keeps it, and may go on counting after a reset."""
-
-    request: Request
 
 
 @dataclass
@@ -130,12 +124,14 @@ class Repo:
                 about |= {"size": file.size, "blobId": file.oid}
             if blobs and file.pointer:
                 about["lfs"] = {"sha256": file.sha256, "size": file.size, "pointerSize": len(file.pointer)}
-        return {
-            **{"id": self.name, "modelId": self.name, "author": self.name.split("/")[0], "sha": commit},
-            **{"private": self.private, "gated": self.gated, "disabled": False, "downloads": 1234, "likes": 5},
-            **{"lastModified": DATE, "createdAt": DATE, "tags": ["gguf"], "siblings": siblings},
-            **({"cardData": {"license": self.licence}} if self.licence else {}),
+        about_repo = {
+            "id": self.name,
+            "sha": commit,
+            "private": self.private,
+            "gated": self.gated,
+            "siblings": siblings,
         }
+        return about_repo | ({"cardData": {"license": self.licence}} if self.licence else {})
 
 
 class HubServer(ThreadingHTTPServer):
@@ -156,7 +152,7 @@ class HubServer(ThreadingHTTPServer):
         self.faults: list[Fault] = []
         """What is still to strike: a fault leaves when it has struck as often as it was to."""
         self.closing = threading.Event()
-        self.log: list[Entry] = []
+        self.log: list[Request] = []
         self.lock = threading.Lock()
         self.connections: WeakSet[socket.socket] = WeakSet()
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
@@ -211,14 +207,11 @@ class HubServer(ThreadingHTTPServer):
     @property
     def requests(self) -> list[Request]:
         with self.lock:
-            return [entry.request for entry in self.log]
+            return [replace(request) for request in self.log]
 
     @property
     def served(self) -> int:
         return sum(request.sent for request in self.requests if request.file)
-
-    def served_of(self, repo: str, name: str) -> int:
-        return sum(request.sent for request in self.requests if request.file == f"{repo}/{name}")
 
     def reset(self) -> None:
         """Forget the requests; faults and repositories stay."""
@@ -264,13 +257,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.url = urlsplit(self.path)
-        self.query = parse_qs(self.url.query)
         self.token = self.headers.get("Authorization", "").removeprefix("Bearer ") or None
         path, asked = unquote(self.url.path), self.headers.get("Range")
         self.line = f"{self.command} {path}"
-        self.entry = Entry(Request(self.command, path, self.url.query, asked, 0, 0, self.token))
+        self.request_made = Request(self.command, path, asked, self.token)
         with self.hub.lock:
-            self.hub.log.append(self.entry)
+            self.hub.log.append(self.request_made)
         faults = self.hub.take(self.line, "delay", "fail")
         if delay := faults.get("delay"):
             self.wait(delay.amount)
@@ -290,7 +282,7 @@ class Handler(BaseHTTPRequestHandler):
         address = self.url.path
         if match := MODEL.fullmatch(address):
             name, revision = (unquote(part or "") for part in match.groups())
-            self.reply_json(self.repo(name).info(revision or "main", blobs="blobs" in self.query))
+            self.reply_json(self.repo(name).info(revision or "main", blobs="blobs=" in self.url.query))
         elif match := RESOLVE.fullmatch(address):
             self.resolve(*map(unquote, match.groups()))
         elif match := CDN.fullmatch(address):
@@ -355,7 +347,7 @@ class Handler(BaseHTTPRequestHandler):
                 headers["Content-Range"] = re.sub(r"-\d+", f"-{stop - 1}", headers["Content-Range"])
         # Before it is sent: a test may look at the log as soon as it has the answer.
         with self.hub.lock:
-            self.entry.request = replace(self.entry.request, status=status, file=file if good else None)
+            self.request_made.status, self.request_made.file = status, file if good else None
         self.send_response(status)
         for name, value in (headers | {"Content-Length": str(stop - start)}).items():
             self.send_header(name, value)
@@ -383,7 +375,7 @@ class Handler(BaseHTTPRequestHandler):
                     # One step, for the count to be right for a test that already has the bytes.
                     with self.hub.lock, contextlib.suppress(BlockingIOError):
                         sent = self.connection.send(view, socket.MSG_DONTWAIT)
-                        self.entry.request = replace(self.entry.request, sent=self.entry.request.sent + sent)
+                        self.request_made.sent += sent
                         view = view[sent:]
                 self.wait(len(piece) / rate)
             self.wait(seconds)

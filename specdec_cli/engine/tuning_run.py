@@ -31,7 +31,7 @@ from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.timing import pass_seconds
-from specdec_cli.models import hardware
+from specdec_cli.models import hardware, user_files
 from specdec_cli.models.suites import Prompt
 from specdec_cli.store import acceptance_traces, tuning
 from specdec_cli.store.acceptance_traces import Recording
@@ -95,7 +95,7 @@ def tune(
     settings, interrupt = _tuned(settings), interrupt or Interrupt()
     pair = check_pair(settings)
     paths = _paths(pair)
-    tuning.require_writable(*paths)
+    user_files.require_writable(tuning.path_of(*paths).parent)
     settings, placement = place_draft(paths[1], settings, interrupt)
     with Engine(settings, interrupt, tune=False, pair=pair) as engine:
         tuner = Tuner(engine, suite, system, raw, seconds)

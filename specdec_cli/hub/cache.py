@@ -17,7 +17,7 @@ from specdec_cli.models.references import Reference, parse, quant_of, select
 
 
 def cache_dir() -> Path:
-    """Where weights are kept: the Hub's own cache (HF_HOME, HF_HUB_CACHE), nowhere else."""
+    """The Hub's own cache (HF_HOME, HF_HUB_CACHE)."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
     return Path(HF_HUB_CACHE)
@@ -29,12 +29,12 @@ def path_of(model: RemoteModel, file: RemoteFile) -> Path:
 
 
 def is_whole(model: RemoteModel, file: RemoteFile) -> bool:
-    """Whether a file is in the cache, where it can be used."""
+    """Whether a file is where it can be used."""
     return _size(path_of(model, file)) == file.size
 
 
 def is_here(model: RemoteModel, file: RemoteFile) -> bool:
-    """Whether a file's content is in the cache, so that it need not be downloaded."""
+    """Whether a file's content need not be downloaded."""
     return is_whole(model, file) or _size(blob_of(model, file)) == file.size
 
 
@@ -50,10 +50,7 @@ def partial_files(repo: str) -> list[Path]:
 
 
 def locate(name: str, command: str) -> Path:
-    """The file of a model on this machine, of a split one the first. name: a path, or a reference to the Hub.
-
-    Raises DownloadError if a model of the Hub has not been downloaded. command: what would download it.
-    """
+    """A model's first file. name: a path, or a reference. command: what would download it. Raises DownloadError."""
     if (reference := parse(name)) is None:
         return Path(name)
     if path := find(reference):
@@ -91,26 +88,22 @@ def references() -> list[str]:
 
 def freeable(model: RemoteModel, file: RemoteFile) -> int:
     """Bytes that `remove` would free."""
-    pointer = path_of(model, file)
-    own = 0 if pointer.is_symlink() else _size(pointer)
-    content = 0 if _is_linked(model, file) else _size(blob_of(model, file))
-    return own + content + _size(partial_of(model, file))
+    return sum(_size(path) for path in _own_paths(model, file) if not path.is_symlink())
 
 
-def _is_linked(model: RemoteModel, file: RemoteFile) -> bool:
-    """Whether another commit, or another name, has the same content."""
+def _own_paths(model: RemoteModel, file: RemoteFile) -> list[Path]:
+    """What of a file no other commit and no other name has: where it is used, what has come of it, and its content."""
+    pointer, blob = path_of(model, file), blob_of(model, file)
     links = (folder_of(model.repo) / "snapshots").rglob("*")
-    pointer, blob = path_of(model, file), blob_of(model, file).resolve()
-    return any(path.is_symlink() and path != pointer and path.resolve() == blob for path in links)
+    linked = any(path.is_symlink() and path != pointer and path.resolve() == blob.resolve() for path in links)
+    return [pointer, partial_of(model, file)] if linked else [pointer, partial_of(model, file), blob]
 
 
 def remove(model: RemoteModel, file: RemoteFile) -> int:
     """Take a file out of the cache, with its content unless another commit has the same. Returns the bytes freed."""
     top, pointer, freed = folder_of(model.repo), path_of(model, file), freeable(model, file)
-    partial_of(model, file).unlink(missing_ok=True)
-    if not _is_linked(model, file):
-        blob_of(model, file).unlink(missing_ok=True)
-    pointer.unlink(missing_ok=True)
+    for path in _own_paths(model, file):
+        path.unlink(missing_ok=True)
     for folder in itertools.takewhile(lambda parent: parent != top, pointer.parents):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()

@@ -128,10 +128,8 @@ def _verify(path: Path, file: RemoteFile, progress: DownloadProgress) -> None:
             digest.update(block)
     if digest.hexdigest() != file.digest:
         path.unlink()
-        raise DownloadError(
-            f"{file.name} arrived altered: its checksum is not the one the Hub states",
-            "It has been removed. Try again; if it happens again, something on the way changes files.",
-        )
+        fix = "It has been removed. Try again; if it happens again, something on the way changes files."
+        raise DownloadError(f"{file.name} arrived altered: its checksum is not the one the Hub states", fix)
 
 
 def _bar(progress: DownloadProgress, file: RemoteFile) -> type[Any]:

@@ -48,10 +48,7 @@ _BY_NUMBER = {
 
 
 def with_retries(call: Callable[[], _Result], streaming: bool = False) -> _Result:
-    """Call, and again after a while if the failure may pass: an overloaded Hub, a connection that broke.
-
-    streaming: the call has itself tried again where a connection fell silent or was closed early.
-    """
+    """Call, and again after a while if the failure may pass. streaming: the call itself retries broken connections."""
     for wait in _WAITS:
         try:
             return call()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 
 from specdec_cli.decoding.errors import DownloadError
 from specdec_cli.hub.failures import hub_errors, with_retries
@@ -35,15 +35,14 @@ class _RangedFile:
 
     def __init__(self, url: str, size: int, notes: list[str]) -> None:
         self._url, self._size, self._notes = url, size, notes
-        self._at = self._end = self._requests = 0
-        self._stream = ExitStack()
-        self._pieces: Iterator[bytes] | None = None
+        self._at = self._requests = 0
+        self._window: Generator[bytes] | None = None
         self._unread = b""
         self._deadline = time.monotonic() + _HEADER_S
 
     def close(self) -> None:
-        self._pieces = None
-        self._stream.close()
+        if self._window:
+            self._window.close()
 
     def read(self, size: int, /) -> bytes:
         """At most `size` bytes, none at the end of the file."""
@@ -56,19 +55,18 @@ class _RangedFile:
         return taken
 
     def _next_piece(self) -> bytes:
-        """The next bytes of this window, or of the next; empty between two windows."""
+        """The next bytes of this window, or of a new one; empty between two windows."""
+        self._window = self._window or self._open_window(self._at)
         piece = b""
         try:
-            self._pieces = self._pieces or self._open_window()
-            piece = next(self._pieces, b"")
-            if not piece and self._at < self._end:
-                raise OSError("the connection was closed early")
+            piece = next(self._window, b"")
         finally:
-            if not piece:
-                self.close()
+            if not piece:  # a generator that has raised is as much at its end as one that has nothing more
+                self._window = None
         return piece
 
-    def _open_window(self) -> Iterator[bytes]:
+    def _open_window(self, start: int) -> Generator[bytes]:
+        """The pieces of one answer, from `start` on. Raises OSError if it ends early."""
         from huggingface_hub import constants
         from huggingface_hub.utils import (  # type: ignore[attr-defined]
             build_hf_headers,
@@ -76,23 +74,21 @@ class _RangedFile:
             hf_raise_for_status,
         )
 
-        self._end = min(self._at + _WINDOWS[min(self._requests, len(_WINDOWS) - 1)], self._size)
-        headers = {**build_hf_headers(), "Range": f"bytes={self._at}-{self._end - 1}"}
-        session, timeout = get_session(), constants.HF_HUB_DOWNLOAD_TIMEOUT
-        response = self._stream.enter_context(session.stream("GET", self._url, headers=headers, timeout=timeout))
-        hf_raise_for_status(response)
-        self._requests += 1
-        skip = 0
-        if response.status_code != 206:
-            skip, self._end = self._at, self._size
-            note = "the server knows no ranges: an interrupted download will begin again"
-            if note not in self._notes:
-                self._notes.append(note)
-        return _after(skip, response.iter_bytes())
-
-
-def _after(skip: int, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    for piece in pieces:
-        if skip < len(piece):
-            yield piece[skip:]
-        skip = max(0, skip - len(piece))
+        end = min(start + _WINDOWS[min(self._requests, len(_WINDOWS) - 1)], self._size)
+        headers = {**build_hf_headers(), "Range": f"bytes={start}-{end - 1}"}
+        timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
+        with get_session().stream("GET", self._url, headers=headers, timeout=timeout) as response:
+            hf_raise_for_status(response)
+            self._requests += 1
+            at = start
+            if response.status_code != 206:
+                at, end = 0, self._size
+                note = "the server knows no ranges: an interrupted download will begin again"
+                if note not in self._notes:
+                    self._notes.append(note)
+            for piece in response.iter_bytes():
+                if at + len(piece) > start:
+                    yield piece[max(0, start - at) :]
+                at += len(piece)
+            if at < end:
+                raise OSError("the connection was closed early")

@@ -37,17 +37,13 @@ class RemoteModel:
     licence: str = ""
 
     def url(self, file: RemoteFile) -> str:
-        """Where a file's content is fetched from."""
         from huggingface_hub import constants, hf_hub_url
 
         return hf_hub_url(self.repo, file.name, revision=self.commit, endpoint=constants.ENDPOINT)
 
 
 def resolve(reference: Reference) -> RemoteModel:
-    """Ask the Hub, in one request, which files a reference means and at which commit.
-
-    Raises DownloadError if there is no such model or the Hub cannot be asked.
-    """
+    """Ask the Hub, in one request, which files a reference means and at which commit. Raises DownloadError."""
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HFValidationError
 
@@ -64,9 +60,8 @@ def resolve(reference: Reference) -> RemoteModel:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             if isinstance(error, OSError | HFValidationError):  # some of the Hub's refusals are ValueErrors too
                 raise
-            raise DownloadError(
-                f"{constants.ENDPOINT} does not answer as a Hub does", "Check the network and HF_ENDPOINT."
-            ) from None
+            what = f"{constants.ENDPOINT} does not answer as a Hub does"
+            raise DownloadError(what, "Check the network and HF_ENDPOINT.") from None
     licence = str(getattr(info.card_data, "license", None) or "")
     return RemoteModel(str(reference), reference.repo, str(info.sha), files, bool(info.gated), licence)
 

@@ -23,10 +23,7 @@ def template_of(header: Header) -> str | None:
 
 
 def render(header: Header, messages: list[dict[str, str]]) -> str:
-    """Messages ({"role", "content"}) as the text that the model was trained on, up to where its answer begins.
-
-    Raises SpecdecError if the template fails or refuses the messages.
-    """
+    """Messages ({"role", "content"}) as text up to where the answer begins. Raises SpecdecError if it fails."""
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
     # Jinja's own filter escapes for HTML, which no model was trained on.
     environment.filters["tojson"] = lambda value, indent=None, **_: json.dumps(value, ensure_ascii=False, indent=indent)
@@ -48,7 +45,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"**", "*"})
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Allow small numbers only, where powers are taken or something else than a number is multiplied."""
+        """Refuse large numbers where powers are taken, or anything but a number is multiplied."""
         numbers = [side for side in (left, right) if isinstance(side, (int, float))]
         if (operator == "**" or len(numbers) < 2) and any(abs(number) > 1000 for number in numbers):
             raise jinja2.TemplateError(f"a number is too large for {operator}")
@@ -61,7 +58,6 @@ class _Generation(Extension):
     tags = {"generation"}  # noqa: RUF012  # as Jinja declares it
 
     def parse(self, parser: Parser) -> list[Node]:
-        """Keep the body, drop the tag."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 

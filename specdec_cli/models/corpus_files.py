@@ -26,9 +26,8 @@ class Source:
 
 
 def find(names: Sequence[str]) -> list[Source]:
-    """The files that were named, and those in folders that were, each once.
+    """The files that were named, and of folders all files that are not hidden and not too large, each once.
 
-    Of a folder all files that are not hidden and not too large; whether they are text is seen on reading.
     Raises UsageError if a name is of neither, if a file that was named is not text, if there is nothing or too much.
     """
     chosen: dict[Path, Source] = {}
@@ -42,10 +41,8 @@ def find(names: Sequence[str]) -> list[Source]:
     sources = list(chosen.values())
     size = sum(source.size for source in sources)
     if size > _MOST_IN_ALL:
-        raise UsageError(
-            f"the corpus has {size / 1e6:,.0f} MB in {len(sources):,} files, the most is {_MOST_IN_ALL / 1e6:,.0f} MB",
-            "Name the folders that matter.",
-        )
+        what = f"the corpus has {size / 1e6:,.0f} MB in {len(sources):,} files"
+        raise UsageError(f"{what}, the most is {_MOST_IN_ALL / 1e6:,.0f} MB", "Name the folders that matter.")
     if not size:
         raise UsageError(f"there is nothing in the corpus {', '.join(names)}", "Name files or folders of text.")
     return sources

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -30,12 +29,14 @@ class Family:
 
 
 def candidates(target: Header, name: str) -> list[str]:
-    """References of models that may share the target's tokenizer, those of a profile for this very target first.
-
-    name: how the target was named; it is never a candidate itself.
-    """
+    """References of models that may share the target's tokenizer, those of a profile for the target `name` first."""
     pre = target.metadata.get("tokenizer.ggml.pre", "default")
-    drafts = [*_drafts_in_profiles(name)]
+    drafts = []
+    for profile_name in profiles.names():
+        with suppress(SpecdecError):  # a broken profile of the user's is not what this is about
+            profile = profiles.load(profile_name)
+            if profile.target == name and (draft := profile.model("draft")):
+                drafts.append(draft)
     table = parse_yaml((bundled_dir() / "families" / "drafts.yaml").read_text("utf-8"))
     for family in msgspec.convert(table, list[Family]):
         if target.architecture in family.architectures and isinstance(pre, str) and pre == family.pre:
@@ -46,12 +47,3 @@ def candidates(target: Header, name: str) -> list[str]:
 def rank(ratio: float) -> float:
     """How far a draft of so large a share of the target's parameters is from the usual one; less is better."""
     return abs(math.log(max(ratio, 1e-9) / BEST_RATIO))
-
-
-def _drafts_in_profiles(target: str) -> Iterator[str]:
-    """What profiles for a target draft with; a broken profile of the user's is not what this is about."""
-    for name in profiles.names():
-        with suppress(SpecdecError):
-            profile = profiles.load(name)
-            if profile.target == target and (draft := profile.model("draft")):
-                yield draft

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models.gguf_header import TYPES, Header, Order, StringArray, Tensor, shown
+from specdec_cli.models.gguf_header import TYPES, Header, Order, StringArray, Tensor, damaged, shown
 
 MAX_HEADER = 128 << 20
 """No header comes near this many bytes; one that claims more is broken or hostile."""
@@ -57,8 +57,7 @@ Opener = Callable[[str], AbstractContextManager[tuple[Readable, int]]]
 def read_header(path: Path) -> Header:
     """Read the header of a local model, of all its files if it is split.
 
-    Raises SpecdecError when a file is missing, is not GGUF, or is damaged or cut short in any part of the
-    header or the data.
+    Raises SpecdecError if a file is missing, is not GGUF, or is damaged or cut short in its header or its data.
     """
 
     @contextmanager
@@ -120,23 +119,20 @@ def part_names(name: str) -> list[str]:
     return [f"{match['stem']}-{i:05}-of-{match['count']}.gguf" for i in range(1, count + 1)]
 
 
-def _read_part(name: str, open_file: Opener) -> Header:
-    """One file's header. Raises SpecdecError if a tensor does not end inside the file."""
-    with open_file(name) as (file, size):
-        header = parse_header(file, name.rpartition("/")[2], size)
+def _read_part(path: str, open_file: Opener) -> Header:
+    """One file's header. Raises SpecdecError if it is malformed, or a tensor does not end inside the file."""
+    name = path.rpartition("/")[2]
+    with open_file(path) as (file, size):
+        header = _parse(_Reader(file, name, size), name, size)
     for tensor in header.tensors:
         end = header.data_offset + tensor.offset + (tensor.size or 0)
         if tensor.size is not None and end > size:
-            raise SpecdecError(
-                f"{header.name} is cut short: {size:,} bytes, but the tensor {shown(tensor.name)} ends at {end:,}",
-                "Download the file again.",
-            )
+            what = f"{name} is cut short: {size:,} bytes, but the tensor {shown(tensor.name)} ends at {end:,}"
+            raise SpecdecError(what, "Download the file again.")
     return header
 
 
-def parse_header(file: Readable, name: str, size: int) -> Header:
-    """Read the header of one file of `size` bytes. Raises SpecdecError on anything malformed."""
-    reader = _Reader(file, name, size)
+def _parse(reader: _Reader, name: str, size: int) -> Header:
     if reader.take(4) != b"GGUF":
         raise SpecdecError(f"{name} is not a GGUF file", "specdec runs GGUF models, as llama.cpp does.")
     version = reader.scalar("I")
@@ -155,7 +151,7 @@ def parse_header(file: Readable, name: str, size: int) -> Header:
     tensors = tuple(_read_tensor(reader) for _ in range(n_tensors))
     alignment = metadata.get("general.alignment", 32)
     if type(alignment) is not int or not 1 <= alignment <= _MAX_ALIGNMENT or alignment & (alignment - 1):
-        raise reader.broken(f"its alignment is {shown(alignment)}, not a small power of two")
+        raise damaged(name, f"its alignment is {shown(alignment)}, not a small power of two")
     data_offset = -(-reader.position // alignment) * alignment
     return Header(name, version, metadata, tensors, data_offset, size, reader.order)
 
@@ -178,18 +174,15 @@ class _Reader:
     """Reads values in the file's byte order, fetching the file in chunks and never past its end."""
 
     def __init__(self, file: Readable, name: str, size: int) -> None:
-        self._file, self._name, self._size = file, name, size
+        self._file, self.name, self._size = file, name, size
         self._buffer = bytearray()
         self._arrays = 0
         self.position = 0
         self.order: Order = "little"
 
-    def broken(self, why: str) -> SpecdecError:
-        return SpecdecError(f"{self._name} is damaged: {why}", "Download the file again.")
-
     def bound(self, count: int, most: int, what: str) -> None:
         if count > most:
-            raise self.broken(f"its header claims {count:,} {what}")
+            raise damaged(self.name, f"its header claims {count:,} {what}")
 
     def need(self, count: int) -> None:
         """Have `count` more bytes in the buffer."""
@@ -197,13 +190,13 @@ class _Reader:
         if end <= len(self._buffer):
             return
         if end > self._size:
-            raise self.broken(f"its header ends after {self._size:,} bytes, in the middle of a value")
+            raise damaged(self.name, f"its header ends after {self._size:,} bytes, in the middle of a value")
         if end > MAX_HEADER:
-            raise self.broken(f"its header is larger than {MAX_HEADER >> 20} MiB")
+            raise damaged(self.name, f"its header is larger than {MAX_HEADER >> 20} MiB")
         while len(self._buffer) < end:
             piece = self._file.read(max(_CHUNK, end - len(self._buffer)))
             if not piece:
-                raise self.broken("its header ends in the middle of a value")
+                raise damaged(self.name, "its header ends in the middle of a value")
             self._buffer += piece
 
     def take(self, count: int) -> bytes:
@@ -227,13 +220,13 @@ class _Reader:
         if kind == _ARRAY:
             return self._array(nesting + 1)
         if kind not in _SCALARS:
-            raise self.broken(f"a metadata value has the unknown type {kind}")
+            raise damaged(self.name, f"a metadata value has the unknown type {kind}")
         return self.scalar(_SCALARS[kind])
 
     def _array(self, nesting: int) -> Any:
         kind, count = self.scalar("I"), self.scalar("Q")
         if nesting > _MAX_NESTING:
-            raise self.broken("its metadata arrays are nested too deeply")
+            raise damaged(self.name, "its metadata arrays are nested too deeply")
         least = 8 if kind == _STRING else 12 if kind == _ARRAY else 1
         self.bound(count, (self._size - self.position) // least, "values in an array")
         if kind == _STRING:
@@ -244,7 +237,7 @@ class _Reader:
             self.bound(self._arrays, _MAX_ARRAYS, "arrays in an array")
             return [self._array(nesting + 1) for _ in range(count)]
         if kind not in _DTYPES:
-            raise self.broken(f"an array has the unknown type {kind}")
+            raise damaged(self.name, f"an array has the unknown type {kind}")
         dtype = np.dtype(_PREFIXES[self.order] + _DTYPES[kind])
         return np.frombuffer(self.take(count * dtype.itemsize), dtype).astype(dtype.newbyteorder("="), copy=False)
 
@@ -259,6 +252,6 @@ class _Reader:
                 ready = len(self._buffer)
             end += 8 + unpack(self._buffer, end)[0]
             if end > self._size:
-                raise self.broken("a string in its header is longer than the file")
+                raise damaged(self.name, "a string in its header is longer than the file")
         self.position = start
         return StringArray(self.take(end - start), count, self.order)

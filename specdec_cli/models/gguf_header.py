@@ -136,13 +136,15 @@ def require_runnable(header: Header) -> None:
             "Download a file for this machine, or convert it with gguf-convert-endian of the gguf package.",
         )
     if header.setting("attention.causal") is False or header.architecture.startswith(_ENCODERS):
-        raise SpecdecError(
-            f"{header.name} does not generate text: it is a {shown(header.architecture)} model",
-            "Choose a causal language model, such as an instruct or a base model.",
-        )
+        what = f"{header.name} does not generate text: it is a {shown(header.architecture)} model"
+        raise SpecdecError(what, "Choose a causal language model, such as an instruct or a base model.")
     layers = header.setting("block_count")
     if layers is not None and not (type(layers) is int and 1 <= layers <= _MAX_LAYERS):
-        raise SpecdecError(f"{header.name} is damaged: it claims {shown(layers)} layers", "Download the file again.")
+        raise damaged(header.name, f"it claims {shown(layers)} layers")
     for key, value in header.metadata.items():
         if key.endswith("epsilon") and not (isinstance(value, float) and 0 <= value < float("inf")):
-            raise SpecdecError(f"{header.name} is damaged: {shown(key)} is {shown(value)}", "Download the file again.")
+            raise damaged(header.name, f"{shown(key)} is {shown(value)}")
+
+
+def damaged(name: str, why: str) -> SpecdecError:
+    return SpecdecError(f"{name} is damaged: {why}", "Download the file again.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -21,19 +21,12 @@ _Points = dict[Annotated[int, Meta(ge=1)], Annotated[float, Meta(ge=1e-6, lt=1e7
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """A machine with a pair of models on it. basis: `measured` by specdec, or `derived` as `source` tells."""
+    """A machine with a pair of models on it, in milliseconds. basis: `measured` by specdec, or `derived` from `source`.
+
+    verify_ms, draft_ms: of a pass over so many tokens. other_ms: what a step takes besides its passes.
+    """
 
     name: str
-    description: str
-    basis: str
-    source: str
-    costs: Costs
-
-
-@dataclass(frozen=True, slots=True)
-class _HardwareFile:
-    """Milliseconds, as a user writes them."""
-
     basis: Literal["measured", "derived"]
     verify_ms: _Points
     draft_ms: _Points
@@ -46,24 +39,24 @@ class _HardwareFile:
             if 1 not in points:
                 raise ValueError(f"{key} says nothing of a pass of one token")
 
+    @property
+    def costs(self) -> Costs:
+        verify, draft = (Curve({n: ms / 1000 for n, ms in ms_of.items()}) for ms_of in (self.verify_ms, self.draft_ms))
+        return Costs(verify, draft, self.other_ms / 1000)
+
 
 def names() -> list[str]:
-    """All machines, the user's own included."""
     return list(_files())
 
 
 def load(name: str) -> Hardware:
-    """A machine by name; the user's own override those that are bundled.
-
-    Raises SpecdecError if there is none of that name, UsageError if its file is malformed.
-    """
+    """A machine by name. Raises SpecdecError if there is none, UsageError if its file is malformed."""
     files = _files()
     if name not in files:
         raise SpecdecError(f"there is no hardware {name!r}", suggest(name, files, "Hardware"))
-    data = to_record(read_mapping(files[name]), _HardwareFile, files[name].name, _FIX)
-    description, source = (" ".join(text.split()) for text in (data.description, data.source))
-    verify, draft = (Curve({n: ms / 1000 for n, ms in points.items()}) for points in (data.verify_ms, data.draft_ms))
-    return Hardware(name, description, data.basis, source, Costs(verify, draft, data.other_ms / 1000))
+    machine = to_record(read_mapping(files[name]), Hardware, files[name].name, _FIX, name=name)
+    description, source = (" ".join(text.split()) for text in (machine.description, machine.source))
+    return replace(machine, description=description, source=source)
 
 
 def _files() -> dict[str, Path]:

@@ -40,10 +40,10 @@ def require_copyable(header: Header) -> None:
     """Refuse what llama.cpp's quantiser would write wrongly, whatever is asked of it."""
     alignment = header.metadata.get("general.alignment", 32)
     if alignment != 32:
-        raise SpecdecError(
-            f"{header.name} is aligned to {shown(alignment)} bytes: llama.cpp would write a copy that nothing can read",
-            "Use a file with the usual alignment of 32.",
+        what = (
+            f"{header.name} is aligned to {shown(alignment)} bytes: llama.cpp would write a copy that nothing can read"
         )
+        raise SpecdecError(what, "Use a file with the usual alignment of 32.")
 
 
 def require_prunable(header: Header) -> int:
@@ -116,16 +116,12 @@ def size_with(header: Header, keep: Iterable[int]) -> int:
 
 
 def tensors_without(header: Header, drop: Iterable[int]) -> list[Tensor]:
-    """The tensors of a copy without these layers."""
     dropped = set(drop)
     return [tensor for tensor in header.tensors if _layer(tensor) not in dropped]
 
 
 def outlets(header: Header, layer: int) -> list[Tensor]:
-    """The tensors through which a layer adds to the residual stream: with zeros in them, it is as if left out.
-
-    Zero bytes are zeros in every type of ggml's, since each block's scale is among them.
-    """
+    """The tensors through which a layer adds to the residual stream: with zeros in them, it is as if left out."""
     own = (tensor for tensor in header.tensors if _layer(tensor) == layer)
     return [tensor for tensor in own if _RESIDUAL.fullmatch(tensor.name.split(".", 2)[2])]
 
@@ -136,46 +132,39 @@ def _layer(tensor: Tensor) -> int | None:
 
 
 class SkippableCopy:
-    """A model's file, which is written to: no model may be loaded from it meanwhile.
+    """A model's file, in which zeros in its outlets leave a layer out; no model may be loaded from it meanwhile.
 
-    A layer whose outlets are zeros adds nothing to the residual stream: the model computes what one without that layer
-    does. Trying a layer costs writing its outlets, not a copy of everything else.
+    Zero bytes are zeros in every type of ggml's, for each block's scale is among them.
     """
 
     def __init__(self, path: Path, layers: int) -> None:
         self.path = path
-        self._places: list[list[tuple[int, int]]] = []  # of each layer: where its outlets lie, and how long they are
+        self._places: list[list[slice]] = []  # of each layer: where its outlets lie
         header = read_header(path)
         for layer in range(layers):
             tensors = outlets(header, layer)
             names = {tensor.name.split(".")[2].split("_")[0] for tensor in tensors}
             if names != {"attn", "ffn"} or any(tensor.size is None for tensor in tensors):
-                raise SpecdecError(
-                    f"layers of a {shown(header.architecture)} model cannot be tried one by one",
-                    "Choose them yourself: --keep-layers.",
-                )
-            self._places.append([(header.data_offset + tensor.offset, tensor.size or 0) for tensor in tensors])
+                what = f"layers of a {shown(header.architecture)} model cannot be tried one by one"
+                raise SpecdecError(what, "Choose them yourself: --keep-layers.")
+            starts = [header.data_offset + tensor.offset for tensor in tensors]
+            ends = [start + (tensor.size or 0) for start, tensor in zip(starts, tensors, strict=True)]
+            self._places.append(list(map(slice, starts, ends)))
 
     def drop(self, layer: int) -> None:
         """Switch a layer off for good."""
-        with self.path.open("r+b") as file:
-            for at, size in self._places[layer]:
-                file.seek(at)
-                file.write(bytes(size))
+        content = np.memmap(self.path, mode="r+")
+        for place in self._places[layer]:
+            content[place] = 0
 
     @contextmanager
     def without(self, layer: int) -> Iterator[None]:
         """Switch a layer off for a while."""
-        saved = []
-        with self.path.open("rb") as file:
-            for at, size in self._places[layer]:
-                file.seek(at)
-                saved.append((at, file.read(size)))
+        content = np.memmap(self.path, mode="r+")
+        saved = [content[place].copy() for place in self._places[layer]]
         self.drop(layer)
         try:
             yield
         finally:
-            with self.path.open("r+b") as file:
-                for at, data in saved:
-                    file.seek(at)
-                    file.write(data)
+            for place, weights in zip(self._places[layer], saved, strict=True):
+                content[place] = weights

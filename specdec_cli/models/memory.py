@@ -21,10 +21,8 @@ _WORD_BYTES = 200
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Bytes that one model takes, once it has read a prompt of some length.
-
-    weights: the files, which are mapped into memory whole. repacked: copies of weights in another order, for faster
-    kernels; the originals stay mapped. vocabulary: tables of tokens and merges. buffers: what a pass computes in.
+    """Bytes. weights: the files, which are mapped into memory whole. repacked: copies of weights in another order, for
+    faster kernels. vocabulary: tables of tokens and merges. buffers: what a pass computes in.
     """
 
     weights: int
@@ -39,10 +37,9 @@ class Footprint:
 
 
 def footprint(header: Header, n_ctx: int, repacked: Collection[str] = (), rows: int = 17) -> Footprint:
-    """What a model takes with a context of `n_ctx` tokens.
+    """What a model takes with a context of `n_ctx` tokens. repacked: the tensor types that llama.cpp copies here.
 
-    repacked: the tensor types of which llama.cpp makes a copy on this machine. rows: of logits that one pass may
-    yield; the default is that of the longest draft.
+    rows: of logits that one pass may yield; the default is that of the longest draft.
     """
     words = [header.metadata.get(f"tokenizer.ggml.{name}") for name in ("tokens", "merges")]
     vocabulary, merges = (array.count if isinstance(array, StringArray) else 0 for array in words)
@@ -56,13 +53,10 @@ def footprint(header: Header, n_ctx: int, repacked: Collection[str] = (), rows: 
 
 
 def _is_repacked(tensor: Tensor, header: Header, types: Collection[str]) -> bool:
-    """Whether llama.cpp copies a tensor: matrices that are multiplied with, not tables that are looked up.
-
-    A table of tokens that is also the output matrix is both, and copied.
-    """
+    """Whether llama.cpp copies a tensor: matrices that are multiplied with, not tables that are only looked up."""
     if tensor.type not in types or len(tensor.shape) < 2 or tensor.shape[1] % _REPACKED_ROWS:
         return False
-    if tensor.name == "token_embd.weight":
+    if tensor.name == "token_embd.weight":  # the output matrix too, where there is no other
         return all(other.name != "output.weight" for other in header.tensors)
     return tensor.name.endswith(".weight") and not tensor.name.startswith("per_layer_token_embd")
 
@@ -71,7 +65,7 @@ def _buffer_bytes(header: Header, n_ctx: int, rows: int, vocabulary: int) -> int
     """What llama.cpp computes a pass in: the widest part of its graph, the attention mask, and rows of logits.
 
     In dense models the widest part is the feed-forward network: three results of its own width and four of the
-    model's for each token. That is what llama.cpp itself reports for Llama and Qwen2, to the byte.
+    model's for each token (Llama, Qwen2: what llama.cpp itself reports, to the byte).
     """
     width = _number(header.setting("embedding_length"))
     experts = _number(header.setting("expert_used_count"))
@@ -84,10 +78,7 @@ def _buffer_bytes(header: Header, n_ctx: int, rows: int, vocabulary: int) -> int
 
 
 def cache_bytes(header: Header, n_ctx: int) -> int:
-    """Bytes of an f16 key-value cache for `n_ctx` tokens; layers without attention count as nothing.
-
-    An estimate: sliding windows and compressed caches take less.
-    """
+    """Bytes of an f16 key-value cache, an estimate: sliding windows and compressed caches take less."""
     layers = _number(header.setting("block_count"))
     heads = _number(header.setting("attention.head_count"))
     width = _number(header.setting("embedding_length"))
@@ -106,18 +97,12 @@ def cache_bytes(header: Header, n_ctx: int) -> int:
 def require(header: Header, n_ctx: int, available: int | None) -> None:
     """Raise SpecdecError when a model's cache cannot fit, rather than let the system kill the process.
 
-    available: bytes of main memory free; None if unknown, or if the cache lies on a GPU, where llama.cpp itself
-    reports a failed allocation.
+    available: bytes free; None if unknown, or if the cache lies on a GPU, whose failed allocations llama.cpp reports.
     """
-    if available is None:
-        return
     needed = cache_bytes(header, n_ctx)
-    if needed > available:
-        raise SpecdecError(
-            f"a context of {n_ctx:,} tokens of {header.name} needs {needed / 1e9:,.1f} GB; "
-            f"{available / 1e9:,.1f} GB are free",
-            "Give a smaller context (-c).",
-        )
+    if available is not None and needed > available:
+        what = f"a context of {n_ctx:,} tokens of {header.name} needs {needed / 1e9:,.1f} GB"
+        raise SpecdecError(f"{what}; {available / 1e9:,.1f} GB are free", "Give a smaller context (-c).")
 
 
 def _number(value: Any, default: int = 0) -> int:

@@ -5,16 +5,18 @@ The bundled ones say where what they claim was seen; the user's own, which overr
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.models import references
-from specdec_cli.models.user_files import bundled_dir, config_dir, named, read_mapping, to_record, write_whole
+from specdec_cli.models.user_files import bundled_dir, config_dir, named, nearest, read_mapping, to_record, write_whole
 
 DEMO = "demo"
+_Gigabytes = Annotated[float, Meta(gt=0, lt=1e6)]
 _SAVED = "saved by specdec pull, "
 _KINDS = (
     "A profile needs `target: REPO:QUANT` or `target: PATH`. Values must be text (in quotes if they look like anything "
@@ -36,27 +38,20 @@ class Profile:
     why: str = ""
     licence: str = ""
     gated: bool = False
-    download_gb: float | None = None
-    memory_gb: float | None = None
-    fits_gb: float | None = None
+    download_gb: _Gigabytes | None = None
+    memory_gb: _Gigabytes | None = None
+    fits_gb: _Gigabytes | None = None
     settings: dict[Any, Any] = field(default_factory=dict)
     sources: list[str] = field(default_factory=list)
     verified: str = ""
     folder: Path = Path()
 
-    def __post_init__(self) -> None:
-        for key in ("download_gb", "memory_gb", "fits_gb"):
-            size = getattr(self, key)
-            if size is not None and not 0 < size < 1e6:
-                raise ValueError(f"{key} is {size:g}")
-
     @property
     def own(self) -> bool:
-        """Whether it is the user's, not a bundled one."""
         return self.folder != bundled_dir()
 
     def model(self, role: Literal["target", "draft"]) -> str | None:
-        """What names the model: a reference to the Hub, or the path of a file; None if there is none."""
+        """A reference to the Hub, or the path of a file."""
         text = self.target if role == "target" else self.draft
         if text is None:
             return None
@@ -65,21 +60,16 @@ class Profile:
 
 
 def names() -> list[str]:
-    """All profiles, the user's own included."""
     return list(_files())
 
 
 def load(name: str) -> Profile:
-    """A profile by name; the user's own override those that are bundled.
-
-    Raises SpecdecError if there is none of that name, UsageError if its file is malformed.
-    """
+    """A profile by name. Raises SpecdecError if there is none, UsageError if its file is malformed."""
     files = _files()
     if name in files:
         path = files[name]
         return to_record(read_mapping(path), Profile, path.name, _KINDS, name=name, folder=path.parent)
-    close = difflib.get_close_matches(name, files, 1)
-    hint = f"Did you mean {close[0]!r}?" if close else "specdec ls lists the profiles."
+    hint = nearest(name, files) or "specdec ls lists the profiles."
     if any(character.isspace() for character in name):
         hint = "Is it the prompt? It goes without -p, which names a pair (specdec ls)."
     raise SpecdecError(f"there is no profile {name!r}", hint)

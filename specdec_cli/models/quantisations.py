@@ -39,10 +39,8 @@ def find(text: str) -> Quantisation:
     """A type by the name that files bear, in any case. Raises UsageError if there is none, or it cannot be made."""
     name = _SHORT.get(text.strip().upper(), text.strip().upper())
     if name in _NEED_MATRIX:
-        raise UsageError(
-            f"{name} needs an importance matrix, without which llama.cpp does not make it",
-            f"Take Q2_K, or download a file of this type. Types: {', '.join(names())}.",
-        )
+        hint = f"Take Q2_K, or download a file of this type. Types: {', '.join(names())}."
+        raise UsageError(f"{name} needs an importance matrix, without which llama.cpp does not make it", hint)
     for file_type, known in QUANTISATIONS.items():
         if known == name and name not in _NOT_MADE:
             return Quantisation(name, file_type, _bits(name))

@@ -57,10 +57,7 @@ def stem(name: str) -> str:
 
 
 def select(reference: Reference, names: Iterable[str]) -> list[str]:
-    """The files of a repository that make up a model: one, or all parts of a split one, the first part first.
-
-    Raises DownloadError, with what there is, if nothing fits, more than one thing does, or parts are missing.
-    """
+    """The files that make up a model, in order. Raises DownloadError, with what there is, unless it is one model."""
     names = {name for name in names if not leads_out(name)}
     own = [name for name in names if name.endswith(".gguf") and not _NOT_MODELS.search(name.rpartition("/")[2])]
     models = {part_names(name)[0] for name in own}

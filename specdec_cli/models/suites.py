@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.models.user_files import bundled_dir, config_dir, named, parse_yaml, read_mapping, suggest, to_record
+from specdec_cli.models import user_files
+from specdec_cli.models.user_files import bundled_dir, config_dir, named, suggest
 
+_FIX = "Give it a text under the key `prompt`, and an id and a category as text in quotes, or none."
 _MOST_BYTES = 64 << 20  # more is a mistake, such as a model's file
 
 
@@ -37,26 +39,18 @@ class _Entry:
                 raise ValueError(f"the {key} holds half a surrogate pair, a lone \\ud... escape")
 
 
-@dataclass(frozen=True, slots=True)
-class _SuiteFile:
-    prompts: list[Any] | None = None
-    description: Any = ""
-
-
 def builtin() -> dict[str, str]:
-    """The suites that come with specdec: their names and descriptions."""
+    """The names and descriptions of the suites that come with specdec."""
     files = named(bundled_dir() / "suites")
-    return {name: str(read_mapping(path).get("description", "")) for name, path in files.items()}
+    return {name: str(user_files.read_mapping(path).get("description", "")) for name, path in files.items()}
 
 
 def load(source: str) -> list[Prompt]:
     """The prompts of a suite by name (the user's own override those built in), or of a file.
 
     The file's suffix says how it is read: .yaml and .yml as suites, .jsonl and .json as one object a line (with
-    `prompt`, or as Spec-Bench or HumanEval have it), anything else as one prompt a line. A file called like a suite
-    is meant by `./name`. A prompt without an id takes its number, one without a category the suite's name.
-
-    Raises UsageError if there is no such suite or file, if it is malformed, or if it holds no prompts.
+    `prompt`, or as Spec-Bench or HumanEval have it), anything else as one prompt a line. A prompt without an id takes
+    its number, one without a category the suite's name. Raises UsageError on a file that is missing or malformed.
     """
     suites = named(config_dir() / "suites", bundled_dir() / "suites")
     path = suites.get(source) or Path(source)
@@ -67,15 +61,11 @@ def load(source: str) -> list[Prompt]:
     prompts = []
     for number, entry in _entries(text, suffix, path.name):
         data = entry if isinstance(entry, dict) else {"prompt": entry}
-        where = f"{path.name}, {unit} {number}"
-        fix = "Give it a text under the key `prompt`, and an id and a category as text in quotes, or none."
-        said = to_record(data, _Entry, where, fix)
+        said = user_files.to_record(data, _Entry, f"{path.name}, {unit} {number}", _FIX)
         ident = str(number if said.id is None else said.id)
         if (first := numbers.setdefault(ident, number)) != number:
-            raise UsageError(
-                f"{path.name}: {unit} {number} has the id {ident!r}, as has {unit} {first}",
-                "Give each prompt an id of its own; one without takes its number.",
-            )
+            what = f"{path.name}: {unit} {number} has the id {ident!r}, as has {unit} {first}"
+            raise UsageError(what, "Give each prompt an id of its own; one without takes its number.")
         prompts.append(Prompt(ident, path.stem if said.category is None else said.category, said.prompt))
     if not prompts:
         raise UsageError(f"{path.name} holds no prompts", "Write at least one.")
@@ -91,7 +81,6 @@ def select(
     """The prompts of some categories (none: of all), at most so many of each and in all, in their order.
 
     The limit is shared out evenly: first the first prompt of every category, then the second of each, and so on.
-
     Raises UsageError on a category that no prompt has, and on a number below 1.
     """
     for flag, most in (("--limit", limit), ("--per-category", per_category)):
@@ -138,14 +127,14 @@ def _entries(text: str, suffix: str, name: str) -> Iterator[tuple[int, Any]]:
 
 def _in_yaml(text: str, name: str) -> list[Any]:
     try:
-        data = parse_yaml(text)
+        data = user_files.parse_yaml(text)
     except ValueError as error:
         raise UsageError(f"{name} is not YAML: {error}", "Fix the file.") from None
-    fix = "Write `prompts:` and under it `- prompt: TEXT` each."
     if isinstance(data, dict):
-        data = to_record(data, _SuiteFile, name, fix).prompts
+        user_files.check_keys(data, ("prompts", "description"), Path(name))
+        data = data.get("prompts")
     if not isinstance(data, (list, type(None))):
-        raise UsageError(f"{name} has no list of prompts", fix)
+        raise UsageError(f"{name} has no list of prompts", "Write `prompts:` and under it `- prompt: TEXT` each.")
     return data or []
 
 

@@ -37,9 +37,8 @@ Compatibility = Literal["identical", "compatible", "incompatible"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing compared, as it is in either model.
+    """One thing compared, as it is in either model. harmless: a difference that cannot change what is decoded.
 
-    harmless: a difference that cannot change what is decoded. why: what differs, if anything.
     llama_cpp: whether llama.cpp's own rule would refuse the pair over it.
     """
 
@@ -55,8 +54,7 @@ class Check:
 class Comparison:
     """identical: every part is equal. compatible: but for reserved ids. incompatible: `reason` says how.
 
-    n_shared:    ids from 0 on that both models have.
-    n_differing: ids among them whose text or type differs, harmlessly or not.
+    n_shared: ids from 0 on that both models have. n_differing: of these, ids of another text or type.
     """
 
     verdict: Compatibility
@@ -94,14 +92,16 @@ def compare(target: Header, draft: Header) -> Comparison:
         missing = Check("vocabulary", counts[0], counts[1], "different", f"{without} has no tokenizer", True)
         return Comparison("incompatible", 0, 0, (missing,))
     shared = min(len(mine), len(theirs))
-    differing = _differing(mine, theirs, shared)
-    models = mine.field("model"), theirs.field("model")
-    bpe = str(models[0]) in _BPE and str(models[1]) in _BPE
+    types = np.flatnonzero(mine.types[:shared] != theirs.types[:shared]).tolist()
+    texts: list[int] = []
+    if mine.tokens != theirs.tokens:  # splitting them takes 0.1 s
+        pairs = zip(mine.tokens.values, theirs.tokens.values, strict=False)
+        texts = [i for i, (a, b) in enumerate(pairs) if a != b]
     checks = (
-        _values("tokenizer model", *models, same=_equal(*models), llama_cpp=not bpe),
+        _model(mine, theirs),
         _pre(mine, theirs),
-        _texts(mine, theirs, differing, shared),
-        _types(mine, theirs, differing, shared),
+        _texts(mine, theirs, texts, shared),
+        _types(mine, theirs, types, shared),
         _size(mine, theirs, shared),
         _merges(mine, theirs),
         *(_special(mine, theirs, name) for name in _SPECIALS),
@@ -111,36 +111,90 @@ def compare(target: Header, draft: Header) -> Comparison:
     verdict: Compatibility = (
         "incompatible" if "different" in outcomes else "compatible" if "harmless" in outcomes else "identical"
     )
-    return Comparison(verdict, shared, len(differing), checks)
+    return Comparison(verdict, shared, len({*texts, *types}), checks)
 
 
-def _differing(mine: Vocabulary, theirs: Vocabulary, shared: int) -> list[int]:
-    ids = set((mine.types[:shared] != theirs.types[:shared]).nonzero()[0].tolist())
-    if mine.tokens != theirs.tokens:
-        texts = zip(mine.tokens.values, theirs.tokens.values, strict=False)
-        ids |= {i for i, (a, b) in enumerate(texts) if a != b}
-    return sorted(ids)
+def _model(mine: Vocabulary, theirs: Vocabulary) -> Check:
+    a, b = mine.field("model"), theirs.field("model")
+    bpe = str(a) in _BPE and str(b) in _BPE
+    return _value("tokenizer model", a, b, _equal(a, b), "tokenizer model", llama_cpp=not bpe)
 
 
 def _pre(mine: Vocabulary, theirs: Vocabulary) -> Check:
     a, b = mine.field("pre"), theirs.field("pre")
     names = {_PRE_ALIASES.get(str(value), str(value)) for value in (a, b)}
     same = len(names) == 1 and isinstance(a, str | None) and isinstance(b, str | None)
-    return _values("pre-tokenizer", a, b, same=same, llama_cpp=False)
+    return _value("pre-tokenizer", a, b, same, "pre-tokenizer")
 
 
 def _added(mine: Vocabulary, theirs: Vocabulary, name: str) -> Check:
     what = f"add_{name}_token"
     same = mine.adds(name) == theirs.adds(name)
-    return _values(what, mine.field(what), theirs.field(what), same=same, llama_cpp=True, verb=" is")
+    return _value(what, mine.field(what), theirs.field(what), same, f"{what} is", llama_cpp=True)
 
 
-def _values(what: str, a: Any, b: Any, *, same: bool, llama_cpp: bool, verb: str = "") -> Check:
-    """A value of the metadata. llama_cpp: whether llama.cpp refuses the pair if it is not the same in both."""
+def _special(mine: Vocabulary, theirs: Vocabulary, name: str) -> Check:
+    what = f"{name.upper()} token"
+    a, b = mine.field(f"{name}_token_id"), theirs.field(f"{name}_token_id")
+    unused = _SPECIALS[name] or not (mine.adds(name) or theirs.adds(name))
+    if unused and (a is None) != (b is None):
+        return Check(what, _stated(a), _stated(b), "harmless", f"only one of the files says which token is the {what}")
+    assumed = _ASSUMED_IDS.get((str(mine.field("model")), name))
+    same = _equal(assumed if a is None else a, assumed if b is None else b)
+    llama_cpp = not same and mine.adds(name) and theirs.adds(name)
+    return _value(what, a, b, _equal(a, b), f"the {what} is", llama_cpp)
+
+
+def _value(what: str, a: Any, b: Any, same: bool, subject: str, llama_cpp: bool = False) -> Check:
+    """A value of the metadata. subject: what a sentence about it begins with."""
     if same:
         return Check(what, _stated(a), _stated(b))
-    why = f"{what}{verb} {_sentence(a)} in the target, {_sentence(b)} in the draft"
+    sides = [repr(shown(value)) if isinstance(value, str) else shown(value) for value in (a, b)]
+    why = f"{subject} {sides[0]} in the target, {sides[1]} in the draft"
     return Check(what, _stated(a), _stated(b), "different", why, llama_cpp)
+
+
+def _stated(value: Any) -> str:
+    return "not stated" if value is None else shown(value)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two values of the metadata, which may be anything, are the same."""
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return type(a) is type(b) and np.array_equal(a, b)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    return bool(a == b)
+
+
+def _texts(mine: Vocabulary, theirs: Vocabulary, other: list[int], shared: int) -> Check:
+    if (used := _first_in_use(mine, theirs, other)) is None:
+        why = f"{len(other):,} reserved tokens have other names"
+    else:
+        why = f"token {used} is {mine.text(used)} in the target, {theirs.text(used)} in the draft "
+        why += f"({len(other):,} of {shared:,} differ)"
+    return _tokens(TEXTS, shared, other, used, why, llama_cpp=any(i >= _FIRST_COMPARED for i in other))
+
+
+def _types(mine: Vocabulary, theirs: Vocabulary, other: list[int], shared: int) -> Check:
+    if (used := _first_in_use(mine, theirs, other)) is None:
+        why = f"{len(other):,} reserved tokens have other types"
+    else:
+        why = f"token {used} ({mine.text(used)}) is of type {mine.types[used]} in the target, "
+        why += f"{theirs.types[used]} in the draft ({len(other):,} types differ)"
+    return _tokens("token types", shared, other, used, why)
+
+
+def _first_in_use(mine: Vocabulary, theirs: Vocabulary, ids: list[int]) -> int | None:
+    return next((i for i in ids if not (mine.reserved(i) and theirs.reserved(i))), None)
+
+
+def _tokens(what: str, shared: int, other: list[int], used: int | None, why: str, llama_cpp: bool = False) -> Check:
+    """A part of every token. other: where it differs. used: the first of those that a model may emit."""
+    if not other:
+        return Check(what, f"{shared:,}", "the same")
+    outcome: CheckOutcome = "harmless" if used is None else "different"
+    return Check(what, f"{shared:,}", f"{len(other):,} differ", outcome, why, llama_cpp)
 
 
 def _size(mine: Vocabulary, theirs: Vocabulary, shared: int) -> Check:
@@ -161,36 +215,6 @@ def _size(mine: Vocabulary, theirs: Vocabulary, shared: int) -> Check:
     return Check("vocabulary", *sizes, "different", why, padding > MAX_PADDING)
 
 
-def _texts(mine: Vocabulary, theirs: Vocabulary, differing: list[int], shared: int) -> Check:
-    a, b = (mine.tokens.values, theirs.tokens.values) if differing else ([], [])  # splitting them takes 0.1 s
-    other = [i for i in differing if a[i] != b[i]]
-    if (first := _first_in_use(mine, theirs, other)) is None:
-        why = f"{len(other):,} reserved tokens have other names" if other else ""
-    else:
-        why = f"token {first} is {quoted(a[first])} in the target, {quoted(b[first])} in the draft "
-        why += f"({len(other):,} of {shared:,} differ)"
-    return _tokens(TEXTS, shared, other, first, why, llama_cpp=any(i >= _FIRST_COMPARED for i in other))
-
-
-def _types(mine: Vocabulary, theirs: Vocabulary, differing: list[int], shared: int) -> Check:
-    other = [i for i in differing if mine.types[i] != theirs.types[i]]
-    if (first := _first_in_use(mine, theirs, other)) is None:
-        why = f"{len(other):,} reserved tokens have other types" if other else ""
-    else:
-        why = f"token {first} ({mine.text(first)}) is of type {mine.types[first]} in the target, "
-        why += f"{theirs.types[first]} in the draft ({len(other):,} types differ)"
-    return _tokens("token types", shared, other, first, why, llama_cpp=False)
-
-
-def _first_in_use(mine: Vocabulary, theirs: Vocabulary, ids: list[int]) -> int | None:
-    return next((i for i in ids if not (mine.reserved(i) and theirs.reserved(i))), None)
-
-
-def _tokens(what: str, shared: int, other: list[int], first: int | None, why: str, llama_cpp: bool) -> Check:
-    outcome: CheckOutcome = "same" if not other else "harmless" if first is None else "different"
-    return Check(what, f"{shared:,}", f"{len(other):,} differ" if other else "the same", outcome, why, llama_cpp)
-
-
 def _merges(mine: Vocabulary, theirs: Vocabulary) -> Check:
     a, b = mine.field("merges"), theirs.field("merges")
     counts = [f"{merges.count:,}" if isinstance(merges, StringArray) else "none" for merges in (a, b)]
@@ -202,35 +226,3 @@ def _merges(mine: Vocabulary, theirs: Vocabulary) -> Check:
         other = (f"merge {i} is {quoted(x)} in the target, {quoted(y)} in the draft" for i, (x, y) in pairs if x != y)
         why = next(other, why)
     return Check("merges", counts[0], counts[1], "different" if why else "same", why)
-
-
-def _special(mine: Vocabulary, theirs: Vocabulary, name: str) -> Check:
-    what = f"{name.upper()} token"
-    a, b = mine.field(f"{name}_token_id"), theirs.field(f"{name}_token_id")
-    values = (_stated(a), _stated(b))
-    if _equal(a, b):
-        return Check(what, *values)
-    unused = _SPECIALS[name] or not (mine.adds(name) or theirs.adds(name))
-    if unused and (a is None or b is None):
-        return Check(what, *values, "harmless", f"only one of the files says which token is the {what}")
-    assumed = _ASSUMED_IDS.get((str(mine.field("model")), name))
-    same = _equal(assumed if a is None else a, assumed if b is None else b)
-    why = f"the {what} is {_sentence(a)} in the target, {_sentence(b)} in the draft"
-    return Check(what, *values, "different", why, not same and mine.adds(name) and theirs.adds(name))
-
-
-def _equal(a: Any, b: Any) -> bool:
-    """Whether two values of the metadata, which may be anything, are the same."""
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return type(a) is type(b) and np.array_equal(a, b)
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(_equal, a, b))
-    return bool(a == b)
-
-
-def _sentence(value: Any) -> str:
-    return repr(shown(value)) if isinstance(value, str) else shown(value)
-
-
-def _stated(value: Any) -> str:
-    return "not stated" if value is None else shown(value)

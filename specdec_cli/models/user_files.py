@@ -61,10 +61,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def to_record(data: Mapping[Any, Any], schema: type[_Schema], where: str, fix: str, **known: Any) -> _Schema:
-    """What a file says as the dataclass `schema`. known: fields that the file does not say.
-
-    Raises UsageError on an unknown key, and with `fix` on a value of the wrong kind.
-    """
+    """What a file says as the dataclass `schema`. known: fields that the file does not say. Raises UsageError."""
     import msgspec
 
     check_keys(data, [field.name for field in fields(schema) if field.name not in known], Path(where))  # type: ignore[arg-type]
@@ -85,15 +82,17 @@ def check_keys(data: Iterable[Any], known: Iterable[str], path: Path) -> None:
 def suggest(word: str, known: Iterable[str], what: str) -> str:
     """A hint for a misspelt word: the nearest known one, or all of them."""
     known = list(known)
-    close = difflib.get_close_matches(word, known, 1)
-    return f"Did you mean {close[0]!r}?" if close else f"{what}: {', '.join(known)}."
+    return nearest(word, known) or f"{what}: {', '.join(known)}."
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint for a misspelt word: the nearest known one; empty if none is near."""
+    close = difflib.get_close_matches(word, list(known), 1)
+    return f"Did you mean {close[0]!r}?" if close else ""
 
 
 def write_whole(path: Path, *parts: str | bytes | memoryview) -> None:
-    """Replace a file's content; whatever happens, it is the old or the new. Raises SpecdecError if it cannot be.
-
-    parts: one after the other, text as UTF-8.
-    """
+    """Replace a file's content; whatever happens, it is the old or the new. Raises SpecdecError if it cannot be."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:

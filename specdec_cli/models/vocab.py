@@ -61,14 +61,11 @@ class Vocabulary:
         return self.header.metadata.get(f"tokenizer.ggml.{key}")
 
     def text(self, token: int) -> str:
-        """A token's text, quoted."""
         return quoted(self.tokens.values[token])
 
     def reserved(self, token: int) -> bool:
-        """Whether no model emits this token: by its type, or its name if it is no normal token, and unless it ends or
-        begins a text.
-        """
-        if token in self._named:
+        """Whether no model emits this token: by its type, or its name if it is no normal token."""
+        if token in self._named:  # it begins or ends a text
             return False
         kind, text = self.types[token], self.tokens.values[token]
         named = _PADDING.fullmatch(text) or (kind != _NORMAL and _RESERVED.fullmatch(text))

@@ -28,8 +28,7 @@ _Thousandths = list[Annotated[int, Meta(ge=0, le=1000)]]
 class Recording:
     """Answers of one pair under one kind of sampling. about: file names and sizes, sampling, suite.
 
-    answers: what the draft model had to say of them. texts: their tokens, for drafters without a model. Either may be
-    missing.
+    answers: what the draft model had to say, if there was one. texts: tokens, for drafters without a model.
     """
 
     greedy: bool
@@ -92,7 +91,7 @@ def by_category(entries: Iterable[_Entry]) -> Mapping[str, list[_Entry]]:
 
 def identity(target: Path, draft: Path | None) -> dict[str, Any]:
     """What a recording says of the models that it was made with."""
-    paths = {"target": target} | ({"draft": draft} if draft else {})
+    paths = {"target": target, "draft": draft} if draft else {"target": target}
     sizes = {f"{role}_bytes": path.stat().st_size for role, path in paths.items()}
     return {role: path.name for role, path in paths.items()} | sizes
 

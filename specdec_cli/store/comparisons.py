@@ -34,10 +34,7 @@ def store(name: str, result: ComparisonResult) -> None:
 
 
 def load(name: str) -> ComparisonResult:
-    """A kept result by name, or any file that `compare --json` or `--save` made.
-
-    Raises UsageError if there is none, or it is something else.
-    """
+    """A kept result by name, or any file that `compare --json` or `--save` made. Raises UsageError."""
     path = Path(name) if name.endswith(".json") else path_of(name)
     try:
         return ComparisonResult.from_json(json.loads(path.read_text("utf-8")))

@@ -38,10 +38,7 @@ def folder() -> Path:
 
 
 def path_of(header: Header, names: Sequence[str], sources: Sequence[Source]) -> Path:
-    """The file for the index of these sources in a model's tokens: another one if any of them has changed.
-
-    The first half of its name stays the same as long as the same names are given.
-    """
+    """The file for an index: half of its name says what was asked for, the other half how those files are now."""
     tokenizer = vocab.digest(header)
     places = [str(Path(name).expanduser().resolve()) for name in names]
     files = [(os.fsdecode(source.path), source.size, source.mtime_ns) for source in sources]
@@ -76,7 +73,6 @@ def save(path: Path, index: Index) -> None:
 
 
 def kept_bytes() -> int:
-    """What all indexes take on disk."""
     return sum(path.stat().st_size for path in folder().glob("*.index"))
 
 

@@ -39,11 +39,9 @@ class JsonStore(Generic[Record]):
     formats: tuple[int | None, ...] = (FORMAT,)
 
     def path(self, name: str) -> Path:
-        """The file of a record."""
         return self.folder() / f"{name}.json"
 
     def names(self) -> list[str]:
-        """The names of all records, sorted."""
         return sorted(path.stem for path in self.folder().glob("*.json"))
 
     def load(self, name: str) -> Record | None:
@@ -70,10 +68,6 @@ class JsonStore(Generic[Record]):
         data.pop("name", None)
         write_whole(path, json.dumps({"format": FORMAT, **data}, indent=1))
         return path
-
-    def remove(self, name: str) -> None:
-        """Forget a record; raises OSError if its file cannot be removed."""
-        self.path(name).unlink()
 
 
 def record_name(stems: Sequence[str], identity: str, digits: int = 8) -> str:

@@ -47,10 +47,7 @@ def remember(target: Path, draft: Path, how: str) -> None:
 
 
 def find(target: Path) -> Path | None:
-    """The draft last made of a target; None if there is none, or if either file is another by now.
-
-    Raises SpecdecError if what was kept is damaged.
-    """
+    """The draft last made of a target; None if either file is another by now. Raises SpecdecError on damage."""
     if (made := _DRAFTS.load(path_of(target).stem)) is None:
         return None
     draft = Path(made.draft[0].path)

@@ -24,14 +24,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class KeptCosts:
-    """Seconds of a pass over n tokens: verify, where every row of logits is read, draft, where one is.
-
-    model, machine, build: what they were measured of; `save` knows.
-    """
+    """Seconds of a pass over n tokens: verify, where every row of logits is read, draft, where one is."""
 
     verify: Points = field(default_factory=dict)
     draft: Points = field(default_factory=dict)
     agreement: Agreement | None = None
+    # What they were measured of; `save` fills these in.
     model: str = field(default="", compare=False)
     machine: str = field(default="", compare=False)
     build: str = field(default="", compare=False)
@@ -50,10 +48,7 @@ def path_of(model: Path, place: Place) -> Path:
 
 
 def load(model: Path, place: Place) -> KeptCosts | None:
-    """What is kept of a model file in one place; None if there is nothing.
-
-    Raises SpecdecError if it is damaged, or of another machine or build.
-    """
+    """What is kept of a model file. Raises SpecdecError if it is damaged, or of another machine or build."""
     path = path_of(model, place)
     if kept := _COSTS.load(path.stem):
         for what in ("machine", "build"):
@@ -63,6 +58,5 @@ def load(model: Path, place: Place) -> KeptCosts | None:
 
 
 def save(model: Path, place: Place, costs: KeptCosts) -> None:
-    """Keep it, in place of what was. Raises SpecdecError if it cannot be written."""
     record = replace(costs, model=model.name, machine=place.machine, build=place.build)
     _COSTS.save(path_of(model, place).stem, record)

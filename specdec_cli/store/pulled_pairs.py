@@ -19,10 +19,7 @@ _File = tuple[RemoteModel, RemoteFile]
 
 @dataclass(frozen=True, slots=True)
 class PulledPair:
-    """A pair in the Hub's cache. draft: None for a profile without one. verdict: of the tokenizers' comparison.
-
-    made_profile: whether pulling it also made the profile of its name.
-    """
+    """A pair in the Hub's cache. verdict: of the tokenizers' comparison. made_profile: pulling also made a profile."""
 
     name: str
     target: RemoteModel
@@ -43,12 +40,14 @@ class PulledPair:
 
     @property
     def references(self) -> tuple[str, str | None]:
-        """What target and draft were asked for as."""
         return self.target.reference, self.draft.reference if self.draft else None
 
     def is_here(self) -> bool:
-        """Whether every file is in the cache, whole."""
-        return all(cache.is_whole(model, file) for model in self.models for file in model.files)
+        return all(cache.is_whole(model, file) for model, file in self.files())
+
+    def files(self) -> list[_File]:
+        """Each file once, also where target and draft are the same."""
+        return list(dict.fromkeys((model, file) for model in self.models for file in model.files))
 
     def paths(self) -> tuple[Path, Path | None]:
         """The first file of target and draft."""
@@ -67,7 +66,7 @@ def require_writable() -> None:
 
 
 def check_name(name: str) -> str:
-    """The name, if it can be one of a pair; raises UsageError otherwise."""
+    """The name; raises UsageError if it cannot be one of a pair."""
     if not re.fullmatch(r"[\w][\w.+-]{0,150}", name, re.ASCII) or name.endswith((".gguf", ".yaml", ".json")):
         raise UsageError(f"{name!r} cannot be a pair's name", "Use letters, digits, '.', '_', '+' and '-', no ending.")
     return name
@@ -95,12 +94,11 @@ def is_free(name: str, models: tuple[str, ...]) -> bool:
 
 
 def names() -> list[str]:
-    """All pulled pairs."""
     return _PAIRS.names()
 
 
 def load(name: str) -> PulledPair | None:
-    """A pulled pair by name; None if there is none. Raises SpecdecError if its record is damaged."""
+    """A pair; None if there is none. Raises SpecdecError if its record is damaged."""
     return _PAIRS.load(name) if name in names() else None  # a path would lead elsewhere
 
 
@@ -119,7 +117,7 @@ def save(pair: PulledPair) -> None:
 def removable(pair: PulledPair) -> tuple[int, list[str]]:
     """Bytes that removing a pair would free, and the names of its files whose content another pair uses."""
     content = {(model.repo, file.digest) for model, file in _files_of_others(pair)}
-    used = [file.name for model, file in _files(pair) if (model.repo, file.digest) in content]
+    used = [file.name for model, file in pair.files() if (model.repo, file.digest) in content]
     return sum(cache.freeable(model, file) for model, file in _own_files(pair)), used
 
 
@@ -127,7 +125,7 @@ def remove(pair: PulledPair) -> int:
     """Forget a pair and take its files out of the cache, but for those that another pair uses. Returns bytes freed."""
     try:
         freed = sum(cache.remove(model, file) for model, file in _own_files(pair))
-        _PAIRS.remove(pair.name)
+        _PAIRS.path(pair.name).unlink()
         if pair.made_profile and profiles.is_as_saved(pair.name):
             (config_dir() / "profiles" / f"{pair.name}.yaml").unlink(missing_ok=True)
     except OSError as error:
@@ -135,17 +133,12 @@ def remove(pair: PulledPair) -> int:
     return freed
 
 
-def _files(pair: PulledPair) -> list[_File]:
-    """Each file once, also where target and draft are the same."""
-    return list(dict.fromkeys((model, file) for model in pair.models for file in model.files))
-
-
 def _files_of_others(pair: PulledPair) -> list[_File]:
     pairs = (readable(name) for name in names() if name != pair.name)
-    return [file for other in pairs if other for file in _files(other)]
+    return [file for other in pairs if other for file in other.files()]
 
 
 def _own_files(pair: PulledPair) -> list[_File]:
     """A pair's files that no other pair has at the same commit; the cache itself keeps content that others link to."""
     used = {(model.repo, model.commit, file.name) for model, file in _files_of_others(pair)}
-    return [(model, file) for model, file in _files(pair) if (model.repo, model.commit, file.name) not in used]
+    return [(model, file) for model, file in pair.files() if (model.repo, model.commit, file.name) not in used]

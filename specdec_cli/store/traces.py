@@ -25,10 +25,7 @@ _RECORD = "Record a run with: specdec run --trace FILE"
 
 
 class TraceWriter:
-    """Writes one line of settings, then one line an event.
-
-    `problem` is what went wrong, if anything did: a full disk must not cost the answer.
-    """
+    """Writes one line of settings, then one line an event. problem: what went wrong, which costs no answer."""
 
     def __init__(self, out: TextIO, settings: dict[str, Any]) -> None:
         self.problem: OSError | None = None
@@ -36,11 +33,9 @@ class TraceWriter:
         self._write({"event": "run", "format": FORMAT, **settings})
 
     def show(self, event: Event) -> None:
-        """Write an event."""
         self._write(event_json(event))
 
     def close(self) -> None:
-        """Write everything out."""
         try:
             self._out.close()
         except OSError as error:

@@ -12,7 +12,6 @@ from msgspec import Meta
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.models import user_files
 from specdec_cli.models.user_files import bundled_dir, config_dir
 from specdec_cli.store import acceptance_traces as recordings
 from specdec_cli.store.json_store import FORMAT, JsonStore, record_name
@@ -20,10 +19,9 @@ from specdec_cli.store.json_store import FORMAT, JsonStore, record_name
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How fast a pair is on a machine, with which threads, and what its confidence is worth.
+    """How fast a pair is on a machine, with which threads and GPU layers, and what its confidence is worth.
 
-    machine: as `llama.library.machine` names it. gpu_layers, gpu_layers_draft: the offload that was measured.
-    calibrations: by kind of sampling, as `kind_of` names it.
+    machine: as `llama.library.machine` names it. calibrations: by kind of sampling, as `kind_of` names it.
     """
 
     machine: str
@@ -66,10 +64,7 @@ def path_of(target: Path, draft: Path) -> Path:
 
 
 def recording_of(target: Path, draft: Path, kind: str) -> Path | None:
-    """The recording of a pair: its own, or one that comes with specdec; None if there is none.
-
-    Whether it is of these very models, `Recording.require` says.
-    """
+    """The recording of a pair, its own or a bundled one; `Recording.require` says if it is of these very models."""
     own = path_of(target, draft).with_suffix(f".{kind}.json.gz")
     if own.exists():
         return own
@@ -84,24 +79,16 @@ def recording_of(target: Path, draft: Path, kind: str) -> Path | None:
 
 
 def load(target: Path, draft: Path) -> Tuning | None:
-    """A pair's tuning; None if there is none. Raises SpecdecError if its file is damaged."""
+    """A pair's tuning. Raises SpecdecError if its file is damaged."""
     return _TUNINGS.load(path_of(target, draft).stem)
 
 
 def save(target: Path, draft: Path, tuning: Tuning) -> Path:
-    """Keep a pair's tuning, in place of an older one but for the calibrations it does not have.
-
-    Returns the file; raises SpecdecError if it cannot be written.
-    """
+    """Keep a pair's tuning in place of an older one, whose other calibrations stay. Returns the file."""
     with suppress(SpecdecError):
         if older := load(target, draft):  # what the other kind of sampling taught stays true
             tuning = replace(tuning, calibrations={**older.calibrations, **tuning.calibrations})
     return _TUNINGS.save(path_of(target, draft).stem, tuning)
-
-
-def require_writable(target: Path, draft: Path) -> None:
-    """Raise SpecdecError now rather than after a minute of measuring."""
-    user_files.require_writable(path_of(target, draft).parent)
 
 
 def keep_speed(target: Path, draft: Path, speed: Speed) -> None:
@@ -111,7 +98,6 @@ def keep_speed(target: Path, draft: Path, speed: Speed) -> None:
 
 
 def last_speed(target: Path, draft: Path) -> Speed | None:
-    """The last measurement, if there is one that can be read."""
     with suppress(SpecdecError, OSError):
         return _SPEEDS.load(f"{path_of(target, draft).stem}.speed")
     return None

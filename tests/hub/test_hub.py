@@ -49,9 +49,9 @@ def naps(monkeypatch, hub, tmp_path) -> list[float]:
     return here(monkeypatch, hub, tmp_path)
 
 
-def planned(role: str = "target") -> tuple[RemoteModel, RemoteFile]:
-    """What is to be fetched, and the folder for it made."""
-    reference = references.parse(PAIR[1 if role == "target" else 3])
+def planned() -> tuple[RemoteModel, RemoteFile]:
+    """The target's file to be fetched, and the folder for it made."""
+    reference = references.parse(PAIR[1])
     assert reference is not None
     model = resolve(reference)
     cache.blob_of(model, model.files[0]).parent.mkdir(parents=True)
@@ -88,7 +88,7 @@ def test_the_hub_says_when_to_come_back(hub, naps):
 @pytest.mark.parametrize("step", ["/org/", "/cdn/"])
 def test_a_file_that_fails_twice(hub, naps, status, part, step):
     def judge(line: str) -> bool:
-        asks_for_header = of_header(hub.log[-1].request)
+        asks_for_header = of_header(hub.log[-1])
         return line.startswith(f"GET {step}") and line.endswith(BIG_FILE) and asks_for_header == (part == HEADER)
 
     hub.fail(judge, status, times=2)
@@ -120,6 +120,13 @@ def test_a_connection_that_breaks_again_and_again(hub, naps, tmp_path, reset):
     places = [int(text.removeprefix("bytes=").removesuffix("-")) for text in starts]
     assert places == sorted(set(places)) and all(place % CHUNK == 0 for place in places)
     assert Path(found["paths"]["target"]).read_bytes() == TARGET.read_bytes()
+
+
+def test_a_header_longer_than_a_window_is_asked_for_in_growing_ones(hub, monkeypatch):
+    monkeypatch.setattr("specdec_cli.hub.ranges._WINDOWS", (4096, 1 << 14, 1 << 16))
+    pulled_here()
+    ends = [int(request.range.split("-")[1]) + 1 for request in hub.requests if request.file and of_header(request)]
+    assert ends[:4] == [4096, 4096 + (1 << 14), 4096 + (1 << 14) + (1 << 16), 4096 + (1 << 14) + 2 * (1 << 16)]
 
 
 @pytest.mark.parametrize(("part", "by"), [(HEADER, 200_000), (WEIGHTS, 5_000_000)])
@@ -187,18 +194,13 @@ def test_a_beginning_that_was_altered(tmp_path):
     assert pulled_here()["downloaded"] == sum(SIZES)
 
 
-def test_a_beginning_longer_than_the_file(hub):
+@pytest.mark.parametrize(
+    ("place", "size"), [(cache.partial_of, SIZES[0] + 4), (cache.blob_of, 0), (cache.blob_of, SIZES[0] + 1)]
+)
+def test_content_that_is_of_another_size(hub, place, size):
     model, file = planned()
-    cache.partial_of(model, file).write_bytes(TARGET.read_bytes() + b"more")
+    place(model, file).write_bytes((TARGET.read_bytes() + b"more")[:size])
     pulled_here()
-    assert weights(hub, BIG_FILE) == SIZES[0]
-
-
-@pytest.mark.parametrize("size", [0, 1000, SIZES[0] + 1])
-def test_a_blob_that_is_not_whole(hub, size):
-    model, file = planned()
-    cache.blob_of(model, file).write_bytes((TARGET.read_bytes() + b"more")[:size])
-    assert pulled_here()["downloaded"] == sum(SIZES)
     assert weights(hub, BIG_FILE) == SIZES[0]
     assert cache.path_of(model, file).read_bytes() == TARGET.read_bytes()
 

@@ -30,9 +30,9 @@ def user(text: str = "Hi") -> list[dict[str, str]]:
 
 
 class Letters:
-    n_vocab = 1 << 20
-
     """A stand-in for a loaded model: one token a character, 0 for BOS; remembers what it was asked."""
+
+    n_vocab = 1 << 20
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -80,7 +80,6 @@ def test_a_model_without_a_template(template):
 
 HOSTILE = {
     "class": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-    "class of a message": "{{ messages.__class__.__base__.__subclasses__() }}",
     "globals": "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
     "globals of a helper": "{{ raise_exception.__globals__['jinja2'].x }}",
     "globals of the clock": "{{ strftime_now.__globals__.os.system('true') }}",
@@ -91,21 +90,14 @@ HOSTILE = {
     "huge string": "{{ 'x' * 10 ** 15 }}",
     "huge padding": "{{ '%1000000000000000s' % 'x' }}",
     "class in a format": "{{ '{0.__class__.__mro__}'.format(messages) }}",
-    "globals in a format": "{{ '{0.__init__.__globals__}'.format(messages) }}",
     "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
 }
-
-
 BROKEN = {
     "syntax": "{% if %}",
-    "unclosed": "{% for m in messages %}",
-    "unknown tag": "{% nonsense %}",
     "unknown filter": "{{ messages | nonsense }}",
     "undefined": "{{ nothing.at.all }}",
     "division": "{{ 1 / 0 }}",
     "encoding": "{{ 'x'.encode('nonsense') }}",
-    "type": "{{ 1 + 'x' }}",
-    "index": "{{ 'a'.index('b') }}",
     "digits": "{{ 10 ** 5000 }}",
     "own refusal": "{{ raise_exception('only one\n  system message') }}",
 }
@@ -134,7 +126,7 @@ def test_bos_is_added_where_the_template_does_not_begin_with_it(header):
     assert tokenize("Hi", Letters(), header).tokens[0] == 0
 
 
-@pytest.mark.parametrize(("raw", "template"), [(True, CHATML), (False, None), (True, None)])
+@pytest.mark.parametrize(("raw", "template"), [(True, CHATML), (False, None)])
 def test_a_raw_prompt_goes_through_as_it_is(raw, template):
     letters = Letters()
     prompt = tokenize("  Hi\n", letters, model(template), raw=raw)

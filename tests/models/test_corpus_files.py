@@ -46,13 +46,10 @@ def test_files_count_once_however_often_they_are_named(code):
     assert [source.path.name for source in found].count("b.py") == 1
 
 
-def test_a_file_that_is_named_may_be_hidden_or_large(code):
-    assert list(texts(code / ".hidden", code / "large.txt")) == [".hidden", "large.txt"]
-
-
-def test_a_byte_order_mark_is_no_text(tmp_path):
+def test_a_file_that_is_named_may_be_hidden_or_large_or_have_a_byte_order_mark(code, tmp_path):
     (tmp_path / "bom.py").write_bytes(b"\xef\xbb\xbfx = 1")
-    assert texts(tmp_path / "bom.py") == {"bom.py": "x = 1"}
+    named = texts(code / ".hidden", code / "large.txt", tmp_path / "bom.py")
+    assert list(named) == [".hidden", "large.txt", "bom.py"] and named["bom.py"] == "x = 1"
 
 
 @pytest.mark.parametrize(

@@ -36,17 +36,13 @@ def own_profile(name, text):
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family["family"])
-def test_a_family_names_drafts_that_can_be_named(family):
+def test_a_family_names_drafts_that_can_be_named_and_are_proposed_in_their_order(family, quick):
     assert set(family) == {"family", "architectures", "pre", "drafts"}
     assert family["drafts"] and len(set(family["drafts"])) == len(family["drafts"])
     for draft in family["drafts"]:
         reference = references.parse(draft)
         assert reference and str(reference) == draft
         assert reference.quant or references.quant_of(reference.file), f"{draft} says no quantisation"
-
-
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family["family"])
-def test_a_familys_drafts_are_proposed_in_their_order(family, quick):
     for architecture in family["architectures"]:
         found = candidates(header(architecture, family["pre"]), "org/t:Q8_0")
         assert [draft for draft in found if draft in family["drafts"]] == family["drafts"]

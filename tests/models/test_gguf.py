@@ -84,6 +84,9 @@ def test_the_other_byte_order_is_read_but_not_run(tmp_path):
 @pytest.mark.parametrize("name", ["target.gguf", "draft.gguf"])
 def test_agrees_on_the_bundled_pair(name):
     assert_agrees(DEMO / name)
+    header = read_header(DEMO / name)
+    assert header.quantisation == "Q8_0" and header.n_active_params == header.n_params
+    require_runnable(header)
 
 
 @pytest.mark.parametrize("kind", list(gguf.GGML_QUANT_SIZES), ids=lambda kind: kind.name)

@@ -3,6 +3,7 @@
 import io
 import struct
 import tracemalloc
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -12,7 +13,7 @@ import pytest
 from ggufs import written
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models.gguf import parse_header, read_header
+from specdec_cli.models.gguf import read_header, read_model
 from specdec_cli.models.gguf_header import require_runnable
 
 
@@ -23,15 +24,11 @@ def refused(path: Path) -> SpecdecError:
     try:
         with pytest.raises(SpecdecError) as caught:
             read_header(path)
-        assert perf_counter() - started < 1
-        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+        assert perf_counter() - started < 1 and tracemalloc.get_traced_memory()[1] < 32 << 20
     finally:
         tracemalloc.stop()
     error = caught.value
-    assert str(error).strip() and error.hint.strip()
-    assert "\n" not in f"{error}{error.hint}"
-    assert path.name in str(error)
-    assert error.exit_code == 1
+    assert path.name in str(error) and error.hint and "\n" not in f"{error}{error.hint}" and error.exit_code == 1
     return error
 
 
@@ -49,15 +46,15 @@ def test_other_files_and_versions_are_refused(tmp_path, content, says):
     assert says in str(refused(written(tmp_path, content)))
 
 
-@pytest.mark.parametrize(("name", "says"), [("missing.gguf", "no file"), ("", "folder"), ("x" * 300, "cannot read")])
+@pytest.mark.parametrize(
+    ("name", "says"), [("missing.gguf", "no file"), ("", "folder"), ("x" * 300, "cannot read"), ("a\0b", "is no path")]
+)
 def test_a_path_that_cannot_be_read(tmp_path, name, says):
-    assert says in str(refused(tmp_path / name))
-
-
-@pytest.mark.parametrize("path", [Path(), Path("a\0b.gguf")])
-def test_no_path(path):
+    with pytest.raises(SpecdecError, match=says) as caught:
+        read_header(tmp_path / name)
+    assert caught.value.hint
     with pytest.raises(SpecdecError, match="is no path"):
-        read_header(path)
+        read_header(Path())
 
 
 def test_every_cut_is_noticed(tmp_path):
@@ -87,10 +84,10 @@ def absurd():
         yield ggufs.header(n_tensors=n), "tensors"
         yield ggufs.header(n_keys=n), "keys"
         yield ggufs.header(tensors=[ggufs.tensor(shape=(n,))]), ""
-    yield ggufs.header(n_tensors=100_000), "100,000 tensors"
-    yield ggufs.header(n_keys=60_000), "60,000 metadata keys"
-    yield ggufs.header(n_tensors=1 << 16), "middle of a value"
-    yield ggufs.header(n_keys=1 << 14), "middle of a value"
+    for n, says in (((1 << 16) + 1, "65,537 tensors"), (1 << 16, "middle of a value")):
+        yield ggufs.header(n_tensors=n), says
+    for n, says in (((1 << 14) + 1, "16,385 metadata keys"), (1 << 14, "middle of a value")):
+        yield ggufs.header(n_keys=n), says
     for kind in range(13):
         for n in (1 << 20, (1 << 64) - 1):
             yield ggufs.header([ggufs.key("a", ggufs.ARRAY, ggufs.array(kind, n))]), "in an array"
@@ -142,7 +139,7 @@ def test_a_sparse_giant_is_refused_without_reading_it(tmp_path, kind, payload):
 def test_a_file_that_ends_while_it_is_read():
     """Shorter than its size was said to be."""
     with pytest.raises(SpecdecError, match="ends in the middle of a value"):
-        parse_header(io.BytesIO(b"GGUF\3\0"), "m.gguf", 1000)
+        read_model("m.gguf", lambda _: nullcontext((io.BytesIO(b"GGUF\3\0"), 1000)))
 
 
 @pytest.mark.parametrize("deep", [False, True])

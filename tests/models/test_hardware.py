@@ -24,10 +24,10 @@ def folder():
     return found
 
 
-def write(folder, name="mine", **changes):
+def write(folder, **changes):
     """A good file but for the changes; None leaves a key out."""
     lines = {key: value for key, value in {**LINES, **changes}.items() if value is not None}
-    (folder / f"{name}.yaml").write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
+    (folder / "mine.yaml").write_text("".join(f"{key}: {value}\n" for key, value in lines.items()))
 
 
 @pytest.mark.parametrize("name", BUNDLED)
@@ -44,6 +44,7 @@ def test_a_bundled_machine(name):
 
 def test_milliseconds_become_seconds(folder):
     write(folder, other_ms=None, description=None, source=None)
+    assert len(BUNDLED) >= 5 and hardware.names() == sorted([*BUNDLED, "mine"])
     costs = hardware.load("mine").costs
     assert (hardware.load("mine").description, hardware.load("mine").source) == ("", "")
     assert costs.verify.points == {1: 0.020, 4: 0.026} and costs.verify(2) == pytest.approx(0.022)
@@ -52,60 +53,35 @@ def test_milliseconds_become_seconds(folder):
     assert hardware.load("mine").costs.other == 0.0005
 
 
-def test_the_users_own_are_listed_and_override(folder):
-    assert len(BUNDLED) >= 5 and hardware.names() == BUNDLED
-    before = hardware.load("h200").costs
-    write(folder, "h200")
-    write(folder)
-    (folder / "notes.txt").write_text("not a machine")
-    assert hardware.names() == sorted([*BUNDLED, "mine"])
-    assert hardware.load("h200").costs.verify(1) == 0.020 != before.verify(1)
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [("h20", "Did you mean 'h200'?"), ("zzz", f"Hardware: {', '.join(BUNDLED)}."), ("", "Hardware: "),
-     ("../hardware/h200", "h200"), ("x" * 300, "Hardware: ")],
-)  # fmt: skip
-def test_an_unknown_machine(name, hint):
+@pytest.mark.parametrize("name", ["", "../hardware/h200", "x" * 300])
+def test_an_unknown_machine(name):
     with pytest.raises(SpecdecError, match="no hardware") as caught:
         hardware.load(name)
-    assert name in str(caught.value) and hint in caught.value.hint and caught.value.exit_code == 1
-
-
-def refused(*says):
-    with pytest.raises(UsageError) as caught:
-        hardware.load("mine")
-    assert "mine.yaml" in str(caught.value) and "\n" not in str(caught.value) and caught.value.hint
-    for part in says:
-        assert part in f"{caught.value} {caught.value.hint}"
-
-
-def test_an_unknown_key(folder):
-    write(folder, verify="{1: 20}")
-    refused("unknown key 'verify'", "'verify_ms'")
+    assert name in str(caught.value) and ", ".join(BUNDLED) in caught.value.hint and caught.value.exit_code == 1
+    with pytest.raises(SpecdecError) as caught:
+        hardware.load("h20")
+    assert caught.value.hint == "Did you mean 'h200'?"
 
 
 BAD_CURVES = [
-    None, "", "[20, 23]", "{2: 20}", "{1: 0}", "{1: 20, 2: -1}", "{1: '20'}", "{1: true}", "{1: .nan}", "{1: .inf}",
-    "{1: 1.0e+7}", "{1: 1" + "0" * 400 + "}", "{1: 20, 0: 5}", "{1: 20, 2.5: 30}", "{1: 20, '2': 30}", "{true: 20}",
+    None, "[20, 23]", "{2: 20}", "{1: 0}", "{1: '20'}", "{1: true}", "{1: .nan}", "{1: .inf}", "{1: 1.0e+7}",
+    "{1: 1" + "0" * 400 + "}", "{1: 20, 0: 5}", "{1: 20, 2.5: 30}",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("key", ["verify_ms", "draft_ms"])
-@pytest.mark.parametrize("curve", BAD_CURVES)
-def test_a_curve_that_is_none(folder, key, curve):
-    write(folder, **{key: curve})
-    refused(key, "{1: 20, 4: 23}")
-
-
-@pytest.mark.parametrize("value", ["-0.1", "true", "null", ".nan", "1.0e+7"])
-def test_another_time_that_is_none(folder, value):
-    write(folder, other_ms=value)
-    refused("other_ms", "milliseconds")
-
-
-@pytest.mark.parametrize("basis", [None, "guessed", "[measured]"])
-def test_a_basis_that_is_none(folder, basis):
-    write(folder, basis=basis)
-    refused("basis", "measured, derived")
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        *(("verify_ms", curve, "{1: 20, 4: 23}") for curve in BAD_CURVES),
+        ("draft_ms", "{2: 20}", "{1: 20, 4: 23}"),
+        *(("other_ms", value, "milliseconds") for value in ("-0.1", ".nan", "1.0e+7")),
+        *(("basis", value, "measured, derived") for value in (None, "guessed")),
+        ("verify", "{1: 20}", "'verify_ms'"),
+    ],
+)
+def test_a_value_that_is_none(folder, key, value, says):
+    write(folder, **{key: value})
+    with pytest.raises(UsageError) as caught:
+        hardware.load("mine")
+    assert "mine.yaml" in str(caught.value) and "\n" not in str(caught.value)
+    assert key in f"{caught.value} {caught.value.hint}" and says in f"{caught.value} {caught.value.hint}"

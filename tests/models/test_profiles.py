@@ -24,7 +24,6 @@ def test_the_users_own_profiles_are_listed_and_loaded(config):
     bundled = set(profiles.names())
     (config / "mine.yaml").write_text("target: big.gguf\ndraft: small.gguf\nsettings:\n  temp: 0.5\n")
     (config / "demo.yaml").write_text("target: other.gguf\n")
-    (config / "notes.txt").write_text("not a profile")
     assert set(profiles.names()) - bundled == {"mine"}
     demo = profiles.load(profiles.DEMO)
     assert (demo.target, demo.draft, demo.settings) == ("other.gguf", None, {})
@@ -35,13 +34,7 @@ def test_the_users_own_profiles_are_listed_and_loaded(config):
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [
-        ("demmo", "'demo'"),
-        ("zzz", "specdec ls"),
-        ("", "specdec ls"),
-        ("../profiles/demo", "specdec ls"),
-        ("x" * 300, "ls"),
-    ],
+    [("demmo", "'demo'"), ("", "specdec ls"), ("../profiles/demo", "specdec ls"), ("x" * 300, "specdec ls")],
 )
 def test_an_unknown_profile(config, name, hint):
     with pytest.raises(SpecdecError) as caught:
@@ -69,31 +62,20 @@ REFUSED = {
     "no number": "memory_gb: .nan",
     "a size beyond all numbers": f"download_gb: 1{'0' * 400}",
     "sources in a line": "sources: https://example.org",
-    "a source that is a number": "sources: [5]",
-    "no description": "description:",
     "a date": "verified: 2026-01-02",
-    "a draft that is a number": "draft: 5",
     "a draft that is a list": "draft: [y]",
     "settings that are a list": "settings: [1]",
-    "empty settings": "settings:",
+    "no target": "target:",
 }
 
 
 @pytest.mark.parametrize("line", REFUSED.values(), ids=REFUSED)
 def test_a_value_of_the_wrong_kind_is_refused_by_its_key(config, line):
-    (config / "bad.yaml").write_text(f"target: x\n{line}\n")
+    (config / "bad.yaml").write_text(f"{line}\n" if line == "target:" else f"target: x\n{line}\n")
     with pytest.raises(UsageError, match=r"bad\.yaml") as caught:
         profiles.load("bad")
     assert line.partition(":")[0] in str(caught.value) and "must be text" in caught.value.hint
     assert len(str(caught.value)) < 200
-
-
-@pytest.mark.parametrize("content", ["", "draft: y\n", "target: 5\n", "target: [1\n"])
-def test_a_profile_without_a_target_is_refused(config, content):
-    (config / "bad.yaml").write_text(content)
-    with pytest.raises(UsageError, match=r"bad\.yaml") as caught:
-        profiles.load("bad")
-    assert caught.value.hint
 
 
 def test_models_are_of_the_hub_or_beside_the_profile(config, tmp_path, monkeypatch):

@@ -63,35 +63,26 @@ def test_summarisation_prompts_include_their_texts(bundled):
 # Names
 
 
-def test_a_suite_of_the_users_is_found_by_name(config):
-    (config / "mine.yaml").write_text("prompts:\n  - prompt: hello\n")
-    assert suites.load("mine") == [Prompt("1", "mine", "hello")]
-    assert "mine" not in suites.builtin()
-    (config / "chat.yaml").write_text("- hello\n- 'two'\n")
-    assert suites.load("chat") == [Prompt("1", "chat", "hello"), Prompt("2", "chat", "two")], (
-        "in place of a built-in one"
-    )
-
-
-def test_a_name_is_a_suite_before_it_is_a_file(config, tmp_path):
+def test_a_name_is_a_suite_of_the_users_then_one_built_in_then_a_file(config, tmp_path):
     (tmp_path / "work" / "chat").write_text("from the file\n")
     assert len(suites.load("chat")) >= 8
     assert suites.load("./chat") == [Prompt("1", "chat", "from the file")]
+    (config / "chat.yaml").write_text("- hello\n- 'two'\n")
+    assert suites.load("chat") == [Prompt("1", "chat", "hello"), Prompt("2", "chat", "two")]
 
 
 @pytest.mark.parametrize(
     ("source", "hint"),
     [
         ("pyhton", "'python'"),
-        ("summarization", "'summarisation'"),
-        ("zzz", "Suites: chat, code"),
-        ("missing.jsonl", "Suites: chat, code"),
         ("mien", "'mine'"),
+        ("zzz", "Suites: chat, code"),
         ("../suites/code", "Suites: chat, code"),
     ],
 )
 def test_an_unknown_suite(config, source, hint):
     (config / "mine.yaml").write_text("- hello\n")
+    assert suites.load("mine") == [Prompt("1", "mine", "hello")] and "mine" not in suites.builtin()
     error = refused(source)
     assert "no prompt suite or file" in str(error) and source in str(error)
     assert hint in error.hint
@@ -99,78 +90,57 @@ def test_an_unknown_suite(config, source, hint):
 
 # Formats
 
-
-def test_plain_text_is_one_literal_prompt_a_line(write):
-    path = write("some.txt", '  def f(x):\n\n \t\r\n{"prompt": 1}\r\n# not a comment\u2028still line 5')
-    assert suites.load(path) == [
-        Prompt("1", "some", "  def f(x):"),
-        Prompt("4", "some", '{"prompt": 1}'),
-        Prompt("5", "some", "# not a comment\u2028still line 5"),
-    ]
-
-
-@pytest.mark.parametrize("name", ["prompts", "prompts.md", "prompts.TXT"])
-def test_any_other_suffix_is_plain_text_without_a_byte_order_mark(write, name):
-    assert suites.load(write(name, b"\xef\xbb\xbfone\rtwo\n")) == [
-        Prompt("1", "prompts", "one"),
-        Prompt("2", "prompts", "two"),
-    ]
-
-
-@pytest.mark.parametrize("name", ["own.jsonl", "own.json", "own.JSONL"])
-def test_json_lines(write, name):
-    rows = [
-        {"prompt": "a\nb", "category": "x", "id": "first"},
-        {"prompt": "c\u2028d", "id": 7, "reference": ["ignored"]},
-        {"prompt": "e", "id": None, "category": None},
-    ]
-    path = write(name, "\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n\n")
-    assert suites.load(path) == [
-        Prompt("first", "x", "a\nb"),
-        Prompt("7", "own", "c\u2028d"),
-        Prompt("3", "own", "e"),
-    ]
+LINES = '  def f(x):\n\n \t\r\n{"prompt": 1}\r\n# not a comment\u2028still line 5'
+OWN_ROWS = [
+    {"prompt": "a\nb", "category": "x", "id": "first"},
+    {"prompt": "c\u2028d", "id": 7, "reference": ["ignored"]},
+    {"prompt": "e", "id": None, "category": None},
+]
+SPEC_BENCH_ROWS = [
+    {"question_id": 81, "category": "writing", "turns": ["Write a post.", "Rewrite it."]},
+    {"question_id": 242, "category": "qa", "turns": ["Who?"], "reference": ["Nobody"]},
+]
+HUMANEVAL_ROWS = [
+    {"task_id": "HumanEval/0", "prompt": "f", "entry_point": "f", "canonical_solution": "x", "test": "y"},
+    {"task_id": "MBPP/3", "prompt": "g", "category": "given"},
+    {"task_id": "alone", "prompt": "h"},
+    {"task_id": 11, "prompt": "i"},
+]
+YAML = """description: Mine.
+prompts:
+  - {id: a, category: x, prompt: one}
+  - id: 2024
+    prompt: |
+      two
+        lines
+  - prompt: three
+"""
 
 
-def test_spec_bench(write):
-    path = write(
-        "question.jsonl",
-        '{"question_id": 81, "category": "writing", "turns": ["Write a post.", "Rewrite it."]}\n'
-        '{"question_id": 242, "category": "qa", "turns": ["Who?"], "reference": ["Nobody"]}\n',
-    )
-    assert suites.load(path) == [Prompt("81", "writing", "Write a post."), Prompt("242", "qa", "Who?")]
+def rows(entries) -> str:
+    return "\n".join(json.dumps(row, ensure_ascii=False) for row in entries) + "\n\n"
 
 
-def test_humaneval(write):
-    rows = [
-        {"task_id": "HumanEval/0", "prompt": "def f():\n", "entry_point": "f", "canonical_solution": "x", "test": "y"},
-        {"task_id": "MBPP/3", "prompt": "def g():\n", "category": "given"},
-        {"task_id": "alone", "prompt": "def h():\n"},
-        {"task_id": 11, "prompt": "def i():\n"},
-    ]
-    path = write("he.jsonl", "\n".join(json.dumps(row) for row in rows))
-    assert suites.load(path) == [
-        Prompt("HumanEval/0", "humaneval", "def f():\n"),
-        Prompt("MBPP/3", "given", "def g():\n"),
-        Prompt("alone", "he", "def h():\n"),
-        Prompt("11", "he", "def i():\n"),
-    ]
+TEXT = [("1", "own", "one"), ("2", "own", "two")]
+JSON = [("first", "x", "a\nb"), ("7", "own", "c\u2028d"), ("3", "own", "e")]
+HUMANEVAL = [("HumanEval/0", "humaneval", "f"), ("MBPP/3", "given", "g"), ("alone", "own", "h"), ("11", "own", "i")]
+FROM_YAML = [("a", "x", "one"), ("2024", "own", "two\n  lines\n"), ("3", "own", "three")]
 
 
-@pytest.mark.parametrize("suffix", ["yaml", "yml", "YAML"])
-def test_yaml(write, suffix):
-    path = write(
-        f"own.{suffix}",
-        "description: Mine.\nprompts:\n"
-        "  - {id: a, category: x, prompt: one}\n"
-        "  - id: 2024\n    prompt: |\n      two\n        lines\n"
-        "  - prompt: three\n",
-    )
-    assert suites.load(path) == [
-        Prompt("a", "x", "one"),
-        Prompt("2024", "own", "two\n  lines\n"),
-        Prompt("3", "own", "three"),
-    ]
+@pytest.mark.parametrize(
+    ("name", "content", "prompts"),
+    [
+        ("own.txt", LINES, [("1", "own", "  def f(x):"), ("4", "own", '{"prompt": 1}'),
+                            ("5", "own", "# not a comment\u2028still line 5")]),
+        *((name, b"\xef\xbb\xbfone\rtwo\n", TEXT) for name in ("own", "own.md", "own.TXT")),
+        *((name, rows(OWN_ROWS), JSON) for name in ("own.jsonl", "own.json", "own.JSONL")),
+        ("own.jsonl", rows(SPEC_BENCH_ROWS), [("81", "writing", "Write a post."), ("242", "qa", "Who?")]),
+        ("own.jsonl", rows(HUMANEVAL_ROWS), HUMANEVAL),
+        *((name, YAML, FROM_YAML) for name in ("own.yaml", "own.yml", "own.YAML")),
+    ],
+)  # fmt: skip
+def test_the_suffix_says_how_a_file_is_read(write, name, content, prompts):
+    assert suites.load(write(name, content)) == [Prompt(*prompt) for prompt in prompts]
 
 
 def test_a_pipe_is_read_like_a_file():
@@ -187,18 +157,13 @@ def test_a_pipe_is_read_like_a_file():
 
 MALFORMED = {
     "empty text": ("a.txt", "", "holds no prompts"),
-    "blank text": ("a.txt", "\n \n\t\n", "holds no prompts"),
     "empty YAML": ("a.yaml", "", "holds no prompts"),
     "empty YAML list": ("a.yaml", "prompts: []\n", "holds no prompts"),
     "not UTF-8": ("a.txt", b"caf\xe9\n", "a.txt is not UTF-8 text: byte 0xe9 at 3"),
-    "not UTF-8 YAML": ("a.yaml", b"- \xff\n", "not UTF-8"),
     "JSON syntax": ("a.jsonl", ROW + "\n{'prompt': 1}\n", "a.jsonl, line 3 is not JSON: Expecting property name"),
-    "JSON cut short": ("a.jsonl", ROW + '{"prompt": "b', "a.jsonl, line 2 is not JSON: Unterminated string"),
     "JSON too deep": ("a.jsonl", "[" * 100_000, "a.jsonl, line 1 is not JSON"),
     "JSON list": ("a.jsonl", ROW + "[]\n", "a.jsonl, line 2 is not a JSON object"),
-    "JSON text": ("a.jsonl", '"words"\n', "line 1 is not a JSON object"),
     "no prompt": ("a.jsonl", ROW + '{"category": "x"}\n', "a.jsonl, line 2: prompt: Expected str, got null"),
-    "number as prompt": ("a.jsonl", ROW + '{"prompt": 5}', "a.jsonl, line 2: prompt: Expected str, got int"),
     "blank prompt": ("a.jsonl", '{"prompt": " \\n"}', "a.jsonl, line 1: the prompt is empty"),
     "no turns": ("a.jsonl", '{"question_id": 1, "turns": []}', "line 1: prompt: Expected str, got null"),
     "turn not a text": ("a.jsonl", '{"question_id": 1, "turns": [{"content": "a"}]}', "got object"),
@@ -214,7 +179,7 @@ MALFORMED = {
     "duplicate id in YAML": ("a.yaml", "- {id: x, prompt: a}\n- b\n- {id: x, prompt: c}", "prompt 3 has the id 'x'"),
     "YAML syntax": ("a.yaml", "prompts:\n  - prompt: [1\n", "a.yaml is not YAML: expected ',' or ']'"),
     "YAML text": ("a.yaml", "just words\n", "a.yaml has no list of prompts"),
-    "YAML prompts not a list": ("a.yaml", "prompts: words\n", "a.yaml: prompts: Expected array"),
+    "YAML prompts not a list": ("a.yaml", "prompts: words\n", "a.yaml has no list of prompts"),
     "YAML prompt not a text": ("a.yaml", "- one\n- yes\n", "a.yaml, prompt 2: prompt: Expected str, got bool"),
     "YAML list that holds itself": ("a.yaml", "- &a [*a]\n", "got array"),
     "YAML prompt missing": ("a.yaml", "- {id: x}\n", "a.yaml, prompt 1: missing required field prompt"),
@@ -231,16 +196,12 @@ def test_a_malformed_file(write, case):
 
 
 @pytest.mark.parametrize(
-    ("content", "what", "hint"),
-    [
-        ("promts:\n  - prompt: a\n", "unknown key 'promts'", "'prompts'"),
-        ("prompts:\n  - {promt: a}\n", "unknown key 'promt'", "'prompt'"),
-        ("- {prompt: a, catgory: b}\n", "unknown key 'catgory'", "'category'"),
-    ],
+    ("content", "wrong", "right"),
+    [("promts:\n  - prompt: a\n", "promts", "prompts"), ("- {prompt: a, catgory: b}\n", "catgory", "category")],
 )
-def test_an_unknown_key_in_a_suite(write, content, what, hint):
+def test_an_unknown_key_in_a_suite(write, content, wrong, right):
     error = refused(write("a.yaml", content))
-    assert what in str(error) and hint in error.hint
+    assert f"unknown key {wrong!r}" in str(error) and repr(right) in error.hint
 
 
 @pytest.mark.parametrize("source", ["", "a\0b", "x" * 5000])
@@ -256,7 +217,6 @@ def test_a_file_too_large_is_not_read(write, monkeypatch):
 
 # Selection
 
-MIXED = [Prompt(f"{category}{n}", category, "text") for n in range(5) for category in "abcd"]
 UNEVEN = [Prompt(f"{c}{n}", c, "text") for c, count in (("a", 6), ("b", 1), ("c", 3)) for n in range(count)]
 
 
@@ -264,7 +224,6 @@ UNEVEN = [Prompt(f"{c}{n}", c, "text") for c, count in (("a", 6), ("b", 1), ("c"
     ("options", "ids"),
     [
         ({}, "a0 a1 a2 a3 a4 a5 b0 c0 c1 c2"),
-        ({"limit": 100, "per_category": 100}, "a0 a1 a2 a3 a4 a5 b0 c0 c1 c2"),
         ({"categories": ["c", "b", "c"]}, "b0 c0 c1 c2"),
         ({"per_category": 2}, "a0 a1 b0 c0 c1"),
         ({"limit": 3}, "a0 b0 c0"),
@@ -279,13 +238,6 @@ def test_selection(options, ids):
     assert " ".join(prompt.id for prompt in suites.select(UNEVEN, **options)) == ids
 
 
-def test_a_limit_is_shared_out_evenly():
-    chosen = suites.select(MIXED, limit=8)
-    assert [prompt.id for prompt in chosen] == ["a0", "b0", "c0", "d0", "a1", "b1", "c1", "d1"]
-    assert suites.select(MIXED[::-1], limit=8) == MIXED[::-1][:8]
-    assert suites.select([], limit=3) == []
-
-
 @pytest.mark.parametrize(("category", "hint"), [("clases", "'classes'"), ("zzz", "Categories: functions, classes")])
 def test_an_unknown_category(bundled, category, hint):
     with pytest.raises(UsageError) as caught:
@@ -297,7 +249,7 @@ def test_an_unknown_category(bundled, category, hint):
 @pytest.mark.parametrize("value", [0, -3])
 def test_a_number_below_one(option, flag, value):
     with pytest.raises(UsageError) as caught:
-        suites.select(MIXED, **{option: value})
+        suites.select(UNEVEN, **{option: value})
     assert f"{flag} is {value}" in str(caught.value) and caught.value.hint
 
 

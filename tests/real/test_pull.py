@@ -55,7 +55,7 @@ def test_a_real_pair_is_pulled_though_it_is_killed_on_the_way(hub, folder, qwen,
 
     def asks_for_weights(line: str) -> bool:
         # Called while the log is locked, hence not `hub.requests`.
-        asked = [entry.request for entry in hub.log if entry.request.path.endswith(QWEN.file)]
+        asked = [request for request in hub.log if request.path.endswith(QWEN.file)]
         return line.startswith("GET /cdn/") and line.endswith(QWEN.file) and not of_header(asked[-1])
 
     hub.stall(asks_for_weights, seconds=PATIENCE, after=MIDDLE)

@@ -29,11 +29,6 @@ def answer(rng, category="code", places=40):
     return Answer(category, rng.randrange(1, 500), tuple(rng.random() for _ in stands), stands, astray)
 
 
-def packed(data, path):
-    path.write_bytes(gzip.compress(json.dumps(data).encode()))
-    return path
-
-
 def changed(**changes):
     """A good file but for its answer."""
     return {**GOOD, "answers": [{**GOOD["answers"][0], **changes}]}
@@ -54,11 +49,9 @@ def test_a_recording_comes_back_up_to_three_digits(tmp_path):
         for some, same in zip(before.astray, after.astray, strict=True):
             assert same == pytest.approx(some, abs=0.0005)
     assert recordings.by_category(found.answers) == {"code": [*found.answers[:4]], "sure": [found.answers[4]]}
-    paths = [tmp_path / "again.json.gz", tmp_path / "and_again.json.gz"]
-    for path in paths:
-        recordings.write(path, found)
-    assert recordings.read(paths[0]) == found
-    assert paths[0].read_bytes() == paths[1].read_bytes() and paths[0].read_bytes()[4:8] == bytes(4)  # gzip's time
+    recordings.write(tmp_path / "again.json.gz", found)
+    assert recordings.read(tmp_path / "again.json.gz") == found
+    assert (tmp_path / "again.json.gz").read_bytes()[4:8] == bytes(4), "the same bytes at any time"
 
 
 def test_texts_come_back(tmp_path):
@@ -68,15 +61,6 @@ def test_texts_come_back(tmp_path):
     found = recordings.read(path)
     assert (found.texts, found.answers) == (texts, ())
     assert recordings.by_category(found.texts) == {"edit": [texts[0], texts[2]], "chat": [texts[1]]}
-
-
-@pytest.mark.parametrize("text", [{"tokens": []}, {"prompt": []}, {"tokens": [-1]}, {"prompt": None}])
-def test_a_text_that_is_none(tmp_path, text):
-    path = tmp_path / "texts.json.gz"
-    whole = {"category": "edit", "prompt": [1], "tokens": [2], **text}
-    packed({"format": 1, "greedy": True, "answers": [], "texts": [whole]}, path)
-    with pytest.raises(SpecdecError, match="not a recording"):
-        recordings.read(path)
 
 
 def test_a_recording_of_other_models_is_refused(tmp_path):
@@ -117,16 +101,31 @@ def test_the_bundled_recordings(kind):
         assert all(len(astray) == (0 if stood else AHEAD - 1) for stood, astray in zip(answer.stands, answer.astray))  # noqa: B905
 
 
+SHAPES = {
+    "another format": {**GOOD, "format": 2},
+    "no answers": {"format": 1, "greedy": True},
+    "an answer lacks a part": {**GOOD, "answers": [{"category": "code", "stands": "10"}]},
+    "fewer confidences": changed(confidence=[500]),
+    "stands are numbers": changed(stands=[1, 0]),
+    "confidence is not a number": changed(confidence=[float("nan"), 1]),
+    "confidence is below 0": changed(confidence=[-5, 1]),
+    "confidence is above 1": changed(confidence=[5, 1001]),
+    "astray is flat": changed(astray=[5]),
+    "not one place": changed(confidence=[], stands="", astray=[]),
+    **{
+        f"a text with {part}": {**GOOD, "texts": [{"category": "edit", "prompt": [1], "tokens": [2], **part}]}
+        for part in ({"tokens": []}, {"prompt": []}, {"tokens": [-1]}, {"prompt": None})
+    },
+}
 DAMAGED = {
     "not gzip": b"PK\x03\x04" + bytes(100),
-    "empty": b"",
     "truncated": gzip.compress(json.dumps(GOOD).encode())[:-20],
     "a wrong checksum": gzip.compress(json.dumps(GOOD).encode())[:-8] + bytes(8),
-    "junk at the end": gzip.compress(json.dumps(GOOD).encode()) + b"junk",
     "a bit flipped": bytes(b ^ (i == 15) * 255 for i, b in enumerate(gzip.compress(json.dumps(GOOD).encode()))),
     "cut JSON": gzip.compress(json.dumps(GOOD).encode()[:-3]),
     "deep": gzip.compress(b"[" * 100_000),
-    "a giant number": gzip.compress(b'{"format": 1' + b"0" * 5000 + b"}"),
+    "nothing": gzip.compress(b"null"),
+    **{name: gzip.compress(json.dumps(data).encode()) for name, data in SHAPES.items()},
 }
 
 
@@ -141,29 +140,6 @@ def refused(path):
 def test_a_damaged_file(tmp_path, content):
     (tmp_path / "r.json.gz").write_bytes(content)
     refused(tmp_path / "r.json.gz")
-
-
-SHAPES = {
-    "nothing": None,
-    "no format": {"greedy": True, "answers": []},
-    "another format": {**GOOD, "format": 2},
-    "no kind": {"format": 1, "answers": GOOD["answers"]},
-    "no answers": {"format": 1, "greedy": True},
-    "an answer lacks a part": {**GOOD, "answers": [{"category": "code", "stands": "10"}]},
-    "fewer confidences": changed(confidence=[500]),
-    "stands are numbers": changed(stands=[1, 0]),
-    "confidence is not a number": changed(confidence=[float("nan"), 1]),
-    "confidence is below 0": changed(confidence=[-5, 1]),
-    "confidence is above 1": changed(confidence=[5, 1001]),
-    "astray is flat": changed(astray=[5]),
-    "the prompt is text": changed(prompt_tokens="many"),
-    "not one place": changed(confidence=[], stands="", astray=[]),
-}
-
-
-@pytest.mark.parametrize("data", SHAPES.values(), ids=SHAPES)
-def test_json_of_another_shape(tmp_path, data):
-    refused(packed(data, tmp_path / "r.json.gz"))
 
 
 def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):

@@ -42,8 +42,6 @@ def test_what_is_kept_comes_back(store):
     }
     store.save("a", replace(ENTRY, count=4))
     assert store.load("a").count == 4 and len(list(path.parent.iterdir())) == 2
-    store.remove("a")
-    assert store.names() == ["b"]
 
 
 def test_a_killed_writer_leaves_the_old_file(store, monkeypatch):
@@ -60,21 +58,15 @@ def test_a_killed_writer_leaves_the_old_file(store, monkeypatch):
 
 DAMAGED = {
     "empty": b"",
-    "words": b"words",
     "cut": b'{"format": 1',
     "list": b"[]",
-    "null": b"null",
     "bytes": b"\xff\xfe",
     "deep": b"[" * 100_000,
-    "giant": b"1" * 5000,
     "no format": b'{"count": 1}',
-    "another format": b'{"format": 2, "count": 1}',
     "a format of no kind": b'{"format": [1], "count": 1}',
     "nothing but a format": b'{"format": 1}',
     "NaN": b'{"format": 1, "count": NaN}',
-    "endless": b'{"format": 1, "count": 1e999}',
     "out of range": b'{"format": 1, "count": 0}',
-    "text": b'{"format": 1, "count": "1"}',
     **{
         f"the curve {curve}": b'{"format": 1, "count": 1, "costs": {"draft": {"1": 1}, "verify": %s}}' % curve
         for curve in (b'{"2": 1}', b'{"1": 0}', b'{"1": 1e999}', b'{"1": "fast"}', b'{"1": 1, "0": 1}', b"[]")

@@ -59,10 +59,9 @@ def test_parts_of_a_split_target_count_too(tmp_path):
     assert drafts.find(parts[0]) is None
 
 
-@pytest.mark.parametrize("change", [{"target": None}, {"draft": []}, {"draft": [{"path": 5}]}], ids=str)
-def test_a_damaged_record_is_told_once(files, change):
+def test_a_damaged_record_is_told_once(files):
     path = drafts.path_of(files[0])
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "draft": []}))
     with pytest.raises(SpecdecError, match=r"cannot read .*target-.*renamed") as caught:
         drafts.find(files[0])
     assert "specdec draft" in caught.value.hint and drafts.find(files[0]) is None

@@ -29,16 +29,12 @@ def test_what_is_kept_comes_back(model):
     assert kept_costs.load(model, HERE) == KeptCosts({1: 0.04})
 
 
-@pytest.mark.parametrize("change", [{"threads": 1}, {"gpu_layers": 0}], ids=str)
-def test_other_threads_or_layers_are_other_costs(model, change):
+@pytest.mark.parametrize("change", [{"threads": 1}, {"gpu_layers": 0}, None], ids=str)
+def test_other_threads_or_layers_or_another_file_have_other_costs(model, change):
     kept_costs.save(model, HERE, COSTS)
-    assert kept_costs.load(model, replace(HERE, **change)) is None
-
-
-def test_a_file_that_has_changed_is_another_model(model):
-    kept_costs.save(model, HERE, COSTS)
-    model.write_bytes(b"GGUF, but longer")
-    assert kept_costs.load(model, HERE) is None
+    if change is None:
+        model.write_bytes(b"GGUF, but longer")
+    assert kept_costs.load(model, replace(HERE, **(change or {}))) is None
 
 
 @pytest.mark.parametrize("what", ["machine", "build"])
@@ -49,16 +45,10 @@ def test_another_machine_or_build_is_named(model, what):
     assert "Remove" in found.value.hint
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [{"verify": [1]}, {"verify": {"0": 1}}, {"verify": {"1": -1}}, {"draft": {"x": 1}}, {"draft": {"1": "soon"}},
-     {"agreement": {"reference": 7}}, {"agreement": []}],
-    ids=str,
-)  # fmt: skip
-def test_a_damaged_file_is_told_once(model, damage):
+def test_a_damaged_file_is_told_once(model):
     kept_costs.save(model, HERE, COSTS)
     path = kept_costs.path_of(model, HERE)
-    path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "verify": {"0": 1}}))
     with pytest.raises(SpecdecError, match="cannot read"):
         kept_costs.load(model, HERE)
     assert kept_costs.load(model, HERE) is None

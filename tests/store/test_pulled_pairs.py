@@ -65,7 +65,7 @@ def removed(pair: PulledPair, frees: int, keeps=()) -> None:
     assert pairs.load(pair.name) is None
 
 
-def record(name="mine"):
+def record(name):
     return profiles.config_dir() / "pulled" / f"{name}.json"
 
 
@@ -79,22 +79,15 @@ def contents(cache) -> set[str]:
 @pytest.mark.parametrize(
     "pair",
     [
-        PAIR,
-        replace(PAIR, draft=None, verdict="alone"),
-        replace(PAIR, made_profile=True),
-        replace(PAIR, target=replace(TARGET, gated=True, licence="\u4e2d\u6587 [bold]")),
+        replace(PAIR, name="a.b+c_d-1.5", made_profile=True),
+        replace(PAIR, draft=None, verdict="alone", target=replace(TARGET, gated=True, licence="\u4e2d\u6587 [bold]")),
         replace(PAIR, target=model("o/split", b"1", b"22", names=SPLIT)),
-        replace(PAIR, name="a.b+c_d-1.5"),
     ],
-)  # fmt: skip
+)
 def test_a_record_is_read_as_it_was_written(pair):
     assert pairs.load(pair.name) is None and pairs.names() == []
     pairs.save(pair)
-    assert pairs.load(pair.name) == pair
-    assert pairs.names() == [pair.name]
-    pairs.save(replace(pair, pulled="2027-01-01"))
-    assert pairs.load(pair.name).pulled == "2027-01-01"
-    assert [path.name for path in record().parent.iterdir()] == [f"{pair.name}.json"]
+    assert pairs.load(pair.name) == pair and pairs.names() == [pair.name]
 
 
 def test_a_pair_is_here_if_all_its_files_are_whole(cache):
@@ -134,41 +127,29 @@ def test_a_path_names_no_pair(cache, name):
     assert pairs.load(name) is None
 
 
-def altered(change) -> str:
-    pairs.save(PAIR)
-    data = json.loads(record().read_text())
-    record().unlink()
-    change(data)
-    return json.dumps(data)
-
-
 def file_of(data):
     return data["draft"]["files"][0]
 
 
 DAMAGED = {
-    **{f"no {key}": lambda data, key=key: data.pop(key) for key in ("draft", "verdict")},
-    **{f"no {key} of a model": lambda data, key=key: data["draft"].pop(key) for key in ("repo", "files")},
-    **{f"no {key} of a file": lambda data, key=key: file_of(data).pop(key) for key in ("name", "size", "digest")},
-    "no target": lambda data: data.update(target=None),
-    "text for a model": lambda data: data.update(draft="org/d"),
     "no files": lambda data: data["draft"].update(files=[]),
-    "a size in words": lambda data: file_of(data).update(size="many"),
     "a name leading out": lambda data: file_of(data).update(name="../../../../precious"),
     "no name": lambda data: file_of(data).update(name=""),
     "a digest leading out": lambda data: file_of(data).update(digest="../../../precious"),
     "a commit leading out": lambda data: data["draft"].update(commit="../../.."),
     "a repository leading out": lambda data: data["draft"].update(repo="../.."),
     "a folder for a repository": lambda data: data["draft"].update(repo="/tmp"),
-}  # fmt: skip
+    "a size in words": lambda data: file_of(data).update(size="many"),
+}
 
 
 @pytest.mark.parametrize("change", DAMAGED.values(), ids=DAMAGED)
 def test_a_damaged_record_is_told_and_hides_no_other(cache, change):
-    text = altered(change)
     other = stored(cache, name="other")
     (cache.parent / "precious").write_text("kept")
-    record("broken").write_text(text)
+    data = json.loads(record("other").read_text())
+    change(data)
+    record("broken").write_text(json.dumps(data))
     with pytest.raises(SpecdecError, match="cannot read") as caught:
         pairs.load("broken")
     assert "specdec pull broken" in caught.value.hint and "\n" not in str(caught.value)
@@ -188,22 +169,30 @@ def test_a_pair_of_its_own_leaves_nothing(cache):
 @pytest.mark.parametrize("made", [True, False])
 def test_a_profile_goes_with_the_pair_that_made_it(cache, made):
     path = profiles.save("mine", "org/t:Q8_0", "org/d:Q8_0", "pulled")
-    removed(stored(cache, made_profile=made), 11)
+    removed(stored(cache, made_profile=made, draft=TARGET), 6)  # a model that drafts for itself is freed once
     assert path.exists() != made
 
 
-def test_a_target_may_be_another_pairs_draft(cache):
+TWIN, LATER = model("org/twin", b"draft"), replace(TARGET, commit=SECOND)
+
+
+@pytest.mark.parametrize(
+    ("other", "content", "frees", "keeps"),
+    [
+        (DRAFT, b"draft", 6, ["m-Q8_0.gguf"]),  # one pair's draft is another's target
+        (TWIN, b"draft", 11, []),  # equal files of two repositories are two files
+        (LATER, b"target", 5, ["m-Q8_0.gguf"]),  # a commit that changed the README only: both link to one blob
+    ],
+)
+def test_what_another_pair_uses_stays_until_that_goes_too(cache, other, content, frees, keeps):
     pair = stored(cache)
-    pairs.save(replace(PAIR, name="other", target=DRAFT, draft=None))
-    removed(pair, 6, keeps=["m-Q8_0.gguf"])
-
-
-def test_equal_files_of_two_repositories_are_two_files(cache):
-    pair, twin = stored(cache), model("org/twin", b"draft")
-    store(cache, twin, b"draft")
-    pairs.save(replace(PAIR, name="other", target=twin, draft=None))
-    removed(pair, 11)
+    if other is not DRAFT:
+        store(cache, other, content)
+    pairs.save(replace(PAIR, name="other", target=other, draft=None))
+    removed(pair, frees, keeps)
     assert pairs.load("other").is_here()
+    removed(pairs.load("other"), len(content))
+    assert contents(cache) == set()
 
 
 def test_other_files_of_a_repository_stay(cache):
@@ -223,29 +212,12 @@ def test_the_parts_of_a_split_model_go_together(cache):
     assert list(cache.iterdir()) == []
 
 
-def test_one_content_under_two_commits_goes_with_the_last_of_its_pairs(cache):
-    """A commit that changed the repository's README only: both pairs link to one blob."""
-    later = replace(TARGET, commit=SECOND)
-    pair = stored(cache)
-    store(cache, later, b"target")
-    pairs.save(replace(PAIR, name="other", target=later, draft=None))
-    removed(pair, 5, keeps=["m-Q8_0.gguf"])
-    assert pairs.load("other").is_here()
-    removed(pairs.load("other"), 6)
-    assert contents(cache) == set()
-
-
 def test_content_that_a_commit_without_a_record_links_to_is_not_freed(cache):
     """Another program may have put it there."""
-    pair, later = stored(cache), replace(TARGET, commit=SECOND)
-    store(cache, later, b"target")
+    pair = stored(cache)
+    store(cache, LATER, b"target")
     removed(pair, 5)
     assert contents(cache) == {"m-Q8_0.gguf", TARGET.files[0].digest}
-
-
-def test_a_model_that_drafts_for_itself_is_freed_once(cache):
-    pair = stored(cache, draft=TARGET)
-    removed(pair, 6)
 
 
 def test_without_links_the_files_themselves_go(cache):
@@ -258,14 +230,10 @@ def test_without_links_the_files_themselves_go(cache):
 
 
 def test_a_cache_that_is_a_link_to_another_disk(cache, tmp_path):
-    disk = tmp_path / "disk"
-    cache.rename(disk)
-    cache.symlink_to(disk)
-    pair = stored(cache)
-    pairs.save(replace(PAIR, name="other", draft=None))
-    removed(pair, 5, keeps=["m-Q8_0.gguf"])
-    removed(pairs.load("other"), 6)
-    assert contents(disk) == set() and cache.is_symlink()
+    cache.rename(tmp_path / "disk")
+    cache.symlink_to(tmp_path / "disk")
+    removed(stored(cache), 11)
+    assert contents(tmp_path / "disk") == set() and cache.is_symlink()
 
 
 def test_a_blob_on_another_disk_is_kept_for_the_other_commit(cache, tmp_path):

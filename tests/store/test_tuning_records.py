@@ -37,7 +37,7 @@ def pair(tmp_path):
     return paths
 
 
-def test_what_is_kept_comes_back(pair):
+def test_what_is_kept_comes_back_and_a_later_one_takes_its_place(pair):
     assert tuning.load(*pair) is None
     path = tuning.save(*pair, FOUND)
     assert profiles.config_dir() in path.parents and path.stem.startswith("big+small-")
@@ -47,10 +47,6 @@ def test_what_is_kept_comes_back(pair):
     assert json.loads(path.read_text()) == {"format": 1, **to_json(FOUND)} == {"format": 1, **to_json(found)}
     for kind, before in FOUND.calibrations.items():
         assert found.calibrations[kind].rates() == before.rates()
-
-
-def test_a_later_one_takes_the_place_of_an_earlier(pair):
-    tuning.save(*pair, FOUND)
     later = Tuning("another", 1, 1, -1, -1, COSTS, {"greedy": Calibration.prior(greedy=True)})
     assert tuning.save(*pair, later) == tuning.path_of(*pair)
     found = tuning.load(*pair)
@@ -63,22 +59,9 @@ def test_other_files_of_the_same_names_are_another_pair(pair, tmp_path):
     path = tuning.save(*pair, FOUND)
     pair[1].write_bytes(bytes(10))  # another quantisation, say
     assert tuning.load(*pair) is None and tuning.path_of(*pair) != path
-    elsewhere = tmp_path / "elsewhere" / "big.gguf"
-    elsewhere.parent.mkdir()
-    elsewhere.write_bytes(pair[0].read_bytes())
     pair[1].write_bytes(bytes(999))
-    assert tuning.load(elsewhere, pair[1]) is not None  # the same files, moved
-
-
-def test_long_file_names(tmp_path):
-    """Each name is allowed; the two together are more than a file's name may have."""
-    pair = tmp_path / f"{'x' * 140}.gguf", tmp_path / f"{'y' * 140}.gguf"
-    for path in pair:
-        path.touch()
-    assert tuning.load(*pair) is None and tuning.recording_of(*pair, "greedy") is None
-    tuning.save(*pair, FOUND)
-    assert tuning.load(*pair) is not None
-    assert tuning.path_of(pair[0], pair[0]) != tuning.path_of(*pair)
+    (tmp_path / "elsewhere").mkdir()
+    assert tuning.load(pair[0].rename(tmp_path / "elsewhere" / "big.gguf"), pair[1]) is not None
 
 
 def test_the_recordings_of_real_pairs_are_found_by_the_names_of_their_models(tmp_path):
@@ -112,17 +95,15 @@ def test_whose_recording(pair, greedy, tmp_path):
     assert tuning.recording_of(TARGET, DRAFT, other_kind) == bundled.with_name(f"{other_kind}.json.gz")
 
 
-NAN, ENDLESS = float("nan"), float("inf")
+ENDLESS = float("inf")
 CALIBRATION = ("calibrations", "greedy")
 WRONG = [
-    *(("threads", value) for value in (0, "many", None, ENDLESS)), ("threads_draft", 0), ("gpu_layers", "all"),
-    ("gpu_layers_draft", None), ("machine", 5), ("costs", []), ("costs", "verify", {}), ("costs", "draft", None),
-    *(("costs", "other", value) for value in (-1, ENDLESS, None)),
-    ("calibrations", []), (*CALIBRATION, None),
-    *((*CALIBRATION, name, value) for name in ("offset", "slope", "variance") for value in (NAN, ENDLESS, -1e9, "x")),
-    *((*CALIBRATION, "looks", value) for value in (-5, ENDLESS, None)),
+    ("threads", 0), ("threads_draft", None), ("gpu_layers", "all"), ("costs", "verify", {}), ("costs", "other", -1),
+    ("costs", "other", ENDLESS), ("calibrations", []),
+    *((*CALIBRATION, name, value) for name in ("offset", "slope", "variance") for value in (float("nan"), -1e9)),
+    *((*CALIBRATION, "looks", value) for value in (-5, ENDLESS)),
     *((*CALIBRATION, name, value) for name in ("counts", "accepted", "seen") for value in (
-        None, [], [1.0] * (BINS - 1), ["x"] * BINS, [ENDLESS] * BINS, [-16.0] * BINS,
+        [1.0] * (BINS - 1), [ENDLESS] * BINS, [-16.0] * BINS,
     )),
     (*CALIBRATION, "accepted", [1e9] * BINS), (*CALIBRATION, "seen", [1.0] * BINS),
 ]  # fmt: skip
