@@ -38,16 +38,16 @@ _ROUNDING = 1e-15
 """A threshold so near to the end of an interval is its end."""
 
 
-def exact(table, sampling, length):
-    """The probability of every continuation of PROMPT, by the chain rule over the target's own distributions."""
-    context = list(PROMPT)
+def exact(table, sampling, length, prompt=PROMPT):
+    """The probability of every continuation of a prompt, by the chain rule over the target's own distributions."""
+    context = []
     sampler = StandardSampler(sampling)
     sampler.watch(context)
     continuations = {}
     for tokens in itertools.product(range(table.n_vocab), repeat=length):
         prob = 1.0
         for i, token in enumerate(tokens):
-            context[:] = [*PROMPT, *tokens[:i]]
+            context[:] = [*prompt, *tokens[:i]]
             prob *= sampler.categorical(table.row(context)).prob(token)
         if prob > 0:
             continuations[tokens] = prob
@@ -232,7 +232,7 @@ def _scripted(target):
     return verify
 
 
-def error_of_answers(target, make_drafter, make_policy, sampling, rule, length=3):
+def error_of_answers(target, make_drafter, make_policy, sampling, rule, length=3, prompt=PROMPT):
     """How far the first tokens of whole answers are from the target's own distribution, at the worst."""
     written = defaultdict(float)
 
@@ -240,14 +240,14 @@ def error_of_answers(target, make_drafter, make_policy, sampling, rule, length=3
         sampler = StandardSampler(sampling)
         drafter, policy = make_drafter(sampler, rng), make_policy()
         events = run(
-            FakeTarget(target), PROMPT, drafter, max_tokens=length + 9, rule=rule, rng=rng, sampler=sampler,
+            FakeTarget(target), prompt, drafter, max_tokens=length + 9, rule=rule, rng=rng, sampler=sampler,
             policy=policy, enough=length,
         )  # fmt: skip
         return tuple(tokens_of(events)[:length])
 
     for prob, tokens in outcomes(answer):
         written[tokens] += prob
-    expected = exact(target, sampling, length)
+    expected = exact(target, sampling, length, prompt)
     return max(abs(written[key] - expected.get(key, 0.0)) for key in {*written, *expected})
 
 
