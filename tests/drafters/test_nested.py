@@ -147,7 +147,7 @@ class Watched:
 def test_the_caches_hold_the_text_and_nothing_else(name, kind, sampling, chained):
     looked = 0
     for seed in range(8):
-        target = Table(8, seed, order=1, scale=4.0)
+        target = Table(8, seed, order=1 + chained, scale=4.0)
         medium = target.mixed(Table(8, seed + 100, order=1, scale=4.0), 0.15)
         small = medium.mixed(Table(8, seed + 200, order=1, scale=4.0), 0.2)
         sampler = StandardSampler(sampling)
