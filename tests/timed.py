@@ -12,6 +12,8 @@ from specdec_cli.draft_length.auto import LONGEST, AutoLength
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel
 
+FREE = Curve({1: 1e-6})
+"""Drafting without a model."""
 FLAT = Costs(Curve({1: 0.010, 17: 0.012}), Curve({1: 0.001, 512: 0.010}))
 """A GPU with a large target: checking is nearly free."""
 STEEP = Costs(Curve({1: 0.010, 17: 0.170}), Curve({1: 0.004, 512: 0.4}))
@@ -53,3 +55,7 @@ class Timed:
     def alone(self) -> float:
         """Seconds that the target takes for the same tokens."""
         return sum(len(step.tokens) for step in self.steps) * self.costs.verify(1)
+
+    @property
+    def speedup(self) -> float:
+        return self.alone / self.seconds
