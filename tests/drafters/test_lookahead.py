@@ -117,24 +117,6 @@ def test_it_is_jacobi_iteration(size, order):
             assert mine._guesses[0][1:] == [reference.guesses[0, len(context) - 1 + i] for i in range(1, size[0])]
 
 
-def test_a_column_becomes_a_piece_of_the_targets_own_text():
-    """With order 1 each guess follows from the one before it, whatever it began with: after N passes all do."""
-    table, drafter, context, size = Table(40, 5, order=1), lookahead(4, 4, 2), [7], 4
-    drafter.start((7,))
-    for _ in range(size):
-        draft = drafter.propose(context, most(4, 4, 2), ANY)
-        draft.row_observer(rows_of(table, context, draft))
-        context.append(int(table.row(context).argmax()))
-        drafter.observe(step_of(context[-1:], draft))
-    drafter.propose(context, most(4, 4, 2), ANY)
-    for column in range(1, 4):
-        first, *rest = (level[column] for level in drafter._guesses)
-        own = [first]
-        for _ in rest:
-            own.append(int(table.row(own).argmax()))
-        assert [first, *rest] == own
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_siblings_differ_and_the_budget_is_kept(size):
     table, rng = Table(4, 1), np.random.default_rng(2)
@@ -156,14 +138,6 @@ def test_siblings_differ_and_the_budget_is_kept(size):
         drafter.observe(step_of(context[-1:], draft))
     assert drafted > 10
     assert max(len(found) for found in drafter._pool.values()) == min(size[2], 4 ** (size[1] - 1))
-
-
-def test_ngrams_of_the_text_are_proposed_the_latest_first():
-    drafter = lookahead(1, 3, 2)
-    drafter.start((9,))
-    draft = drafter.propose([5, 1, 1, 5, 2, 2, 5, 3, 3, 5, 2, 2, 9, 5], 50, ANY)
-    assert [path for path in paths_of(draft) if len(path) == 2][:2] == [(2, 2), (3, 3)]
-    assert (1, 1) not in paths_of(draft), "two at most, and these are the latest"
 
 
 def test_a_policy_that_wants_nothing_gets_nothing_and_the_window_moves_on():

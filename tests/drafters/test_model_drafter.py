@@ -9,7 +9,6 @@ from fakes import (
     FakeTarget,
     ScriptedPolicy,
     Table,
-    drafter_of,
     drafts_of,
     origins_of,
     run,
@@ -78,11 +77,6 @@ def proposed(drafter, policy, k, prompt=(1, 2)):
     return drafter.propose(prompt, k, policy)
 
 
-def test_a_perfect_draft_is_accepted_whole():
-    events = run(FakeTarget(Counting()), drafter=drafter_of("model", Counting()), k=3, max_tokens=9)
-    assert origins_of(events) == ["plain", *["accepted"] * 3, "bonus", *["accepted"] * 3, "bonus"]
-
-
 def test_a_draft_left_behind_catches_up_in_one_batch():
     model, policy = FakeDraftModel(Counting()), ScriptedPolicy([2, 0, 0, 0, 2])
     run(FakeTarget(Counting()), (0, 1), drafter_over(model), policy=policy, max_tokens=10)
@@ -111,22 +105,6 @@ def test_a_policy_that_refuses_at_once_gets_nothing(draws, width):
     model = FakeDraftModel(Table(8, 1))
     assert proposed(drafter_over(model, width, SAMPLED, draws), FixedLength(5, min_p=0.999), 5) is NO_DRAFT
     assert model.passes == [1, 1], "the prompt, and what it ends in"
-
-
-def test_a_sampled_draft_reports_the_q_it_drew_from():
-    sampling = SamplingSettings(temperature=1.0, top_k=3, top_p=1, min_p=0)
-    draft = proposed(drafter_over(FakeDraftModel(Table(30, 1)), sampling=sampling), FixedLength(4), 4)
-    context = [1, 2]
-    for token, q in zip(draft.tokens, draft.q, strict=True):
-        expected = StandardSampler(sampling).categorical(Table(30, 1).row(context))
-        assert (q.ids.tolist(), q.probs.tolist()) == (expected.ids.tolist(), expected.probs.tolist())
-        assert q.prob(token) > 0
-        context.append(token)
-
-
-def test_match_proposes_the_most_likely_token():
-    draft = proposed(drafter_over(FakeDraftModel(Counting()), sampling=SAMPLED, draws=False), FixedLength(3), 3)
-    assert draft.tokens == (3, 4, 5) and draft.q is None
 
 
 # Troubles

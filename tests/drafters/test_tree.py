@@ -1,6 +1,7 @@
 """How a tree grows: which tokens it takes, what they are drawn from, what comes of it, and where there is little."""
 
 import itertools
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -93,12 +94,14 @@ def test_budget_width_and_siblings(draws, width, k):
         assert max(leaves(step.parents) for step in steps) >= min(width, 3)
 
 
+@pytest.mark.parametrize("width", [1, 3])
 @pytest.mark.parametrize("sampling", [SAMPLED, PENALISED])
-def test_every_q_is_what_is_left_of_the_drafts_own(sampling):
+def test_every_q_is_what_is_left_of_the_drafts_own(sampling, width):
     elders = depth = 0
     for seed in range(6):
         table = Table(8, seed, scale=1.0)
-        draft = draft_of(table, 3, Believing(9), 9, sampling)
+        draft = draft_of(table, width, Believing(9), 9, sampling)
+        draft = draft if draft.parents else replace(draft, parents=tuple(range(-1, 8)))
         sampler = StandardSampler(sampling)
         paths = paths_of(draft)
         for node, parent in enumerate(draft.parents):
@@ -110,7 +113,7 @@ def test_every_q_is_what_is_left_of_the_drafts_own(sampling):
                     elders += 1
             assert draft.q[node].probs == pytest.approx(expected / expected.sum(), abs=1e-6)
             depth = max(depth, len(path))
-    assert elders > 5 and depth > 2
+    assert (elders > 5) == (width > 1) and depth > 2
 
 
 def test_a_tree_wider_than_the_model_can_read_is_narrower():

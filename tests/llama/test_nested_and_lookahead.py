@@ -1,27 +1,16 @@
-"""Lookahead and nested drafters on real models: the target's own text and distribution, and recurrent memories."""
+"""Lookahead and nested drafters on models: the target's own text, up to the end of a context, and recurrent ones."""
 
 import json
-from collections import Counter
-from dataclasses import replace
 
-import numpy as np
 import pytest
 import tiny
 from driver import assert_refused, run
 from engines import DRAFT, TARGET, open_engine
-from exactness import outcomes
 from prompts import PROMPTS
 
-from specdec_cli import drafters
-from specdec_cli.decoding.accept import rejection
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
-from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.drafters.drafter_context import DrafterContext
-from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.engine.pass_costs import PassCosts
-from specdec_cli.llama.target import LlamaTarget
 
 WAYS = {
     "lookahead": {},
@@ -30,9 +19,6 @@ WAYS = {
     "ngram+lookahead": {},
 }
 """In the third the target drafts for itself, and its draft model for that."""
-ANSWER = 48
-ROUNDING = 0.01
-"""Of a probability: batches of different sizes round differently."""
 REPEATING = "x = [1, 2, 3]\ny = [1, 2, 3]\nz = [1, 2, 3]\nw = [1,"
 FREE = Costs(Curve({1: 5e-4, 64: 6e-4}), Curve({1: 2e-5, 512: 2e-4}))
 
@@ -53,7 +39,7 @@ def test_the_text_is_that_of_the_target_alone(drafter, mode, monkeypatch):
     ends, drafts shrink before it, and the answer ends where that of the target alone does.
     """
     k = 41 if "lookahead" in drafter else 5
-    changes = {"max_tokens": ANSWER, "lookahead": "7:4:7", "draft_tokens": k, **WAYS[drafter], **MODES[mode]}
+    changes = {"max_tokens": 48, "lookahead": "7:4:7", "draft_tokens": k, **WAYS[drafter], **MODES[mode]}
     texts = PROMPTS[:1] if "ctx" in changes else (REPEATING, *PROMPTS[:2])
     drafted = accepted = 0
     with open_engine(min(96, changes.get("ctx", 97) - 1), drafter=drafter, **changes) as engine:
@@ -68,76 +54,6 @@ def test_the_text_is_that_of_the_target_alone(drafter, mode, monkeypatch):
             drafted += mine.drafted
             accepted += mine.accepted
     assert drafted > 0 and accepted > {"greedy": 10, "auto": 0}.get(mode, -1)
-
-
-# --- distributions ---
-
-
-def following(context, prompt, sampler, tokens=()):
-    """What may follow, as probabilities, from passes that know of no draft."""
-    context.rewind(0)
-    p = sampler.categorical(context.decode((*prompt, *tokens))[0])
-    return dict(zip(p.ids.tolist(), p.probs.tolist(), strict=True))
-
-
-def far(seen, expected):
-    """The largest difference of two distributions; `seen` need not add up to 1."""
-    total = sum(seen.values())
-    return max(abs(seen.get(key, 0.0) / total - expected.get(key, 0.0)) for key in {*seen, *expected})
-
-
-@pytest.mark.parametrize("sampling", [SamplingSettings(2.0, top_p=1, min_p=0), SamplingSettings(2.0, 0, 1, 0.02)])
-def test_lookaheads_real_draft_leaves_the_distribution_as_it_is(sampling, load, opened):
-    """One draft, verified as a tree; each of the two tokens that follow, over all outcomes."""
-    sampler = StandardSampler(sampling)
-    prompt = load("target").tokenize(REPEATING)
-    drafter = LookaheadDrafter(5, 4, 5, np.random.default_rng(0))
-    drafter.start(prompt)
-    draft = drafter.propose(prompt, 40, FixedLength(40))
-    target = LlamaTarget(opened("target", 41, 16, 256))
-    target.prefill(prompt[:-1])
-    rows = target.verify(prompt[-1], draft).copy()
-    firsts, seconds = Counter(), Counter()
-    for prob, verdict in outcomes(lambda rng: rejection(draft, rows, sampler, rng)):
-        tokens = [draft.tokens[node] for node in verdict.path] + [verdict.token]
-        firsts[tokens[0]] += prob
-        if len(tokens) > 1:
-            seconds[tuple(tokens[:2])] += prob
-    context = opened("target")
-    assert far(firsts, following(context, prompt, sampler)) < ROUNDING
-    first = max(seconds, key=seconds.get)[0]
-    after = {b: prob for (a, b), prob in seconds.items() if a == first}
-    assert sum(after.values()) > 0.05, "the test means nothing unless a draft token often stands"
-    assert far(after, following(context, prompt, sampler, [first])) < ROUNDING
-    assert far(after, following(context, prompt, StandardSampler(replace(sampling, temperature=1.5)), [first])) > 0.02
-
-
-@pytest.mark.parametrize("name", ["model<ngram", "model<small"])
-def test_nested_drafts_are_drawn_from_the_draft_models_own_distribution(name, load, opened):
-    """The target drafts; its drafts of two against its own passes, over all outcomes."""
-    sampler = StandardSampler(SamplingSettings(temperature=2.0, top_k=3, top_p=1, min_p=0))
-    prompt = load("target").tokenize(REPEATING)
-    contexts = opened("target", 24, n_ctx=256), opened("draft", 24, n_ctx=256)
-
-    def propose(rng):
-        drafter = drafters.create(name, DrafterContext(contexts[0], 10**6, sampler, True, rng, 1, contexts[1]))
-        drafter.start(prompt)
-        return drafter.propose(list(prompt), 2, FixedLength(2))
-
-    drawn, firsts, reported = Counter(), Counter(), {}
-    for prob, draft in outcomes(propose):
-        drawn[draft.tokens] += prob
-        firsts[draft.tokens[0]] += prob
-        reported.setdefault(draft.tokens[0], draft.q[0].prob(draft.tokens[0]))
-    assert len(drawn) == 9
-    alone = opened("target")
-    assert far(firsts, following(alone, prompt, sampler)) < ROUNDING and far(firsts, reported) < ROUNDING
-    for first in firsts:
-        after = {b: prob for (a, b), prob in drawn.items() if a == first}
-        assert far(after, following(alone, prompt, sampler, [first])) < ROUNDING
-
-
-# --- recurrent memories ---
 
 
 @pytest.fixture(scope="module")

@@ -72,7 +72,7 @@ def test_another_architecture_and_a_layer_switched_off_for_a_while(tmp_path):
 def test_a_split_target_becomes_one_file(tmp_path):
     parts = ggufs.split(TARGET, tmp_path, 20)
     assert len(parts) > 2
-    of_parts, of_one = (prune(source, tmp_path / source.name, (2, 4))[0] for source in (parts[0], TARGET))
+    of_parts, of_one = (prune(source, tmp_path / f"from {source.name}", (2, 4))[0] for source in (parts[0], TARGET))
     assert np.array_equal(logits(of_parts), logits(of_one))
 
 
@@ -96,6 +96,7 @@ def in_this_process(source, out, file_type) -> bool:
     return lib.llama_model_quantize(os.fsencode(source), os.fsencode(out), ctypes.byref(params)) == 0
 
 
+@pytest.mark.slow
 def test_which_types_llama_cpp_makes(tmp_path, monkeypatch):
     """On rows that every type fits. All that is offered, and nothing that is refused."""
     monkeypatch.setattr(tiny, "WIDTH", 256)
