@@ -270,16 +270,11 @@ def test_a_draft_left_behind_is_never_wrong_about_where_it_is():
     assert len(right) == len(set(right))
     assert policy.drafted.count(0) > 100 and len(heard) > 40 and sum(map(bool, policy.drafted)) > 10
     # What observe_counterfactual says of a place is what the draft would have done there: on the average, the overlap.
-    assert abs(np.mean([outcome for _, outcome in heard]) - _overlap(drafter._model._table, text)) < 0.1
-
-
-def _overlap(draft, text):
-    def distribution(row):
-        weights = np.exp(row - row.max())
-        return weights / weights.sum()
-
-    pairs = [(distribution(TARGET.row(text[:i])), distribution(draft.row(text[:i]))) for i in range(2, len(text))]
-    return np.mean([np.minimum(p, q).sum() for p, q in pairs])
+    overlaps = []
+    for end in range(2, len(text)):
+        p, q = (drafter._sampler.categorical(table.row(text[:end])) for table in (TARGET, model._table))
+        overlaps.append(np.minimum(p.probs, q.probs).sum())
+    assert abs(np.mean([outcome for _, outcome in heard]) - np.mean(overlaps)) < 0.1
 
 
 def test_a_calibration_survives_being_kept():

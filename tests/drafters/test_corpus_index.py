@@ -28,26 +28,26 @@ def searched(texts, context):
     return 0, []
 
 
-def agree(texts, context):
+def repeated(drawn):
+    """A text that repeats a phrase, and a context that has come in it."""
+    phrase, size, cut = drawn
+    text = (phrase * size)[:size]
+    return [text, text[7:]], text[:cut] + phrase
+
+
+PHRASES = st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(20, 120), st.integers(0, 60))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.one_of(st.tuples(TEXTS, st.lists(st.integers(0, 4), max_size=60)), PHRASES.map(repeated)))
+def test_the_longest_match_is_what_a_plain_search_finds(given):
+    texts, context = given
     corpus = Corpus.of(texts)
     length, places = corpus.longest(context)
     tokens, order = corpus._tokens.tolist(), corpus._order.tolist()
     rests = [tokens[order[place] :] for place in places]
     expected, followers = searched(texts, context)
     assert (length, sorted(rest[: rest.index(END)] for rest in rests)) == (expected, sorted(followers))
-
-
-@settings(max_examples=300, deadline=None, derandomize=True)
-@given(TEXTS, st.lists(st.integers(0, 4), max_size=60))
-def test_the_longest_match_is_what_a_plain_search_finds(texts, context):
-    agree(texts, context)
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(20, 120), st.integers(0, 60))
-def test_so_it_is_with_long_repeats(phrase, size, cut):
-    text = (phrase * size)[:size]
-    agree([text, text[7:]], text[:cut] + phrase)
 
 
 def test_sorting_can_be_stopped_between_rounds():
