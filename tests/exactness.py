@@ -6,6 +6,7 @@ probabilities. Nothing is sampled, and two distributions can be compared to the 
 """
 
 import itertools
+import zlib
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from specdec_cli.decoding.accept import match
 from specdec_cli.decoding.rules import RULES
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Verdict
+from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
 
 PROMPT = (0, 1)
@@ -38,16 +40,16 @@ _ROUNDING = 1e-15
 """A threshold so near to the end of an interval is its end."""
 
 
-def exact(table, sampling, length):
-    """The probability of every continuation of PROMPT, by the chain rule over the target's own distributions."""
-    context = list(PROMPT)
+def exact(table, sampling, length, prompt=PROMPT):
+    """The probability of every continuation of a prompt, by the chain rule over the target's own distributions."""
+    context = []
     sampler = StandardSampler(sampling)
     sampler.watch(context)
     continuations = {}
     for tokens in itertools.product(range(table.n_vocab), repeat=length):
         prob = 1.0
         for i, token in enumerate(tokens):
-            context[:] = [*PROMPT, *tokens[:i]]
+            context[:] = [*prompt, *tokens[:i]]
             prob *= sampler.categorical(table.row(context)).prob(token)
         if prob > 0:
             continuations[tokens] = prob
@@ -209,6 +211,20 @@ def compared(target, make_drafter, policy, sampling, rule, prompts=(PROMPT,), ve
     return result
 
 
+class Whims(FixedLength):
+    """What stands is anybody's guess, so that trees take any shape that the draws before a token suggest."""
+
+    def rate(self, rank, confidence):
+        return 0.2 + zlib.crc32(repr((rank, confidence)).encode()) % 97 / 160
+
+
+def tree_step(width, rule, policy, sampling=PLAIN, seed=11, share=0.4, drafter_class=ModelDrafter, scale=2.0):
+    """`compared`, with a tree of a model that resembles the target of that seed."""
+    target, draft = pair(seed, share, 4, scale)
+    prompts = [(1, token) for token in range(4)]
+    return compared(target, with_a_model(draft, rule, width, drafter_class), policy, sampling, rule, prompts)
+
+
 def _step(make_drafter, policy, sampler, rule, context, verify):
     """(probability, draft, verdict) for each way in which a step can go."""
 
@@ -232,7 +248,7 @@ def _scripted(target):
     return verify
 
 
-def error_of_answers(target, make_drafter, make_policy, sampling, rule, length=3):
+def error_of_answers(target, make_drafter, make_policy, sampling, rule, length=3, prompt=PROMPT):
     """How far the first tokens of whole answers are from the target's own distribution, at the worst."""
     written = defaultdict(float)
 
@@ -240,28 +256,25 @@ def error_of_answers(target, make_drafter, make_policy, sampling, rule, length=3
         sampler = StandardSampler(sampling)
         drafter, policy = make_drafter(sampler, rng), make_policy()
         events = run(
-            FakeTarget(target), PROMPT, drafter, max_tokens=length + 9, rule=rule, rng=rng, sampler=sampler,
+            FakeTarget(target), prompt, drafter, max_tokens=length + 9, rule=rule, rng=rng, sampler=sampler,
             policy=policy, enough=length,
         )  # fmt: skip
         return tuple(tokens_of(events)[:length])
 
     for prob, tokens in outcomes(answer):
         written[tokens] += prob
-    expected = exact(target, sampling, length)
+    expected = exact(target, sampling, length, prompt)
     return max(abs(written[key] - expected.get(key, 0.0)) for key in {*written, *expected})
 
 
-def check(rule, k, sampling, seed, n=2000, share=0.4, policy=None, drafter_class=ModelDrafter):
+def check(rule, k, sampling, seed, n=2000, share=0.4):
     """The p-value of continuations of three tokens over n runs of the loop with a draft model."""
     target, counts, drafter_rng = Table(V, seed), Counter(), np.random.default_rng(7)
     draft = target.mixed(Table(V, seed + 1), share)
     for run_seed in range(1000, 1000 + n):
         sampler = StandardSampler(sampling)
-        drafter = drafter_class(FakeDraftModel(draft), V, sampler, rule == "rejection", drafter_rng)
-        events = run(
-            FakeTarget(target), PROMPT, drafter, k, 3 + k, sampling, rule, run_seed, sampler=sampler, policy=policy,
-            enough=3,
-        )  # fmt: skip
+        drafter = ModelDrafter(FakeDraftModel(draft), V, sampler, rule == "rejection", drafter_rng)
+        events = run(FakeTarget(target), PROMPT, drafter, k, 3 + k, sampling, rule, run_seed, sampler=sampler, enough=3)
         # The first token comes from the prompt's own pass; the draft is at work from the second on.
         counts[tuple(tokens_of(events)[:3])] += 1
     return p_value(counts, exact(target, sampling, 3), n)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from specdec_cli import drafters
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.loop import Ending, generate
@@ -15,6 +18,8 @@ from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import NO_DRAFT, Draft, Event, Logits, Step, Verdict
 from specdec_cli.draft_length.fixed import FixedLength
+from specdec_cli.drafters.chain import ChainDrafter
+from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.none import NoDrafter
 
 GREEDY = SamplingSettings()
@@ -65,6 +70,17 @@ class Counting:
         return row
 
 
+class Recurring(Counting):
+    """Logits that say one phrase of so many tokens again and again."""
+
+    def __init__(self, length: int, n_vocab: int = 100) -> None:
+        super().__init__(n_vocab)
+        self._length = length
+
+    def row(self, context: Sequence[int]) -> np.ndarray:
+        return super().row([9 + len(context) % self._length])
+
+
 class FakeTarget:
     """A `Target` over a table; `passes` records how many rows each forward pass was asked for."""
 
@@ -99,7 +115,7 @@ class FakeTarget:
 
 
 class FakeDraftModel:
-    """A `DraftModel` over a table; `decoded` lists (position, token) of everything ever decoded."""
+    """A `DraftModel` over a table. read: the whole text that each token was ever read in. passes: their sizes."""
 
     rewinds = True
 
@@ -108,7 +124,8 @@ class FakeDraftModel:
         self._table = table
         self._cache: list[int] = []
         self._tree: list[list[int]] = []
-        self.decoded: list[tuple[int, int]] = []
+        self.read: list[tuple[int, ...]] = []
+        self.passes: list[int] = []
 
     @property
     def length(self) -> int:
@@ -120,11 +137,13 @@ class FakeDraftModel:
 
     def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
         assert tokens, "an empty decode"
+        assert not self._tree, "a tree is ended before the text goes on"
         assert not all_rows or len(tokens) <= self.max_rows, "more rows than it was opened for"
+        self.passes.append(len(tokens))
         rows = []
         for token in tokens:
-            self.decoded.append((len(self._cache), token))
             self._cache.append(token)
+            self.read.append(tuple(self._cache))
             rows.append(self._table.row(self._cache))
         assert len(self._cache) <= self.n_ctx
         return np.stack(rows if all_rows else rows[-1:])
@@ -138,12 +157,12 @@ class FakeDraftModel:
 
     def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         assert len(tokens) <= self.max_rows, "more rows than it was opened for"
+        self.passes.append(len(tokens))
         rows = []
         for token, parent in zip(tokens, parents, strict=True):
             self._tree.append([*([] if parent < 0 else self._tree[parent]), token])
-            text = [*self._cache, *self._tree[-1]]
-            self.decoded.append((len(text) - 1, token))
-            rows.append(self._table.row(text))
+            self.read.append((*self._cache, *self._tree[-1]))
+            rows.append(self._table.row(self.read[-1]))
         return np.stack(rows)
 
     def keep(self, path: Sequence[int]) -> None:
@@ -151,6 +170,34 @@ class FakeDraftModel:
             assert self._tree[node][:-1] == ([] if place == 0 else self._tree[path[place - 1]]), "this is no path"
         self._cache += self._tree[path[-1]] if path else []
         self._tree = []
+
+
+def drafter_of(
+    name: str,
+    draft: Table | Counting,
+    sampler: StandardSampler | None = None,
+    draws: bool = True,
+    rng: np.random.Generator | None = None,
+    small: Table | None = None,
+    kind: Callable[..., FakeDraftModel] = FakeDraftModel,
+    **parts: Any,
+) -> Any:
+    """A drafter as --drafter names it, over scripted draft models. rng: for draws; lookahead's guesses are none.
+
+    parts: others of its DrafterContext.
+    """
+    context = DrafterContext(
+        kind(draft),
+        draft.n_vocab,
+        sampler or StandardSampler(GREEDY),
+        draws,
+        rng or np.random.default_rng(1),
+        small=kind(small or draft),
+        **parts,
+    )
+    guessing = replace(context, rng=np.random.default_rng(0))
+    made = [drafters.create(part, guessing if part == "lookahead" else context) for part in drafters.split(name)]
+    return ChainDrafter(made) if len(made) > 1 else made[0]
 
 
 class ScriptedDrafter:
@@ -239,14 +286,30 @@ def run(
     return heard
 
 
+def steps_of(events: Iterable[Event]) -> list[Step]:
+    return [event for event in events if isinstance(event, Step)]
+
+
+def drafts_of(events: Iterable[Event]) -> list[Step]:
+    """The steps that had a draft."""
+    return [step for step in steps_of(events) if step.drafted]
+
+
+def paths_of(draft: Draft) -> list[tuple[int, ...]]:
+    """Every node of a token tree as the tokens from the top down to it."""
+    paths: list[tuple[int, ...]] = []
+    for token, parent in zip(draft.tokens, draft.parents or (), strict=True):
+        paths.append((*(paths[parent] if parent >= 0 else ()), token))
+    return paths
+
+
 def tokens_of(events: Iterable[Event]) -> list[int]:
-    return [token.id for event in events if isinstance(event, Step) for token in event.tokens]
+    return [token.id for step in steps_of(events) for token in step.tokens]
 
 
 def text_of(events: Sequence[Event]) -> str:
-    steps = [token.text for event in events if isinstance(event, Step) for token in event.tokens]
-    return "".join(steps) + events[-1].tail
+    return "".join(token.text for step in steps_of(events) for token in step.tokens) + events[-1].tail
 
 
 def origins_of(events: Iterable[Event]) -> list[str]:
-    return [token.origin for event in events if isinstance(event, Step) for token in event.tokens]
+    return [token.origin for step in steps_of(events) for token in step.tokens]

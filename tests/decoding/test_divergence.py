@@ -1,5 +1,7 @@
 """A divergence is proved: kernels that round differently are told from mistakes, however small or large the margin."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from fakes import FakeDraftModel, FakeTarget, Table, run
@@ -7,7 +9,7 @@ from fakes import FakeDraftModel, FakeTarget, Table, run
 from specdec_cli.decoding import rules
 from specdec_cli.decoding.divergence import Choice, Divergence, Transcript, explain, first_difference, recomputed
 from specdec_cli.decoding.sampling import SamplingSettings
-from specdec_cli.decoding.types import NO_DRAFT, Verdict
+from specdec_cli.decoding.types import NO_DRAFT
 from specdec_cli.drafters.draft_model import ModelDrafter
 
 V = 30
@@ -29,47 +31,41 @@ class Rounding(FakeTarget):
         return rows + noise.uniform(-self.size, self.size, rows.shape).astype(np.float32)
 
 
-class Remembers(Rounding):
-    """A target that rounds nothing, and knows which draft tokens a verdict rejects."""
+class Faulty(Rounding):
+    """A target that rounds nothing, and whose cache keeps the first rejected token of a draft somewhere."""
 
-    size = 0.0
+    size, pending = 0.0, ()
     _drafted = NO_DRAFT
 
     def verify(self, pending, draft):
         self._drafted = draft
-        return super().verify(pending, draft)
-
-    def rejected(self, verdict):
-        return [token for i, token in enumerate(self._drafted.tokens) if i not in verdict.path][:1]
-
-
-class KeepsARejectedToken(Remembers):
-    """Its cache keeps the first rejected token of a draft in the place of the one that the target chose."""
-
-    _kept = ()
-
-    def verify(self, pending, draft):
-        return super().verify(*self._kept or (pending,), draft)
+        return super().verify(*self.pending or (pending,), draft)
 
     def commit(self, verdict):
         super().commit(verdict)
-        self._kept = self.rejected(verdict)
+        rejected = [token for i, token in enumerate(self._drafted.tokens) if i not in verdict.path]
+        self.keep(rejected[:1], bool(verdict.path))
 
 
-class KeepsATokenTooMany(Remembers):
-    """Its cache keeps the first rejected token beside the one that the target chose."""
+class KeepsARejectedToken(Faulty):
+    """In the place of the one that the target chose."""
 
-    def commit(self, verdict):
-        super().commit(verdict)
-        self._cache += self.rejected(verdict)
+    def keep(self, rejected, accepted):
+        self.pending = rejected
 
 
-class KeepsAnother(Remembers):
-    """Its cache keeps the first rejected token in the place of the last accepted one."""
+class KeepsATokenTooMany(Faulty):
+    """Beside the one that the target chose."""
 
-    def commit(self, verdict):
-        super().commit(verdict)
-        if verdict.path and (rejected := self.rejected(verdict)):
+    def keep(self, rejected, accepted):
+        self._cache += rejected
+
+
+class KeepsAnother(Faulty):
+    """In the place of the last accepted one."""
+
+    def keep(self, rejected, accepted):
+        if accepted and rejected:
             self._cache[-1:] = rejected
 
 
@@ -84,14 +80,19 @@ def answers(target_class, settings, rule, width=1, k=4, seed=5, tokens=60):
     return Transcript.of(own), Transcript.of(mine)
 
 
-def explained(own, mine, settings, rule, seed=5, target_class=Rounding):
+def choice(settings, rule, tokens=(), seed=5):
+    """How a token is chosen after some of the answer."""
+    sampler = rules.sampler_of(rule, settings, seed)
+    context = [*PROMPT, *tokens]
+    sampler.watch(context)
+    return Choice(sampler, len(tokens), len(context), seed)
+
+
+def explained(own, mine, settings, rule, target_class=Rounding, **options):
     position = first_difference(mine.tokens, own.tokens)
     assert position is not None, "nothing to explain"
-    sampler = rules.sampler_of(rule, settings, seed)
-    context = [*PROMPT, *own.tokens[:position]]
-    sampler.watch(context)
-    choice = Choice(sampler, position, len(context), seed)
-    return explain(PROMPT, own, mine, position, choice, lambda _: target_class(Table(V, 1)))
+    how = choice(settings, rule, own.tokens[:position])
+    return explain(PROMPT, own, mine, position, how, lambda _: target_class(Table(V, 1)), **options)
 
 
 WAYS = [
@@ -111,18 +112,10 @@ def test_rounding_is_proved_whatever_the_margin(settings, rule, width):
     assert found.kind == "rounding" and not found.bug
     assert found.width > 1 and all(margin is None or margin > 0 for margin in (found.own_margin, found.margin))
     assert "rounding, proved" in str(found)
-
-
-@pytest.mark.parametrize("width", [1, 3])
-@pytest.mark.parametrize(("settings", "rule"), WAYS)
-def test_the_row_computed_again_is_the_row_that_decided(settings, rule, width):
-    _, mine = answers(Rounding, settings, rule, width)
-    sampler = rules.sampler_of(rule, settings, 5)
     for position, token in enumerate(mine.tokens):
-        context = [*PROMPT, *mine.tokens[:position]]
-        sampler.watch(context)
         row = recomputed(Rounding(Table(V, 1)), PROMPT, mine, position)
-        assert Choice(sampler, position, len(context), 5).token(row) == token
+        decided = choice(settings, rule, mine.tokens[:position]).token(row)
+        assert decided == token, "the row computed again is the row that decided"
 
 
 @pytest.mark.parametrize(
@@ -151,15 +144,8 @@ def test_experts_may_round_by_the_company_they_keep():
             return super().verify(pending, draft) + np.float32(1e-6 * sum(draft.tokens))
 
     own, mine = answers(Routed, GREEDY, "match")
-    position = first_difference(mine.tokens, own.tokens)
-    sampler = rules.sampler_of("match", GREEDY, 5)
-    sampler.watch([*PROMPT, *own.tokens[:position]])
-    choice = Choice(sampler, position, len(PROMPT) + position, 5)
-    kinds = [
-        explain(PROMPT, own, mine, position, choice, lambda _: Routed(Table(V, 1)), experts).kind
-        for experts in (False, True)
-    ]
-    assert kinds == ["wrong", "rounding"]
+    assert explained(own, mine, GREEDY, "match", Routed, experts=False).kind == "wrong"
+    assert explained(own, mine, GREEDY, "match", Routed, experts=True).kind == "rounding"
 
 
 @pytest.mark.parametrize(("settings", "rule"), WAYS)
@@ -168,9 +154,7 @@ def test_a_wrong_acceptance_rule_is_a_bug(settings, rule, monkeypatch):
 
     def second_best(draft, logits, sampler, rng):
         verdict = honest(draft, logits, sampler, rng)
-        if not draft.tokens:
-            return verdict
-        return Verdict(verdict.path, int(logits[verdict.accepted].argsort()[-2]), verdict.kind)
+        return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2])) if draft.tokens else verdict
 
     monkeypatch.setitem(rules.RULES, rule, second_best)
     own, mine = answers(FakeTarget, settings, rule)
@@ -187,12 +171,6 @@ def test_an_answer_that_ends_where_the_other_goes_on_is_a_bug():
 @pytest.mark.parametrize(("other", "position"), [([1, 2, 3], None), ([1, 9, 3], 1), ([1, 2], 2)])
 def test_first_difference(other, position):
     assert first_difference([1, 2, 3], other) == position
-
-
-def choice(settings, rule, seed=0):
-    sampler = rules.sampler_of(rule, settings, seed)
-    sampler.watch([0])
-    return Choice(sampler, 0, 1, seed)
 
 
 def test_margins_are_between_the_two_tokens():

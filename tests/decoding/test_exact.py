@@ -1,8 +1,9 @@
-"""The rules leave the target's distribution as it is: to 1e-12 over all outcomes, and by a statistic over samples.
+"""Chains and trees leave the target's distribution as it is, to 1e-12 over all outcomes.
 
-Both are seen to fail on wrong implementations.
+That mistakes are seen is tested in test_exact_controls.py; other drafters in tests/drafters/test_every_drafter.py.
 """
 
+import zlib
 from collections import Counter
 
 import numpy as np
@@ -11,26 +12,32 @@ from exactness import (
     COMBINATIONS,
     EXACT,
     PLAIN,
-    WRONG,
     V,
     Walk,
-    check,
+    Whims,
     compared,
-    credulous,
     error_of_answers,
     outcomes,
     pair,
+    tree_step,
     with_a_model,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from timed import FLAT, STEEP, Timed
 
-from specdec_cli.decoding import accept, rules
+from specdec_cli.decoding import accept, guard
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
-from specdec_cli.decoding.types import Draft, Verdict
+from specdec_cli.decoding.types import Draft
 from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.drafters.draft_model import ModelDrafter
+
+RULES = pytest.mark.parametrize("rule", ["match", "rejection"])
+
+
+@pytest.fixture(autouse=True)
+def a_drafter_that_fails_fails_the_test(monkeypatch):
+    monkeypatch.setattr(guard.Speculation, "_guarded", lambda self, action, otherwise: action())
 
 
 def test_a_walk_visits_every_outcome_with_its_probability():
@@ -46,30 +53,32 @@ def test_a_walk_visits_every_outcome_with_its_probability():
         float(Walk([]).random())
 
 
-# Over all outcomes
+# Drafts of a model
 
 
-@pytest.mark.parametrize("k", [1, 3])
-@pytest.mark.parametrize("rule", ["match", "rejection"])
+@pytest.mark.parametrize(("width", "k"), [(1, 1), (1, 3), (2, 3), (3, 4)])
+@RULES
 @pytest.mark.parametrize("sampling", COMBINATIONS)
-def test_a_step_keeps_the_distribution(rule, k, sampling):
-    target, draft = pair(11)
-    result = compared(target, with_a_model(draft, rule), FixedLength(k), sampling, rule)
-    assert result.error < EXACT and (result.deep > 0.1) == (k > 1)
+def test_a_step_keeps_the_distribution(sampling, rule, width, k):
+    result = tree_step(width, rule, Whims(k), sampling)
+    assert result.error < EXACT
+    assert (result.younger > 0.02) == (width > 1), "nothing shows where second choices never stand"
+    assert (result.deep > 0.02) == (k > 1)
 
 
-@pytest.mark.parametrize("rule", ["match", "rejection"])
-@pytest.mark.parametrize("sampling", COMBINATIONS)
-def test_whole_answers_keep_it(rule, sampling):
-    """Through the loop, over several steps, so that the caches of both models are rewound."""
+@pytest.mark.parametrize("width", [1, 2])
+@RULES
+@pytest.mark.parametrize("sampling", [PLAIN, COMBINATIONS[4], COMBINATIONS[5]])
+def test_whole_answers_keep_it(rule, sampling, width):
+    """Through the loop, over several steps, so that drafts are kept and dropped in the caches of both models."""
     target, draft = pair(11, n_vocab=3)
-    for k in (1, 2):
-        assert error_of_answers(target, with_a_model(draft, rule), lambda k=k: FixedLength(k), sampling, rule) < EXACT
+    assert error_of_answers(target, with_a_model(draft, rule, width), lambda: Whims(2), sampling, rule) < EXACT
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     rule=st.sampled_from(["match", "rejection"]),
+    width=st.integers(1, 5),
     k=st.integers(1, 4),
     temperature=st.floats(0.3, 2.0),
     top_k=st.integers(0, V),
@@ -78,117 +87,113 @@ def test_whole_answers_keep_it(rule, sampling):
     share=st.floats(0.0, 1.0),
     seed=st.integers(0, 10_000),
 )
-def test_a_step_keeps_it_at_random_settings(rule, k, temperature, top_k, top_p, min_p, share, seed):
+def test_a_step_keeps_it_at_random_settings(rule, width, k, temperature, top_k, top_p, min_p, share, seed):
     """Exactness does not depend on how good the draft is."""
     sampling = SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
-    target, draft = pair(seed, share)
-    assert compared(target, with_a_model(draft, rule), FixedLength(k), sampling, rule).error < EXACT
+    assert tree_step(width, rule, FixedLength(k), sampling, seed, share).error < EXACT
 
 
-@pytest.mark.parametrize("rule", ["match", "rejection"])
+@RULES
 def test_confidence_may_stop_the_draft(rule):
-    target, draft = pair(5)
-    policy = FixedLength(3, min_p=0.45)
-    prompts = (0, 1), (1, 0), (2, 3), (4, 4)
-    assert compared(target, with_a_model(draft, rule), policy, PLAIN, rule, prompts).error < EXACT
+    assert tree_step(1, rule, FixedLength(3, min_p=0.45), seed=5).error < EXACT
     target, draft = pair(5, n_vocab=3)
     make_policy = lambda: FixedLength(2, min_p=0.45)  # noqa: E731
     assert error_of_answers(target, with_a_model(draft, rule), make_policy, PLAIN, rule) < EXACT
+    shaped = tree_step(3, rule, FixedLength(4, min_p=0.5))
+    assert shaped.error < EXACT and len(shaped.shapes) > 2 and shaped.younger > 0.02
 
 
-# Negative controls: each of these mistakes has been made somewhere, and each must be seen.
+def test_a_tree_that_holds_the_whole_vocabulary():
+    """All that can follow the pending token is drafted: what is left in the end is nothing but rounding."""
+
+    class Broad(FixedLength):
+        def rate(self, rank, confidence):
+            return 0.01
+
+    result = tree_step(V + 1, "rejection", Broad(4), share=1.0)
+    assert result.error < EXACT and result.younger > 0.3
+    assert set(result.shapes) == {(-1,) * 4}
 
 
-class WrongQ(ModelDrafter):
-    """Reports a q that is off from what it drew from by a total variation of 0.05 or so."""
+@pytest.mark.parametrize("costs", [FLAT, STEEP])
+def test_a_policy_that_learns_shapes_the_draft(costs):
+    class Short(Timed):
+        def limit(self, room):
+            return min(self.policy.limit(room), 2)
 
-    def propose(self, context, budget, policy):
-        draft = super().propose(context, budget, policy)
-        if draft.q is None:
-            return draft
-        tilted = []
-        for q in draft.q:
-            probs = q.probs.astype(float) * np.where(np.arange(q.probs.size) % 2, 1.25, 1.0)
-            tilted.append(Categorical(q.ids, probs / probs.sum()))
-        return Draft(draft.tokens, tuple(tilted), draft.source)
-
-
-class DropsAfterDrawing(ModelDrafter):
-    """Throws away drafted tokens because of what they turned out to be: the unlikely ones."""
-
-    def propose(self, context, budget, policy):
-        draft = super().propose(context, budget, policy)
-        unlikely = (i for i, token in enumerate(draft.tokens) if draft.q[i].prob(token) < 0.3)
-        keep = next(unlikely, len(draft.tokens))
-        return Draft(draft.tokens[:keep], draft.q[:keep], draft.source)
-
-
-def no_residual(draft, logits, sampler, rng):
-    """Rejection sampling that draws the replacement from p itself."""
-    for i, token in enumerate(draft.tokens):
-        p = sampler.categorical(logits[i], draft.tokens[:i])
-        if rng.random() * draft.q[i].prob(token) >= p.prob(token):
-            return Verdict(tuple(range(i)), p.draw(rng), "correction")
-    p = sampler.categorical(logits[len(draft.tokens)], draft.tokens)
-    return Verdict(tuple(range(len(draft.tokens))), p.draw(rng), "bonus")
-
-
-def bonus_of_q(draft, logits, sampler, rng):
-    """Rejection sampling whose bonus token is drawn from the draft's last distribution."""
-    verdict = accept.rejection(draft, logits, sampler, rng)
-    if verdict.kind != "bonus":
-        return verdict
-    return Verdict(verdict.path, draft.q[-1].draw(rng), "bonus")
-
-
-@pytest.mark.parametrize("wrong", [WrongQ, DropsAfterDrawing])
-def test_a_dishonest_drafter_is_seen(wrong):
-    target, draft = pair(11)
-    drafter = with_a_model(draft, "rejection", drafter_class=wrong)
-    assert compared(target, drafter, FixedLength(2), PLAIN, "rejection").error > WRONG
     target, draft = pair(11, n_vocab=3)
-    drafter = with_a_model(draft, "rejection", drafter_class=wrong)
-    assert error_of_answers(target, drafter, lambda: FixedLength(2), PLAIN, "rejection") > WRONG
+    for rule, width in (("match", 1), ("rejection", 2)):
+        make_policy = lambda: Short(costs, greedy=False)  # noqa: E731
+        assert error_of_answers(target, with_a_model(draft, rule, width), make_policy, PLAIN, rule) < EXACT
+    policy = Short(costs, greedy=False)
+    policy.begin(2)
+    result = tree_step(4, "rejection", policy)
+    assert result.error < EXACT and bool(result.shapes) == (costs is FLAT)
 
 
-@pytest.mark.parametrize(
-    ("rule", "wrong"),
-    [("rejection", no_residual), ("rejection", bonus_of_q), ("rejection", credulous), ("match", credulous)],
+# Trees of no model: any shape, any q, as long as siblings are drawn without replacement and nothing is dropped.
+
+
+class AnyTree:
+    """Where the next token goes is a whim that depends on all that was drawn before; q depends on the path alone.
+
+    draws: else the tokens are whims, too, and there is no q.
+    """
+
+    name = "any"
+
+    def __init__(self, seed, size, draws, rng):
+        self._seed, self._size, self._draws, self._rng = seed, size, draws, rng
+        self._known = {}
+
+    def start(self, prompt):
+        return 0
+
+    def propose(self, context, budget, policy):
+        tokens, parents, q, paths = [], [], [], {-1: ()}
+        for node in range(min(self._size, budget)):
+            whim = zlib.crc32(repr((self._seed, context[-2:], tokens, parents)).encode())
+            parent = whim % (len(tokens) + 1) - 1
+            here = self._q(paths[parent])
+            for elder, above in enumerate(parents):
+                if above == parent:
+                    here = accept.without(here, tokens[elder])
+            if (here.probs > 0).sum() < 2:
+                break  # as the last one would be certain, `without` would leave it in
+            tokens.append(here.draw(self._rng if self._draws else np.random.default_rng(whim)))
+            parents.append(parent)
+            paths[node] = (*paths[parent], tokens[-1])
+            q.append(here)
+        return Draft(tuple(tokens), tuple(q) if self._draws else None, self.name, tuple(parents))
+
+    def _q(self, path):
+        if path not in self._known:
+            rng = np.random.default_rng([self._seed, *path])
+            size = int(rng.integers(2, V + 1))
+            ids = np.sort(rng.choice(V, size, replace=False)) if rng.random() < 0.5 else None
+            self._known[path] = Categorical(ids, rng.dirichlet(np.full(V if ids is None else size, 0.7)))
+        return self._known[path]
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    rule=st.sampled_from(["rejection", "rejection", "match"]),
+    draws=st.booleans(),
+    size=st.integers(2, 4),
+    sampling=st.sampled_from(COMBINATIONS),
+    seed=st.integers(0, 10_000),
 )
-def test_a_wrong_rule_is_seen(monkeypatch, rule, wrong):
-    monkeypatch.setitem(rules.RULES, rule, wrong)
-    target, draft = pair(11)
-    assert compared(target, with_a_model(draft, rule), FixedLength(2), PLAIN, rule).error > WRONG
+def test_any_tree_keeps_the_distribution(rule, draws, size, sampling, seed):
+    policy, prompts = FixedLength(10), [(1, token) for token in range(4)]
 
+    def make(sampler, rng):
+        return AnyTree(seed, size if draws else 2 * size, draws, rng)
 
-# Over samples: the same by a statistic, once for each rule
-
-
-@pytest.mark.parametrize(("rule", "wrong"), [("match", credulous), ("rejection", no_residual)])
-def test_samples_follow_the_distribution(monkeypatch, rule, wrong):
-    assert check(rule, 2, COMBINATIONS[4], seed=11) > 1e-4
-    monkeypatch.setitem(rules.RULES, rule, wrong)
-    assert check(rule, 2, COMBINATIONS[4], seed=11) < 1e-6
+    result = compared(pair(seed)[0], make, policy, sampling, rule, prompts)
+    assert result.error < EXACT and result.shapes
 
 
 # How much is accepted
-
-
-def one_place(p, q, siblings=1):
-    """The probability of each path, where `siblings` tokens are drawn from q without replacement."""
-    logits, sampler, paths = np.log(np.stack([p.probs] * (siblings + 1))), StandardSampler(PLAIN), Counter()
-
-    def step(rng):
-        tokens, qs, left = [], [], q
-        for _ in range(siblings):
-            tokens.append(left.draw(rng))
-            qs.append(left)
-            left = accept.without(left, tokens[-1])
-        return accept.rejection(Draft(tuple(tokens), tuple(qs), "", (-1,) * siblings), logits, sampler, rng).path
-
-    for prob, path in outcomes(step):
-        paths[path] += prob
-    return paths
 
 
 def test_rejection_accepts_the_overlap():
@@ -197,15 +202,21 @@ def test_rejection_accepts_the_overlap():
     """
     rng = np.random.default_rng(3)
     p, q = (Categorical(None, rng.dirichlet(np.ones(6))) for _ in range(2))
-    overlap = np.minimum(p.probs, q.probs).sum()
-    assert one_place(p, q)[(0,)] == pytest.approx(overlap, abs=EXACT)
+    rows, sampler, paths = np.log(np.stack([p.probs] * 3)), StandardSampler(PLAIN), Counter()
+
+    def step(rng):
+        first = q.draw(rng)
+        left = accept.without(q, first)
+        draft = Draft((first, left.draw(rng)), (q, left), "", (-1, -1))
+        return accept.rejection(draft, rows, sampler, rng).path
+
+    for prob, path in outcomes(step):
+        paths[path] += prob
+    assert paths[(0,)] == pytest.approx(np.minimum(p.probs, q.probs).sum(), abs=EXACT)
     left = accept.residual(p, q)
-    lost = [q.prob(x) - min(p.prob(x), q.prob(x)) for x in range(6)]
-    second = sum(
-        lost_x * np.minimum(left.probs, accept.without(q, x).probs).sum() for x, lost_x in enumerate(lost) if lost_x
-    )
-    paths = one_place(p, q, siblings=2)
-    assert paths[(0,)] == pytest.approx(overlap, abs=EXACT) and paths[(1,)] == pytest.approx(second, abs=EXACT)
+    lost = np.maximum(q.probs - p.probs, 0)
+    second = sum(lost[x] * np.minimum(left.probs, accept.without(q, x).probs).sum() for x in range(6))
+    assert paths[(1,)] == pytest.approx(second, abs=EXACT)
 
 
 # The residual, in every pairing of sparse and dense.
@@ -230,12 +241,8 @@ Q = [0.2, 0.7, 0.0, 0.1]
 
 @pytest.mark.parametrize("p", [dense(P), sparse(t0=0.5, t1=0.3, t2=0.2), dense(P[:3])])
 @pytest.mark.parametrize("q", [dense(Q), sparse(t0=0.2, t1=0.7, t3=0.1)])
-def test_residual(p, q):
+def test_residual_and_what_is_left_without_a_token(p, q):
     assert as_dict(accept.residual(p, q)) == pytest.approx({0: 0.6, 2: 0.4})
-
-
-@pytest.mark.parametrize("p", [dense(P), sparse(t0=0.5, t1=0.3, t2=0.2)])
-def test_without(p):
     assert as_dict(accept.without(p, 1)) == pytest.approx({0: 5 / 7, 2: 2 / 7})
     assert as_dict(accept.without(p, 99)) == pytest.approx({0: 0.5, 1: 0.3, 2: 0.2})
 

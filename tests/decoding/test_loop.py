@@ -1,36 +1,44 @@
 """The loop: where each token came from, what ends an answer, and what a broken drafter may cost."""
 
 import pytest
-from fakes import Counting, FakeTarget, ScriptedDrafter, ScriptedPolicy, origins_of, run, text_of, tokens_of
+from fakes import (
+    Counting,
+    FakeTarget,
+    ScriptedDrafter,
+    ScriptedPolicy,
+    origins_of,
+    run,
+    steps_of,
+    text_of,
+    tokens_of,
+)
 
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Draft, Prefill, Step
 
 
-def steps_of(events):
-    return [event for event in events if isinstance(event, Step)]
+def counted(drafts, drafter_class=ScriptedDrafter, target=None, **options):
+    """The events of a run whose target counts up from 1."""
+    return run(target or FakeTarget(Counting()), drafter=drafter_class(drafts), **options)
+
+
+DRAFTS = [(3, 4, 99), (99,), (7, 8), ()]
+"""Right, right, wrong; wrong at once; all right; nothing drafted."""
 
 
 def test_provenance_of_every_token():
-    # The target counts up from 1. Right, right, wrong; wrong at once; all right; nothing drafted.
-    drafter = ScriptedDrafter([(3, 4, 99), (99,), (7, 8), ()])
-    events = run(FakeTarget(Counting()), drafter=drafter, k=3, max_tokens=9)
+    events = counted(DRAFTS, k=3, max_tokens=9)
     assert tokens_of(events) == [2, 3, 4, 5, 6, 7, 8, 9, 10]
-    assert origins_of(events) == [
-        "plain",
-        *("accepted", "accepted", "correction"),
-        "correction",
-        *("accepted", "accepted", "bonus"),
-        "plain",
-    ]
+    whole = ("accepted", "accepted", "bonus")
+    assert origins_of(events) == ["plain", "accepted", "accepted", "correction", "correction", *whole, "plain"]
     assert [step.rejected_text for step in steps_of(events)] == [(), ("99 ",), ("99 ",), (), ()]
     assert [step.accepted for step in steps_of(events)] == [0, 2, 0, 2, 0]
     assert [step.source for step in steps_of(events)] == ["", "scripted", "scripted", "scripted", ""]
 
 
 def test_events_come_in_order():
-    events = run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3,)]), max_tokens=4, prompt=(5, 1))
+    events = counted([(3,)], max_tokens=4, prompt=(5, 1))
     assert [type(event) for event in events] == [Prefill, Step, Prefill, Step, Step, Done]
     assert [event.model for event in events if isinstance(event, Prefill)] == ["target", "draft"]
     assert [event.at for event in events] == sorted(event.at for event in events)
@@ -39,22 +47,21 @@ def test_events_come_in_order():
 
 def test_one_forward_pass_a_step_over_pending_and_draft():
     target = FakeTarget(Counting())
-    run(target, drafter=ScriptedDrafter([(3, 4, 99), (6,), ()]), max_tokens=7)
+    counted([(3, 4, 99), (6,), ()], target=target, max_tokens=7)
     assert target.passes == [4, 2, 1]
 
 
 @pytest.mark.parametrize("max_tokens", [1, 2, 3, 4, 5])
 def test_max_tokens_is_exact_and_no_draft_exceeds_it(max_tokens):
     target = FakeTarget(Counting())
-    events = run(target, drafter=ScriptedDrafter([range(3, 50)]), k=40, max_tokens=max_tokens)
+    events = counted([range(3, 50)], target=target, k=40, max_tokens=max_tokens)
     assert tokens_of(events) == list(range(2, 2 + max_tokens))
     assert events[-1].reason == "length" and target.passes == ([max_tokens - 1] if max_tokens > 1 else [])
 
 
 def test_an_end_token_inside_an_accepted_draft_ends_the_answer():
-    events = run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 4, 5)]), max_tokens=9, end=4)
-    assert tokens_of(events) == [2, 3, 4]
-    assert events[-1].reason == "stop"
+    events = counted([(3, 4, 5)], max_tokens=9, end=4)
+    assert tokens_of(events) == [2, 3, 4] and events[-1].reason == "stop"
     assert steps_of(events)[-1].accepted == 2
 
 
@@ -64,13 +71,12 @@ def test_an_end_token_inside_an_accepted_draft_ends_the_answer():
     ids=["across tokens of one draft", "never completed"],
 )
 def test_stop_strings(stop, tokens, text, end):
-    events = run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 4, 5, 6)]), k=4, max_tokens=6, stop=[stop])
+    events = counted([(3, 4, 5, 6)], k=4, max_tokens=6, stop=[stop])
     assert (tokens_of(events), text_of(events), (events[-1].reason, events[-1].tail)) == (tokens, text, end)
 
 
 def test_the_context_fills_to_its_last_token():
-    target = FakeTarget(Counting(), n_ctx=6)
-    events = run(target, prompt=(0, 1), drafter=ScriptedDrafter([(3, 4, 5, 6)]), k=4, max_tokens=99)
+    events = counted([(3, 4, 5, 6)], target=FakeTarget(Counting(), n_ctx=6), prompt=(0, 1), k=4, max_tokens=99)
     assert events[-1].reason == "context"
     assert tokens_of(events) == [2, 3, 4, 5, 6]  # the fifth was predicted from the full cache
 
@@ -126,14 +132,12 @@ def test_an_interrupt_in_the_drafter_is_not_a_failure():
         def propose(self, context, budget, policy):
             raise Interrupted
 
-    events = run(FakeTarget(Counting()), drafter=Slow([]))
-    assert events[-1].reason == "interrupted"
-    assert events[-1].notes == ()
+    events = counted([], Slow)
+    assert events[-1].reason == "interrupted" and events[-1].notes == ()
 
 
 def test_metrics_are_a_fold_of_the_events():
-    drafter = ScriptedDrafter([(3, 4, 99), (99,), (7, 8), ()])
-    report = Metrics.of(run(FakeTarget(Counting()), drafter=drafter, max_tokens=9, prompt=(0, 1)))
+    report = Metrics.of(counted(DRAFTS, max_tokens=9, prompt=(0, 1)))
     assert (report.prompt_tokens, report.emitted, report.steps) == (2, 9, 4)
     assert (report.drafted, report.accepted) == (6, 4)
     assert report.acceptance_rate == 4 / 6
@@ -160,5 +164,5 @@ def test_a_policy_hears_of_every_step_after_the_prompt():
             self.heard.append(step.index)
 
     policy = Listening()
-    run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 9), (5, 9)]), policy=policy, max_tokens=6)
+    counted([(3, 9), (5, 9)], policy=policy, max_tokens=6)
     assert policy.heard == ["a prompt of 1", 1, 2]

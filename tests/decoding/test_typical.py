@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from exactness import PROMPT, WRONG, compared, exact, outcomes, p_value, pair, with_a_model
+from exactness import PLAIN, PROMPT, WRONG, compared, exact, outcomes, p_value, pair, with_a_model
 from fakes import FakeTarget, run, tokens_of
 
 from specdec_cli.decoding.categorical import Categorical
@@ -15,14 +15,12 @@ from specdec_cli.decoding.types import Draft
 from specdec_cli.decoding.typical import typical
 from specdec_cli.draft_length.fixed import FixedLength
 
-WIDE = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-
 
 def row(*probs):
     return np.log(np.array(probs, np.float32))
 
 
-def verdict(draft, *rows, seed=0, sampling=WIDE):
+def verdict(draft, *rows, seed=0, sampling=PLAIN):
     return typical(draft, np.stack(rows), StandardSampler(sampling), np.random.default_rng(seed))
 
 
@@ -32,18 +30,15 @@ def test_a_token_stands_where_the_target_finds_it_typical():
     assert verdict(Draft((0,)), certain, flat).path == (0,)
     spread = row(*[0.08] * 12, 0.04)
     assert verdict(Draft((3,)), spread, spread).path == (0,), "0.08 is much where nothing is likely"
-
-
-def test_siblings_are_tried_in_their_order():
-    certain = row(0.9, 0.05, 0.03, 0.02)
     found = verdict(Draft((1, 0, 2), parents=(-1, -1, 1)), certain, certain, certain, certain)
-    assert found.path == (1,) and found.kind == "correction"
+    assert found.path == (1,) and found.kind == "correction", "siblings are tried in their order"
 
 
 def test_greedy_is_match():
     greedy = SamplingSettings()
     found = verdict(Draft((0, 1)), *[row(0.5, 0.3, 0.2)] * 3, sampling=greedy)
     assert (found.path, found.token, found.kind, found.distance) == ((0,), 0, "correction", None)
+    assert verdict(Draft(), row(0.5, 0.3, 0.2)).distance is None, "a place without a draft is exact"
 
 
 P = np.array([0.55, 0.2, 0.12, 0.06, 0.04, 0.03])
@@ -68,7 +63,7 @@ DRAFTS = {
 }
 
 
-@pytest.mark.parametrize("sampling", [WIDE, CUT])
+@pytest.mark.parametrize("sampling", [PLAIN, CUT])
 @pytest.mark.parametrize("draft", DRAFTS.values(), ids=DRAFTS)
 def test_the_measured_distance_is_the_real_one(sampling, draft):
     """Over all outcomes, whether tokens were drawn or chosen, and whatever siblings turned out to be."""
@@ -86,21 +81,17 @@ def test_the_measured_distance_is_the_real_one(sampling, draft):
     assert len(measured) == 1 and measured.pop() == pytest.approx(real, abs=1e-11)
 
 
-def test_a_place_without_a_draft_is_exact():
-    assert verdict(Draft(), row(*P)).distance is None
-
-
 def test_it_is_seen_not_to_be_exact_and_says_so():
     target, draft = pair(11)
     drafter = with_a_model(draft, "rejection")
-    assert compared(target, drafter, FixedLength(3), WIDE, "typical").error > WRONG
+    assert compared(target, drafter, FixedLength(3), PLAIN, "typical").error > WRONG
     counts, distances, rng = Counter(), [], np.random.default_rng(7)
     for seed in range(1000):
-        sampler = StandardSampler(WIDE)
-        events = run(FakeTarget(target), PROMPT, drafter(sampler, rng), 3, 6, WIDE, "typical", seed, sampler=sampler)
+        sampler = StandardSampler(PLAIN)
+        events = run(FakeTarget(target), PROMPT, drafter(sampler, rng), 3, 6, PLAIN, "typical", seed, sampler=sampler)
         counts[tuple(tokens_of(events)[:3])] += 1
         distances.append(Metrics.of(events).distance_per_token)
-    assert p_value(counts, exact(target, WIDE, 3), 1000) < 1e-6
+    assert p_value(counts, exact(target, PLAIN, 3), 1000) < 1e-6
     assert 0.01 < np.mean(distances) < 1
 
 

@@ -28,29 +28,26 @@ def searched(texts, context):
     return 0, []
 
 
-def found(corpus, context):
+def repeated(drawn):
+    """A text that repeats a phrase, and a context that has come in it."""
+    phrase, size, cut = drawn
+    text = (phrase * size)[:size]
+    return [text, text[7:]], text[:cut] + phrase
+
+
+PHRASES = st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(20, 120), st.integers(0, 60))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.one_of(st.tuples(TEXTS, st.lists(st.integers(0, 4), max_size=60)), PHRASES.map(repeated)))
+def test_the_longest_match_is_what_a_plain_search_finds(given):
+    texts, context = given
+    corpus = Corpus.of(texts)
     length, places = corpus.longest(context)
     tokens, order = corpus._tokens.tolist(), corpus._order.tolist()
     rests = [tokens[order[place] :] for place in places]
-    return length, [rest[: rest.index(END)] for rest in rests]
-
-
-@settings(max_examples=400, deadline=None, derandomize=True)
-@given(TEXTS, st.lists(st.integers(0, 4), max_size=60))
-def test_the_longest_match_is_what_a_plain_search_finds(texts, context):
-    length, rests = found(Corpus.of(texts), context)
-    expected = searched(texts, context)
-    assert (length, sorted(rests)) == (expected[0], sorted(expected[1]))
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(20, 120), st.integers(0, 60))
-def test_so_it_is_with_long_repeats(phrase, size, cut):
-    text = (phrase * size)[:size]
-    context = text[:cut] + phrase
-    length, rests = found(Corpus.of([text, text[7:]]), context)
-    expected = searched([text, text[7:]], context)
-    assert (length, sorted(rests)) == (expected[0], sorted(expected[1]))
+    expected, followers = searched(texts, context)
+    assert (length, sorted(rest[: rest.index(END)] for rest in rests)) == (expected, sorted(followers))
 
 
 def test_sorting_can_be_stopped_between_rounds():
@@ -86,11 +83,7 @@ def sequel(texts, context):
 def test_most_places_decide_how_it_goes_on():
     texts = [[1, 2, 7, 8], [1, 2, 7, 9], [1, 2, 5, 5], [1, 2, 7, 9, 4]]
     assert sequel(texts, [1, 2]) == [(7, 3, 4), (9, 2, 3), (4, 1, 2)], "the text that has ended has no say"
-
-
-def test_among_equals_the_latest_decides():
-    assert sequel([[1, 2, 8], [1, 2, 7]], [1, 2])[0] == (7, 1, 2)
-    assert sequel([[1, 2, 7], [1, 2, 8]], [1, 2])[0] == (8, 1, 2)
+    assert sequel([[1, 2, 8], [1, 2, 7]], [1, 2])[0] == (7, 1, 2), "among equals the latest decides"
 
 
 def test_a_sequel_ends_with_its_text():

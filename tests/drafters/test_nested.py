@@ -1,121 +1,73 @@
-"""A drafter sped up by another: the same tokens in fewer passes, and a q that is still the one they were drawn from."""
-
-import itertools
-from collections import Counter
+"""A drafter sped up by another: the same tokens in fewer passes, and caches that hold the text and nothing else."""
 
 import numpy as np
 import pytest
-from exactness import PROMPT, V, exact, p_value
-from fakes import GREEDY, FakeDraftModel, FakeTarget, ScriptedPolicy, Table, run, tokens_of
+from exactness import PLAIN, WRONG, compared, pair
+from fakes import GREEDY, FakeDraftModel, FakeTarget, ScriptedPolicy, Table, drafter_of, drafts_of, run, tokens_of
 
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Draft, Step
 from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.drafters.drafter_context import DrafterContext
-from specdec_cli.drafters.nested import NestedDrafter
+from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 
-COMBINATIONS = [
-    SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0),
-    SamplingSettings(temperature=1.2, top_k=4, top_p=0.9, min_p=0.05),
-    SamplingSettings(temperature=1.0, repeat_penalty=1.4, presence_penalty=0.3, top_k=0, min_p=0),
-]
+NESTED = pytest.mark.parametrize("name", ["model<ngram", "model<small"])
 
 
-def nested(name, target_like, small_like, sampler, draws=True, rng=None):
-    models = FakeDraftModel(target_like), FakeDraftModel(small_like)
-    rng = rng or np.random.default_rng(1)
-    parts = DrafterContext(models[0], target_like.n_vocab, sampler, draws, rng, 1, models[1])
-    return drafters.create(name, parts), models
-
-
-@pytest.mark.parametrize("name", ["model<ngram", "model<small"])
-@pytest.mark.parametrize("rule", ["match", "rejection"])
-@pytest.mark.parametrize("sampling", COMBINATIONS)
-def test_distribution(name, rule, sampling):
-    assert chance(name, rule, sampling) > 1e-4
-
-
-def chance(name, rule, sampling, n=1200):
-    target, draft, small = Table(V, 21), Table(V, 22), Table(V, 23)
-    medium = target.mixed(draft, 0.4)
-    counts, rng, seeds = Counter(), np.random.default_rng(9), itertools.count(50)
-    for _ in range(n):
-        sampler = StandardSampler(sampling)
-        drafter, _ = nested(name, medium, medium.mixed(small, 0.4), sampler, rule == "rejection", rng)
-        events = run(FakeTarget(target), PROMPT, drafter, 4, 7, sampling, rule, next(seeds), sampler=sampler, enough=3)
-        counts[tuple(tokens_of(events)[:3])] += 1
-    return p_value(counts, exact(target, sampling, 3), n)
-
-
-@pytest.mark.parametrize("name", ["model<ngram", "model<small"])
+@NESTED
 def test_a_q_of_the_inner_drafter_would_be_seen(name, monkeypatch):
     """The negative control: tokens that the draft model never judged, reported with its q."""
+
+    def gullible(p, draft, children, rng):
+        return (children[0], draft.tokens[children[0]]) if children else (None, p.draw(rng))
+
     monkeypatch.setattr("specdec_cli.drafters.nested.judge", gullible)
     if name == "model<ngram":  # a text without repetitions gives it nothing to guess: let it guess anyway
-        monkeypatch.setattr(NgramDrafter, "guess", lambda self, context, ahead, budget: GUESS)
-    assert chance(name, "rejection", COMBINATIONS[0]) < 1e-6
+        monkeypatch.setattr(NgramDrafter, "guess", lambda *_: Draft((3, 3), None, "ngram"))
+    target, draft = pair(11, n_vocab=4)
+    small = draft.mixed(Table(4, 77), 0.3)
+
+    def make(sampler, rng):
+        return drafter_of(name, draft, sampler, True, rng, small)
+
+    assert compared(target, make, FixedLength(3), PLAIN, "rejection").error > WRONG
 
 
-GUESS = Draft((3, 3), None, "ngram")
-
-
-def gullible(p, draft, children, rng):
-    return (children[0], draft.tokens[children[0]]) if children else (None, p.draw(rng))
-
-
-@pytest.mark.parametrize("name", ["model<ngram", "model<small"])
+@NESTED
 def test_the_draft_is_the_models_own_in_fewer_passes(name):
     """Greedily the nested draft is token for token what the draft model alone would have proposed."""
     table = Table(12, 4, order=1, scale=6.0)
-    sampler = StandardSampler(GREEDY)
-    drafter, models = nested(name, table, table, sampler)
-    alone = drafters.create("model", DrafterContext(FakeDraftModel(table), 12, sampler, True, np.random.default_rng(0)))
+    nested, alone = drafter_of(name, table), drafter_of("model", table)
     context = [1, 2]
-    for plain in (drafter, alone):
-        plain.start(context)
-    passes = 0
+    nested.start(context)
+    alone.start(context)
     for _ in range(12):
-        before = len(models[0].decoded)
-        mine = drafter.propose(context, 10, FixedLength(10))
-        own = alone.propose(context, 10, FixedLength(10))
+        mine, own = (each.propose(context, 10, FixedLength(10)) for each in (nested, alone))
         assert mine.tokens == own.tokens and mine.source == name
-        passes += len(models[0].decoded) > before
-        step = Step(1, (), mine.tokens, 6, (), name, 0, 0, 0, 0)
         context = [*context, *mine.tokens[:6], table.row([mine.tokens[5]]).argmax()]
-        drafter.observe(step)
-        alone.observe(step)
-        assert models[0].length <= len(context)
+        for drafter in (nested, alone):
+            drafter.observe(Step(1, (), mine.tokens, 6, (), name, 0, 0, 0, 0))
+        assert nested._model.length <= len(context)
+    assert len(nested._model.passes) < len(alone._model.passes)
 
 
-def test_answers_are_the_targets_own_whatever_drafts():
-    target, noise, small = Table(30, 1), Table(30, 2), Table(30, 3)
-    own = tokens_of(run(FakeTarget(target), max_tokens=80))
-    for name in ("model<ngram", "model<small"):
-        for share in (0.0, 0.3, 1.0):
-            drafter, _ = nested(name, target.mixed(noise, share), noise.mixed(small, 0.5), StandardSampler(GREEDY))
-            events = run(FakeTarget(target), drafter=drafter, k=6, max_tokens=80)
-            assert tokens_of(events) == own and events[-1].notes == ()
+@pytest.mark.parametrize("most", [3, 0])
+def test_it_stops_where_the_policy_does(most):
+    drafter, policy = drafter_of("model<small", Table(9, 1)), ScriptedPolicy([])
+    drafter.start([1, 2, 3])
+    policy.should_draft = lambda drafted, sure: drafted < most
+    assert len(drafter.propose([1, 2, 3], 8, policy).tokens) == most
 
 
-def test_it_stops_where_the_policy_does():
-    for most in (3, 0):
-        drafter, _ = nested("model<small", Table(9, 1), Table(9, 1), StandardSampler(GREEDY))
-        drafter.start([1, 2, 3])
-        policy = ScriptedPolicy([])
-        policy.should_draft = lambda drafted, sure, most=most: drafted < most
-        assert len(drafter.propose([1, 2, 3], 8, policy).tokens) == most
-
-
-def test_a_small_model_that_cannot_follow_is_no_help_and_no_harm():
-    table = Table(9, 5)
-    drafter, models = nested("model<small", table, table, StandardSampler(GREEDY))
-    models[1].n_ctx = 6
-    own = tokens_of(run(FakeTarget(table), max_tokens=40))
-    events = run(FakeTarget(table), drafter=drafter, k=5, max_tokens=40)
-    assert tokens_of(events) == own and events[-1].notes == ()
+def test_the_pace_follows_what_stands():
+    table = Table(40, 8)
+    good, bad = (drafter_of("model<small", table, small=small) for small in (table, Table(40, 77)))
+    for drafter in (good, bad):
+        drafter.start([1, 2])
+        drafter.propose([1, 2], 30, FixedLength(30))
+    assert good._pace > 4 > bad._pace
 
 
 @pytest.mark.parametrize(
@@ -127,33 +79,96 @@ def test_two_ways_to_write_it(name, means):
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("says", "names"),
     [
-        ("ngram<model", "cannot speed up"),
-        ("model<self", "cannot speed up"),
-        ("model<model", "cannot speed up"),
-        ("none<ngram", "cannot speed up"),
-        ("small", "another draft model"),
-        ("ngram+small", "another draft model"),
-        ("model<ngram<small", "cannot speed up"),
-        ("model<", "no drafter in one place"),
-        (">", "no drafter in one place"),
-        ("+", "no drafter in one place"),
-        ("model+self<ngram", "two draft models"),
-        ("model+model<ngram", "two draft models"),
+        ("cannot speed up", ["ngram<model", "model<self", "model<model", "none<ngram", "model<ngram<small"]),
+        ("another draft model", ["small", "ngram+small"]),
+        ("no drafter in one place", ["model<", ">", "+"]),
+        ("two draft models", ["model+self<ngram", "model+model<ngram"]),
     ],
 )
-def test_what_is_no_drafter(name, says):
-    with pytest.raises(UsageError, match=says):
-        drafters.split(name)
+def test_what_is_no_drafter(says, names):
+    for name in names:
+        with pytest.raises(UsageError, match=says):
+            drafters.split(name)
 
 
-def test_the_pace_follows_what_stands():
-    table = Table(40, 8)
-    sampler = StandardSampler(GREEDY)
-    good, _ = nested("model<small", table, table, sampler)
-    bad, _ = nested("model<small", table, Table(40, 77), sampler)
-    for drafter in (good, bad):
-        drafter.start([1, 2])
-        drafter.propose([1, 2], 30, FixedLength(30))
-    assert isinstance(good, NestedDrafter) and good._pace > 4 > bad._pace
+# The caches of its models
+
+
+class Hesitant(FixedLength):
+    """Often does not want another pass of the draft model, as `auto` does not; each time it was asked it goes on."""
+
+    def __init__(self, tokens, seed):
+        super().__init__(tokens)
+        self.rng = np.random.default_rng(seed)
+
+    def should_read(self, drafted, path_probability=None):
+        return self.rng.random() < 0.6
+
+    def should_draft(self, drafted, confidence, candidate=None):
+        return self.rng.random() < 0.9
+
+
+class Recurrent(FakeDraftModel):
+    """Goes back to where `checkpoint` was called, or further on; never before, but to the very beginning."""
+
+    rewinds = False
+    saved = 0
+
+    def checkpoint(self):
+        self.saved = self.length
+
+    def rewind(self, length):
+        assert length >= self.length or length == 0 or length >= self.saved, "this model cannot go back so far"
+        self.saved = min(self.saved, length)
+        super().rewind(length)
+
+
+class Watched:
+    """A drafter whose models are looked at before each of its drafts."""
+
+    def __init__(self, drafter):
+        inner = getattr(drafter._guesser, "_model", None)
+        self.drafter, self.models, self.looked = drafter, [drafter._model, *([inner] if inner else [])], 0
+        self.name, self.start, self.observe = drafter.name, drafter.start, drafter.observe
+
+    def propose(self, context, budget, policy):
+        for model in self.models:
+            assert model._cache == list(context[: model.length]), "another text is in the cache"
+            self.looked += model.length > 1
+        return self.drafter.propose(context, budget, policy)
+
+
+@pytest.mark.parametrize("chained", [False, True], ids=["alone", "another of a chain drafts in between"])
+@NESTED
+@pytest.mark.parametrize("kind", [FakeDraftModel, Recurrent])
+@pytest.mark.parametrize("sampling", [GREEDY, PLAIN])
+def test_the_caches_hold_the_text_and_nothing_else(name, kind, sampling, chained):
+    looked = 0
+    for seed in range(8):
+        target = Table(8, seed, order=1 + chained, scale=4.0)
+        medium = target.mixed(Table(8, seed + 100, order=1, scale=4.0), 0.15)
+        small = medium.mixed(Table(8, seed + 200, order=1, scale=4.0), 0.2)
+        sampler = StandardSampler(sampling)
+        watched = Watched(drafter_of(name, medium, sampler, small=small, kind=kind))
+        drafter = ChainDrafter([NgramDrafter(), watched]) if chained else watched
+        options = {"policy": Hesitant(7, seed), "sampler": sampler, "seed": seed}
+        events = run(FakeTarget(target), (1, 2), drafter, max_tokens=80, **options)
+        assert events[-1].notes == ()
+        looked += watched.looked
+        if sampling is GREEDY:
+            assert tokens_of(events) == tokens_of(run(FakeTarget(target), (1, 2), max_tokens=80))
+    assert looked > 20
+
+
+@pytest.mark.parametrize("prompt", [tuple(range(9)) * 3, (1, 2), (39, 2)], ids=["long", "grows long", "unknown token"])
+def test_what_the_small_model_cannot_read_costs_its_help_alone(prompt):
+    """A context of 6 tokens; a token that is not in its vocabulary."""
+    table = Table(40, 5)
+    drafter = drafter_of("model<small", table, small=Table(20, 5))
+    small = drafter._guesser._model
+    small.n_ctx = 6 if max(prompt) < 20 else 4096
+    events = run(FakeTarget(table), prompt, drafter, 5, max_tokens=40)
+    assert events[-1].notes == () and any(step.accepted for step in drafts_of(events))
+    assert tokens_of(events) == tokens_of(run(FakeTarget(table), prompt, max_tokens=40)) and small.length <= small.n_ctx

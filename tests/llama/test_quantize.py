@@ -35,9 +35,10 @@ def logits(path):
 
 
 def prune(source, out, drop):
+    """Drop layers; returns that, and the numbers of the tensors as they were begun."""
     begun = []
     assert quantize.write(Copy(source, out, 1, drop), Interrupt(), begun.append) == []
-    return begun
+    return out, begun
 
 
 def skipping(source, path, layers, drop):
@@ -50,33 +51,29 @@ def skipping(source, path, layers, drop):
 
 @pytest.mark.parametrize("drop", [(0,), (5,), (1, 3), (0, 1, 2, 3, 5)])
 def test_a_pruned_copy_computes_what_the_target_does_without_those_layers(tmp_path, drop):
-    begun = prune(TARGET, tmp_path / "pruned.gguf", drop)
-    made = read_header(tmp_path / "pruned.gguf")
+    pruned, begun = prune(TARGET, tmp_path / "pruned.gguf", drop)
+    made = read_header(pruned)
     assert made.setting("block_count") == 6 - len(drop) and begun == list(range(1, len(made.tensors) + 1))
     skipped = logits(skipping(TARGET, tmp_path / "skipping.gguf", 6, drop))
-    assert np.array_equal(logits(tmp_path / "pruned.gguf"), skipped)
+    assert np.array_equal(logits(pruned), skipped)
     assert not np.allclose(skipped, logits(TARGET), atol=0.1)
 
 
 def test_another_architecture_and_a_layer_switched_off_for_a_while(tmp_path):
     source = tiny.write(tmp_path / "tiny.gguf", "qwen3")
-    prune(source, tmp_path / "pruned.gguf", (1, 2))
-    whole = logits(source)
-    copy = SkippableCopy(skipping(source, tmp_path / "skipping.gguf", 5, (1,)), 5)
-    with copy.without(2):
-        assert np.array_equal(logits(tmp_path / "pruned.gguf"), logits(copy.path))
-    copy = SkippableCopy(skipping(source, tmp_path / "skipping.gguf", 5, ()), 5)
-    with copy.without(2):
-        assert not np.array_equal(logits(copy.path), whole)
-    assert np.array_equal(logits(copy.path), whole)
+    pruned, _ = prune(source, tmp_path / "pruned.gguf", (1, 2))
+    path = skipping(source, tmp_path / "skipping.gguf", 5, (1,))
+    before = logits(path)
+    with SkippableCopy(path, 5).without(2):
+        assert np.array_equal(logits(path), logits(pruned)) and not np.array_equal(logits(path), before)
+    assert np.array_equal(logits(path), before)
 
 
 def test_a_split_target_becomes_one_file(tmp_path):
     parts = ggufs.split(TARGET, tmp_path, 20)
     assert len(parts) > 2
-    prune(parts[0], tmp_path / "of-parts.gguf", (2, 4))
-    prune(TARGET, tmp_path / "of-one.gguf", (2, 4))
-    assert np.array_equal(logits(tmp_path / "of-parts.gguf"), logits(tmp_path / "of-one.gguf"))
+    of_parts, of_one = (prune(source, tmp_path / f"from {source.name}", (2, 4))[0] for source in (parts[0], TARGET))
+    assert np.array_equal(logits(of_parts), logits(of_one))
 
 
 def test_rows_that_do_not_fit_a_type_are_told(tmp_path):
@@ -99,6 +96,7 @@ def in_this_process(source, out, file_type) -> bool:
     return lib.llama_model_quantize(os.fsencode(source), os.fsencode(out), ctypes.byref(params)) == 0
 
 
+@pytest.mark.slow
 def test_which_types_llama_cpp_makes(tmp_path, monkeypatch):
     """On rows that every type fits. All that is offered, and nothing that is refused."""
     monkeypatch.setattr(tiny, "WIDTH", 256)

@@ -7,28 +7,22 @@ import numpy as np
 import pytest
 import tiny
 from engines import open_engine
-from fakes import run, tokens_of
+from fakes import drafts_of, run, tokens_of
 from prompts import PROMPTS
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Step, Verdict
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Verdict
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.target import LlamaTarget
 
 ROWS, BRANCHES = 17, 8
-
-
 KINDS = ("target", "llama", "olmo2-window")
 
 
 @pytest.fixture
 def grows(opened):
     """Opens contexts for trees, and for the same tokens one after the other."""
-
-    def open_context(kind, branches=BRANCHES, n_ctx=1024, rows=ROWS, interrupt=None):
-        return opened(kind, rows, branches, n_ctx, interrupt=interrupt)
-
-    return open_context
+    return lambda kind, branches=BRANCHES, rows=ROWS, **options: opened(kind, rows, branches, **options)
 
 
 def same(row, other):
@@ -64,14 +58,11 @@ def random_tree(rng, size, branches=BRANCHES, n_vocab=300):
     return parents, tokens
 
 
-def pieces_of(rng, size):
-    """Cut a tree's nodes into passes."""
-    cuts = sorted({0, size, *rng.integers(0, size + 1, rng.integers(0, 3)).tolist()})
-    return list(pairwise(cuts))
-
-
-def grown(context, parents, tokens, passes):
-    return np.concatenate([context.grow(tokens[a:b], parents[a:b]).copy() for a, b in passes])
+def grown(rng, context, parents, tokens):
+    """The rows of a tree in one pass or several, and whether a later pass forks off an earlier one."""
+    passes = list(pairwise(sorted({0, len(tokens), *rng.integers(0, len(tokens) + 1, rng.integers(0, 3)).tolist()})))
+    rows = np.concatenate([context.grow(tokens[a:b], parents[a:b]).copy() for a, b in passes])
+    return rows, any(parents[b] != b - 1 for a, b in passes[1:] for b in range(a, b))
 
 
 def prompt_of(length):
@@ -84,6 +75,14 @@ def both(grows, kind, prompt, **options):
     for context in contexts:
         context.decode(prompt)
     return contexts
+
+
+def siblings_follow(context, alone, prompt, *tokens):
+    """Tokens that may follow a text are read as if each were the only one."""
+    rows = context.grow(tokens, [-1] * len(tokens)).copy()
+    for row, token in zip(rows, tokens, strict=True):
+        alone.rewind(0)
+        assert same(row, alone.decode([*prompt, token])[0])
 
 
 def test_a_branch_is_given_only_what_the_text_has_grown_by(grows, monkeypatch):
@@ -114,23 +113,6 @@ def test_a_branch_is_given_only_what_the_text_has_grown_by(grows, monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_nodes_logits_are_those_of_its_path(grows, kind):
-    rng = np.random.default_rng(1)
-    prompt = prompt_of(40)
-    context, alone = both(grows, kind, prompt)
-    for _ in range(15):
-        parents, tokens = random_tree(rng, int(rng.integers(1, ROWS)))
-        rows = grown(context, parents, tokens, pieces_of(rng, len(tokens)))
-        for node in range(len(tokens)):
-            path = path_to(parents, node)
-            expected = alone.decode([tokens[above] for above in path], all_rows=True)[-1]
-            assert same(rows[node], expected), (parents, node)
-            alone.rewind(len(prompt))
-        context.keep(())
-        assert context.length == len(prompt)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_many_steps(grows, kind):
     """Trees in one pass or several, of which any path is kept, one after the other; a chain now and then, and the text
     goes on as in a cache that has read nothing else.
     """
@@ -142,16 +124,20 @@ def test_many_steps(grows, kind):
             for each in (context, alone):
                 each.rewind(0)
                 each.decode(prompt_of(30))
-        parents, tokens = random_tree(rng, int(rng.integers(1, 9)), 4)
-        passes = pieces_of(rng, len(tokens))
-        rows = grown(context, parents, tokens, passes)
-        path = path_to(parents, int(rng.integers(-1, len(tokens))))
+        whole = step % 12 == 0
+        parents, tokens = random_tree(rng, int(rng.integers(1, ROWS if whole else 9)), BRANCHES if whole else 4)
+        rows, forks = grown(rng, context, parents, tokens)
+        path, length = path_to(parents, int(rng.integers(-1, len(tokens)))), alone.length
+        for node in range(len(tokens)) if whole else path[-1:]:
+            alone.rewind(length)
+            last = alone.decode([tokens[above] for above in path_to(parents, node)])[0]
+            assert same(rows[node], last), (step, parents, node)
+        alone.rewind(length)
         context.keep(path)
-        empty += not path
-        forked += any(parents[b] != b - 1 for a, b in passes[1:] for b in range(a, b))
         if path:
-            last = alone.decode([tokens[node] for node in path])[0]
-            assert same(rows[path[-1]], last), step
+            alone.decode([tokens[node] for node in path])
+        empty += not path
+        forked += forks
         assert context.length == alone.length
         if step % 4 == 0:
             chain = rng.integers(1, 300, 3).tolist()
@@ -195,9 +181,8 @@ def test_a_tree_that_fills_the_context(grows):
 
 @pytest.mark.parametrize("how", ["keep", "rewind", "rewind to nothing"])
 def test_too_many_branches(grows, how):
-    context, alone = grows("target", branches=3), grows("target", branches=1)
     prompt = prompt_of(20)
-    context.decode(prompt)
+    context, alone = both(grows, "target", prompt, branches=3)
     context.grow((1, 2), (-1, -1))
     with pytest.raises(ValueError, match="more than 3 branches"):
         context.grow((3, 4, 5), (0, 0, 0))
@@ -205,12 +190,9 @@ def test_too_many_branches(grows, how):
         context.keep((1,))
         prompt.append(2)
     else:
-        context.rewind(len(prompt) if how == "rewind" else 0)
         prompt = prompt if how == "rewind" else []
-    rows = context.grow((6, 7, 8), (-1, -1, -1)).copy()
-    for row, token in zip(rows, (6, 7, 8), strict=True):
-        alone.rewind(0)
-        assert same(row, alone.decode([*prompt, token])[0])
+        context.rewind(len(prompt))
+    siblings_follow(context, alone, prompt, 6, 7, 8)
 
 
 @pytest.mark.parametrize("kind", ["mamba", "lfm2"])
@@ -226,19 +208,15 @@ def test_a_recurrent_memory_is_refused_in_two_lines(grows, kind):
 
 def test_an_aborted_pass_leaves_the_text(grows):
     own = Interrupt()
-    context, alone = grows("target", rows=200, interrupt=own), grows("target", branches=1)
     prompt = prompt_of(30)
-    context.decode(prompt)
+    context, alone = both(grows, "target", prompt, rows=200, interrupt=own)
     context.grow((1, 2), (-1, -1))
     own.set()
     with pytest.raises(Interrupted):
         context.grow((3,) * 150, (0, *range(2, 151)))
     own._flag[0] = b"\0"
     context.rewind(len(prompt))
-    rows = context.grow((4, 5), (-1, -1)).copy()
-    for row, token in zip(rows, (4, 5), strict=True):
-        alone.rewind(0)
-        assert same(row, alone.decode([*prompt, token])[0])
+    siblings_follow(context, alone, prompt, 4, 5)
 
 
 # Whole answers
@@ -272,43 +250,39 @@ class Guessing:
         pass
 
 
+def guessed(target, width, max_tokens):
+    """The target's own answer, and one with such trees."""
+    prompt = tuple(range(40, 60))
+    alone = tokens_of(run(target, prompt, max_tokens=max_tokens))
+    return alone, run(target, prompt, Guessing([*prompt, *alone], width), 16, max_tokens)
+
+
 @pytest.mark.parametrize("width", [2, 4])
 @pytest.mark.parametrize("kind", ["llama", "olmo2-window"])
 def test_the_answer_is_the_targets_own(grows, kind, width):
-    target = LlamaTarget(grows(kind))
-    prompt = tuple(range(40, 60))
-    alone = tokens_of(run(target, prompt, max_tokens=150))
-    events = run(target, prompt, Guessing([*prompt, *alone], width), 16, 150)
+    alone, events = guessed(LlamaTarget(grows(kind)), width, 150)
     assert tokens_of(events) == alone and events[-1].notes == ()
-    paths = {event.path for event in events if isinstance(event, Step) and event.path}
+    paths = {step.path for step in drafts_of(events) if step.path}
     assert len(paths) > 8 and any(path != tuple(range(len(path))) for path in paths)
 
 
 @pytest.mark.parametrize(("kind", "branches", "room"), [("llama", 1, "1"), ("llama", 2, "2"), ("mamba", 1, "chains")])
 def test_a_tree_that_the_target_cannot_verify_costs_the_draft_alone(grows, kind, branches, room):
-    target = LlamaTarget(grows(kind, branches=branches))
-    prompt = tuple(range(40, 60))
-    alone = tokens_of(run(target, prompt, max_tokens=40))
-    events = run(target, prompt, Guessing([*prompt, *alone], 4), 16, 40)
+    alone, events = guessed(LlamaTarget(grows(kind, branches=branches)), 4, 40)
     assert tokens_of(events) == alone
     assert "4 branches" in events[-1].notes[0] and f"can verify {room}" in events[-1].notes[0]
 
 
-def test_what_follows_a_side_branch_is_bit_for_bit_what_plain_decoding_gives():
+def test_what_follows_a_side_branch_is_bit_for_bit_what_plain_decoding_gives(opened):
     """The cache holds the text in its order, whichever branch was accepted: rounding is the target's own."""
     with open_engine(draft_tokens=8, tree=4) as engine:
         rng = np.random.default_rng(5)
-        target = LlamaTarget(engine.models.contexts[0])
+        target, other = LlamaTarget(engine.models.contexts[0]), LlamaTarget(opened("target", 8, n_ctx=512))
         text = engine.tokenize(PROMPTS[0], raw=True)
         target.prefill(text[:-1])
         again = 0
         for _ in range(20):
-            parents = [-1]
-            while len(parents) < 7:
-                parents.append(int(rng.integers(-1, len(parents))))
-            leaves = len(parents) - len({parent for parent in parents if parent >= 0})
-            if leaves > 4:
-                continue
+            parents, _ = random_tree(rng, 7, 4)
             draft = Draft(tuple(int(t) for t in rng.permutation(2000)[:7] + 100), None, "", tuple(parents))
             rows = target.verify(text[-1], draft)
             path = []
@@ -319,12 +293,10 @@ def test_what_follows_a_side_branch_is_bit_for_bit_what_plain_decoding_gives():
             text = [*text, *(draft.tokens[node] for node in path)]
             again += len(target._again)
             assert engine.models.contexts[0].length + len(target._again) == len(text)
-            other = LlamaTarget(engine.models.contexts[0].__class__(engine.models.target.model, 512, 8, 1, Interrupt()))
             other.prefill(text[:1])
             for token in text[1:-1]:
                 other.verify(token, NO_DRAFT)
                 other.commit(Verdict((), 0, "plain"))
             assert np.array_equal(row, other.verify(text[-1], NO_DRAFT)[0])
-            other._context.close()
             text.append(int(rng.integers(100, 2000)))
         assert again > 2, "the test means nothing unless side branches were accepted"

@@ -1,0 +1,159 @@
+"""What holds for every drafter: the target's own text or its exact distribution, up to the end of everything."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from exactness import COMBINATIONS, EXACT, PLAIN, WRONG, compared, credulous, error_of_answers, pair
+from fakes import GREEDY, FakeDraftModel, FakeTarget, Table, drafter_of, drafts_of, run, tokens_of
+from timed import FLAT, STEEP, Timed
+
+from specdec_cli.decoding import rules
+from specdec_cli.decoding.categorical import Categorical
+from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.draft_length.auto import LONGEST
+from specdec_cli.draft_length.cost_model import CostModel
+from specdec_cli.draft_length.fixed import FixedLength
+from specdec_cli.draft_length.known_draft import KnownLength
+from specdec_cli.draft_length.whole_draft import WholeDraftLength
+from specdec_cli.drafters.corpus_index import Corpus
+
+PROMPT = (0, 2, 1, 0, 0, 2, 1, 0, 1, 0, 2, 1, 0)
+"""Begins anew with what has come before, so that there is something to repeat from the first step on."""
+CORPUS = Corpus.of([np.random.default_rng(4).integers(0, 4, 300).tolist()])
+ANY = FixedLength(400, whole=True)
+WAYS = {
+    "model": {},
+    "model, a tree": {"width": 3},
+    "ngram": {},
+    "ngram, a corpus": {"corpus": CORPUS},
+    "lookahead": {"lookahead": (3, 3, 3)},
+    "lookahead, deep": {"lookahead": (1, 5, 2)},
+    "model<ngram": {},
+    "model<small": {},
+    "ngram+model": {},
+    "ngram+lookahead": {"lookahead": (2, 3, 2)},
+}
+EVERY = pytest.mark.parametrize("way", WAYS)
+
+
+def made(way, draft, **options):
+    """A drafter over a draft model, and a smaller one that resembles it."""
+    return drafter_of(
+        way.split(",")[0], draft, **{"small": draft.mixed(Table(draft.n_vocab, 77), 0.3), **options, **WAYS[way]}
+    )
+
+
+def length(way, k):
+    """A draft length; lookahead drafts as much as it likes."""
+    return ANY if "lookahead" in way else FixedLength(k)
+
+
+# The very text of the target
+
+
+@EVERY
+@pytest.mark.parametrize("sampling", [PLAIN, COMBINATIONS[4], COMBINATIONS[5], GREEDY])
+@pytest.mark.parametrize("rule", ["match", "coupled"])
+def test_greedy_or_with_a_seed_the_text_is_the_targets_own(way, rule, sampling):
+    accepted, sources = 0, set()
+    for seed, k in enumerate((1, 2, 3, 5, 8)):
+        target = Table(6, seed, order=1 + seed % 2)
+        sampler = rules.sampler_of(rule, sampling, seed)
+        drafter = made(way, target.mixed(Table(6, seed + 100), 0.3), sampler=sampler, draws=rule != "match")
+        options = {"rule": rule, "seed": seed, "max_tokens": 40}
+        events = run(FakeTarget(target), PROMPT, drafter, policy=length(way, k), sampler=sampler, **options)
+        assert tokens_of(events) == tokens_of(run(FakeTarget(target), PROMPT, settings=sampling, **options))
+        assert events[-1].notes == ()
+        accepted += Metrics.of(events).accepted
+        sources |= {step.source for step in drafts_of(events)}
+    assert accepted > 10 and sources == set(way.split(",")[0].split("+")), (
+        "nothing shows unless all draft and some stands"
+    )
+
+
+@EVERY
+@pytest.mark.parametrize("room", range(1, 9))
+def test_the_end_of_an_answer_and_of_every_context(way, room):
+    """By length, by an end token, and by contexts of the target and of draft models that end in other places."""
+    target = Table(9, 5, order=1)
+    for ending in ({"max_tokens": room}, {"max_tokens": room + 9, "end": 3}):
+        own, mine = (run(FakeTarget(target), PROMPT, drafter, 5, **ending) for drafter in (None, made(way, target)))
+        assert tokens_of(mine) == tokens_of(own) and mine[-1].reason == own[-1].reason
+    n_ctx = len(PROMPT) + room
+    for shift in (-3, 0, 3):
+        context = partial(FakeDraftModel, n_ctx=n_ctx + max(shift, 0))
+        own, mine = (
+            run(FakeTarget(target, n_ctx), PROMPT, drafter, policy=length(way, 5), max_tokens=99)
+            for drafter in (None, made(way, target, kind=context))
+        )
+        assert tokens_of(mine) == tokens_of(own) and mine[-1].reason == own[-1].reason == "context"
+        assert mine[-1].notes == ()
+
+
+# Its distribution, over all outcomes
+
+
+def over(way, draft, rule, wrapped=lambda drafter: drafter):
+    """What makes a drafter, given a sampler and a generator."""
+    return lambda sampler, rng: wrapped(made(way, draft, sampler=sampler, draws=rule == "rejection", rng=rng))
+
+
+def step(way, rule, sampling=PLAIN, **options):
+    """One step of a drafter whose model resembles the target, after texts of which one goes on in a new way."""
+    target, draft = pair(11, n_vocab=4)
+    prompts = [(*PROMPT, token) for token in (0, 1, 3)]
+    return compared(target, over(way, draft, rule, **options), length(way, 3), sampling, rule, prompts)
+
+
+@EVERY
+@pytest.mark.parametrize("rule", ["match", "rejection"])
+@pytest.mark.parametrize("sampling", [PLAIN, COMBINATIONS[4], COMBINATIONS[5]])
+def test_a_step_keeps_the_distribution(way, rule, sampling):
+    result = step(way, rule, sampling)
+    assert result.error < EXACT and result.deep > 0.1
+
+
+@EVERY
+@pytest.mark.parametrize("rule", ["match", "rejection"])
+def test_whole_answers_keep_it(way, rule):
+    target, draft = pair(11, n_vocab=3)
+    make_policy = lambda: length(way, 2)  # noqa: E731
+    assert error_of_answers(target, over(way, draft, rule), make_policy, PLAIN, rule, prompt=PROMPT) < EXACT
+
+
+@pytest.mark.parametrize("costs", [FLAT, STEEP])
+@pytest.mark.parametrize(("way", "kind"), [("ngram", KnownLength), ("lookahead", WholeDraftLength)])
+def test_a_length_that_is_learned_keeps_it(way, kind, costs):
+    target, draft = pair(11, n_vocab=3)
+    make_policy = lambda: Timed(costs, policy=kind(CostModel(costs, LONGEST)))  # noqa: E731
+    assert (
+        error_of_answers(target, over(way, draft, "rejection"), make_policy, PLAIN, "rejection", prompt=PROMPT) < EXACT
+    )
+
+
+# Negative controls
+
+
+@EVERY
+@pytest.mark.parametrize("rule", ["match", "rejection"])
+def test_a_rule_that_believes_the_drafter_is_seen(way, rule, monkeypatch):
+    monkeypatch.setitem(rules.RULES, rule, credulous)
+    assert step(way, rule).error > WRONG
+
+
+class Claiming:
+    """Says that tokens were drawn which were chosen."""
+
+    def __init__(self, drafter):
+        self.start, self._drafter = drafter.start, drafter
+
+    def propose(self, context, budget, policy):
+        draft = self._drafter.propose(context, budget, policy)
+        return replace(draft, q=tuple(Categorical(None, np.full(4, 1 / 4)) for _ in draft.tokens))
+
+
+@pytest.mark.parametrize("way", ["ngram", "ngram, a corpus", "lookahead", "lookahead, deep"])
+def test_a_claim_to_have_drawn_is_seen(way):
+    assert step(way, "rejection", wrapped=Claiming).error > WRONG
