@@ -226,11 +226,12 @@ class ComparisonRun:
         settings = self.variants[name].settings
         if not isinstance(settings.draft_tokens, int):
             return None
+        other_than_length = {arm: asdict(self.variants[arm].settings) | {"draft_tokens": None} for arm in overall}
         return {
             k: summary.speedup.mean
-            for other, summary in overall.items()
-            if isinstance(k := self.variants[other].settings.draft_tokens, int)
-            and replace(self.variants[other].settings, draft_tokens=settings.draft_tokens) == settings
+            for arm, summary in overall.items()
+            if isinstance(k := self.variants[arm].settings.draft_tokens, int)
+            and other_than_length[arm] == other_than_length[name]
             and summary.speedup
         }
 

@@ -124,6 +124,7 @@ class Settings:
     tree: int = 1
     lookahead: str = "4:3:4"
     ngram_corpus: tuple[str, ...] = ()
+    max_tokens: int = 256
     temp: float = 0.0
     top_k: int = 40
     top_p: float = 0.95
@@ -133,7 +134,6 @@ class Settings:
     presence_penalty: float = 0.0
     repeat_last_n: int = 64
     seed: int | None = None
-    max_tokens: int = 256
     ctx: int | None = None
     threads: int | None = None
     threads_draft: int | None = None
@@ -205,10 +205,14 @@ class Settings:
 
     def shaping(self) -> dict[str, Any]:
         """What shapes an answer or how it comes about, beside its models: what a record of a run repeats."""
-        return {name: value for name, value in asdict(self).items() if name not in _NOT_SHAPING}
+        return {name: getattr(self, name) for name in _SHAPING}
 
 
-_NOT_SHAPING = ("target", "draft", "draft_small", "threads", "threads_draft", "gpu_layers", "gpu_layers_draft")
+_SHAPING = (
+    *("drafter", "accept", "bitwise", "draft_tokens", "draft_min_p", "tree", "lookahead", "ngram_corpus"),
+    *("temp", "top_k", "top_p", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty", "repeat_last_n"),
+    *("seed", "max_tokens", "ctx"),
+)
 
 
 def _is_count(number: int | None) -> bool:
