@@ -47,15 +47,6 @@ def _root(
     """Options of specdec itself."""
 
 
-app.command()(run)
-app.command()(pull)
-app.command()(check)
-app.command()(ls)
-app.command()(show)
-app.command()(rm)
-app.command()(replay)
-app.command()(compare)
-app.command()(tune)
+for command in (run, pull, check, ls, show, rm, replay, compare, tune, drafters, doctor):
+    app.command()(command)
 app.add_typer(draft, name="draft")
-app.command()(drafters)
-app.command()(doctor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.completion import models
+from specdec_cli.cli.error_reporting import interruptible
 
 if TYPE_CHECKING:
     from specdec_cli.display.draft_making import DraftDisplay
@@ -99,25 +99,15 @@ def _make(
     as_json: bool,
 ) -> None:
     """Make a draft, and say what it is and how to use it. A signal ends the work with nothing left behind."""
-    from specdec_cli.cli.json_output import print_json
-    from specdec_cli.decoding.errors import Interrupted
+    from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.display.draft_making import DraftDisplay, draft_tables
+    from specdec_cli.display.theme import safe
     from specdec_cli.engine.draft_copy import CopyOptions
-    from specdec_cli.llama.interrupt import Interrupt
 
-    with Interrupt() as interrupt:
-        try:
-            with DraftDisplay(as_json) as display:
-                result = make(CopyOptions(target, out, force, threads, interrupt, display.copying), display)
-        except Interrupted:
-            print("specdec: interrupted; nothing was written", file=sys.stderr)
-            raise typer.Exit(interrupt.exit_code) from None
+    with interruptible("; nothing was written") as interrupt, DraftDisplay(as_json) as display:
+        result = make(CopyOptions(target, out, force, threads, interrupt, display.copying), display)
     if as_json:
         print_json(result)
         return
-    from rich.console import Console
-
-    from specdec_cli.display.theme import safe
-
-    Console(highlight=False).print(draft_tables(result))
+    print_parts(draft_tables(result))
     print(f"Use it:  {safe(result.run)}")  # in one line, to be copied

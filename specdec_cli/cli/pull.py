@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -52,9 +52,7 @@ def pull(
     A pull that was cut short goes on where it stopped. Weights go to the Hugging Face cache (HF_HOME); HF_TOKEN,
     HF_ENDPOINT and HF_HUB_OFFLINE apply.
     """
-    from rich.console import Console
-
-    from specdec_cli.cli.json_output import print_json
+    from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.display.pair_tables import plan_tables
     from specdec_cli.engine.pair_download import PairDownload
 
@@ -72,7 +70,7 @@ def pull(
             print_json(plan)
             return
         if not json_:
-            Console(stderr=True, highlight=False).print(plan_tables(plan))
+            print_parts(plan_tables(plan), stderr=True)
         if dry_run:
             print("Nothing was downloaded: --dry-run.", flush=True)
             return
@@ -90,9 +88,7 @@ def pull(
 
 def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> bool:
     """Settle on a draft; False if the proposals are all that can be given without asking."""
-    from rich.console import Console
-
-    from specdec_cli.cli.json_output import print_json
+    from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.display.grids import note_lines
     from specdec_cli.display.pair_tables import proposals_table
 
@@ -102,9 +98,8 @@ def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> boo
         print_json({"proposals": proposals, "notes": download.notes})
         return False
     if not as_json:
-        Console(highlight=False).print(proposals_table(proposals))
-        for note in note_lines(download.notes):
-            Console(stderr=True, highlight=False).print(note)
+        print_parts(proposals_table(proposals))
+        print_parts(*note_lines(download.notes), stderr=True)
         download.notes.clear()
     number = 1
     if asks:
@@ -121,11 +116,8 @@ def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> boo
 def _run(download: PairDownload, plan: DownloadPlan, silent: bool) -> DownloadResult:
     from specdec_cli.display.download_progress import DownloadDisplay
 
-    with _ends_on_signals():
-        if silent:
-            return download.run(plan)
-        with DownloadDisplay(plan.files) as display:
-            return download.run(plan, display)
+    with _ends_on_signals(), nullcontext(lambda *_: None) if silent else DownloadDisplay(plan.files) as display:
+        return download.run(plan, display)
 
 
 @contextmanager

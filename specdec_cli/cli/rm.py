@@ -16,7 +16,7 @@ def rm(
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; needs --yes.")] = False,
 ) -> None:
     """Remove a pulled pair from the disk, but for files that another pulled pair uses."""
-    from specdec_cli.cli.json_output import print_json
+    from specdec_cli.cli.output import print_json
     from specdec_cli.decoding.errors import UsageError
     from specdec_cli.display.theme import safe
     from specdec_cli.engine.pair_list import plan_removal

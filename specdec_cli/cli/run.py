@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specdec_cli.cli import options as opt
-from specdec_cli.cli.error_reporting import close_stdout
-from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
+from specdec_cli.cli.error_reporting import close_stdout, interruptible
+from specdec_cli.cli.output import print_json, print_parts, writing
+from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
-    from specdec_cli.decoding.types import Event
+    from specdec_cli.cli.output import EventDisplay
     from specdec_cli.engine.config import Settings
     from specdec_cli.engine.engine import Engine
     from specdec_cli.engine.generation import Generation
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def run(
     given: opt.Given,
     prompt: Annotated[str | None, typer.Argument(help="The prompt; joined with what is piped in.")] = None,
-    file: opt.PromptFile = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")] = None,
     raw: opt.Raw = False,
     system: opt.System = None,
     stop: Annotated[list[str] | None, typer.Option(help="End the answer at this string; may be repeated.")] = None,
@@ -79,11 +79,6 @@ class _Request:
         return self.quiet or self.json
 
 
-class _Display(Protocol):
-    def show(self, event: Event) -> None: ...
-    def close(self) -> None: ...
-
-
 def _execute(settings: Settings, request: _Request) -> int:
     """Load, run, report. Returns the exit code. Whatever fails, what was generated until then is kept."""
     from specdec_cli.engine.config import SamplingParams
@@ -91,31 +86,26 @@ def _execute(settings: Settings, request: _Request) -> int:
     from specdec_cli.engine.generation import to_json
     from specdec_cli.engine.model_pair import check_pair
     from specdec_cli.engine.validation import validate
-    from specdec_cli.llama.interrupt import Interrupt
 
     if "" in request.stop:
         raise UsageError("a stop string cannot be empty", "Leave --stop out, or name the text to stop at.")
     validate(settings)
     pair = check_pair(settings)
-    with Interrupt() as interrupt, ExitStack() as stack:
+    with interruptible() as interrupt, ExitStack() as stack:
         trace = stack.enter_context(closing(_open_trace(request.trace, settings))) if request.trace else None
-        try:
-            names = [path.name for path in (pair.target_path, pair.draft_path) if path]
-            with status_line(f"loading {' + '.join(names)}", request.silent) as say:
-                engine = stack.enter_context(Engine(settings, interrupt, pair=pair))
-                engine.read_corpus(say)
-            sampling = SamplingParams(stop=request.stop)
-            answer = engine.start(request.prompt, sampling, system=request.system, raw=request.raw)
-            error = _show(engine, answer, request, trace)
-        except Interrupted:  # before there was anything to keep
-            print("specdec: interrupted", file=sys.stderr)
-            return interrupt.exit_code
+        names = [path.name for path in (pair.target_path, pair.draft_path) if path]
+        with status_line(f"loading {' + '.join(names)}", request.silent) as say:
+            engine = stack.enter_context(Engine(settings, interrupt, pair=pair))
+            engine.read_corpus(say)
+        sampling = SamplingParams(stop=request.stop)
+        answer = engine.start(request.prompt, sampling, system=request.system, raw=request.raw)
+        error = _show(engine, answer, request, trace)
         result = answer.result
         if request.baseline and result.complete:
             with status_line("measuring the target alone", request.silent):
                 answer.measure_baseline()
         if request.json:
-            print(json.dumps(to_json(result, engine)), flush=True)
+            print_json(to_json(result, engine))
         elif not request.quiet:
             _print_report(engine, answer)
         if error:
@@ -134,13 +124,11 @@ def _execute(settings: Settings, request: _Request) -> int:
 
 
 def _open_trace(path: Path, settings: Settings) -> TraceWriter:
-    """Begin the record of a run; raises UsageError if the file cannot be made."""
+    """Begin the record of a run."""
     from specdec_cli.store.traces import TraceWriter
 
-    try:
+    with writing(path):
         out = path.open("w", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None
     models = {name: getattr(settings, name) for name in ("target", "draft", "draft_small")}
     return TraceWriter(out, {**models, **settings.shaping()})
 
@@ -154,7 +142,7 @@ def _show(engine: Engine, answer: Generation, request: _Request, trace: TraceWri
     with status_line("measuring which passes round alike", request.silent or not engine.settings.bitwise):
         answer.prepare()
     display = None if request.json else on_stdout(engine.settings.max_tokens, request.quiet)
-    displays: list[_Display] = [part for part in (trace, display) if part is not None]
+    displays: list[EventDisplay] = [part for part in (trace, display) if part is not None]
     if not request.silent:
         bar = display if isinstance(display, LiveDisplay) else StderrBar()
         engine.models.show_reading(bar.reading)
@@ -176,33 +164,29 @@ def _show(engine: Engine, answer: Generation, request: _Request, trace: TraceWri
 
 def _print_report(engine: Engine, answer: Generation) -> None:
     """The report, on stderr, with a legend where colours were shown."""
-    from rich.console import Console
-
-    from specdec_cli.display import run_report
+    from specdec_cli.display.run_report import legend, run_report
     from specdec_cli.display.settings_line import settings_line
     from specdec_cli.display.theme import can_paint
     from specdec_cli.engine.loaded_models import memory_of
     from specdec_cli.evaluation.recorded_settings import RecordedSettings
 
-    err = Console(stderr=True, highlight=False)
     result, pair, models = answer.result, engine.pair, engine.models
     if can_paint(sys.stdout) and result.metrics.drafted:
-        err.print(run_report.legend())
+        print_parts(legend(), stderr=True)
     paths = {"target": pair.target_path, "draft": pair.draft_path, "draft_small": pair.small_path}
     files = {role: path and str(path) for role, path in paths.items()}
     corpus = [f"a corpus of {len(engine.drafting.corpus):,} tokens"] if engine.drafting.corpus else []
     threads = f"{models.target.threads} thread{'s' if models.target.threads > 1 else ''}"
     described = [*corpus, threads, f"context {models.target.opened.n_ctx:,}"]
     result.metrics.notes = result.notes
-    err.print(
-        run_report.run_report(
-            result.metrics,
-            settings_line(RecordedSettings.of({**result.settings.shaping(), **files}), described),
-            memory_of(models),
-            result.baseline,
-            engine.load_s,
-            result.unmeasured,
-            engine.costs.measured_s,
-            str(engine.costs.agreement or ""),
-        )
+    report = run_report(
+        result.metrics,
+        settings_line(RecordedSettings.of({**result.settings.shaping(), **files}), described),
+        memory_of(models),
+        result.baseline,
+        engine.load_s,
+        result.unmeasured,
+        engine.costs.measured_s,
+        str(engine.costs.agreement or ""),
     )
+    print_parts(report, stderr=True)
