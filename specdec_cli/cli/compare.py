@@ -22,29 +22,7 @@ if TYPE_CHECKING:
     from specdec_cli.evaluation.comparison_result import ComparisonResult
     from specdec_cli.models.suites import Prompt
 
-_OUTPUT = "Output"
-_Suite = Annotated[
-    str | None,
-    typer.Option(
-        help="A suite (chat, code, creative, edit, python, reasoning, structured, summarisation, translation) or a "
-        "file of prompts (text, JSONL, YAML).",
-        autocompletion=completion.prompts,
-    ),
-]
-_Json = Annotated[bool, typer.Option("--json", help="Print all data as one JSON object.", rich_help_panel=_OUTPUT)]
-_Markdown = Annotated[
-    bool, typer.Option("--md", help="Print Markdown, to paste into an issue.", rich_help_panel=_OUTPUT)
-]
-_Html = Annotated[Path | None, typer.Option(help="Write a page with charts to this file.", rich_help_panel=_OUTPUT)]
-_Save = Annotated[str | None, typer.Option(help="Keep the result under this name.", rich_help_panel=_OUTPUT)]
-_Against = Annotated[
-    str | None,
-    typer.Option(
-        help="Compare with a kept result: its name, or a JSON file.",
-        autocompletion=completion.results,
-        rich_help_panel=_OUTPUT,
-    ),
-]
+_output = partial(typer.Option, rich_help_panel="Output")
 
 
 @opt.takes(*opt.ALL)
@@ -53,19 +31,29 @@ def compare(
     prompt: Annotated[list[str] | None, typer.Argument(help="Prompts; without any, a suite is used.")] = None,
     vs: Annotated[list[str] | None, typer.Option(help='Add an arm: "k=8", "k=8,temp=0.8"; may be repeated.')] = None,
     sweep: Annotated[list[str] | None, typer.Option(help='Make an arm of each value: "k=1,2,4,8".')] = None,
-    prompts: _Suite = None,
+    prompts: Annotated[
+        str | None,
+        typer.Option(
+            help="A suite (chat, code, creative, edit, python, reasoning, structured, summarisation, translation) or a "
+            "file of prompts (text, JSONL, YAML).",
+            autocompletion=completion.prompts,
+        ),
+    ] = None,
     category: Annotated[list[str] | None, typer.Option(help="Only this category; may be repeated.")] = None,
     limit: Annotated[int | None, typer.Option(help="At most this many prompts.")] = None,
     per_category: Annotated[int | None, typer.Option(help="At most this many prompts of each category.")] = None,
     repeat: Annotated[int, typer.Option(help="Rounds per prompt, in alternating order.")] = 2,
     raw: opt.Raw = False,
     system: opt.System = None,
-    json_: _Json = False,
-    md: _Markdown = False,
-    html: _Html = None,
-    save: _Save = None,
-    against: _Against = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the kept results.", rich_help_panel=_OUTPUT)] = False,
+    json_: Annotated[bool, _output("--json", help="Print all data as one JSON object.")] = False,
+    md: Annotated[bool, _output("--md", help="Print Markdown, to paste into an issue.")] = False,
+    html: Annotated[Path | None, _output(help="Write a page with charts to this file.")] = None,
+    save: Annotated[str | None, _output(help="Keep the result under this name.")] = None,
+    against: Annotated[
+        str | None,
+        _output(help="Compare with a kept result: its name, or a JSON file.", autocompletion=completion.results),
+    ] = None,
+    list_: Annotated[bool, _output("--list", help="List the kept results.")] = False,
 ) -> None:
     """Measure ways to decode against the target alone: speed with intervals, exactness, causes."""
     from specdec_cli.cli.prompt_input import gather
@@ -95,9 +83,9 @@ def compare(
     before = comparisons.load(against) if against else None
     result, code = _measure(run, chosen, system, raw, silent=json_ or md)
     _show(result, before, json_, md)
-    errors = [run.error, *(_written(write, result) for write in writers)]
+    problem = _write(result, writers)
     require_exact(result)
-    if error := next(filter(None, errors), None):
+    if error := run.error or problem:
         raise error
     raise typer.Exit(code)
 
@@ -128,15 +116,17 @@ def _writers(name: str | None, page: Path | None) -> list[Callable[[ComparisonRe
     return writers
 
 
-def _written(write: Callable[[ComparisonResult], None], result: ComparisonResult) -> SpecdecError | None:
-    """The error, if there is one: a full disk costs the file, and not what was measured."""
+def _write(result: ComparisonResult, writers: list[Callable[[ComparisonResult], None]]) -> SpecdecError | None:
+    """Returns the error, if there is one: a full disk costs the file, and not what was measured."""
     from specdec_cli.decoding.errors import SpecdecError
 
-    try:
-        write(result)
-    except SpecdecError as error:
-        return error
-    return None
+    error = None
+    for write in writers:
+        try:
+            write(result)
+        except SpecdecError as problem:
+            error = error or problem
+    return error
 
 
 def _measure(

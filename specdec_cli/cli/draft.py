@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +12,6 @@ from specdec_cli.cli.completion import models
 from specdec_cli.cli.error_reporting import interruptible
 
 if TYPE_CHECKING:
-    from specdec_cli.display.draft_making import DraftDisplay
-    from specdec_cli.engine.draft_copy import CopyOptions, LayerChoice
     from specdec_cli.results import DraftCopyResult
 
 draft = typer.Typer(
@@ -30,6 +27,7 @@ _TargetName = Annotated[
     ),
 ]
 _Out = Annotated[Path, typer.Option("--out", "-o", metavar="OUT.gguf", help="The draft's file.")]
+_NOTHING_LEFT = "; nothing was written"
 _Force = Annotated[bool, typer.Option("--force", help="Overwrite the draft's file if it is there.")]
 
 
@@ -54,6 +52,7 @@ def prune(
     --search drops the layer whose loss costs least agreement with the target, again and again, until N are left.
     """
     from specdec_cli.decoding.errors import UsageError
+    from specdec_cli.display.draft_making import DraftDisplay
     from specdec_cli.engine import draft_copy
 
     if (keep_layers is None) == (search is None):
@@ -61,17 +60,17 @@ def prune(
     if prompts is not None and search is None:
         raise UsageError("--prompts is for --search", "Leave one of them out.")
 
-    def make(options: CopyOptions, display: DraftDisplay) -> DraftCopyResult:
-        layers: LayerChoice = draft_copy.ListedLayers(keep_layers or "")
+    with interruptible(_NOTHING_LEFT) as interrupt, DraftDisplay(json_) as display:
+        options = draft_copy.CopyOptions(target, out, force, given.flags["threads"], interrupt, display.copying)
+        layers: draft_copy.LayerChoice = draft_copy.ListedLayers(keep_layers or "")
         if search is not None:
             from specdec_cli.engine.layer_search import LayerSearch
 
             display.answering()
             gpu_layers = given.flags["gpu_layers"]
             layers = LayerSearch(search, prompts, -1 if gpu_layers is None else gpu_layers, display)
-        return draft_copy.prune(options, layers)
-
-    _make(make, target, out, force, given.flags["threads"], json_)
+        result = draft_copy.prune(options, layers)
+    _show(result, json_)
 
 
 @draft.command()
@@ -85,27 +84,21 @@ def quantize(
     json_: opt.Json = False,
 ) -> None:
     """Copy a target with fewer bits to a weight."""
+    from specdec_cli.display.draft_making import DraftDisplay
     from specdec_cli.engine import draft_copy
 
-    _make(lambda options, _: draft_copy.quantise(options, type_), target, out, force, given.flags["threads"], json_)
+    with interruptible(_NOTHING_LEFT) as interrupt, DraftDisplay(json_) as display:
+        options = draft_copy.CopyOptions(target, out, force, given.flags["threads"], interrupt, display.copying)
+        result = draft_copy.quantise(options, type_)
+    _show(result, json_)
 
 
-def _make(
-    make: Callable[[CopyOptions, DraftDisplay], DraftCopyResult],
-    target: str,
-    out: Path,
-    force: bool,
-    threads: int | None,
-    as_json: bool,
-) -> None:
-    """Make a draft, and say what it is and how to use it. A signal ends the work with nothing left behind."""
+def _show(result: DraftCopyResult, as_json: bool) -> None:
+    """Say what a draft is and how to use it."""
     from specdec_cli.cli.output import print_json, print_parts
-    from specdec_cli.display.draft_making import DraftDisplay, draft_tables
+    from specdec_cli.display.draft_making import draft_tables
     from specdec_cli.display.theme import safe
-    from specdec_cli.engine.draft_copy import CopyOptions
 
-    with interruptible("; nothing was written") as interrupt, DraftDisplay(as_json) as display:
-        result = make(CopyOptions(target, out, force, threads, interrupt, display.copying), display)
     if as_json:
         print_json(result)
         return

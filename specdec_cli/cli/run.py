@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from specdec_cli.cli.output import EventDisplay
     from specdec_cli.engine.config import Settings
     from specdec_cli.engine.engine import Engine
-    from specdec_cli.engine.generation import Generation
+    from specdec_cli.engine.generation import Generation, GenerationResult
     from specdec_cli.store.traces import TraceWriter
 
 
@@ -43,8 +43,12 @@ def run(
     import secrets
 
     from specdec_cli.cli.prompt_input import gather
+    from specdec_cli.engine.config import SamplingParams
     from specdec_cli.engine.config_layers import resolve
-    from specdec_cli.engine.validation import require_used
+    from specdec_cli.engine.engine import Engine
+    from specdec_cli.engine.generation import to_json
+    from specdec_cli.engine.model_pair import check_pair
+    from specdec_cli.engine.validation import require_used, validate
 
     settings = resolve(given.profile, given.flags)
     if settings.seed is None:  # drawn here, so that the trace and the report name it
@@ -56,71 +60,28 @@ def run(
     require_used(given.typed, [settings])
     if baseline and quiet:
         raise UsageError("--baseline has nowhere to report with -q", "Leave one of them out.")
-    request = _Request(text, raw, system, tuple(stop or ()), baseline, json_, quiet, trace)
-    raise typer.Exit(_execute(settings, request))
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """What this one call asks for, besides the settings."""
-
-    prompt: str
-    raw: bool
-    system: str | None
-    stop: tuple[str, ...]
-    baseline: bool
-    json: bool
-    quiet: bool
-    trace: Path | None
-
-    @property
-    def silent(self) -> bool:
-        """Whether nothing but the answer is shown."""
-        return self.quiet or self.json
-
-
-def _execute(settings: Settings, request: _Request) -> int:
-    """Load, run, report. Returns the exit code. Whatever fails, what was generated until then is kept."""
-    from specdec_cli.engine.config import SamplingParams
-    from specdec_cli.engine.engine import Engine
-    from specdec_cli.engine.generation import to_json
-    from specdec_cli.engine.model_pair import check_pair
-    from specdec_cli.engine.validation import validate
-
-    if "" in request.stop:
+    if stop and "" in stop:
         raise UsageError("a stop string cannot be empty", "Leave --stop out, or name the text to stop at.")
     validate(settings)
     pair = check_pair(settings)
+    silent = quiet or json_
+    names = " + ".join(path.name for path in (pair.target_path, pair.draft_path) if path)
     with interruptible() as interrupt, ExitStack() as stack:
-        trace = stack.enter_context(closing(_open_trace(request.trace, settings))) if request.trace else None
-        names = [path.name for path in (pair.target_path, pair.draft_path) if path]
-        with status_line(f"loading {' + '.join(names)}", request.silent) as say:
+        record = stack.enter_context(closing(_open_trace(trace, settings))) if trace else None
+        with status_line(f"loading {names}", silent) as say:
             engine = stack.enter_context(Engine(settings, interrupt, pair=pair))
             engine.read_corpus(say)
-        sampling = SamplingParams(stop=request.stop)
-        answer = engine.start(request.prompt, sampling, system=request.system, raw=request.raw)
-        error = _show(engine, answer, request, trace)
-        result = answer.result
-        if request.baseline and result.complete:
-            with status_line("measuring the target alone", request.silent):
+        answer = engine.start(text, SamplingParams(stop=tuple(stop or ())), system=system, raw=raw)
+        error = _show(engine, answer, record, json_, quiet)
+        if baseline and answer.result.complete:
+            with status_line("measuring the target alone", silent):
                 answer.measure_baseline()
-        if request.json:
-            print_json(to_json(result, engine))
-        elif not request.quiet:
+        if json_:
+            print_json(to_json(answer.result, engine))
+        elif not quiet:
             _print_report(engine, answer)
-        if error:
-            raise error
-        if result.baseline and result.baseline.divergence and result.baseline.divergence.bug:
-            raise SpecdecError(
-                f"the answer is not the target's own: {result.baseline.divergence.bug}",
-                "This is a bug in specdec: please report it with the output of --json and the model's name.",
-            )
-        if trace:
-            trace.close()
-            if trace.problem:
-                why = trace.problem.strerror
-                raise SpecdecError(f"the trace is incomplete: {why}", "Free some space, or write it elsewhere.")
-        return interrupt.exit_code
+        _require_whole(answer.result, record, error)
+    raise typer.Exit(interrupt.exit_code)
 
 
 def _open_trace(path: Path, settings: Settings) -> TraceWriter:
@@ -133,17 +94,20 @@ def _open_trace(path: Path, settings: Settings) -> TraceWriter:
     return TraceWriter(out, {**models, **settings.shaping()})
 
 
-def _show(engine: Engine, answer: Generation, request: _Request, trace: TraceWriter | None) -> SpecdecError | None:
+def _show(
+    engine: Engine, answer: Generation, trace: TraceWriter | None, as_json: bool, quiet: bool
+) -> SpecdecError | None:
     """Run the prompt and show it. A reader that goes away ends the answer; a target that fails is told at the end."""
     from specdec_cli.display.choice import on_stdout
     from specdec_cli.display.live import LiveDisplay
     from specdec_cli.display.reading import StderrBar
 
-    with status_line("measuring which passes round alike", request.silent or not engine.settings.bitwise):
+    silent = quiet or as_json
+    with status_line("measuring which passes round alike", silent or not engine.settings.bitwise):
         answer.prepare()
-    display = None if request.json else on_stdout(engine.settings.max_tokens, request.quiet)
+    display = None if as_json else on_stdout(engine.settings.max_tokens, quiet)
     displays: list[EventDisplay] = [part for part in (trace, display) if part is not None]
-    if not request.silent:
+    if not silent:
         bar = display if isinstance(display, LiveDisplay) else StderrBar()
         engine.models.show_reading(bar.reading)
     error: SpecdecError | None = None
@@ -160,6 +124,22 @@ def _show(engine: Engine, answer: Generation, request: _Request, trace: TraceWri
     except BrokenPipeError:
         close_stdout()
     return error
+
+
+def _require_whole(result: GenerationResult, trace: TraceWriter | None, error: SpecdecError | None) -> None:
+    """Raise what ended the answer, or what is wrong with it or with its recording."""
+    if error:
+        raise error
+    if result.baseline and result.baseline.divergence and result.baseline.divergence.bug:
+        raise SpecdecError(
+            f"the answer is not the target's own: {result.baseline.divergence.bug}",
+            "This is a bug in specdec: please report it with the output of --json and the model's name.",
+        )
+    if trace:
+        trace.close()
+        if trace.problem:
+            why = trace.problem.strerror
+            raise SpecdecError(f"the trace is incomplete: {why}", "Free some space, or write it elsewhere.")
 
 
 def _print_report(engine: Engine, answer: Generation) -> None:

@@ -35,10 +35,10 @@ def forks(trace):
 # --- an answer ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("width", "k"), [(3, "auto"), (4, 8), (8, 2), (64, 100)])
+@pytest.mark.parametrize(("width", "k"), [(3, "auto"), (4, 8), (8, 2)])
 def test_a_tree_gives_the_answer_of_the_target_alone(alone, width, k):
-    tree = answer("--tree", width, "-k", k, "--baseline")
-    assert tree["tokens"] == alone["tokens"] and tree["baseline"]["identical"]
+    tree = answer("--tree", width, "-k", k)
+    assert tree["tokens"] == alone["tokens"]
     assert (tree["tree"], alone["tree"], tree["draft_tokens"]) == (width, 1, k)
     stats = tree["stats"]
     assert stats["emitted"] == 24 and sum(stats["histogram"]) == sum(stats["lengths"]) == stats["steps"]
@@ -49,18 +49,12 @@ def test_a_tree_gives_the_answer_of_the_target_alone(alone, width, k):
     assert all(0 <= share <= 1 for share in stats["per_position"])
 
 
-@pytest.mark.parametrize("flags", [("--temp", 0.8), ("--temp", 0.8, "--accept", "match"), ("--repeat-penalty", 1.3)])
-def test_the_same_seed_gives_the_same_answer(flags):
-    first, second = (answer("--tree", 3, "-k", 5, "-s", 7, *flags) for _ in range(2))
+def test_the_same_seed_gives_the_same_answer():
+    flags = ("--temp", 0.8, "-s", 7, "--repeat-penalty", 1.3, "--accept")
+    first, second = (answer("--tree", 3, "-k", 5, *flags, "rejection") for _ in range(2))
     assert first["tokens"] == second["tokens"] and first["stats"] == second["stats"]
-    if "match" in flags:
-        assert first["tokens"] == answer("--drafter", "none", "-s", 7, *flags)["tokens"]
-
-
-def test_a_tree_of_one_branch_is_a_chain(tmp_path):
-    trace = tmp_path / "run.jsonl"
-    run(PROMPT, "-n", 16, "-k", 4, "--tree", 1, "--trace", trace)
-    assert "parents" not in trace.read_text() and "path" not in trace.read_text()
+    matched, alone = (answer(*way, *flags, "match") for way in (("--tree", 3, "-k", 5), ("--drafter", "none")))
+    assert matched["tokens"] == alone["tokens"]
 
 
 @pytest.mark.parametrize("drafter", ["ngram", "none"])
@@ -88,35 +82,38 @@ def test_chains_and_trees_in_one_answer(k, tmp_path):
 # --- the setting --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["flag", "environment", "config"])
-def test_the_setting_from_every_layer(where, tmp_path, monkeypatch):
-    if where == "environment":
-        monkeypatch.setenv("SPECDEC_TREE", "4")
-    elif where == "config":
-        configure("tree: 4\n")
+def test_the_setting_from_every_layer(tmp_path, monkeypatch):
     trace = tmp_path / "run.jsonl"
-    asked = ("run", TEXT, "-n", 16, "-k", 8, "--trace", trace)
-    assert "tree=4" in succeeded(*asked, *(["--tree", 4] if where == "flag" else [])).stderr and forks(trace)
-    assert "tree=" not in succeeded(*asked, "--tree", 1).stderr and not forks(trace)
+
+    def is_tree(*flags):
+        shown = succeeded("run", TEXT, "-n", 16, "-k", 8, "--trace", trace, *flags).stderr
+        assert ("tree=4" in shown) == forks(trace)
+        return forks(trace)
+
+    assert is_tree("--tree", 4)
+    configure("tree: 4\n")
+    assert is_tree() and not is_tree("--tree", 1)
+    assert "parents" not in trace.read_text() and "path" not in trace.read_text()
+    configure("")
+    monkeypatch.setenv("SPECDEC_TREE", "4")
+    assert is_tree()
 
 
-@pytest.mark.parametrize("value", ["0", "65", "-1"])
-def test_a_senseless_number_of_branches(value, monkeypatch):
-    assert_refused(run(PROMPT, "--tree", value), 2, f"tree cannot be {value}", "1 (a chain) to 64")
-    assert_refused(call("compare", TEXT, "-k", 3, "--vs", f"tree={value}"), 2, "tree")
-    monkeypatch.setenv("SPECDEC_TREE", value)
-    assert_refused(run(PROMPT), 2, f"tree cannot be {value}")
-
-
-def test_branches_that_are_no_number():
+def test_a_senseless_number_of_branches(monkeypatch):
+    for value in ("0", "65"):
+        assert_refused(run(PROMPT, "--tree", value), 2, f"tree cannot be {value}", "1 (a chain) to 64")
+    for value in ("-1", "x"):
+        assert_refused(call("compare", TEXT, "-k", 3, "--vs", f"tree={value}"), 2, "tree")
     result = run(PROMPT, "--tree", "1.5")
     assert result.exit_code == 2 and "--tree" in result.stderr and result.stdout == ""
-    assert_refused(call("compare", TEXT, "-k", 3, "--vs", "tree=x"), 2, "tree")
     configure("tree: wide\n")
     assert_refused(run(PROMPT), 2, "tree", "config.yaml")
+    monkeypatch.setenv("SPECDEC_TREE", "65")
+    configure("")
+    assert_refused(run(PROMPT), 2, "tree cannot be 65")
 
 
-@pytest.mark.parametrize(("target", "draft"), [("mamba", "llama"), ("llama", "mamba"), ("lfm2", "lfm2")])
+@pytest.mark.parametrize(("target", "draft"), [("mamba", "llama"), ("llama", "mamba")])
 def test_a_recurrent_memory(tmp_path, target, draft):
     big, small = (tiny.write(tmp_path / name, kind) for name, kind in (("big.gguf", target), ("small.gguf", draft)))
     asked = (PROMPT, "-m", big, "-md", small, "-n", 8, "-k", 3)
@@ -126,11 +123,6 @@ def test_a_recurrent_memory(tmp_path, target, draft):
     assert run(*asked).exit_code == 0
     if target != "llama":
         assert run(*asked, "--drafter", "none", "--tree", 3).exit_code == 0, "nothing is drafted"
-
-
-def test_compare_sets_a_tree_against_a_chain():
-    found = told("compare", TEXT, "-n", 16, "-k", 6, "--vs", "tree=4,k=6", "--vs", "tree=2,k=3")
-    assert [arm["name"] for arm in found["arms"]] == ["target alone", "k=6", "tree=4,k=6", "tree=2,k=3"]
 
 
 # --- recordings ---------------------------------------------------------------------------------------------------
@@ -207,20 +199,12 @@ BAD = {
     "parents without a path": ([-1, 0, 1], None),
     "a path without parents": (None, [0]),
     "too few parents": ([-1, 0], [0]),
-    "too many parents": ([-1, 0, 1, 2], [0]),
     "a parent of itself": ([-1, 1, 0], [0]),
     "a parent that comes later": ([1, -1, 0], [1]),
-    "a parent far below": ([-2, 0, 1], [0]),
-    "a parent that is no number": ([-1, "0", 1], [0]),
     "a parent that is true": ([-1, True, 1], [0]),
-    "parents that are no list": (3, [0]),
     "a longer path than accepted": ([-1, 0, 1], [0, 1]),
-    "a shorter path than accepted": ([-1, 0, 1], []),
-    "a path that begins in the middle": ([-1, 0, 1], [1]),
     "a path of nobody": ([-1, 0, 1], [7]),
     "a path below the tree": ([-1, 0, 1], [-1]),
-    "a path that is no list": ([-1, 0, 1], "0"),
-    "an endless path": ([-1, 0, 1], [2**60]),
 }
 
 
@@ -229,12 +213,8 @@ def test_trees_that_are_none(tmp_path, parents, path):
     bad = tmp_path / "bad.jsonl"
     bad.write_text(changed(2, parents=parents, path=path))
     assert assert_refused(call("replay", bad), 1, "line 4 is a damaged step: ").isprintable()
-
-
-def test_a_path_that_jumps(tmp_path):
-    path = tmp_path / "bad.jsonl"
-    path.write_text(changed(2, tree_events(), path=[1, 4]))
-    assert_refused(call("replay", path), 1, "line 4 is a damaged step: a draft that is no tree")
+    bad.write_text(changed(2, tree_events(), path=[1, 4]))
+    assert_refused(call("replay", bad), 1, "line 4 is a damaged step: a draft that is no tree")
 
 
 @pytest.mark.slow
