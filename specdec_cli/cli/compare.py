@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from specdec_cli.models.suites import Prompt
 
 _output = partial(typer.Option, rich_help_panel="Output")
+_Suite = Annotated[
+    str | None,
+    typer.Option(
+        help="A suite (chat, code, creative, edit, python, reasoning, structured, summarisation, translation) or a "
+        "file of prompts (text, JSONL, YAML).",
+        autocompletion=completion.prompts,
+    ),
+]
 
 
 @opt.takes(*opt.ALL)
@@ -31,14 +39,7 @@ def compare(
     prompt: Annotated[list[str] | None, typer.Argument(help="Prompts; without any, a suite is used.")] = None,
     vs: Annotated[list[str] | None, typer.Option(help='Add an arm: "k=8", "k=8,temp=0.8"; may be repeated.')] = None,
     sweep: Annotated[list[str] | None, typer.Option(help='Make an arm of each value: "k=1,2,4,8".')] = None,
-    prompts: Annotated[
-        str | None,
-        typer.Option(
-            help="A suite (chat, code, creative, edit, python, reasoning, structured, summarisation, translation) or a "
-            "file of prompts (text, JSONL, YAML).",
-            autocompletion=completion.prompts,
-        ),
-    ] = None,
+    prompts: _Suite = None,
     category: Annotated[list[str] | None, typer.Option(help="Only this category; may be repeated.")] = None,
     limit: Annotated[int | None, typer.Option(help="At most this many prompts.")] = None,
     per_category: Annotated[int | None, typer.Option(help="At most this many prompts of each category.")] = None,

@@ -30,7 +30,8 @@ def wait_for(process, condition) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("delay", [0, *(pytest.param(delay, marks=pytest.mark.slow) for delay in (0.005, 0.02))])
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [0, 0.005, 0.02])
 def test_interrupted_while_loading(delay):
     with Terminal("run", PROMPT * 500, "-n", 1000, "-c", 8192, streams=("stderr",)) as terminal:
         terminal.read(until="loading")
@@ -69,6 +70,7 @@ def test_interrupted_while_decoding(tmp_path, send, expected):
     assert f"interrupted after {sum(len(step['tokens']) for step in steps)} tokens" in err and "acceptance" in err
 
 
+@pytest.mark.slow
 def test_interrupted_with_json_gives_the_partial_object(tmp_path):
     trace = tmp_path / "trace.jsonl"
     process = start(*LONG, "--json", "--trace", trace)

@@ -72,6 +72,7 @@ def test_an_interrupt_while_the_margin_is_measured(monkeypatch):
     assert result["baseline"] is None and result["completion_tokens"] == 24
 
 
+@pytest.mark.slow
 def test_no_baseline_for_a_reader_that_has_gone():
     command = f'{" ".join(SPECDEC)} run -n 600 -k 3 --baseline "def f(x):" | head -c 20'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
@@ -96,15 +97,14 @@ def test_a_draft_that_cannot_be_had_leaves_the_target_alone(monkeypatch):
     assert_refused(call("tune", "--seconds", 1), 1, "no room for a context")
 
 
-@pytest.mark.parametrize("encoding", ["ascii", pytest.param("latin-1", marks=pytest.mark.slow)])
-def test_an_output_that_is_not_utf8_costs_no_answer(encoding):
+def test_an_output_that_is_not_utf8_costs_no_answer():
     prompt = "# \u6570\u5b57 \U0001f642\ntext = '\u6570"
-    done = in_a_process("run", "-n", 4, prompt, env={**os.environ, "PYTHONIOENCODING": encoding})
+    done = in_a_process("run", "-n", 4, prompt, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0 and b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("role", ["-m", "-md"])
-@pytest.mark.parametrize("name", [b"t5", b"bert", b"nomic-bert-moe", b"bert\x1b]0;x\x07\n"])
+@pytest.mark.parametrize("name", [b"nomic-bert-moe", b"bert\x1b]0;x\x07\n"])
 def test_a_model_that_does_not_generate_is_refused(tmp_path, name, role):
     """And no message obeys an escape from a file."""
     path = tmp_path / "encoder.gguf"

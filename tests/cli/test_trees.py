@@ -1,11 +1,8 @@
 """`--tree`: trees from the command line to the recording and back, where they help nobody, and where they cannot be."""
 
-import os
-import signal
-
 import pytest
 import tiny
-from driver import PROMPT, assert_refused, call, configure, run, start, succeeded, told
+from driver import PROMPT, assert_refused, call, configure, run, succeeded, told
 from test_replay import changed, on_terminal, record, step
 
 from specdec_cli.decoding.types import Done, Prefill, Step, Token
@@ -187,14 +184,6 @@ def test_a_tree_step_by_step(tmp_path):
         assert terminal.ended() == 0 and terminal.text.startswith("first kept deep own")
 
 
-def test_recordings_from_before_there_were_trees_are_read(tmp_path):
-    path = tmp_path / "run.jsonl"
-    path.write_text(changed(2))
-    assert '"parents"' not in path.read_text()
-    chain = read_trace(path)[1][2]
-    assert chain.parents is None and chain.path is None and chain.drafted
-
-
 BAD = {
     "parents without a path": ([-1, 0, 1], None),
     "a path without parents": (None, [0]),
@@ -215,19 +204,3 @@ def test_trees_that_are_none(tmp_path, parents, path):
     assert assert_refused(call("replay", bad), 1, "line 4 is a damaged step: ").isprintable()
     bad.write_text(changed(2, tree_events(), path=[1, 4]))
     assert_refused(call("replay", bad), 1, "line 4 is a damaged step: a draft that is no tree")
-
-
-@pytest.mark.slow
-def test_interrupted_in_the_middle_of_trees(tmp_path):
-    trace = tmp_path / "trace.jsonl"
-    process = start("run", "def f(x):", "-k", 8, "--tree", 4, "-c", 8192, "-n", 8000, "--trace", trace)
-    first = b""
-    while len(first) < 200:
-        first += os.read(process.stdout.fileno(), 200 - len(first))
-    process.send_signal(signal.SIGINT)
-    rest, errors = process.communicate(timeout=20)
-    assert process.returncode == 130 and b"Traceback" not in errors
-    done = read_trace(trace)[1][-1]
-    assert done.reason == "interrupted" and forks(trace)
-    text = "".join(token.text for event in steps_of(trace) for token in event.tokens)
-    assert (first + rest).decode().rstrip("\n") == (text + done.tail).rstrip("\n")

@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -10,16 +11,15 @@ import ggufs
 import pytest
 import tiny
 from driver import DRAFT, ESCAPE, PROMPT, TARGET, assert_refused, call, configure, succeeded, told
+from engines import open_engine
 from terminal import Terminal
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.engine import drafting, loaded_models
+from specdec_cli.engine import loaded_models
 from specdec_cli.engine import pass_costs as costing
 from specdec_cli.engine import tuning_run as tuner
-from specdec_cli.engine.config import Settings
-from specdec_cli.engine.engine import Engine
 from specdec_cli.evaluation.simulator import AHEAD, Answer
 from specdec_cli.evaluation.tuning_result import MeasuredTuning
 from specdec_cli.llama import library
@@ -89,17 +89,8 @@ def quick(monkeypatch, timed):
 @pytest.fixture
 def opened():
     """Opens engines on the bundled pair with settings, and closes them."""
-    found = []
-
-    def open_engine(**changes):
-        settings = Settings(**{"target": str(TARGET), "draft": str(DRAFT), "max_tokens": 32, "threads": 1, **changes})
-        found.append(Engine(settings))
-        found[-1].open(16)
-        return found[-1]
-
-    yield open_engine
-    for engine in found:
-        engine.close()
+    with ExitStack() as engines:
+        yield lambda **changes: engines.enter_context(open_engine(16, max_tokens=32, **changes))
 
 
 def threads_of(engine):
@@ -109,24 +100,11 @@ def threads_of(engine):
 # --- from end to end ---
 
 
-@pytest.fixture(scope="module")
-def bundled(tmp_path_factory):
-    """The bundled pair, tuned for two seconds, or longer on a machine so slow that a category was left out.
-
-    Returns the folder of its settings, and its JSON.
-    """
-    folder = tmp_path_factory.mktemp("tuned")
-    environment = {"XDG_CONFIG_HOME": str(folder), "SPECDEC_THREADS": "1"}
-    for seconds in (2, 8, 32):
-        done = succeeded("tune", "--seconds", seconds, "--json", **environment)
-        assert done.stderr == "" and done.stdout.count("\n") == 1 and ESCAPE not in done.stdout
-        if len((result := json.loads(done.stdout))["predictions"]) > len(CATEGORIES):
+def test_what_was_tuned_is_told_and_kept_and_a_later_run_measures_nothing(monkeypatch):
+    for seconds in (2, 8, 32):  # on a machine so slow that a category was left out
+        result = told("tune", "--seconds", seconds)
+        if len(result["predictions"]) > len(CATEGORIES):
             break
-    return folder, result
-
-
-def test_what_was_tuned_is_told_and_kept_and_a_later_run_measures_nothing(bundled, monkeypatch):
-    folder, result = bundled
     assert list(result) == [field.name for field in fields(MeasuredTuning)]
     assert (result["target"], result["draft"], result["greedy"]) == ("target.gguf", "draft.gguf", True)
     assert (result["threads"], result["threads_draft"], result["threads_tried"]) == (1, 1, {})
@@ -139,9 +117,8 @@ def test_what_was_tuned_is_told_and_kept_and_a_later_run_measures_nothing(bundle
         assert {"1", "2"} <= set(result["costs"][curve]) and 0 < result["costs"][curve]["1"] < 1
     assert result["filled"]["tokens"] > 1000 and result["filled"]["target"] > result["costs"]["verify"]["1"]
 
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
     path = Path(result["kept"])
-    assert path.parent == profiles.config_dir() / "tuned" and folder in path.parents
+    assert path.parent == profiles.config_dir() / "tuned"
     assert sorted(path.parent.iterdir()) == sorted([path, path.with_suffix(".greedy.json.gz")])
     kept = tuning.load(TARGET, DRAFT)
     assert kept.machine == result["machine"] == library.machine()
@@ -208,24 +185,12 @@ def test_a_fixed_length_measures_nothing_and_has_the_tuned_threads(opened, timed
     assert opened(draft_tokens=3, threads=None).models.threads == (2, 1)
 
 
-def test_a_run_does_not_change_what_is_stored(opened, timed, monkeypatch):
-    stored = {"greedy": Calibration.prior(True), "rejection": Calibration.prior(False)}
-    keep(calibrations=stored)
-    found, learning = tuning.load(TARGET, DRAFT), []
-    monkeypatch.setattr(tuning, "load", lambda *_: found)
-    auto = drafting.adaptive_length
-    monkeypatch.setattr(
-        drafting,
-        "adaptive_length",
-        lambda form, costs, known, *rest, **named: learning.append(known) or auto(form, costs, known, *rest, **named),
-    )
-    engine = opened()
-    tokens = engine.tokenize(PROMPT, raw=True)
-    before = tuning.path_of(TARGET, DRAFT).read_bytes()
-    for temp in (0.0, 0.8):
-        assert Metrics.of(engine.events(tokens, 1, settings=Settings(temp=temp, max_tokens=32))).drafted
-    assert [known.looks > 0 for known in learning] == [True, True]
-    assert found.calibrations == stored and tuning.path_of(TARGET, DRAFT).read_bytes() == before
+def test_a_run_does_not_change_what_is_stored(timed):
+    path = keep(calibrations={"greedy": Calibration.prior(True), "rejection": Calibration.prior(False)})
+    before = path.read_bytes()
+    for temp in (0, 0.8):
+        assert told("run", PROMPT, "-n", 32, "--temp", temp)["stats"]["drafted"]
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("greedy", [True, False])
