@@ -87,9 +87,7 @@ def test_too_little_to_claim_anything_is_said_in_well_formed_markdown_and_not_ke
 
 def test_results_are_kept_and_compared_with():
     def against(*args):
-        return " ".join(
-            succeeded("compare", "-k", 3, "-n", 4, "--repeat", 1, *args, "--against", "first").stdout.split()
-        )
+        return " ".join(compare(*args, "--against", "first").stdout.split())
 
     assert compare(*PROMPTS, "--save", "first").exit_code == 0
     assert list(comparisons.load("first").speeds(ALONE)) == list(PROMPTS)  # by its text, not by its number

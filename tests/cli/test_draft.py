@@ -3,13 +3,14 @@
 import json
 import resource
 import signal
-import time
 from functools import partial
+from unittest.mock import Mock
 
 import ggufs
 import pytest
 import tiny
 from driver import DRAFT, PROMPT, TARGET, assert_refused, call, configure, run, specdec, start, succeeded, told
+from hub_pairs import wait_until
 from terminal import Terminal
 
 from specdec_cli.engine.draft_copy import CopyOptions, ListedLayers, prune
@@ -60,21 +61,19 @@ def test_what_is_made_is_remembered(out):
 @pytest.mark.slow
 def test_without_a_terminal(out):
     """As a library: what the command line shows comes as calls."""
-    calls = []
-
-    class Progress:
-        def searching(self, *about):
-            calls.append(about[:2])
-
-        def dropped(self, step, kept, size):
-            calls.append((step.dropped is None, kept, size < TARGET.stat().st_size))
-
+    progress, copied = Mock(), Mock()
     prompts = out.with_suffix(".txt")
     prompts.write_text("def median(values):\nimport os\nclass Stack:\nfor i in range(\n")
-    search = LayerSearch(5, str(prompts), progress=Progress())
-    made = prune(CopyOptions(str(TARGET), out, threads=1, progress=lambda *about: calls.append(about)), search)
-    assert calls[0] == ("whole.gguf", 0, 56) and ("whole.gguf", 56, 56) in calls and ("out.gguf", 0, 47) in calls
-    assert (6, 5) in calls and (True, "0-5", False) in calls and (False, made.kept, True) in calls
+    made = prune(
+        CopyOptions(str(TARGET), out, threads=1, progress=copied), LayerSearch(5, str(prompts), progress=progress)
+    )
+    copies = [call.args for call in copied.call_args_list]
+    assert copies[0] == ("whole.gguf", 0, 56) and ("whole.gguf", 56, 56) in copies and ("out.gguf", 0, 47) in copies
+    assert progress.searching.call_args.args[:2] == (6, 5)
+    dropped = [
+        (step.dropped is None, kept) for step, kept, _ in (call.args for call in progress.dropped.call_args_list)
+    ]
+    assert dropped[0] == (True, "0-5") and (False, made.kept) in dropped
     assert [step.layers for step in made.search][-1] == made.layers and made.agreement == made.search[-1].agreement
     made = prune(CopyOptions(str(TARGET), out, force=True), ListedLayers("0,1"))
     assert (made.layers, made.search, made.agreement) == ((0, 1), (), None)
@@ -227,27 +226,25 @@ def test_a_hybrid_target_can_still_have_fewer_bits(out, tmp_path):
 
 
 def test_places_for_the_draft(out, tmp_path):
-    def refused(place, *says, code=2, target=TARGET, force=False):
-        args = ("prune", target, *KEEP, "-o", place, *(["--force"] if force else []))
-        assert_refused(draft(*args), code, *says)
+    def refused(place, *says, code=2, target=TARGET, force=("--force",)):
+        assert_refused(draft("prune", target, *KEEP, "-o", place, *force), code, *says)
 
     refused(tmp_path / "no" / "out.gguf", "no folder")
     refused(out.with_suffix(".bin"), ".gguf")
-    refused(TARGET / "out.gguf", "no folder")
     refused("/proc/out.gguf", "cannot write to /proc", code=1)
     out.write_bytes(b"precious")
-    refused(out, "exists already", "--force")
+    refused(out, "exists already", "--force", force=())
     assert out.read_bytes() == b"precious"
     (tmp_path / "folder.gguf").mkdir()
-    refused(tmp_path / "folder.gguf", "is a folder", force=True)
+    refused(tmp_path / "folder.gguf", "is a folder")
     (tmp_path / "dangling.gguf").symlink_to("nowhere")
-    refused(tmp_path / "dangling.gguf", "a link to nothing", force=True)
+    refused(tmp_path / "dangling.gguf", "a link to nothing")
     target = tmp_path / "target.gguf"
     target.write_bytes(TARGET.read_bytes())
     (tmp_path / "link.gguf").symlink_to(target)
     (tmp_path / "hard.gguf").hardlink_to(target)
     for place in (target, tmp_path / "link.gguf", tmp_path / "hard.gguf"):
-        refused(place, "the target itself", target=target, force=True)
+        refused(place, "the target itself", target=target)
     assert target.read_bytes() == TARGET.read_bytes()
     made("prune", target, *KEEP, "-o", out, "--force")
     assert read_header(out).setting("block_count") == 4
@@ -279,16 +276,13 @@ def test_a_copy_that_comes_out_wrong_is_not_kept_and_what_cannot_be_remembered_i
 @pytest.mark.parametrize(
     ("args", "send", "code"),
     [
-        (("prune", TARGET, "--search", 1), signal.SIGINT, 130),
-        pytest.param(("quantize", TARGET, "--type", "IQ3_M"), signal.SIGTERM, 143, marks=pytest.mark.slow),
+        (("quantize", TARGET, "--type", "IQ3_M"), signal.SIGTERM, 143),
+        pytest.param(("prune", TARGET, "--search", 1), signal.SIGINT, 130, marks=pytest.mark.slow),
     ],
 )
 def test_interrupts_leave_nothing_behind(out, args, send, code):
     process = start("draft", *args, "-t", 1, "-o", out)
-    deadline = time.monotonic() + 20
-    while not list(out.parent.glob(".specdec-*/*.gguf")):  # llama.cpp is at work
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.001)
+    wait_until(lambda: list(out.parent.glob(".specdec-*/*.gguf")), process)  # llama.cpp is at work
     process.send_signal(send)
     shown, errors = process.communicate(timeout=20)
     assert process.returncode == code and shown == b"" and b"Traceback" not in errors

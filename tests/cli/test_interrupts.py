@@ -8,6 +8,7 @@ import time
 
 import pytest
 from driver import ESCAPE, PROMPT, start
+from hub_pairs import wait_until
 from terminal import Terminal
 
 LONG = ("run", "def f(x):", "-k", 3, "-c", 16384, "-n", 16000)
@@ -21,13 +22,6 @@ def interrupt(process, send: int = signal.SIGINT) -> tuple[int, str, str]:
     assert time.monotonic() - started < 1.0
     assert b"Traceback" not in err and b"KeyboardInterrupt" not in err
     return process.returncode, out.decode(), err.decode()
-
-
-def wait_for(process, condition) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.01)
 
 
 @pytest.mark.slow
@@ -45,7 +39,7 @@ def test_interrupted_in_a_long_prefill(tmp_path):
     trace = tmp_path / "trace.jsonl"
     (tmp_path / "long.txt").write_text("def f(x): return x + 1\n" * 2500)
     process = start("run", "-f", tmp_path / "long.txt", "-c", 32768, "--trace", trace)
-    wait_for(process, trace.exists)
+    wait_until(trace.exists, process)
     time.sleep(2)
     code, out, err = interrupt(process)
     assert (code, out.strip()) == (130, "")
@@ -75,7 +69,7 @@ def test_interrupted_with_json_gives_the_partial_object(tmp_path):
     trace = tmp_path / "trace.jsonl"
     process = start(*LONG, "--json", "--trace", trace)
     # Until the first steps have been buffered and written.
-    wait_for(process, lambda: trace.exists() and trace.stat().st_size > 0)
+    wait_until(lambda: trace.exists() and trace.stat().st_size > 0, process)
     code, out, err = interrupt(process)
     found = json.loads(out)
     assert (code, err, found["finish_reason"]) == (130, "", "interrupted")
