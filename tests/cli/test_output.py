@@ -61,11 +61,6 @@ def test_json_is_one_object_with_the_keys_of_the_contract():
     assert (alone["draft"], alone["baseline"], alone["speedup"], *figures) == (None,) * 5
 
 
-def test_a_stop_string_ends_the_answer():
-    found = told("run", "def f(", "-n", 64, "--stop", "return")
-    assert found["finish_reason"] == "stop_string" and "return" not in found["text"]
-
-
 def test_a_trace_is_json_lines(tmp_path):
     path = tmp_path / "trace.jsonl"
     result = succeeded(*SHORT, "--trace", path)

@@ -242,7 +242,7 @@ def eight_cores(monkeypatch, quick):
         monkeypatch.setattr(module, "pass_seconds", pass_seconds)
 
 
-def test_the_best_numbers_of_threads_are_found_and_kept(eight_cores):
+def test_the_best_numbers_of_threads_are_found_and_kept_unless_they_are_given(eight_cores):
     found = tuned()
     kept = tuning.load(TARGET, DRAFT)
     assert (found["threads"], found["threads_draft"]) == (kept.threads, kept.threads_draft) == (4, 2)
@@ -251,15 +251,9 @@ def test_the_best_numbers_of_threads_are_found_and_kept(eight_cores):
         "draft": {"1": 0.003, "2": 0.002, "4": 0.004, "8": 0.005},
     }
     assert found["costs"]["verify"]["1"] == 0.005 and found["costs"]["draft"]["1"] == 0.002
-
-
-@pytest.mark.parametrize(
-    ("flags", "used", "tried"),
-    [(("-t", 3), (3, 3), set()), (("-td", 1), (4, 1), {"target"}), (("-t", 3, "-td", 2), (3, 2), set())],
-)
-def test_threads_that_are_given_are_not_tried(eight_cores, flags, used, tried):
-    found = tuned(*flags)
-    assert (found["threads"], found["threads_draft"]) == used and set(found["threads_tried"]) == tried
+    for flags, used, tried in ((("-t", 3), (3, 3), set()), (("-td", 1), (4, 1), {"target"})):
+        found = tuned(*flags)
+        assert (found["threads"], found["threads_draft"]) == used and set(found["threads_tried"]) == tried
 
 
 # --- the draft beside a GPU ---
