@@ -84,12 +84,6 @@ def test_what_is_no_model(tmp_path):
     assert_refused(check(TARGET, tmp_path / "text.gguf", "--json"), 1, "not a GGUF file")
 
 
-@pytest.mark.parametrize("args", [[], ["-c", "0", "a", "b"], ["a", "b", "c"]])
-def test_usage(args):
-    result = check(*args)
-    assert (result.exit_code, result.stdout) == (2, "")
-
-
 # --- the Hub ---
 
 

@@ -70,19 +70,16 @@ def test_prompts_from_a_file_by_category_but_for_those_that_are_too_long(tmp_pat
 # --- what it looks like ---
 
 
-def test_the_table_and_the_verdict():
+def test_the_table_and_the_verdict_and_the_same_in_markdown():
     shown = succeeded("compare", "-k", 3, "-n", 16, *PROMPTS).stdout
     assert "target alone" in shown and "k=3" in shown and "4 identical" in shown
     assert "2 prompts are too few to claim anything" in " ".join(shown.split())
     assert max(map(len, shown.splitlines())) <= 80
-
-
-def test_too_little_to_claim_anything_is_said_in_well_formed_markdown_and_not_kept_for_the_list():
     shown = compare("-n", 8, "--md", "--limit", 1, *PROMPTS).stdout
     tables = [line for line in shown.splitlines() if line.startswith("|")]
     assert tables and {line.count("|") for line in tables} == {10, 5}
     assert "1 prompt is too few to claim" in shown
-    assert "speedup" not in json.dumps(json.loads(call("ls", "--json", "--here").stdout))
+    assert "speedup" not in call("ls", "--json", "--here").stdout, "nothing is kept for the list"
 
 
 def test_results_are_kept_and_compared_with():
@@ -168,7 +165,7 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path):
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=30)
         assert process.returncode == 130 and b"Traceback" not in errors
-        assert out or b"before anything was measured" in errors
+        assert out or b"specdec: interrupted" in errors
         if out and len((result := result_of(out)).trials) > 2:
             break
     assert result.partial

@@ -60,3 +60,8 @@ def test_the_command_for_a_gpu_is_printed(no_pair, monkeypatch):
     said = doctor().stdout
     assert "H100 is there" in said and "first install nvcc" in said and "make ACCEL=cuda setup" in said
     assert json.loads(doctor("--json").stdout)["unused_gpu"]["accel"] == "cuda"
+
+
+def test_programs_that_are_not_there_say_nothing():
+    assert diagnosis._output("no-such-program") == "" and diagnosis._output("false") == ""
+    assert diagnosis._output("echo", "H100") == "H100"

@@ -6,7 +6,7 @@ from functools import partial
 from signal import SIGINT
 
 import pytest
-from driver import DRAFT, TARGET, assert_refused, call, succeeded, told
+from driver import TARGET, assert_refused, call, succeeded, told
 from hub_pairs import NAME, PAIR, SIZES, environment, files, own_profile, pull_here, records
 from terminal import Terminal
 
@@ -99,14 +99,13 @@ def test_the_last_measurement_counts_and_survives_no_change_of_a_file(tmp_path):
     assert "0.25x, k=3, 2026-01-02" in " ".join(shown("show", "mine").split())
     target.write_bytes(b"another model")
     assert row("mine")["speed"] is None
-
-
-def test_a_measurement_that_cannot_be_kept_is_no_error(tmp_path):
-    profiles.config_dir().mkdir(parents=True)
-    (profiles.config_dir() / "tuned").write_text("a file")
-    tuning.keep_speed(TARGET, DRAFT, tuning.Speed(1.5, None, None, "k=3", "2026-01-01"))
-    tuning.keep_speed(tmp_path / "gone.gguf", DRAFT, tuning.Speed(1.5, None, None, "k=3", "2026-01-01"))
-    assert tuning.last_speed(TARGET, DRAFT) is None
+    # What is damaged is none, and what cannot be kept is no error.
+    tuning.keep_speed(target, draft, tuning.Speed(1.5, None, None, "k=3", "2026-01-01"))
+    for path in (profiles.config_dir() / "tuned").glob("*.speed.json"):
+        path.write_text('{"speedup": 1}')
+    assert row("mine")["speed"] is None
+    target.unlink()
+    tuning.keep_speed(target, draft, tuning.Speed(1.5, None, None, "k=3", "2026-01-01"))
 
 
 # --- show ---

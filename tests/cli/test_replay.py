@@ -141,6 +141,7 @@ TOKEN = {"id": 1, "text": "x", "origin": "plain"}
 BAD = {
     "empty": ("", "is empty"),
     "text": ("hello\n", "line 1 is not JSON"),
+    "a list": ("[1]\n", "line 1 is not a JSON object"),
     "no first line": (DONE, "line 1 does not begin a recorded run"),
     "another format": (RUN.replace("1", "2"), "format 2; this specdec reads format 1"),
     "torn in the middle": (RUN + '{"event": \n' + DONE, "line 2 is not JSON"),

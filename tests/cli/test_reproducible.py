@@ -73,19 +73,15 @@ def test_bitwise_says_which_passes_agree_and_gives_the_targets_text():
     assert found(TEXT, "-n", 24, "-k", 5, "--bitwise")["tokens"] == alone["tokens"]
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (["--temp", 0.8, "--accept", "rejection"], ["--accept rejection gives another", "--accept coupled or match"]),
-        (["--tree", 3], ["--bitwise cannot be used with --tree 3", "Chains work"]),
-        (["--drafter", "lookahead"], ["--bitwise cannot be used with lookahead"]),
-        (["-m", "mamba.gguf", "--drafter", "ngram"], ["mamba.gguf", "recurrent"]),
-    ],
-)
-def test_what_bitwise_cannot_promise_is_refused(flags, says, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    tiny.write(tmp_path / "mamba.gguf", "mamba")
-    assert_refused(run(PROMPT, "--bitwise", *flags), 2, *says)
+def test_what_bitwise_cannot_promise_is_refused(tmp_path):
+    mamba = tiny.write(tmp_path / "mamba.gguf", "mamba")
+    for flags, *says in (
+        (["--temp", 0.8, "--accept", "rejection"], "--accept rejection gives another", "--accept coupled or match"),
+        (["--tree", 3], "--bitwise cannot be used with --tree 3", "Chains work"),
+        (["--drafter", "lookahead"], "--bitwise cannot be used with lookahead"),
+        (["-m", mamba, "--drafter", "ngram"], "mamba.gguf", "recurrent"),
+    ):
+        assert_refused(run(PROMPT, "--bitwise", *flags), 2, *says)
     configure("bitwise: maybe\n")
     assert_refused(run(PROMPT), 2, "bitwise is", "true or false")
 

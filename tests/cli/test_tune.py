@@ -330,12 +330,10 @@ def test_a_recording_of_other_models_or_a_damaged_one_is_refused():
     assert_refused(tune("--what-if", "h200"), 1, "greedy.json.gz", "ecord")
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"), [("rtx-490", "'rtx-4090'"), ("zzz", "h200"), ("../hardware/h200", "h200"), ("", "h200")]
-)
-def test_hardware_that_is_not_known(name, hint):
+def test_hardware_that_is_not_known():
     """No name as well, as from an unset variable in a script: not a minute of measuring instead."""
-    assert_refused(tune("--what-if", name), 1, "no hardware", name, hint)
+    for name, hint in (("rtx-490", "'rtx-4090'"), ("../hardware/h200", "h200"), ("", "h200")):
+        assert_refused(tune("--what-if", name), 1, "no hardware", name, hint)
 
 
 def test_a_pair_without_a_recording(tmp_path, quick):
@@ -353,24 +351,20 @@ def test_a_pair_without_a_recording(tmp_path, quick):
 # --- what is refused ---
 
 
-@pytest.mark.parametrize("flags", [["-k", "3"], ["--drafter", "none"], ["-n", "8"], ["a prompt"], ["--what-if"]])
-def test_what_tune_does_not_take(flags):
-    done = tune(*flags)
-    assert (done.exit_code, done.stdout) == (2, "") and "Error" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("flags", "code", "says"),
-    [
-        *((["--seconds", seconds], 2, "cannot take") for seconds in ("0.5", "nan", "3601")),
-        (["--temp", "nan"], 2, "temperature"),
-        (["-m", str(TARGET)], 1, "-md"),
-        (["--prompts", "pyhton"], 2, "'python'"),
-        (["-c", "1000000000"], 1, "1,000,000,000 tokens"),
-    ],
-)
-def test_senseless_settings(flags, code, says):
-    assert_refused(tune(*flags), code, says)
+def test_what_tune_does_not_take():
+    for flags in (["-k", "3"], ["--drafter", "none"], ["-n", "8"], ["a prompt"], ["--what-if"]):
+        done = tune(*flags)
+        assert (done.exit_code, done.stdout) == (2, "") and "Error" in done.stderr
+    for code, says, *flags in (
+        (2, "cannot take", "--seconds", 0.5),
+        (2, "cannot take", "--seconds", "nan"),
+        (2, "cannot take", "--seconds", 3601),
+        (2, "temperature", "--temp", "nan"),
+        (1, "-md", "-m", TARGET),
+        (2, "'python'", "--prompts", "pyhton"),
+        (1, "1,000,000,000 tokens", "-c", 10**9),
+    ):
+        assert_refused(tune(*flags), code, says)
 
 
 def test_prompts_too_long_for_the_context_and_settings_that_do_not_draft(tmp_path):
@@ -429,11 +423,9 @@ def test_pairs_whose_caches_differ(tmp_path, quick, target, draft):
     assert found["kept"] and found["target"] == f"{target}.gguf"
 
 
-@pytest.mark.parametrize("place", [".", "tuned"])
-def test_a_folder_that_cannot_be_written(quick, place):
-    blocked = profiles.config_dir() / place
-    blocked.parent.mkdir(parents=True, exist_ok=True)
-    blocked.write_text("in the way")
+def test_a_folder_that_cannot_be_written(quick):
+    profiles.config_dir().mkdir(parents=True)
+    (profiles.config_dir() / "tuned").write_text("in the way")
     assert_refused(tune("--seconds", 1), 1, "cannot write")
 
 
