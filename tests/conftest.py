@@ -42,3 +42,21 @@ def snapshot() -> Callable[[str, str], None]:
     from driver import assert_recorded
 
     return lambda name, text: assert_recorded(Path(__file__).parent / "display" / "snapshots" / name, text)
+
+
+@pytest.fixture
+def hub():
+    """A Hugging Face Hub on loopback with the bundled pair; its contents are on another host, as the real one's are."""
+    from hub_pairs import publish
+    from hub_server import HubServer
+
+    with HubServer(cdn_host="localhost") as hub:
+        yield publish(hub)
+
+
+@pytest.fixture
+def inside(monkeypatch: pytest.MonkeyPatch, hub, tmp_path: Path) -> list[float]:
+    """For pulls in this process. Returns the waits that were asked for, none of which is waited."""
+    from hub_pairs import here
+
+    return here(monkeypatch, hub, tmp_path)

@@ -13,12 +13,10 @@ from specdec_cli.cli.doctor import doctor
 from specdec_cli.cli.draft import draft
 from specdec_cli.cli.drafters import drafters
 from specdec_cli.cli.error_reporting import ErrorReporting
-from specdec_cli.cli.ls import ls
+from specdec_cli.cli.pairs import ls, rm, show
 from specdec_cli.cli.pull import pull
 from specdec_cli.cli.replay import replay
-from specdec_cli.cli.rm import rm
 from specdec_cli.cli.run import run
-from specdec_cli.cli.show import show
 from specdec_cli.cli.tune import tune
 
 app = typer.Typer(
@@ -47,15 +45,6 @@ def _root(
     """Options of specdec itself."""
 
 
-app.command()(run)
-app.command()(pull)
-app.command()(check)
-app.command()(ls)
-app.command()(show)
-app.command()(rm)
-app.command()(replay)
-app.command()(compare)
-app.command()(tune)
+for command in (run, pull, check, ls, show, rm, replay, compare, tune, drafters, doctor):
+    app.command()(command)
 app.add_typer(draft, name="draft")
-app.command()(drafters)
-app.command()(doctor)

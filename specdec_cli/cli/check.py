@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from specdec_cli.cli import options as opt
 from specdec_cli.cli.completion import models
 from specdec_cli.display.status_line import status_line
 
@@ -20,14 +21,15 @@ def check(
         typer.Argument(help="Draft, named likewise. \\[default: the profile's own]", autocompletion=models),
     ] = None,
     ctx: Annotated[int, typer.Option("--ctx", "-c", min=1, help="Context in tokens that memory is told for.")] = 4096,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json_: opt.Json = False,
 ) -> None:
     """Compare two models' tokenizers, sizes and memory before any weights are downloaded or loaded.
 
     Exit code 0: they can be used together; 3: they cannot; 4: a model cannot be reached.
     """
-    from specdec_cli.cli.json_output import print_json
+    from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.decoding.errors import IncompatiblePair
+    from specdec_cli.display.pair_tables import check_tables
     from specdec_cli.engine.pair_check import check_pair_by_name
 
     with status_line("reading headers", json_):
@@ -35,10 +37,6 @@ def check(
     if json_:
         print_json(result)
     else:
-        from rich.console import Console
-
-        from specdec_cli.display.pair_tables import check_tables
-
-        Console(highlight=False).print(check_tables(result))
+        print_parts(check_tables(result))
     if result.verdict == "incompatible":
         raise typer.Exit(IncompatiblePair.exit_code)

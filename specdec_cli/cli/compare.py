@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ import typer
 
 from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
+from specdec_cli.cli.error_reporting import interruptible
 from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
@@ -22,31 +22,13 @@ if TYPE_CHECKING:
     from specdec_cli.evaluation.comparison_result import ComparisonResult
     from specdec_cli.models.suites import Prompt
 
-PAGES = {"html": "specdec_cli.display.comparison_html"}
-"""By option, the module that writes a comparison to a file: `require(path)` before measuring, `write(path, result)`
-after. Any of them can be removed together with its line."""
-
-_OUTPUT = "Output"
+_output = partial(typer.Option, rich_help_panel="Output")
 _Suite = Annotated[
     str | None,
     typer.Option(
         help="A suite (chat, code, creative, edit, python, reasoning, structured, summarisation, translation) or a "
         "file of prompts (text, JSONL, YAML).",
         autocompletion=completion.prompts,
-    ),
-]
-_Json = Annotated[bool, typer.Option("--json", help="Print all data as one JSON object.", rich_help_panel=_OUTPUT)]
-_Markdown = Annotated[
-    bool, typer.Option("--md", help="Print Markdown, to paste into an issue.", rich_help_panel=_OUTPUT)
-]
-_Html = Annotated[Path | None, typer.Option(help="Write a page with charts to this file.", rich_help_panel=_OUTPUT)]
-_Save = Annotated[str | None, typer.Option(help="Keep the result under this name.", rich_help_panel=_OUTPUT)]
-_Against = Annotated[
-    str | None,
-    typer.Option(
-        help="Compare with a kept result: its name, or a JSON file.",
-        autocompletion=completion.results,
-        rich_help_panel=_OUTPUT,
     ),
 ]
 
@@ -64,12 +46,15 @@ def compare(
     repeat: Annotated[int, typer.Option(help="Rounds per prompt, in alternating order.")] = 2,
     raw: opt.Raw = False,
     system: opt.System = None,
-    json_: _Json = False,
-    md: _Markdown = False,
-    html: _Html = None,
-    save: _Save = None,
-    against: _Against = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the kept results.", rich_help_panel=_OUTPUT)] = False,
+    json_: Annotated[bool, _output("--json", help="Print all data as one JSON object.")] = False,
+    md: Annotated[bool, _output("--md", help="Print Markdown, to paste into an issue.")] = False,
+    html: Annotated[Path | None, _output(help="Write a page with charts to this file.")] = None,
+    save: Annotated[str | None, _output(help="Keep the result under this name.")] = None,
+    against: Annotated[
+        str | None,
+        _output(help="Compare with a kept result: its name, or a JSON file.", autocompletion=completion.results),
+    ] = None,
+    list_: Annotated[bool, _output("--list", help="List the kept results.")] = False,
 ) -> None:
     """Measure ways to decode against the target alone: speed with intervals, exactness, causes."""
     from specdec_cli.cli.prompt_input import gather
@@ -94,13 +79,13 @@ def compare(
     piped = None if prompt or prompts else gather(None, None)
     texts = prompt or ([piped] if piped else ())
     chosen = choose_prompts(settings.target, texts, prompts, category or (), limit, per_category)
-    writers = _writers(save, {"html": html})
+    writers = _writers(save, html)
     before = comparisons.load(against) if against else None
     result, code = _measure(run, chosen, system, raw, silent=json_ or md)
     _show(result, before, json_, md)
-    errors = [run.error, *(_written(write, result) for write in writers)]
+    problem = _write(result, writers)
     require_exact(result)
-    if error := next(filter(None, errors), None):
+    if error := run.error or problem:
         raise error
     raise typer.Exit(code)
 
@@ -112,74 +97,63 @@ def _list(as_json: bool) -> None:
     typer.echo(json.dumps(entries) if as_json else "\n".join(f"{each['name']}  {each['when']}" for each in entries))
 
 
-def _writers(name: str | None, pages: dict[str, Path | None]) -> list[Callable[[ComparisonResult], None]]:
-    """What keeps and writes the result. What cannot be written is refused now, not after minutes of measuring.
+def _writers(name: str | None, page: Path | None) -> list[Callable[[ComparisonResult], None]]:
+    """What keeps the result under a name, and writes it to a page.
 
-    name: to keep it under. pages: files by option.
+    What cannot be written is refused now, not after minutes of measuring.
     """
-    from specdec_cli.decoding.errors import UsageError
     from specdec_cli.store import comparisons
 
     writers: list[Callable[[ComparisonResult], None]] = []
     if name:
         comparisons.path_of(name)
         writers.append(partial(comparisons.store, name))
-    for option, path in pages.items():
-        if path is None:
-            continue
-        if option not in PAGES:
-            raise UsageError(f"--{option} is not part of this installation", "Use --md or --json.")
-        page = import_module(PAGES[option])
-        page.require(path)
-        writers.append(partial(page.write, path))
+    if page is not None:
+        from specdec_cli.display import comparison_html
+
+        comparison_html.require(page)
+        writers.append(partial(comparison_html.write, page))
     return writers
 
 
-def _written(write: Callable[[ComparisonResult], None], result: ComparisonResult) -> SpecdecError | None:
-    """The error, if there is one: a full disk costs the file, and not what was measured."""
+def _write(result: ComparisonResult, writers: list[Callable[[ComparisonResult], None]]) -> SpecdecError | None:
+    """Returns the error, if there is one: a full disk costs the file, and not what was measured."""
     from specdec_cli.decoding.errors import SpecdecError
 
-    try:
-        write(result)
-    except SpecdecError as error:
-        return error
-    return None
+    error = None
+    for write in writers:
+        try:
+            write(result)
+        except SpecdecError as problem:
+            error = error or problem
+    return error
 
 
 def _measure(
     run: ComparisonRun, prompts: list[Prompt], system: str | None, raw: bool, silent: bool
 ) -> tuple[ComparisonResult, int]:
     """Load the models once and measure. Returns the exit code too: an interrupt leaves whatever was measured."""
-    from specdec_cli.decoding.errors import Interrupted
     from specdec_cli.display.comparison_tables import Progress
     from specdec_cli.engine.engine import Engine
-    from specdec_cli.llama.interrupt import Interrupt
 
-    with Interrupt() as interrupt:
-        try:
-            with status_line("loading", silent) as say:
-                engine = Engine(run.loaded, interrupt, ways=run.ways)
-                engine.read_corpus(say)
-            with engine, Progress(sys.stderr, run.baselines) as progress:
-                result = run.run(engine, prompts, system, raw, interrupt.is_set, progress.update)
-        except Interrupted:
-            print("specdec: interrupted before anything was measured", file=sys.stderr)
-            raise typer.Exit(interrupt.exit_code) from None
+    with interruptible(" before anything was measured") as interrupt:
+        with status_line("loading", silent) as say:
+            engine = Engine(run.loaded, interrupt, ways=run.ways)
+            engine.read_corpus(say)
+        with engine, Progress(sys.stderr, run.baselines) as progress:
+            result = run.run(engine, prompts, system, raw, interrupt.is_set, progress.update)
         return result, interrupt.exit_code
 
 
 def _show(result: ComparisonResult, before: ComparisonResult | None, as_json: bool, as_markdown: bool) -> None:
-    from rich.console import Console
-
+    from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.display import comparison_tables
 
     if as_json:
-        print(json.dumps(result.to_json()), flush=True)
+        print_json(result.to_json())
     elif as_markdown:
         print(comparison_tables.markdown(result), flush=True)
     else:
-        console = Console(highlight=False)
-        for part in comparison_tables.tables(result):
-            console.print(part)
+        print_parts(*comparison_tables.tables(result))
         if before:
-            console.print(comparison_tables.against(result, before))
+            print_parts(comparison_tables.against(result, before))

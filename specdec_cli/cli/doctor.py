@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
+from specdec_cli.cli import options as opt
 
-def doctor(json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+
+def doctor(json_: opt.Json = False) -> None:
     """Say what this installation can do: build, devices, memory, versions, caches, the bundled pair."""
-    from specdec_cli.cli.json_output import print_json
+    from specdec_cli.cli.output import print_json
     from specdec_cli.display.diagnosis_table import print_diagnosis
     from specdec_cli.engine.diagnosis import diagnose
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,10 +10,9 @@ import typer
 
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.completion import models
+from specdec_cli.cli.error_reporting import interruptible
 
 if TYPE_CHECKING:
-    from specdec_cli.display.draft_making import DraftDisplay
-    from specdec_cli.engine.draft_copy import CopyOptions, LayerChoice
     from specdec_cli.results import DraftCopyResult
 
 SEARCHES = {"search": "specdec_cli.engine.layer_search"}
@@ -35,6 +32,7 @@ _TargetName = Annotated[
     ),
 ]
 _Out = Annotated[Path, typer.Option("--out", "-o", metavar="OUT.gguf", help="The draft's file.")]
+_NOTHING_LEFT = "; nothing was written"
 _Force = Annotated[bool, typer.Option("--force", help="Overwrite the draft's file if it is there.")]
 
 
@@ -68,6 +66,7 @@ def prune(
     --search drops the layer whose loss costs least agreement with the target, again and again, until N are left.
     """
     from specdec_cli.decoding.errors import UsageError
+    from specdec_cli.display.draft_making import DraftDisplay
     from specdec_cli.engine import draft_copy
 
     if (keep_layers is None) == (search is None):
@@ -77,16 +76,16 @@ def prune(
     if search is not None and "search" not in SEARCHES:
         raise UsageError("--search is not part of this installation", "Give --keep-layers LIST.")
 
-    def make(options: CopyOptions, display: DraftDisplay) -> DraftCopyResult:
-        layers: LayerChoice = draft_copy.ListedLayers(keep_layers or "")
+    with interruptible(_NOTHING_LEFT) as interrupt, DraftDisplay(json_) as display:
+        options = draft_copy.CopyOptions(target, out, force, given.flags["threads"], interrupt, display.copying)
+        layers: draft_copy.LayerChoice = draft_copy.ListedLayers(keep_layers or "")
         if search is not None:
             display.answering()
             gpu_layers = given.flags["gpu_layers"]
             finder = import_module(SEARCHES["search"]).LayerSearch
             layers = finder(search, prompts, -1 if gpu_layers is None else gpu_layers, display)
-        return draft_copy.prune(options, layers)
-
-    _make(make, target, out, force, given.flags["threads"], json_)
+        result = draft_copy.prune(options, layers)
+    _show(result, json_)
 
 
 @draft.command()
@@ -100,39 +99,23 @@ def quantize(
     json_: opt.Json = False,
 ) -> None:
     """Copy a target with fewer bits to a weight."""
+    from specdec_cli.display.draft_making import DraftDisplay
     from specdec_cli.engine import draft_copy
 
-    _make(lambda options, _: draft_copy.quantise(options, type_), target, out, force, given.flags["threads"], json_)
+    with interruptible(_NOTHING_LEFT) as interrupt, DraftDisplay(json_) as display:
+        options = draft_copy.CopyOptions(target, out, force, given.flags["threads"], interrupt, display.copying)
+        result = draft_copy.quantise(options, type_)
+    _show(result, json_)
 
 
-def _make(
-    make: Callable[[CopyOptions, DraftDisplay], DraftCopyResult],
-    target: str,
-    out: Path,
-    force: bool,
-    threads: int | None,
-    as_json: bool,
-) -> None:
-    """Make a draft, and say what it is and how to use it. A signal ends the work with nothing left behind."""
-    from specdec_cli.cli.json_output import print_json
-    from specdec_cli.decoding.errors import Interrupted
-    from specdec_cli.display.draft_making import DraftDisplay, draft_tables
-    from specdec_cli.engine.draft_copy import CopyOptions
-    from specdec_cli.llama.interrupt import Interrupt
+def _show(result: DraftCopyResult, as_json: bool) -> None:
+    """Say what a draft is and how to use it."""
+    from specdec_cli.cli.output import print_json, print_parts
+    from specdec_cli.display.draft_making import draft_tables
+    from specdec_cli.display.theme import safe
 
-    with Interrupt() as interrupt:
-        try:
-            with DraftDisplay(as_json) as display:
-                result = make(CopyOptions(target, out, force, threads, interrupt, display.copying), display)
-        except Interrupted:
-            print("specdec: interrupted; nothing was written", file=sys.stderr)
-            raise typer.Exit(interrupt.exit_code) from None
     if as_json:
         print_json(result)
         return
-    from rich.console import Console
-
-    from specdec_cli.display.theme import safe
-
-    Console(highlight=False).print(draft_tables(result))
+    print_parts(draft_tables(result))
     print(f"Use it:  {safe(result.run)}")  # in one line, to be copied

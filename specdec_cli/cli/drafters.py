@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+from specdec_cli.cli import options as opt
 
 
-def drafters(json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+def drafters(json_: opt.Json = False) -> None:
     """List the drafters: what each needs and when it helps. Packages can bring more."""
-    from rich.console import Console
+    from rich.markup import escape
 
-    from specdec_cli.cli.json_output import print_json
+    from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.display.grids import lines_table
     from specdec_cli.drafters import names
 
@@ -19,12 +17,11 @@ def drafters(json_: Annotated[bool, typer.Option("--json", help="Print one JSON 
     if json_:
         print_json({"drafters": known})
         return
-    console = Console(highlight=False)
     for drafter in known:
         name, origin = drafter.pop("name"), drafter.pop("from")
-        console.print(name if origin == "specdec" else f"{name} (from {origin})", style="bold", markup=False)
-        console.print(lines_table(drafter))
-    console.print(
+        print_parts(escape(name if origin == "specdec" else f"{name} (from {origin})"), style="bold")
+        print_parts(lines_table(drafter))
+    print_parts(
         "\nOne after the other:  ngram+model     One that drafts for another:  model<ngram, small>model", style="dim"
     )
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 import typer
 from typer.core import TyperGroup
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 
-INTERRUPTED = 130
+if TYPE_CHECKING:
+    from specdec_cli.llama.interrupt import Interrupt
 
 
 class ErrorReporting(TyperGroup):
@@ -28,7 +31,7 @@ class ErrorReporting(TyperGroup):
             ctx.exit(error.exit_code)
         except (KeyboardInterrupt, Interrupted, typer.Abort):  # the last: at a question
             print("specdec: interrupted", file=sys.stderr)
-            ctx.exit(INTERRUPTED)
+            ctx.exit(130)
         except BrokenPipeError:
             close_stdout()
         except OSError as error:  # what no command foresaw: a full disk, a vanished terminal
@@ -40,6 +43,19 @@ class ErrorReporting(TyperGroup):
             ctx.exit(1)
 
 
+@contextmanager
+def interruptible(what_is_left: str = "") -> Iterator[Interrupt]:
+    """Let Ctrl-C and SIGTERM end what is in the block, and say so."""
+    from specdec_cli.llama.interrupt import Interrupt
+
+    with Interrupt() as interrupt:
+        try:
+            yield interrupt
+        except Interrupted:
+            print(f"specdec: interrupted{what_is_left}", file=sys.stderr)
+            raise typer.Exit(interrupt.exit_code) from None
+
+
 def complain(error: SpecdecError) -> None:
     """Print what went wrong and what to do. Never raises, even if stderr is closed."""
     from specdec_cli.display.theme import safe
@@ -47,7 +63,7 @@ def complain(error: SpecdecError) -> None:
     # A message may quote a model file, which may hold anything.
     what, to_do = (safe(text.replace("\n", " ")) for text in (str(error), error.hint))
     lines = [f"specdec: {what}", *([f"  {to_do}"] if to_do else [])]
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         print("\n".join(lines), file=sys.stderr, flush=True)
 
 

@@ -52,9 +52,7 @@ def _decoded(data: bytes, source: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{source} is not UTF-8 text: byte {data[error.start]:#04x} at {error.start:,}",
-            f"Convert it first: iconv -t UTF-8 {source}"
-            if source != "standard input"
-            else "Convert it first, with iconv.",
-        ) from None
+        what = f"{source} is not UTF-8 text: byte {data[error.start]:#04x} at {error.start:,}"
+        from_stdin = source == "standard input"
+        to_do = "Convert it first, with iconv." if from_stdin else f"Convert it first: iconv -t UTF-8 {source}"
+        raise UsageError(what, to_do) from None

@@ -6,42 +6,32 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specdec_cli.cli import completion
+from specdec_cli.cli.completion import models, pairs
 from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.engine.pair_download import PairDownload
-    from specdec_cli.results import DownloadPlan, DownloadResult
-
-
-_Target = Annotated[
-    str | None,
-    typer.Option(
-        "--target", "-m", help="Target: REPO:QUANT, REPO/FILE.gguf, or a file here.", autocompletion=completion.models
-    ),
-]
-_Draft = Annotated[
-    str | None,
-    typer.Option(
-        "--draft",
-        "-md",
-        help="Draft, named likewise. Without one, drafts are proposed.",
-        autocompletion=completion.models,
-    ),
-]
 
 
 def pull(
-    name: Annotated[
-        str | None, typer.Argument(help="A profile; specdec ls lists them.", autocompletion=completion.pairs)
+    name: Annotated[str | None, typer.Argument(help="A profile; specdec ls lists them.", autocompletion=pairs)] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target", "-m", help="Target: REPO:QUANT, REPO/FILE.gguf, or a file here.", autocompletion=models
+        ),
     ] = None,
-    target: _Target = None,
-    draft: _Draft = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            "--draft", "-md", help="Draft, named likewise. Without one, drafts are proposed.", autocompletion=models
+        ),
+    ] = None,
     as_: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Name for a pair given by models.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare and plan; download nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; take the first draft proposed.")] = False,
@@ -52,9 +42,8 @@ def pull(
     A pull that was cut short goes on where it stopped. Weights go to the Hugging Face cache (HF_HOME); HF_TOKEN,
     HF_ENDPOINT and HF_HUB_OFFLINE apply.
     """
-    from rich.console import Console
-
-    from specdec_cli.cli.json_output import print_json
+    from specdec_cli.cli.output import print_json, print_parts
+    from specdec_cli.display.download_progress import DownloadDisplay
     from specdec_cli.display.pair_tables import plan_tables
     from specdec_cli.engine.pair_download import PairDownload
 
@@ -72,14 +61,16 @@ def pull(
             print_json(plan)
             return
         if not json_:
-            Console(stderr=True, highlight=False).print(plan_tables(plan))
+            print_parts(plan_tables(plan), stderr=True)
         if dry_run:
             print("Nothing was downloaded: --dry-run.", flush=True)
             return
         if asks and plan.to_download and not typer.confirm("Download?", default=True, err=True):
             print("Nothing was downloaded.", file=sys.stderr)
             raise typer.Exit(1)
-        result = _run(download, plan, json_)
+        display = nullcontext(lambda *_: None) if json_ else DownloadDisplay(plan.files)
+        with _ends_on_signals(), display as progress:
+            result = download.run(plan, progress)
     if json_:
         print_json(result)
         return
@@ -90,9 +81,7 @@ def pull(
 
 def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> bool:
     """Settle on a draft; False if the proposals are all that can be given without asking."""
-    from rich.console import Console
-
-    from specdec_cli.cli.json_output import print_json
+    from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.display.grids import note_lines
     from specdec_cli.display.pair_tables import proposals_table
 
@@ -102,9 +91,8 @@ def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> boo
         print_json({"proposals": proposals, "notes": download.notes})
         return False
     if not as_json:
-        Console(highlight=False).print(proposals_table(proposals))
-        for note in note_lines(download.notes):
-            Console(stderr=True, highlight=False).print(note)
+        print_parts(proposals_table(proposals))
+        print_parts(*note_lines(download.notes), stderr=True)
         download.notes.clear()
     number = 1
     if asks:
@@ -116,16 +104,6 @@ def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> boo
         return False
     download.choose(proposals[number - 1].name)
     return True
-
-
-def _run(download: PairDownload, plan: DownloadPlan, silent: bool) -> DownloadResult:
-    from specdec_cli.display.download_progress import DownloadDisplay
-
-    with _ends_on_signals():
-        if silent:
-            return download.run(plan)
-        with DownloadDisplay(plan.files) as display:
-            return download.run(plan, display)
 
 
 @contextmanager

@@ -8,20 +8,16 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from specdec_cli.cli.output import EventDisplay
     from specdec_cli.decoding.metrics import Metrics
     from specdec_cli.decoding.types import Event
     from specdec_cli.evaluation.recorded_settings import RecordedSettings
     from specdec_cli.llama.interrupt import Interrupt
-
-
-class _Display(Protocol):
-    def show(self, event: Event) -> None: ...
-    def close(self) -> None: ...
 
 
 def replay(
@@ -67,35 +63,36 @@ def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key:
     """Replay on stdout, the report on stderr. Returns the exit code."""
     from rich.console import Console
 
+    from specdec_cli.cli.output import print_parts
     from specdec_cli.decoding.metrics import Metrics
-    from specdec_cli.display import run_report as tables
     from specdec_cli.display.live import LiveDisplay
     from specdec_cli.display.plain import on_stdout
+    from specdec_cli.display.run_report import legend, run_report, settings_line
     from specdec_cli.llama.interrupt import Interrupt
 
-    report = Metrics()
+    report, recorded = Metrics(), Metrics.of(events).emitted
+    most = recorded if settings.max_tokens is None else settings.max_tokens
     with Interrupt() as interrupt:
         if by_key:
             from specdec_cli.display.keys import keyboard
             from specdec_cli.display.steps import StepDisplay
 
             with keyboard(interrupt.is_set) as wait:
-                display: _Display = StepDisplay(Console(highlight=False), _most_tokens(settings, events))
+                display: EventDisplay = StepDisplay(Console(highlight=False), most)
                 finished = _play(events, report, display, wait)
         else:
-            display = on_stdout(_most_tokens(settings, events))
+            display = on_stdout(most)
             speed = speed if isinstance(display, LiveDisplay) else math.inf
             finished = _play(events, report, display, _clock(interrupt, speed))
         if not finished:
-            report.notes = (f"left early: the recording has {_emitted(events)} tokens",)
-        err = Console(stderr=True, highlight=False)
+            report.notes = (f"left early: the recording has {recorded} tokens",)
         if isinstance(display, LiveDisplay) and report.drafted:
-            err.print(tables.legend())
-        err.print(tables.run_report(report, tables.settings_line(settings), None, None, None))
+            print_parts(legend(), stderr=True)
+        print_parts(run_report(report, settings_line(settings), None, None, None), stderr=True)
         return interrupt.exit_code
 
 
-def _play(events: list[Event], report: Metrics, display: _Display, wait: Callable[[Event], bool]) -> bool:
+def _play(events: list[Event], report: Metrics, display: EventDisplay, wait: Callable[[Event], bool]) -> bool:
     """Show each event when its time has come, until `wait` says that the user has seen enough: False then."""
     try:
         for event in events:
@@ -121,24 +118,12 @@ def _clock(interrupt: Interrupt, speed: float) -> Callable[[Event], bool]:
     return wait
 
 
-def _most_tokens(settings: RecordedSettings, events: list[Event]) -> int:
-    """What `-n` was; a recording that does not say is taken at its length."""
-    return _emitted(events) if settings.max_tokens is None else settings.max_tokens
-
-
-def _emitted(events: list[Event]) -> int:
-    from specdec_cli.decoding.types import Step
-
-    return sum(len(event.tokens) for event in events if isinstance(event, Step))
-
-
 def _write(path: Path, content: str, recording: Path) -> None:
-    """Write an export, never over the recording; raises UsageError if the file cannot be made."""
+    """Write an export, never over the recording."""
+    from specdec_cli.cli.output import writing
     from specdec_cli.decoding.errors import UsageError
 
     if path.exists() and path.samefile(recording):
         raise UsageError(f"{path} is the recording itself", "Name another file.")
-    try:
+    with writing(path):
         path.write_text(content, "utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specdec_cli.cli import options as opt
-from specdec_cli.cli.error_reporting import close_stdout
-from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
+from specdec_cli.cli.error_reporting import close_stdout, interruptible
+from specdec_cli.cli.output import print_json, print_parts, writing
+from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
-    from specdec_cli.decoding.types import Event
+    from specdec_cli.cli.output import EventDisplay
     from specdec_cli.engine.config import Settings
     from specdec_cli.engine.engine import Engine
-    from specdec_cli.engine.generation import Generation
+    from specdec_cli.engine.generation import Generation, GenerationResult
     from specdec_cli.store.traces import TraceWriter
 
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def run(
     given: opt.Given,
     prompt: Annotated[str | None, typer.Argument(help="The prompt; joined with what is piped in.")] = None,
-    file: opt.PromptFile = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")] = None,
     raw: opt.Raw = False,
     system: opt.System = None,
     stop: Annotated[list[str] | None, typer.Option(help="End the answer at this string; may be repeated.")] = None,
@@ -43,7 +43,11 @@ def run(
     import secrets
 
     from specdec_cli.cli.prompt_input import gather
+    from specdec_cli.engine.config import SamplingParams
     from specdec_cli.engine.config_layers import require_used, resolve
+    from specdec_cli.engine.engine import Engine
+    from specdec_cli.engine.generation import to_json
+    from specdec_cli.engine.model_pair import check_pair
 
     settings = resolve(given.profile, given.flags)
     if settings.seed is None:  # drawn here, so that the trace and the report name it
@@ -55,104 +59,53 @@ def run(
     require_used(given.typed, [settings])
     if baseline and quiet:
         raise UsageError("--baseline has nowhere to report with -q", "Leave one of them out.")
-    request = _Request(text, raw, system, tuple(stop or ()), baseline, json_, quiet, trace)
-    raise typer.Exit(_execute(settings, request))
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """What this one call asks for, besides the settings."""
-
-    prompt: str
-    raw: bool
-    system: str | None
-    stop: tuple[str, ...]
-    baseline: bool
-    json: bool
-    quiet: bool
-    trace: Path | None
-
-    @property
-    def silent(self) -> bool:
-        """Whether nothing but the answer is shown."""
-        return self.quiet or self.json
-
-
-class _Display(Protocol):
-    def show(self, event: Event) -> None: ...
-    def close(self) -> None: ...
-
-
-def _execute(settings: Settings, request: _Request) -> int:
-    """Load, run, report. Returns the exit code. Whatever fails, what was generated until then is kept."""
-    from specdec_cli.engine.config import SamplingParams
-    from specdec_cli.engine.engine import Engine
-    from specdec_cli.engine.generation import to_json
-    from specdec_cli.engine.model_pair import check_pair
-    from specdec_cli.llama.interrupt import Interrupt
-
-    if "" in request.stop:
+    if stop and "" in stop:
         raise UsageError("a stop string cannot be empty", "Leave --stop out, or name the text to stop at.")
     pair = check_pair(settings)
-    with Interrupt() as interrupt, ExitStack() as stack:
-        trace = stack.enter_context(closing(_open_trace(request.trace, settings))) if request.trace else None
-        try:
-            names = [path.name for path in (pair.target_path, pair.draft_path) if path]
-            with status_line(f"loading {' + '.join(names)}", request.silent) as say:
-                engine = stack.enter_context(Engine(settings, interrupt, pair=pair))
-                engine.read_corpus(say)
-            sampling = SamplingParams(stop=request.stop)
-            answer = engine.start(request.prompt, sampling, system=request.system, raw=request.raw)
-            error = _show(engine, answer, request, trace)
-        except Interrupted:  # before there was anything to keep
-            print("specdec: interrupted", file=sys.stderr)
-            return interrupt.exit_code
-        result = answer.result
-        if request.baseline and result.complete:
-            with status_line("measuring the target alone", request.silent):
+    silent = quiet or json_
+    names = " + ".join(path.name for path in (pair.target_path, pair.draft_path) if path)
+    with interruptible() as interrupt, ExitStack() as stack:
+        record = stack.enter_context(closing(_open_trace(trace, settings))) if trace else None
+        with status_line(f"loading {names}", silent) as say:
+            engine = stack.enter_context(Engine(settings, interrupt, pair=pair))
+            engine.read_corpus(say)
+        answer = engine.start(text, SamplingParams(stop=tuple(stop or ())), system=system, raw=raw)
+        error = _show(engine, answer, record, json_, quiet)
+        if baseline and answer.result.complete:
+            with status_line("measuring the target alone", silent):
                 answer.measure_baseline()
-        if request.json:
-            print(json.dumps(to_json(result, engine)), flush=True)
-        elif not request.quiet:
+        if json_:
+            print_json(to_json(answer.result, engine))
+        elif not quiet:
             _print_report(engine, answer)
-        if error:
-            raise error
-        if result.baseline and result.baseline.divergence and result.baseline.divergence.bug:
-            raise SpecdecError(
-                f"the answer is not the target's own: {result.baseline.divergence.bug}",
-                "This is a bug in specdec: please report it with the output of --json and the model's name.",
-            )
-        if trace:
-            trace.close()
-            if trace.problem:
-                why = trace.problem.strerror
-                raise SpecdecError(f"the trace is incomplete: {why}", "Free some space, or write it elsewhere.")
-        return interrupt.exit_code
+        _require_whole(answer.result, record, error)
+    raise typer.Exit(interrupt.exit_code)
 
 
 def _open_trace(path: Path, settings: Settings) -> TraceWriter:
-    """Begin the record of a run; raises UsageError if the file cannot be made."""
+    """Begin the record of a run."""
     from specdec_cli.store.traces import TraceWriter
 
-    try:
+    with writing(path):
         out = path.open("w", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None
     models = {name: getattr(settings, name) for name in ("target", "draft", "draft_small")}
     return TraceWriter(out, {**models, **settings.shaping()})
 
 
-def _show(engine: Engine, answer: Generation, request: _Request, trace: TraceWriter | None) -> SpecdecError | None:
+def _show(
+    engine: Engine, answer: Generation, trace: TraceWriter | None, as_json: bool, quiet: bool
+) -> SpecdecError | None:
     """Run the prompt and show it. A reader that goes away ends the answer; a target that fails is told at the end."""
     from specdec_cli.display.live import LiveDisplay
     from specdec_cli.display.plain import on_stdout
     from specdec_cli.display.status_line import StderrBar
 
-    with status_line("measuring which passes round alike", request.silent or not engine.settings.bitwise):
+    silent = quiet or as_json
+    with status_line("measuring which passes round alike", silent or not engine.settings.bitwise):
         answer.prepare()
-    display = None if request.json else on_stdout(engine.settings.max_tokens, request.quiet)
-    displays: list[_Display] = [part for part in (trace, display) if part is not None]
-    if not request.silent:
+    display = None if as_json else on_stdout(engine.settings.max_tokens, quiet)
+    displays: list[EventDisplay] = [part for part in (trace, display) if part is not None]
+    if not silent:
         bar = display if isinstance(display, LiveDisplay) else StderrBar()
         engine.models.show_reading(bar.reading)
     error: SpecdecError | None = None
@@ -171,34 +124,46 @@ def _show(engine: Engine, answer: Generation, request: _Request, trace: TraceWri
     return error
 
 
+def _require_whole(result: GenerationResult, trace: TraceWriter | None, error: SpecdecError | None) -> None:
+    """Raise what ended the answer, or what is wrong with it or with its recording."""
+    if error:
+        raise error
+    if result.baseline and result.baseline.divergence and result.baseline.divergence.bug:
+        raise SpecdecError(
+            f"the answer is not the target's own: {result.baseline.divergence.bug}",
+            "This is a bug in specdec: please report it with the output of --json and the model's name.",
+        )
+    if trace:
+        trace.close()
+        if trace.problem:
+            why = trace.problem.strerror
+            raise SpecdecError(f"the trace is incomplete: {why}", "Free some space, or write it elsewhere.")
+
+
 def _print_report(engine: Engine, answer: Generation) -> None:
     """The report, on stderr, with a legend where colours were shown."""
-    from rich.console import Console
-
-    from specdec_cli.display import run_report
+    from specdec_cli.display.run_report import legend, run_report, settings_line
     from specdec_cli.display.theme import can_paint
     from specdec_cli.engine.loaded_models import memory_of
     from specdec_cli.evaluation.recorded_settings import RecordedSettings
 
-    err = Console(stderr=True, highlight=False)
     result, pair, models = answer.result, engine.pair, engine.models
     if can_paint(sys.stdout) and result.metrics.drafted:
-        err.print(run_report.legend())
+        print_parts(legend(), stderr=True)
     paths = {"target": pair.target_path, "draft": pair.draft_path, "draft_small": pair.small_path}
     files = {role: path and str(path) for role, path in paths.items()}
     corpus = [f"a corpus of {len(engine.drafting.corpus):,} tokens"] if engine.drafting.corpus else []
     threads = f"{models.target.threads} thread{'s' if models.target.threads > 1 else ''}"
     described = [*corpus, threads, f"context {models.target.opened.n_ctx:,}"]
     result.metrics.notes = result.notes
-    err.print(
-        run_report.run_report(
-            result.metrics,
-            run_report.settings_line(RecordedSettings.of({**result.settings.shaping(), **files}), described),
-            memory_of(models),
-            result.baseline,
-            engine.load_s,
-            result.unmeasured,
-            engine.costs.measured_s,
-            str(engine.costs.agreement or ""),
-        )
+    report = run_report(
+        result.metrics,
+        settings_line(RecordedSettings.of({**result.settings.shaping(), **files}), described),
+        memory_of(models),
+        result.baseline,
+        engine.load_s,
+        result.unmeasured,
+        engine.costs.measured_s,
+        str(engine.costs.agreement or ""),
     )
+    print_parts(report, stderr=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Annotated
 
 import typer
 
 from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
+from specdec_cli.cli.error_reporting import interruptible
 from specdec_cli.display.status_line import status_line
 
 
@@ -31,19 +30,17 @@ def tune(
             autocompletion=completion.machines,
         ),
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json_: opt.Json = False,
     raw: opt.Raw = False,
     system: opt.System = None,
 ) -> None:
     """Measure a pair on this machine, predict what speculation brings, and let run and compare know."""
-    from rich.console import Console
-
-    from specdec_cli.decoding.errors import Interrupted, UsageError
+    from specdec_cli.cli.output import print_json, print_parts
+    from specdec_cli.decoding.errors import UsageError
     from specdec_cli.display.tuning_tables import tables
     from specdec_cli.engine import tuning_run
     from specdec_cli.engine.config_layers import resolve
     from specdec_cli.evaluation.tuning_result import TuningResult
-    from specdec_cli.llama.interrupt import Interrupt
 
     if not 1 <= seconds <= 3600:
         raise UsageError(f"tuning cannot take {seconds:g} seconds", "Give --seconds from 1 to 3600.")
@@ -52,16 +49,9 @@ def tune(
     if what_if is not None:
         result = tuning_run.predict_for(settings, what_if)
     else:
-        with Interrupt() as interrupt:
-            try:
-                with status_line("loading", json_) as say:
-                    result = tuning_run.tune(settings, prompts, system, raw, seconds, interrupt, say)
-            except Interrupted:
-                print("specdec: interrupted; nothing was kept", file=sys.stderr)
-                raise typer.Exit(interrupt.exit_code) from None
+        with interruptible("; nothing was kept") as interrupt, status_line("loading", json_) as say:
+            result = tuning_run.tune(settings, prompts, system, raw, seconds, interrupt, say)
     if json_:
-        print(json.dumps(result.to_json()), flush=True)
-        return
-    console = Console(highlight=False)
-    for part in tables(result):
-        console.print(part)
+        print_json(result.to_json())
+    else:
+        print_parts(*tables(result))

@@ -39,7 +39,7 @@ def measured(*args):
 # --- the measurement ---
 
 
-def test_the_figures_are_those_of_the_trials():
+def test_the_figures_are_those_of_the_trials_which_start_afresh_in_alternating_order():
     result = measured(*PROMPTS, "--vs", "k=1", "--repeat", 3)
     assert len(result.trials) == 3 * 2 * 3 and not result.partial
     assert result.noise[ALONE] >= 0
@@ -49,110 +49,68 @@ def test_the_figures_are_those_of_the_trials():
         assert speeds[0] <= summary.tokens_per_s <= speeds[-1]
     assert {1, 4} <= set(result.costs.verify)
     assert all(result.verdicts[arm] for arm in ("k=3", "k=1"))
-
-
-def test_every_answer_starts_afresh_and_rounds_alternate_their_order():
-    trials = measured(PROMPTS[0], "--repeat", 4).trials
-    assert [trial.arm for trial in trials] == [ALONE, "k=3", "k=3", ALONE] * 2
+    trials = [trial for trial in result.trials if trial.prompt == result.trials[0].prompt]
+    orders = [[trial.arm for trial in trials[start : start + 3]] for start in (0, 3, 6)]
+    assert orders[0] == orders[1][::-1] == orders[2] and orders[0][0] == ALONE
     assert len({(trial.tokens, trial.prompt_tokens) for trial in trials}) == 1
 
 
-def flips_a_token(draft, logits, sampler, rng):
-    """A bug as one might plant it: after a whole accepted draft the bonus token is the second best."""
-    verdict = accept.match(draft, logits, sampler, rng)
-    if verdict.kind == "bonus":
-        return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2]))
-    return verdict
-
-
-def test_a_planted_bug_is_reported_as_wrong_with_its_position(monkeypatch):
-    monkeypatch.setitem(rules.RULES, "rejection", flips_a_token)
-    done = compare("--json", "--vs", "accept=match", *PROMPTS)
-    assert done.exit_code == 1
-    result = result_of(done.stdout)
-    wrong = [each for each in result.divergences if each.kind == "wrong"]
-    assert {each.arm for each in wrong} == {"k=3"}
-    assert result.exactness["accept=match"]["wrong"] == 0
-    position = wrong[0].position
-    tokens = {t.arm: t.tokens for t in reversed(result.trials) if t.prompt == wrong[0].prompt}
-    assert tokens["k=3"][:position] == tokens[ALONE][:position]
-    assert tokens["k=3"][position] != tokens[ALONE][position]
-    assert "computed again" in wrong[0].bug
-    assert f"at token {position}" in done.stderr and "bug in specdec" in done.stderr
-
-
-def test_prompts_longer_than_the_context_are_skipped_and_counted():
-    result = measured(PROMPTS[0], "x = 1\n" * 400)
-    assert result.skipped == ("2",)
-    assert "skipped, too long for the context: 1 prompt" in comparison_tables.markdown(result)
-
-
-def test_a_suite_by_category():
-    few = ("-n", 2, "--per-category", 1, "--repeat", 1)
-    assert len(measured("--prompts", "python", *few).categories) > 4
-
-
-def test_prompts_from_a_file(tmp_path):
+def test_prompts_from_a_file_by_category_but_for_those_that_are_too_long(tmp_path):
     path = tmp_path / "mine.jsonl"
-    path.write_text('{"prompt": "def f(x):", "category": "a"}\n{"prompt": "import", "category": "b"}\n')
-    assert {trial.category for trial in measured("--prompts", path).trials} == {"a", "b"}
-    assert {trial.category for trial in measured("--prompts", path, "--category", "b").trials} == {"b"}
+    prompts = [("a", "def f(x):"), ("b", "import"), ("b", "x = 1\n" * 400)]
+    path.write_text("".join(json.dumps({"category": name, "prompt": text}) + "\n" for name, text in prompts))
+    result = measured("--prompts", path)
+    assert {trial.category for trial in result.trials} == {"a", "b"} and len(result.skipped) == 1
+    assert "skipped, too long for the context: 1 prompt" in comparison_tables.markdown(result)
+    assert {trial.category for trial in measured("--prompts", path, "--category", "a").trials} == {"a"}
+    path.write_text('{"prompt": "a"}\n{"prompt": \n')
+    assert_refused(compare("--prompts", path), 2, "line 2")
 
 
 # --- what it looks like ---
 
 
-def test_the_table_and_the_verdict():
+def test_the_table_and_the_verdict_and_the_same_in_markdown():
     shown = succeeded("compare", "-k", 3, "-n", 16, *PROMPTS).stdout
     assert "target alone" in shown and "k=3" in shown and "4 identical" in shown
     assert "2 prompts are too few to claim anything" in " ".join(shown.split())
     assert max(map(len, shown.splitlines())) <= 80
-
-
-def test_too_little_to_claim_anything_is_said_in_well_formed_markdown_and_not_kept_for_the_list():
     shown = compare("-n", 8, "--md", "--limit", 1, *PROMPTS).stdout
     tables = [line for line in shown.splitlines() if line.startswith("|")]
     assert tables and {line.count("|") for line in tables} == {10, 5}
     assert "1 prompt is too few to claim" in shown
-    assert "speedup" not in json.dumps(json.loads(call("ls", "--json", "--here").stdout))
-
-
-def test_the_best_speedup_is_kept_for_the_list(tmp_path):
-    (tmp_path / "p.txt").write_text("import os\nclass A:\ndef f(x):\n")
-    result = measured("--prompts", tmp_path / "p.txt", "--vs", "k=1")
-    best = max(each.speedup.mean for each in result.summaries if each.speedup)
-    assert str(best) in call("ls", "--json", "--here").stdout
+    assert "speedup" not in call("ls", "--json", "--here").stdout, "nothing is kept for the list"
 
 
 def test_results_are_kept_and_compared_with():
+    def against(*args):
+        return " ".join(compare(*args, "--against", "first").stdout.split())
+
     assert compare(*PROMPTS, "--save", "first").exit_code == 0
     assert list(comparisons.load("first").speeds(ALONE)) == list(PROMPTS)  # by its text, not by its number
-    done = compare(*PROMPTS, "--against", "first")
-    assert done.exit_code == 0 and "then" in done.stdout
-    assert "target alone" in done.stdout.split("not paired")[1]
-    for other in (
-        ("import os", "--against", comparisons.path_of("first")),
-        (*PROMPTS, "--temp", 0.5, "--against", "first"),
-    ):
-        assert "no arm and prompt in common" in compare(*other).stdout  # other prompts, another sampling
-    other = compare("-m", DRAFT, "-md", TARGET, *PROMPTS, "--against", "first")
-    assert "of other models" in other.stdout and "now / then" not in other.stdout
-    assert "the draft is larger than the target" in " ".join(other.stdout.split())
+    same = against(*PROMPTS)
+    assert "then" in same and "target alone" in same.split("not paired")[1]
+    for other in (("import os",), (*PROMPTS, "--temp", 0.5)):
+        assert "no arm and prompt in common" in against(*other)  # other prompts, another sampling
+    other = against("-m", DRAFT, "-md", TARGET, *PROMPTS)
+    assert "of other models" in other and "now / then" not in other and "the draft is larger than the target" in other
     assert "first  20" in compare("--list").stdout
     (kept,) = json.loads(compare("--list", "--json").stdout)
     assert kept["name"] == "first" and kept["when"].startswith("20")
 
 
-def test_answers_are_said_to_be_the_targets_own_also_where_nothing_was_drafted():
-    shown = succeeded("compare", "-n", 2, "--drafter", "ngram", "--md", "A quite new text").stdout
-    assert "| ngram, k=auto |  | " in shown and "| 2 identical |" in shown
-
-
-def test_penalties_are_part_of_the_margin():
-    assert measured(*PROMPTS, "--repeat-penalty", 1.3).exactness["k=3"]["wrong"] == 0
-
-
 # --- what fails, and interrupts ---
+
+
+def flips_a_token(draft, logits, sampler, rng):
+    """A bug as one might plant it: after a whole accepted draft the bonus token is the second best.
+
+    What is then said of it, `test_unchanged_measurements.py` holds.
+    """
+    verdict = accept.match(draft, logits, sampler, rng)
+    if verdict.kind == "bonus":
+        return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2]))
+    return verdict
 
 
 def test_an_interrupt_while_answers_are_compared(monkeypatch):
@@ -183,9 +141,10 @@ def test_a_trial_that_fails_keeps_those_before_it(monkeypatch):
 
 
 def test_a_full_disk_costs_the_file_and_not_the_result():
-    done = compare("-n", 8, *PROMPTS, "--html", "/dev/full")
+    done = compare("-n", 2, "--repeat", 1, PROMPTS[0], "--html", "/dev/full", "--save", "kept")
     assert done.exit_code == 1
     assert "k=3" in done.stdout and "No space left" in done.stderr
+    assert [name for name, _ in comparisons.kept()] == ["kept"]
 
 
 def test_a_drafter_that_fails_midway_is_named(monkeypatch):
@@ -206,7 +165,7 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path):
         process.send_signal(signal.SIGINT)
         out, errors = process.communicate(timeout=30)
         assert process.returncode == 130 and b"Traceback" not in errors
-        assert out or b"before anything was measured" in errors
+        assert out or b"specdec: interrupted" in errors
         if out and len((result := result_of(out)).trials) > 2:
             break
     assert result.partial
@@ -222,8 +181,6 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path):
     ("args", "code", "says"),
     [
         (["--prompts", "pyhton"], 2, "pyhton"),
-        (["--category", "functoins"], 2, "functoins"),
-        (["--limit", "0"], 2, "limit"),
         (["--repeat", "0"], 2, "repeat cannot be 0"),
         (["--json", "--md"], 2, "both want the output"),
         (["x", "--prompts", "python"], 2, "and a suite too"),
@@ -231,7 +188,6 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path):
         (["--vs", "k4"], 2, "does not parse"),
         (["--html", "/dev/null/page.html"], 2, "cannot write"),
         (["--save", "../up"], 2, "cannot be a result's name"),
-        (["--save", "x.json"], 2, "cannot be a result's name"),
         (["--against", "x", "--md"], 2, "--against is a table"),
         (["--sweep", "k"], 2, "the sweep 'k' does not parse"),
         (["--against", "nobody"], 2, "no kept result"),
@@ -242,16 +198,7 @@ def test_bad_input(args, code, says):
     assert says in assert_refused(compare(*args), code)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "says"),
-    [("empty.txt", "\n\n", "empty.txt"), ("broken.jsonl", '{"prompt": "a"}\n{"prompt": \n', "line 2")],
-)
-def test_an_empty_or_malformed_suite(tmp_path, name, text, says):
-    (tmp_path / name).write_text(text)
-    assert_refused(compare("--prompts", tmp_path / name), 2, says)
-
-
-@pytest.mark.parametrize("text", ["[]", "{", '{"format": 2}', '{"format": 1, "trials": [{}]}'])
+@pytest.mark.parametrize("text", ["{", '{"format": 2}', '{"format": 1, "trials": [{}]}'])
 def test_a_file_that_is_no_result(tmp_path, text):
     path = tmp_path / "x.json"
     path.write_text(text)

@@ -45,12 +45,12 @@ def indexed(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("way", ["file", "folder", "environment", "config", "profile"])
+@pytest.mark.parametrize("way", ["folder", "environment", "config", "profile"])
 def test_what_a_code_base_holds_is_drafted(module, monkeypatch, way):
     without = answer()
     ngram, args = NGRAM, []
-    if way in ("file", "folder"):
-        args = ["--ngram-corpus", module if way == "file" else module.parent]
+    if way == "folder":
+        args = ["--ngram-corpus", module.parent]
     elif way == "environment":
         monkeypatch.setenv("SPECDEC_NGRAM_CORPUS", f"{module.parent}{os.pathsep}{module}")
     elif way == "config":
@@ -65,33 +65,19 @@ def test_what_a_code_base_holds_is_drafted(module, monkeypatch, way):
     assert found["stats"]["steps"] < without["stats"]["steps"] / 2
 
 
-@pytest.mark.parametrize("drafter", ["ngram", "ngram+model", "model+ngram"])
-@pytest.mark.parametrize("sampling", [(), ("--temp", 0.8, "--accept", "match", "-s", 3)])
-def test_the_text_is_the_targets_own(module, drafter, sampling):
-    alone = answer("--drafter", "none", *sampling)
-    models = ("-md", TARGET.with_name("draft.gguf"), "-k", "auto")
-    found = answer("--drafter", drafter, *models, "--ngram-corpus", module, *sampling)
-    assert found["tokens"] == alone["tokens"]
-
-
 def test_a_corpus_is_indexed_once(module, indexed):
+    def taken():
+        return json.loads(call("doctor", "--json").stdout)["corpora"]["bytes"]
+
+    assert taken() == 0 and "indexes" not in call("doctor").stdout
     first = answer("--ngram-corpus", module.parent)
     assert indexed == [module.read_text()]
     again = answer("--ngram-corpus", module.parent)
     assert len(indexed) == 1 and again["stats"] == first["stats"]
+    assert taken() > 500 and "of indexes" in call("doctor").stdout
     (module.parent / "more.py").write_text("x = 1\n")
     answer("--ngram-corpus", module.parent)
     assert len(indexed) == 3 and len(list(corpora.folder().iterdir())) == 1
-
-
-def test_a_damaged_index_is_made_anew(module, indexed):
-    first = answer("--ngram-corpus", module)
-    (path,) = corpora.folder().iterdir()
-    data = path.read_bytes()
-    for damaged in (data[:-8], os.urandom(len(data)), b""):
-        path.write_bytes(damaged)
-        assert answer("--ngram-corpus", module)["stats"] == first["stats"]
-    assert len(indexed) == 4 and path.read_bytes() == data
 
 
 def test_special_tokens_in_a_corpus_are_text(tmp_path, indexed):
@@ -111,23 +97,12 @@ def test_without_a_cache_the_answer_comes_all_the_same(module):
     assert "the index of the corpus is not kept" in " ".join(found["notes"])
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "says"),
-    [
-        ("missing.py", None, "there is no file or folder"),
-        ("image.png", b"\x89PNG\0\0", "is not text"),
-        ("latin.txt", b"caf\xe9", "is not UTF-8"),
-        ("empty.py", b"", "nothing in the corpus"),
-        ("folder/image.png", b"\x89PNG\0\0", "no text in the corpus"),
-    ],
-)
-def test_what_cannot_be_a_corpus(tmp_path, name, data, says):
-    path = tmp_path / name
-    path.parent.mkdir(exist_ok=True)
-    if data is not None:
-        path.write_bytes(data)
-    corpus = path.parent if path.parent != tmp_path else path
-    assert_refused(run(*NGRAM, "--ngram-corpus", corpus, "x"), 2, says, corpus.name)
+def test_what_cannot_be_a_corpus(tmp_path):
+    assert_refused(run(*NGRAM, "--ngram-corpus", tmp_path / "missing.py", "x"), 2, "no file or folder", "missing.py")
+    (tmp_path / "image.png").write_bytes(b"\x89PNG\0\0")
+    assert_refused(run(*NGRAM, "--ngram-corpus", tmp_path, "x"), 2, "no text in the corpus", tmp_path.name)
+    configure("ngram_corpus: [a, 5]\n")
+    assert_refused(run(*NGRAM, "x"), 2, "ngram_corpus is")
 
 
 def test_it_is_for_ngram_alone(module, monkeypatch):
@@ -141,42 +116,21 @@ def test_it_is_for_ngram_alone(module, monkeypatch):
     assert_refused(run(*NGRAM, "x"), 2, "there is no file or folder")
 
 
-def test_a_setting_that_is_no_path(module):
-    for wrong in ("5", "[a, 5]", "''", "{a: b}"):
-        configure(f"ngram_corpus: {wrong}\n")
-        assert_refused(run(*NGRAM, "x"), 2, "ngram_corpus is")
-
-
-def test_compare_uses_it_in_the_arms_that_draft_so(module):
-    args = ("-k", 2, "--vs", "drafter=ngram,k=6")
+def test_compare_uses_it_in_the_arms_that_draft_so_and_shows_its_size_and_no_path_on_the_page(module, tmp_path):
+    args = ("compare", "-n", 40, "--repeat", 1, "-k", 2, "--vs", "drafter=ngram,k=6", BEGINNING)
     rates = []
     for corpus in ((), ("--ngram-corpus", module)):
-        result = told("compare", "-n", 40, "--repeat", 1, *args, *corpus, BEGINNING)
+        result = told(*args, *corpus)
         assert all(found["identical"] == 1 for found in result["exactness"].values())
         rates += [arm["acceptance_rate"] for arm in result["summaries"] if arm["arm"].startswith("drafter=ngram")]
         assert bool(result["corpus"]) == bool(corpus)
         assert [bool(arm["settings"]["ngram_corpus"]) for arm in result["arms"]] == [False, False, bool(corpus)]
     assert rates[1] > rates[0] + 0.2
-    assert_refused(call("compare", "--ngram-corpus", module, "x"), 2, "--ngram-corpus is for")
-
-
-def test_compare_shows_its_size_and_no_path_on_the_page(module, tmp_path):
     page = tmp_path / "page.html"
-    args = ("compare", BEGINNING, "--drafter", "ngram", "--ngram-corpus", module, "-n", 16)
-    shown = succeeded(*args, "--html", page, "--repeat", 1, "--save", "one").stdout
+    shown = succeeded(*args, "--ngram-corpus", module, "--html", page).stdout
     assert "a corpus of " in " ".join(shown.split())
     assert "a corpus of " in page.read_text("utf-8") and str(module) not in page.read_text("utf-8")
-    again = succeeded(*args, "--against", "one").stdout
-    assert "ngram, k=auto" in again.partition("against the kept result")[2], "the same settings"
-
-
-def test_doctor_says_what_the_indexes_take(module):
-    def corpora_of(*args):
-        return call("doctor", *args).stdout
-
-    assert json.loads(corpora_of("--json"))["corpora"]["bytes"] == 0 and "indexes" not in corpora_of()
-    answer("--ngram-corpus", module)
-    assert json.loads(corpora_of("--json"))["corpora"]["bytes"] > 500 and "of indexes" in corpora_of()
+    assert_refused(call("compare", "--ngram-corpus", module, "x"), 2, "--ngram-corpus is for")
 
 
 @pytest.mark.slow

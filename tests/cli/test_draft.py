@@ -3,12 +3,14 @@
 import json
 import resource
 import signal
-import time
+from functools import partial
+from unittest.mock import Mock
 
 import ggufs
 import pytest
 import tiny
 from driver import DRAFT, PROMPT, TARGET, assert_refused, call, configure, run, specdec, start, succeeded, told
+from hub_pairs import wait_until
 from terminal import Terminal
 
 from specdec_cli.engine.draft_copy import CopyOptions, ListedLayers, prune
@@ -56,33 +58,32 @@ def test_what_is_made_is_remembered(out):
     assert read_header(out).quantisation == "Q3_K_M" and inside(out.parent) == ["out.gguf"]
 
 
+@pytest.mark.slow
 def test_without_a_terminal(out):
     """As a library: what the command line shows comes as calls."""
-    calls = []
-
-    class Progress:
-        def searching(self, *about):
-            calls.append(about[:2])
-
-        def dropped(self, step, kept, size):
-            calls.append((step.dropped is None, kept, size < TARGET.stat().st_size))
-
+    progress, copied = Mock(), Mock()
     prompts = out.with_suffix(".txt")
     prompts.write_text("def median(values):\nimport os\nclass Stack:\nfor i in range(\n")
-    search = LayerSearch(5, str(prompts), progress=Progress())
-    made = prune(CopyOptions(str(TARGET), out, threads=1, progress=lambda *about: calls.append(about)), search)
-    assert calls[0] == ("whole.gguf", 0, 56) and ("whole.gguf", 56, 56) in calls and ("out.gguf", 0, 47) in calls
-    assert (6, 5) in calls and (True, "0-5", False) in calls and (False, made.kept, True) in calls
+    made = prune(
+        CopyOptions(str(TARGET), out, threads=1, progress=copied), LayerSearch(5, str(prompts), progress=progress)
+    )
+    copies = [call.args for call in copied.call_args_list]
+    assert copies[0] == ("whole.gguf", 0, 56) and ("whole.gguf", 56, 56) in copies and ("out.gguf", 0, 47) in copies
+    assert progress.searching.call_args.args[:2] == (6, 5)
+    dropped = [
+        (step.dropped is None, kept) for step, kept, _ in (call.args for call in progress.dropped.call_args_list)
+    ]
+    assert dropped[0] == (True, "0-5") and (False, made.kept) in dropped
     assert [step.layers for step in made.search][-1] == made.layers and made.agreement == made.search[-1].agreement
     made = prune(CopyOptions(str(TARGET), out, force=True), ListedLayers("0,1"))
     assert (made.layers, made.search, made.agreement) == ((0, 1), (), None)
 
 
-@pytest.mark.parametrize(("type_", "bits"), [("F16", "16 bits"), ("q8_0", "8.5 bits")])
-def test_a_type_that_gains_nothing_is_refused(out, type_, bits):
-    done = draft("quantize", TARGET, "--type", type_, "-o", out)
-    assert_refused(done, 2, bits, "the target 8.5", "Q2_K")
-    assert "F16" not in done.stderr.splitlines()[1] and inside(out.parent) == []
+def test_a_type_that_gains_nothing_is_refused(out):
+    for type_, bits in (("F16", "16 bits"), ("q8_0", "8.5 bits")):
+        done = draft("quantize", TARGET, "--type", type_, "-o", out)
+        assert_refused(done, 2, bits, "the target 8.5", "Q2_K")
+        assert "F16" not in done.stderr.splitlines()[1] and inside(out.parent) == []
 
 
 @pytest.mark.slow
@@ -111,22 +112,14 @@ def remembered(pruned):
     return pruned
 
 
-@pytest.mark.parametrize("drafter", ["self", "ngram+self"])
-@pytest.mark.parametrize("k", ["auto", "3"])
-def test_the_text_is_the_targets_own(remembered, drafter, k):
-    alone = answer("--drafter", "none")
-    found = answer("--drafter", drafter, "-k", k)
-    assert found["tokens"] == alone["tokens"]
-    assert (found["drafter"], found["draft"]) == (drafter, str(remembered))
-    if k == "3":
-        assert found["stats"]["acceptance_rate"] > 0.4
-
-
-def test_sampled(remembered):
-    sampled = ("--temp", "0.8", "-s", "3", "--accept", "match")
-    found = answer("--drafter", "self", "-k", "3", *sampled)
-    assert found["stats"]["accepted"] > 0
-    assert found["tokens"] == answer("--drafter", "none", *sampled)["tokens"]
+@pytest.mark.parametrize("sampling", [(), ("--temp", "0.8", "-s", "3", "--accept", "match")])
+def test_the_text_is_the_targets_own(remembered, sampling):
+    alone = answer("--drafter", "none", *sampling)
+    for drafter, k in (("self", "3"), ("ngram+self", "auto")):
+        found = answer("--drafter", drafter, "-k", k, *sampling)
+        assert found["tokens"] == alone["tokens"]
+        assert (found["drafter"], found["draft"]) == (drafter, str(remembered))
+        assert k == "auto" or sampling or found["stats"]["acceptance_rate"] > 0.4
 
 
 def test_steps_name_their_source_and_the_report_the_file(remembered, tmp_path):
@@ -161,17 +154,14 @@ def test_no_draft_was_made(tmp_path, remembered):
     assert_refused(run("-m", spaced, "--drafter", "self", PROMPT), 1, f"specdec draft prune '{spaced}' --search N")
 
 
-def compare(*args):
-    return call("compare", *args, "--json", "-n", 12, "--repeat", 1, "--limit", 1)
-
-
 def test_compare(remembered):
-    done = compare("--drafter", "none", "--vs", "drafter=self,k=2", "--vs", "drafter=ngram")
-    assert done.exit_code == 0, done.stderr
+    few = ("--json", "-n", 12, "--repeat", 1, "--limit", 1)
+    done = succeeded("compare", "--drafter", "none", "--vs", "drafter=self,k=2", "--vs", "drafter=ngram", *few)
     assert json.loads(done.stdout)["divergences"] == [] and "pruned.gguf" in done.stdout
-    assert compare("-m", TARGET, "-md", remembered, "--vs", "drafter=self").exit_code == 0
-    for args in (("--vs", "drafter=self"), ("--drafter", "self", "--vs", "drafter=model")):
-        assert_refused(compare(*args), 2, "two draft models", "--against")
+    succeeded("compare", "-m", TARGET, "-md", remembered, "--vs", "drafter=self", *few)
+    assert_refused(
+        call("compare", "--drafter", "self", "--vs", "drafter=model", *few), 2, "two draft models", "--against"
+    )
 
 
 # --- what is refused ---------------------------------------------------------------------------------------------
@@ -185,16 +175,11 @@ def test_compare(remembered):
         ((*KEEP, "--prompts", "chat"), ("--prompts is for --search",)),
         (("--search", "3", "--prompts", "nothing"), ("nothing", "Suites")),
         (("--keep-layers", "7-3"), ("backwards", "3-7")),
-        (("--keep-layers", ""), ("''",)),
         (("--keep-layers", "0-5"), ("all 6 layers",)),
-        (("--search", "0"), ("0 of 6", "1 to 5")),
         (("--search", "6"), ("6 of 6", "1 to 5")),
-        (("--search", "-2"), ("-2 of 6",)),
         ((*KEEP, "-t", "0"), ("threads",)),
         (("--type", "IQ2_XXS"), ("importance matrix", "Q2_K")),
-        (("--type", "q2_k_s"), ("importance matrix",)),
         (("--type", "Q2_KK"), ("Q2_KK", "Q2_K")),
-        (("--type", "NVFP4"), ("no type",)),
         (("--type", ""), ("no type",)),
     ],
 )
@@ -216,19 +201,15 @@ def test_prompts_with_answers_too_short(out, tmp_path):
     assert inside(out.parent) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "code", "says"),
-    [
+def test_targets_that_are_not_here(out, monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    for name, code, says in (
         ("none.gguf", 1, "no file none.gguf"),
         ("nobody/nothing:Q4_K_M", 4, "specdec pull --target nobody/nothing:Q4_K_M"),
         ("qwen3-8b", 4, "specdec pull qwen3-8b"),
-        ("nothing", 1, "no file nothing"),
-    ],
-)
-def test_targets_that_are_not_here(out, monkeypatch, tmp_path, name, code, says):
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
-    for command in (("prune", name, *KEEP), ("quantize", name, "--type", "Q2_K")):
-        assert_refused(draft(*command, "-o", out), code, says)
+    ):
+        for command in (("prune", name, *KEEP), ("quantize", name, "--type", "Q2_K")):
+            assert_refused(draft(*command, "-o", out), code, says)
 
 
 def test_targets_that_no_draft_can_be_made_of(out, tmp_path):
@@ -244,80 +225,69 @@ def test_targets_that_no_draft_can_be_made_of(out, tmp_path):
 def test_a_hybrid_target_can_still_have_fewer_bits(out, tmp_path):
     hybrid = tiny.write(tmp_path / "hybrid.gguf", "nemotron_h")
     made("quantize", hybrid, "--type", "Q8_0", "-o", out)
-    alone = answer("-m", hybrid, "--drafter", "none", "-n", 16, "--raw")
-    found = answer("-m", hybrid, "--drafter", "self", "-k", 3, "-n", 16, "--raw")
+    ways = (("--drafter", "none"), ("--drafter", "self", "-k", 3))
+    alone, found = (answer("-m", hybrid, *way, "-n", 16, "--raw") for way in ways)
     assert found["tokens"] == alone["tokens"] and found["stats"]["acceptance_rate"] > 0.5
 
 
 def test_places_for_the_draft(out, tmp_path):
-    def refused(place, *says, code=2, target=TARGET, force=False):
-        args = ("prune", target, *KEEP, "-o", place, *(["--force"] if force else []))
-        assert_refused(draft(*args), code, *says)
+    def refused(place, *says, code=2, target=TARGET, force=("--force",)):
+        assert_refused(draft("prune", target, *KEEP, "-o", place, *force), code, *says)
 
     refused(tmp_path / "no" / "out.gguf", "no folder")
     refused(out.with_suffix(".bin"), ".gguf")
-    refused(TARGET / "out.gguf", "no folder")
     refused("/proc/out.gguf", "cannot write to /proc", code=1)
     out.write_bytes(b"precious")
-    refused(out, "exists already", "--force")
+    refused(out, "exists already", "--force", force=())
     assert out.read_bytes() == b"precious"
     (tmp_path / "folder.gguf").mkdir()
-    refused(tmp_path / "folder.gguf", "is a folder", force=True)
+    refused(tmp_path / "folder.gguf", "is a folder")
     (tmp_path / "dangling.gguf").symlink_to("nowhere")
-    refused(tmp_path / "dangling.gguf", "a link to nothing", force=True)
+    refused(tmp_path / "dangling.gguf", "a link to nothing")
     target = tmp_path / "target.gguf"
     target.write_bytes(TARGET.read_bytes())
     (tmp_path / "link.gguf").symlink_to(target)
     (tmp_path / "hard.gguf").hardlink_to(target)
     for place in (target, tmp_path / "link.gguf", tmp_path / "hard.gguf"):
-        refused(place, "the target itself", target=target, force=True)
+        refused(place, "the target itself", target=target)
     assert target.read_bytes() == TARGET.read_bytes()
     made("prune", target, *KEEP, "-o", out, "--force")
     assert read_header(out).setting("block_count") == 4
 
 
 def test_too_little_room(out, monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 5_000_000})())
-    assert_refused(draft("prune", TARGET, *KEEP, "-o", out), 1, "6.9 MB are needed", "5.0 MB are free")
-    assert_refused(draft("prune", TARGET, "--search", "1", "-o", out), 1, "9.6 MB are needed")
-    assert_refused(draft("quantize", TARGET, "--type", "Q5_0", "-o", out), 1, "6.3 MB are needed")
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 5_000_000})())
+        assert_refused(draft("prune", TARGET, *KEEP, "-o", out), 1, "6.9 MB are needed", "5.0 MB are free")
+        assert_refused(draft("prune", TARGET, "--search", "1", "-o", out), 1, "9.6 MB are needed")
+        assert_refused(draft("quantize", TARGET, "--type", "Q5_0", "-o", out), 1, "6.3 MB are needed")
+    limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
+    done = specdec("draft", "prune", TARGET, *KEEP, "-o", out, preexec_fn=limit)
+    assert_refused(done, 1, "cannot copy target.gguf")
     assert inside(out.parent) == []
 
 
-def test_a_disk_that_fills_up_on_the_way(out):
-    def most() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
-
-    done = specdec("draft", "prune", TARGET, *KEEP, "-o", out, preexec_fn=most)
-    assert "cannot copy target.gguf" in assert_refused(done, 1)
-    assert inside(out.parent) == []
-
-
-def test_a_copy_that_comes_out_wrong_is_not_kept(out, monkeypatch):
+def test_a_copy_that_comes_out_wrong_is_not_kept_and_what_cannot_be_remembered_is_told(out, monkeypatch, tmp_path):
     out.write_bytes(b"precious")
-    monkeypatch.setattr(quantize, "write", lambda copy, *_: copy.out.write_bytes(DRAFT.read_bytes()) and [])
-    assert_refused(draft("prune", TARGET, *KEEP, "-o", out, "--force"), 1, "came out wrong: it has 2 layers of ")
+    with monkeypatch.context() as patch:
+        patch.setattr(quantize, "write", lambda copy, *_: copy.out.write_bytes(DRAFT.read_bytes()) and [])
+        refused = draft("prune", TARGET, *KEEP, "-o", out, "--force")
+    assert_refused(refused, 1, "came out wrong: it has 2 layers of ")
     assert out.read_bytes() == b"precious" and inside(out.parent) == ["out.gguf"] and drafts.find(TARGET) is None
-
-
-def test_what_cannot_be_remembered_is_told(out, tmp_path):
     (tmp_path / "config").write_text("no folder")
-    assert "name it with -md" in made("prune", TARGET, *KEEP, "-o", out)["notes"][0]
+    assert "name it with -md" in made("prune", TARGET, *KEEP, "-o", out, "--force")["notes"][0]
 
 
 @pytest.mark.parametrize(
     ("args", "send", "code"),
     [
-        (("prune", TARGET, "--search", 1), signal.SIGINT, 130),
-        pytest.param(("quantize", TARGET, "--type", "IQ3_M"), signal.SIGTERM, 143, marks=pytest.mark.slow),
+        (("quantize", TARGET, "--type", "IQ3_M"), signal.SIGTERM, 143),
+        pytest.param(("prune", TARGET, "--search", 1), signal.SIGINT, 130, marks=pytest.mark.slow),
     ],
 )
 def test_interrupts_leave_nothing_behind(out, args, send, code):
     process = start("draft", *args, "-t", 1, "-o", out)
-    deadline = time.monotonic() + 20
-    while not list(out.parent.glob(".specdec-*/*.gguf")):  # llama.cpp is at work
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.001)
+    wait_until(lambda: list(out.parent.glob(".specdec-*/*.gguf")), process)  # llama.cpp is at work
     process.send_signal(send)
     shown, errors = process.communicate(timeout=20)
     assert process.returncode == code and shown == b"" and b"Traceback" not in errors

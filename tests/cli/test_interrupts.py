@@ -8,29 +8,24 @@ import time
 
 import pytest
 from driver import ESCAPE, PROMPT, start
+from hub_pairs import wait_until
 from terminal import Terminal
 
 LONG = ("run", "def f(x):", "-k", 3, "-c", 16384, "-n", 16000)
 
 
 def interrupt(process, send: int = signal.SIGINT) -> tuple[int, str, str]:
-    """Send a signal; the exit code, and what was still written. The 0.3 s allowed, plus the process's own end."""
+    """Send a signal; the exit code, and what was still written. 0.3 s, and a process's end on a busy machine."""
     started = time.monotonic()
     process.send_signal(send)
     out, err = process.communicate(timeout=20)
-    assert time.monotonic() - started < 1.0
+    assert time.monotonic() - started < 2.0
     assert b"Traceback" not in err and b"KeyboardInterrupt" not in err
     return process.returncode, out.decode(), err.decode()
 
 
-def wait_for(process, condition) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.01)
-
-
-@pytest.mark.parametrize("delay", [0, *(pytest.param(delay, marks=pytest.mark.slow) for delay in (0.005, 0.02))])
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [0, 0.005, 0.02])
 def test_interrupted_while_loading(delay):
     with Terminal("run", PROMPT * 500, "-n", 1000, "-c", 8192, streams=("stderr",)) as terminal:
         terminal.read(until="loading")
@@ -44,7 +39,7 @@ def test_interrupted_in_a_long_prefill(tmp_path):
     trace = tmp_path / "trace.jsonl"
     (tmp_path / "long.txt").write_text("def f(x): return x + 1\n" * 2500)
     process = start("run", "-f", tmp_path / "long.txt", "-c", 32768, "--trace", trace)
-    wait_for(process, trace.exists)
+    wait_until(trace.exists, process)
     time.sleep(2)
     code, out, err = interrupt(process)
     assert (code, out.strip()) == (130, "")
@@ -69,11 +64,12 @@ def test_interrupted_while_decoding(tmp_path, send, expected):
     assert f"interrupted after {sum(len(step['tokens']) for step in steps)} tokens" in err and "acceptance" in err
 
 
+@pytest.mark.slow
 def test_interrupted_with_json_gives_the_partial_object(tmp_path):
     trace = tmp_path / "trace.jsonl"
     process = start(*LONG, "--json", "--trace", trace)
     # Until the first steps have been buffered and written.
-    wait_for(process, lambda: trace.exists() and trace.stat().st_size > 0)
+    wait_until(lambda: trace.exists() and trace.stat().st_size > 0, process)
     code, out, err = interrupt(process)
     found = json.loads(out)
     assert (code, err, found["finish_reason"]) == (130, "", "interrupted")

@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from types import SimpleNamespace
 
 import ggufs
 import pytest
 from driver import DRAFT, SPECDEC, TARGET, assert_refused, call, told
 from driver import specdec as in_a_process
-from fakes import Counting, FakeTarget, ScriptedDrafter, run
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.sampling import SamplingSettings
 from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine
-from specdec_cli.engine.generation import GenerationResult, to_json
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.target import LlamaTarget
 
@@ -31,22 +28,19 @@ def specdec(*args):
 
 def test_a_target_that_fails_keeps_the_answer_so_far(monkeypatch):
     """The fifth verification fails."""
-    verify = LlamaTarget.verify
+    verify, calls = LlamaTarget.verify, iter(range(100))
 
     def fail(self, pending, draft):
-        if next(calls) == 4:
+        if next(calls) % 5 == 4:
             raise SpecdecError("the GPU fell off", "Push it back in.")
         return verify(self, pending, draft)
 
     monkeypatch.setattr(LlamaTarget, "verify", fail)
-    calls = iter(range(100))
-    done = specdec()
-    assert done.exit_code == 1
+    done, as_json = specdec(), specdec("--json")
+    assert done.exit_code == as_json.exit_code == 1
     assert done.stdout.strip() and done.stdout.endswith("\n")
     assert "the GPU fell off" in done.stderr and "memory" in done.stderr
-    calls = iter(range(100))
-    done = specdec("--json")
-    assert done.exit_code == 1 and json.loads(done.stdout)["completion_tokens"] > 4
+    assert json.loads(as_json.stdout)["completion_tokens"] > 4
 
 
 def test_a_baseline_that_fails_keeps_the_answer(monkeypatch):
@@ -72,6 +66,7 @@ def test_an_interrupt_while_the_margin_is_measured(monkeypatch):
     assert result["baseline"] is None and result["completion_tokens"] == 24
 
 
+@pytest.mark.slow
 def test_no_baseline_for_a_reader_that_has_gone():
     command = f'{" ".join(SPECDEC)} run -n 600 -k 3 --baseline "def f(x):" | head -c 20'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
@@ -96,15 +91,14 @@ def test_a_draft_that_cannot_be_had_leaves_the_target_alone(monkeypatch):
     assert_refused(call("tune", "--seconds", 1), 1, "no room for a context")
 
 
-@pytest.mark.parametrize("encoding", ["ascii", pytest.param("latin-1", marks=pytest.mark.slow)])
-def test_an_output_that_is_not_utf8_costs_no_answer(encoding):
+def test_an_output_that_is_not_utf8_costs_no_answer():
     prompt = "# \u6570\u5b57 \U0001f642\ntext = '\u6570"
-    done = in_a_process("run", "-n", 4, prompt, env={**os.environ, "PYTHONIOENCODING": encoding})
+    done = in_a_process("run", "-n", 4, prompt, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0 and b"Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("role", ["-m", "-md"])
-@pytest.mark.parametrize("name", [b"t5", b"bert", b"nomic-bert-moe", b"bert\x1b]0;x\x07\n"])
+@pytest.mark.parametrize("name", [b"nomic-bert-moe", b"bert\x1b]0;x\x07\n"])
 def test_a_model_that_does_not_generate_is_refused(tmp_path, name, role):
     """And no message obeys an escape from a file."""
     path = tmp_path / "encoder.gguf"
@@ -134,17 +128,3 @@ def test_defaults_are_the_same_wherever_they_are_written():
     for default in (f"{ours.draft_tokens}", f"{ours.top_k}", f"{ours.top_p:g}", f"{ours.min_p:g}"):
         assert f"[default: {default}]" in text
     assert f"[default: coupled with --seed or --bitwise, else {ours.accept}]" in text
-
-
-def test_json_of_a_scripted_run(snapshot):
-    result = GenerationResult(Settings(draft_tokens=3), 7, [1], ("a note",))
-    for event in run(FakeTarget(Counting()), drafter=ScriptedDrafter([(3, 4, 99), (99,), (7, 8), ()]), max_tokens=9):
-        result.add(event)
-    engine = SimpleNamespace(
-        pair=SimpleNamespace(target_path="big.gguf", draft_path="small.gguf", small_path=None),
-        costs=SimpleNamespace(measured_s=0.25, agreement=None),
-        load_s=0.5,
-    )
-    found = to_json(result, engine)
-    found["timing"] = sorted(found["timing"])
-    snapshot("run.json", json.dumps(found, indent=1) + "\n")

@@ -5,37 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import ggufs
 import hub_pairs
 import pytest
 from driver import DRAFT, PROMPT, TARGET, assert_refused, run
-from hub_pairs import (
-    BIG,
-    BIG_FILE,
-    NAME,
-    PAIR,
-    SIZES,
-    SMALL,
-    SMALL_FILE,
-    WINDOW,
-    assert_nothing_kept,
-    begin,
-    begin_and_stall,
-    begun,
-    content,
-    files,
-    pull_here,
-    pulled_here,
-    records,
-    refused_here,
-    wait_until,
-    weights,
-    with_other_words,
-)
-from hub_server import HubServer
+from hub_pairs import BIG, BIG_FILE, NAME, PAIR, SIZES, SMALL, SMALL_FILE, WINDOW, pull_here, pulled_here, weights
 
 from specdec_cli.engine.pair_download import PairDownload
 from specdec_cli.engine.pair_list import list_pairs, plan_removal
@@ -44,23 +20,15 @@ from specdec_cli.models import profiles
 TOKENS = (PROMPT, "-n", 12, "-k", 3, "--json")
 
 
-@pytest.fixture
-def hub() -> Iterator[HubServer]:
-    """With its contents on another host, as the real one has them."""
-    with HubServer(cdn_host="localhost") as hub:
-        yield hub_pairs.publish(hub)
-
-
-@pytest.fixture
-def inside(monkeypatch, hub, tmp_path) -> None:
-    """For what needs no process of its own."""
-    hub_pairs.here(monkeypatch, hub, tmp_path)
-
-
 def run_here(*args: object) -> dict:
     result = run(*TOKENS, *args)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
+
+
+def kept(folder):
+    """Names of pairs, models, and bytes of what is not whole."""
+    return hub_pairs.records(folder), hub_pairs.files(folder), hub_pairs.begun(folder)
 
 
 def begin_file(file: dict, data: bytes) -> None:
@@ -79,7 +47,11 @@ def test_a_pair_is_pulled_and_runs_as_the_bundled_one(hub, inside, monkeypatch, 
     header = f"bytes=0-{WINDOW - 1}"
     assert contents == [(big, header), (small, header), (big, None), (small, None)]
     assert (weights(hub, BIG_FILE), weights(hub, SMALL_FILE)) == SIZES
-    assert (records(tmp_path), files(tmp_path), begun(tmp_path)) == ([NAME], [SMALL_FILE, BIG_FILE], 0)
+    assert (hub_pairs.records(tmp_path), hub_pairs.files(tmp_path), hub_pairs.begun(tmp_path)) == (
+        [NAME],
+        [SMALL_FILE, BIG_FILE],
+        0,
+    )
     # The token is the Hub's affair, not that of the hosts it leads to.
     tokens = {(request.path.startswith("/cdn/"), request.token) for request in hub.requests}
     assert tokens == {(False, hub.token), (True, None)}
@@ -91,17 +63,9 @@ def test_a_pair_is_pulled_and_runs_as_the_bundled_one(hub, inside, monkeypatch, 
     assert hub.requests == []  # none of that needed the Hub
 
 
-def test_a_dry_run_downloads_nothing(hub, inside, tmp_path):
-    plan = pulled_here(*PAIR, "--dry-run")
-    assert plan["to_download"] == sum(SIZES) and plan["check"]["memory"]["needed"] > sum(SIZES)
-    assert 0 < hub.served <= 2 * WINDOW
-    assert_nothing_kept(tmp_path)
-    assert not (tmp_path / "hf").exists()
-
-
 def test_an_incompatible_pair_costs_two_headers(hub, inside, tmp_path):
-    hub.add(SMALL, {SMALL_FILE: with_other_words(tmp_path)})
-    refused_here(tmp_path, "token 300", code=3)
+    hub.add(SMALL, {SMALL_FILE: hub_pairs.with_other_words(tmp_path)})
+    hub_pairs.refused_here(tmp_path, "token 300", code=3)
     assert 0 < hub.served <= 2 * WINDOW
     assert not (tmp_path / "hf").exists() and not (tmp_path / "config").exists()
 
@@ -114,18 +78,9 @@ def test_what_lies_on_the_disk_is_compared_again(hub, inside, tmp_path):
     other = bytearray(DRAFT.read_bytes())
     other[at] ^= 1
     hub.add(SMALL, {SMALL_FILE: bytes(other)})
-    hub.alter(content(hub, SMALL_FILE, 1), at=at)
+    hub.alter(hub_pairs.content(hub, SMALL_FILE, 1), at=at)
     assert_refused(pull_here(*PAIR), 3, "token 300")
     assert not list((tmp_path / "config").rglob("*.*"))
-
-
-def test_a_profile_is_pulled_by_its_name(hub, inside, tmp_path):
-    folder = hub_pairs.own_profile("mine", f"target: {PAIR[1]}\ndraft: {PAIR[3]}\n")
-    assert_refused(run(PROMPT, "-p", "mine"), 4, "Download it: specdec pull mine")
-    assert pulled_here("mine")["run"] == "specdec run -p mine"
-    assert records(tmp_path) == ["mine"] and list(folder.iterdir()) == [folder / "mine.yaml"]
-    assert run_here("-p", "mine")["completion_tokens"] == 12
-    assert pulled_here("mine")["already"]
 
 
 def test_a_split_model_comes_in_all_its_parts(hub, inside, tmp_path):
@@ -139,16 +94,16 @@ def test_a_split_model_comes_in_all_its_parts(hub, inside, tmp_path):
     total = sum(part.stat().st_size for part in parts) + SIZES[1]
     assert found["downloaded"] == total
     assert [file["name"] for file in found["target"]["files"]] == [f"Q8_0/{part.name}" for part in parts]
-    assert files(tmp_path) == sorted([SMALL_FILE, *(part.name for part in parts)])
+    assert hub_pairs.files(tmp_path) == sorted([SMALL_FILE, *(part.name for part in parts)])
     assert run_here("-p", "halves")["text"] == run_here()["text"]
 
 
 def test_a_pull_that_was_killed_goes_on_where_it_stopped(hub, inside, tmp_path):
-    process = begin_and_stall(hub, tmp_path, after=6_000_000)
+    process = hub_pairs.begin_and_stall(hub, tmp_path, after=6_000_000)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert_nothing_kept(tmp_path)
-    there = begun(tmp_path)
+    hub_pairs.assert_nothing_kept(tmp_path)
+    there = hub_pairs.begun(tmp_path)
     assert there >= 5_000_000
     assert run(PROMPT, "-m", PAIR[1], "--drafter", "none").exit_code == 4  # half a file is no model
 
@@ -162,33 +117,42 @@ def test_a_pull_that_was_killed_goes_on_where_it_stopped(hub, inside, tmp_path):
 def test_a_pull_that_was_killed_while_it_checked(hub, inside, tmp_path):
     """All bytes are there, under the name of what is not yet known to be right."""
     plan = pulled_here(*PAIR, "--dry-run")
+    assert plan["to_download"] == sum(SIZES) and plan["check"]["memory"]["needed"] > sum(SIZES)
+    assert 0 < hub.served <= 2 * WINDOW
+    hub_pairs.assert_nothing_kept(tmp_path)
+    assert not (tmp_path / "hf").exists()
     for role, source in (("target", TARGET), ("draft", DRAFT)):
         begin_file(plan[role]["remote"]["files"][0], source.read_bytes())
     hub.reset()
     assert pulled_here(*PAIR)["downloaded"] == 0
-    assert weights(hub) == 0 and files(tmp_path) == [SMALL_FILE, BIG_FILE]
+    assert weights(hub) == 0 and hub_pairs.files(tmp_path) == [SMALL_FILE, BIG_FILE]
 
 
+@pytest.mark.slow
 def test_two_pulls_of_one_pair_at_once(hub, tmp_path):
-    hub.stall(content(hub, BIG_FILE, 2), seconds=60, after=5_000_000)
-    first = begin(hub, tmp_path, *PAIR)
-    wait_until(lambda: begun(tmp_path) > 4_000_000, first)
-    second = begin(hub, tmp_path, *PAIR)
+    hub.stall(hub_pairs.content(hub, BIG_FILE, 2), seconds=60, after=5_000_000)
+    first = hub_pairs.begin(hub, tmp_path, *PAIR)
+    hub_pairs.wait_until(lambda: hub_pairs.begun(tmp_path) > 4_000_000, first)
+    second = hub_pairs.begin(hub, tmp_path, *PAIR)
     seen = b""
     while b"waiting" not in seen:  # it says so, and does not fetch the same bytes beside the first
         seen += second.stderr.read1()
     assert weights(hub) <= 5_000_000
-    there = begun(tmp_path)
+    there = hub_pairs.begun(tmp_path)
     first.kill()
     first.communicate()
-    third = begin(hub, tmp_path, *PAIR, "--json")
+    third = hub_pairs.begin(hub, tmp_path, *PAIR, "--json")
     out, errors = second.communicate(timeout=20)
     assert second.returncode == 0 and b"is ready" in out, errors.decode()
     assert json.loads(third.communicate(timeout=20)[0])["name"] == NAME
     assert weights(hub, SMALL_FILE) == SIZES[1]  # once
     # The second goes on where the first was killed.
     assert [request.range for request in hub.requests if request.file == f"{BIG}/{BIG_FILE}"][3] == f"bytes={there}-"
-    assert (records(tmp_path), files(tmp_path), begun(tmp_path)) == ([NAME], [SMALL_FILE, BIG_FILE], 0)
+    assert (hub_pairs.records(tmp_path), hub_pairs.files(tmp_path), hub_pairs.begun(tmp_path)) == (
+        [NAME],
+        [SMALL_FILE, BIG_FILE],
+        0,
+    )
 
 
 def test_a_server_without_ranges(hub, inside):
@@ -209,29 +173,26 @@ def test_a_server_without_ranges(hub, inside):
 
 
 def test_without_the_network(hub, inside, monkeypatch, tmp_path):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    refused_here(tmp_path, "HF_HUB_OFFLINE", BIG)
+    def offline(value):
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", value)
+
+    offline(True)
+    hub_pairs.refused_here(tmp_path, "HF_HUB_OFFLINE", BIG)
     assert hub.requests == []
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    offline(False)
     assert not pulled_here(*PAIR)["already"]
     hub.close()
     assert pulled_here(*PAIR)["already"]
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    offline(True)
     assert pulled_here(*PAIR)["already"]
 
 
-def test_a_file_whose_name_was_lost_is_found_by_its_content(hub, inside, tmp_path):
-    """The cache is a link; in it a file's link is gone, its blob is there: a pull fixes that, and costs no weights."""
+def test_a_cache_that_is_a_link(hub, inside, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "hub").symlink_to(tmp_path / "elsewhere")
     path = Path(pulled_here(*PAIR)["paths"]["target"])
     assert path.resolve().is_relative_to(tmp_path / "elsewhere") and pulled_here(*PAIR)["already"]
-    path.unlink()
-    hub.reset()
-    assert pulled_here(*PAIR)["downloaded"] == 0
-    assert weights(hub) == 0
-    assert run_here("-p", NAME)["completion_tokens"] == 12
 
 
 def test_two_pairs_whose_files_have_the_same_names(hub, inside, tmp_path):
@@ -240,24 +201,27 @@ def test_two_pairs_whose_files_have_the_same_names(hub, inside, tmp_path):
     record = (tmp_path / "config" / "specdec" / "pulled" / f"{NAME}.json").read_bytes()
     hub.add("other/target-GGUF", {BIG_FILE: TARGET.read_bytes() + struct.pack("<Q", 1)})
     others = ("--target", "other/target-GGUF:Q4_K_M", *PAIR[2:])
-    assert_refused(pull_here(*others, "--as", NAME), 2, "--as", NAME)
+    for name in ("demo", NAME):
+        assert_refused(pull_here(*others, "--as", name), 2, "--as", repr(name))
     second = pulled_here(*others)["name"]
     assert second.startswith("other+") and second.endswith(NAME)
     assert (tmp_path / "config" / "specdec" / "pulled" / f"{NAME}.json").read_bytes() == record
     assert profiles.load(second).target == "other/target-GGUF:Q4_K_M"
-    assert pulled_here(*others)["already"] and records(tmp_path) == sorted([second, NAME])
+    assert pulled_here(*others)["already"] and hub_pairs.records(tmp_path) == sorted([second, NAME])
 
 
-def test_a_name_that_is_another_pairs(hub, inside, tmp_path):
-    refused_here(tmp_path, "'demo'", args=(*PAIR, "--as", "demo"), code=2)
-
-
-def test_a_target_alone_and_one_without_its_flag(hub, inside, tmp_path):
+def test_a_profile_is_pulled_by_its_name_and_a_target_without_its_flag(hub, inside, tmp_path):
+    folder = hub_pairs.own_profile("mine", f"target: {PAIR[1]}\ndraft: {PAIR[3]}\n")
+    assert_refused(run(PROMPT, "-p", "mine"), 4, "Download it: specdec pull mine")
+    assert pulled_here("mine")["run"] == "specdec run -p mine"
+    assert hub_pairs.records(tmp_path) == ["mine"] and list(folder.iterdir()) == [folder / "mine.yaml"]
+    assert run_here("-p", "mine")["completion_tokens"] == 12
+    assert pulled_here("mine")["already"]
     hub_pairs.own_profile("alone", f"target: {PAIR[1]}\n")
     found = pulled_here("alone")
     assert (found["draft"], found["check"], set(found["paths"])) == (None, None, {"target"})
-    assert pulled_here(PAIR[1], *PAIR[2:])["name"] == NAME and records(tmp_path) == ["alone", NAME]
-    assert_refused(pull_here("--target", TARGET, *PAIR[2:], "--as", "mine"), 2, "all on the Hub")
+    assert pulled_here(PAIR[1], *PAIR[2:])["name"] == "mine" and hub_pairs.records(tmp_path) == ["alone", "mine"]
+    assert_refused(pull_here("--target", TARGET, *PAIR[2:], "--as", "own"), 2, "all on the Hub")
 
 
 def test_without_a_terminal(hub, inside):

@@ -6,45 +6,18 @@ import ctypes
 import errno
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
+from unittest.mock import Mock
 
 import hub_pairs
 import pytest
 from driver import DRAFT, TARGET, complaint
-from hub_pairs import (
-    BIG,
-    BIG_FILE,
-    PAIR,
-    SMALL_FILE,
-    WINDOW,
-    assert_nothing_kept,
-    files,
-    here,
-    pull,
-    pull_here,
-    pulled_here,
-    refused,
-    refused_here,
-    weights,
-)
+from hub_pairs import BIG, BIG_FILE, PAIR, SMALL_FILE, WINDOW, files, pull_here, pulled_here, refused_here, weights
 from hub_server import HubServer
 from huggingface_hub import constants
-
-
-@pytest.fixture
-def hub() -> Iterator[HubServer]:
-    with HubServer() as hub:
-        yield hub_pairs.publish(hub)
-
-
-@pytest.fixture
-def naps(monkeypatch, hub, tmp_path) -> list[float]:
-    """For pulls in this process: the waits that were asked for, none of which is waited."""
-    return here(monkeypatch, hub, tmp_path)
 
 
 def target(name: str) -> tuple[str, ...]:
@@ -71,61 +44,37 @@ def shelf(hub) -> HubServer:
     [
         ("nobody/nothing:Q4_K_M", ["no repository nobody/nothing", "HF_TOKEN"]),
         (f"{BIG}:Q2_K", ["no quantisation Q2_K", f"There are: {BIG}:Q4_K_M."]),
-        (f"{BIG}/other.gguf", ["no other.gguf", f"There are: {BIG}:Q4_K_M."]),
         ("org/many:Q4_K_M", ["more than one", "org/many/a-Q4_K_M.gguf, org/many/b-Q4_K_M.gguf."]),
         ("org/many", ["more than one", "org/many/a-Q4_K_M.gguf, org/many/b-Q4_K_M.gguf, org/many:Q8_0."]),
-        ("org/many:F16", ["no quantisation F16", "org/many:Q8_0"]),
         ("org/text:Q8_0", ["no GGUF file"]),
         ("org/part:Q8_0", ["lacks x-Q8_0-00002-of-00003.gguf"]),
     ],
 )
-@pytest.mark.parametrize("role", ["target", "draft"])
-def test_what_is_not_on_the_hub(shelf, naps, tmp_path, name, says, role):
-    args = target(name) if role == "target" else (*PAIR[:2], "--draft", name)
-    refused_here(tmp_path, *says, args=args)
-    assert shelf.served <= WINDOW and naps == []
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "../x:Q4_K_M", "..", "/etc/passwd", "/etc/x.gguf", "org/../x:Q4_K_M", "org/..:Q4_K_M", "org/.x:Q4_K_M",
-        "org/name/../../x.gguf", "org/name//etc/x.gguf", "org/name/./x.gguf", "org/name\\..\\x.gguf", "org/name:",
-        "org/name:../x", "a/b/c", "org/na me:Q4_K_M", "org/name:Q4_K_M\n", "org/n\0:Q4_K_M", "https://example.org/o/n",
-        "no-such-file.gguf", "x" * 5000, "org/" + "n" * 300 + ":Q8_0", "~/x.gguf", "-",
-    ],
-)  # fmt: skip
-def test_names_that_are_none(hub, naps, tmp_path, name):
-    refused_here(tmp_path, args=(*PAIR[:2], f"--draft={name}"))
-    assert hub.requests == []
-
-
-@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/b", ".", "..", "x" * 300, "x.gguf", "a\0b", "a b"])
-def test_names_that_no_pair_can_have(hub, naps, tmp_path, name):
-    result = pull_here(*PAIR, "--as", name)
-    complaint(result.stderr)
-    assert result.exit_code == 2 and hub.requests == []
-    assert_nothing_kept(tmp_path)
+def test_what_is_not_on_the_hub(shelf, inside, tmp_path, name, says):
+    for args in (target(name), (*PAIR[:2], "--draft", name)):
+        refused_here(tmp_path, *says, args=args)
+    assert shelf.served <= WINDOW and inside == []
 
 
 @pytest.mark.parametrize(
     ("args", "code"),
     [
+        *(((*PAIR[:2], f"--draft={name}"), 4) for name in (
+            "../x:Q4_K_M", "/etc/x.gguf", "org/../x:Q4_K_M", "org/name/../../x.gguf", "org/name//etc/x.gguf",
+            "org/name\\..\\x.gguf", "org/name:../x", "a/b/c", "org/n\0:Q4_K_M", "https://example.org/o/n", "-",
+        )),
+        *(((*PAIR, "--as", name), 2) for name in ("../evil", "a/b", "..", "x" * 300, "x.gguf", "a\0b", "a b")),
         *((args, 2) for args in ((), ("demo", *PAIR), ("--draft", PAIR[3]), ("demo", "--as", "x"))),
         *(((name,), 1) for name in ("no-such-profile", "../demo", "x" * 5000)),
     ],
-)
-def test_what_makes_no_sense(hub, naps, tmp_path, args, code):
+)  # fmt: skip
+def test_names_that_are_none_and_what_makes_no_sense(hub, inside, tmp_path, args, code):
     refused_here(tmp_path, *(["no profile"] if code == 1 else []), args=args, code=code)
     assert hub.requests == []
 
 
-def test_the_bundled_pair_needs_no_hub(hub, naps, tmp_path):
-    assert pulled_here("demo")["already"] and hub.requests == []
-    assert_nothing_kept(tmp_path)
-
-
-def test_a_file_that_is_no_model(shelf, naps, tmp_path):
+def test_the_bundled_pair_needs_no_hub_and_a_file_that_is_no_model_costs_its_beginning(shelf, inside, tmp_path):
+    assert pulled_here("demo")["already"] and shelf.requests == []
     refused_here(tmp_path, "not a GGUF", args=target("org/none:Q8_0"), code=1)
     assert 0 < shelf.served <= WINDOW
 
@@ -134,7 +83,7 @@ def test_a_file_that_is_no_model(shelf, naps, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["gated", "private"])
-def test_a_repository_that_is_not_for_all(hub, monkeypatch, naps, tmp_path, kind):
+def test_a_repository_that_is_not_for_all(hub, monkeypatch, inside, tmp_path, kind):
     hub.add(BIG, {BIG_FILE: TARGET}, **{kind: True})
     refused_here(tmp_path, kind, "HF_TOKEN", *([f"{hub.endpoint}/{BIG}"] if kind == "gated" else []))
     monkeypatch.setenv("HF_TOKEN", hub.token)
@@ -144,8 +93,8 @@ def test_a_repository_that_is_not_for_all(hub, monkeypatch, naps, tmp_path, kind
     pulled_here()
 
 
-@pytest.mark.parametrize("token", ["hf_wrong", "no token", "hf_é", "a\nb"])
-def test_a_bad_token(hub, monkeypatch, naps, tmp_path, token):
+@pytest.mark.parametrize("token", ["hf_wrong", "hf_é", "a\nb"])
+def test_a_bad_token(hub, monkeypatch, inside, tmp_path, token):
     monkeypatch.setenv("HF_TOKEN", token)
     refused_here(tmp_path, "HF_TOKEN")
 
@@ -158,17 +107,15 @@ def at(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}")
 
 
-@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:1", "http://no-such-host.invalid", "nonsense", "http://[", ""])
-def test_no_network(hub, monkeypatch, naps, tmp_path, endpoint):
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:1", "nonsense", "http://["])
+def test_no_network(hub, monkeypatch, inside, tmp_path, endpoint):
     at(monkeypatch, endpoint)
     refused_here(tmp_path, "HF_ENDPOINT")
-    assert naps == []  # waiting would not mend it
+    assert inside == []  # waiting would not mend it
 
 
-@pytest.mark.parametrize(
-    "body", [b"<!doctype html><p>Log in to the wireless network", b"", b"[]", b"null", b'{"a": 1}']
-)
-def test_something_else_answers_in_the_hubs_place(hub, monkeypatch, naps, tmp_path, body):
+@pytest.mark.parametrize("body", [b"<!doctype html><p>Log in to the wireless network", b"[]", b'{"a": 1}'])
+def test_something_else_answers_in_the_hubs_place(hub, monkeypatch, inside, tmp_path, body):
     class Portal(BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_response(200)
@@ -189,7 +136,7 @@ def test_something_else_answers_in_the_hubs_place(hub, monkeypatch, naps, tmp_pa
 # --- the disk ----------------------------------------------------------------------------------------------------
 
 
-def test_a_disk_that_is_full_before(hub, naps, tmp_path):
+def test_a_disk_that_is_full_before(hub, inside, tmp_path):
     """A petabyte, of which there is the first megabyte."""
     file = hub.repos[BIG].commits[hub.repos[BIG].main][BIG_FILE]
     hub.repos[BIG].commits[hub.repos[BIG].main][BIG_FILE] = replace(file, size=10**15)
@@ -197,7 +144,7 @@ def test_a_disk_that_is_full_before(hub, naps, tmp_path):
     assert weights(hub) == 0 and not (tmp_path / "hf").exists()
 
 
-def test_a_disk_that_is_full_during(hub, naps, tmp_path):
+def test_a_disk_that_is_full_during(hub, inside, tmp_path):
     plan = pulled_here(*PAIR, "--dry-run")
     (file,) = plan["target"]["remote"]["files"]
     blobs = Path(file["path"]).parents[2] / "blobs"
@@ -212,12 +159,9 @@ def test_a_disk_that_is_full_during(hub, naps, tmp_path):
 @pytest.mark.parametrize(
     ("number", "says"), [(errno.EFBIG, "takes no file this large"), (errno.EACCES, "Permission denied")]
 )
-def test_a_disk_that_refuses(hub, naps, tmp_path, monkeypatch, number, says):
+def test_a_disk_that_refuses(hub, inside, tmp_path, monkeypatch, number, says):
     """As FAT does a large file."""
-
-    def fail(*_args, **_options):
-        raise OSError(number, os.strerror(number))
-
+    fail = Mock(side_effect=OSError(number, os.strerror(number)))
     monkeypatch.setattr("huggingface_hub.file_download.http_get", fail)
     refused_here(tmp_path, says, "HF_HOME")
     assert weights(hub) == 0
@@ -230,34 +174,36 @@ def obey_modes() -> None:
             ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
 
 
-def test_a_read_only_cache(hub, naps, tmp_path):
+@pytest.mark.slow
+def test_a_read_only_cache(hub, inside, tmp_path):
     """As of a whole machine: somebody else filled it, or nobody did."""
     cache = tmp_path / "hf" / "hub"
     cache.mkdir(parents=True)
     cache.chmod(0o555)
-    done = pull(hub, tmp_path, *PAIR, preexec_fn=obey_modes)
+    done = hub_pairs.pull(hub, tmp_path, *PAIR, preexec_fn=obey_modes)
     cache.chmod(0o755)
-    refused(done, tmp_path, str(cache), "HF_HOME")
+    hub_pairs.refused(done, tmp_path, str(cache), "HF_HOME")
     pulled_here(*PAIR)
     folders = [path for path in (tmp_path / "hf").rglob("*") if path.is_dir() and not path.is_symlink()]
     for path in folders:
         path.chmod(0o555)
     hub.reset()
-    done = pull(hub, tmp_path, *PAIR, "--json", env={"XDG_CONFIG_HOME": str(tmp_path / "other")}, preexec_fn=obey_modes)
+    done = hub_pairs.pull(
+        hub, tmp_path, *PAIR, "--json", env={"XDG_CONFIG_HOME": str(tmp_path / "other")}, preexec_fn=obey_modes
+    )
     for path in folders:
         path.chmod(0o755)
     assert done.returncode == 0 and json.loads(done.stdout)["downloaded"] == 0, done.stderr
     assert weights(hub) == 0
 
 
-@pytest.mark.parametrize("place", ["hf", "hf/hub"])
-def test_a_file_in_the_caches_place(hub, naps, tmp_path, place):
-    (tmp_path / place).parent.mkdir(exist_ok=True)
-    (tmp_path / place).write_text("in the way")
+def test_a_file_in_the_caches_place(hub, inside, tmp_path):
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "hub").write_text("in the way")
     refused_here(tmp_path, "HF_HOME")
 
 
-def test_a_record_that_cannot_be_written(hub, naps, tmp_path):
+def test_a_record_that_cannot_be_written(hub, inside, tmp_path):
     config = tmp_path / "config" / "specdec"
     config.mkdir(parents=True)
     (config / "pulled").write_text("in the way")
@@ -274,10 +220,9 @@ def test_a_record_that_cannot_be_written(hub, naps, tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["../../../../x-Q4_K_M.gguf", "/tmp/x-Q4_K_M.gguf", "a/../../x-Q4_K_M.gguf", "..\\..\\x-Q4_K_M.gguf",
-     "./x-Q4_K_M.gguf", "a//x-Q4_K_M.gguf"],
+    ["../../../../x-Q4_K_M.gguf", "/tmp/x-Q4_K_M.gguf", "a/../../x-Q4_K_M.gguf", "..\\..\\x-Q4_K_M.gguf"],
 )  # fmt: skip
-def test_files_that_would_lie_outside(hub, naps, tmp_path, name):
+def test_files_that_would_lie_outside(hub, inside, tmp_path, name):
     hub.add(BIG, {name: TARGET})
     before = set(tmp_path.rglob("*"))
     refused_here(tmp_path, "no GGUF file", args=target(BIG))
@@ -297,18 +242,18 @@ LISTINGS = {
     "no size": {"siblings": [{"rfilename": BIG_FILE, "blobId": "0" * 40}]},
     "no name": {"siblings": [{"blobId": "0" * 40, "size": 5}]},
     "git's digest": {"siblings": [SIBLING | {"blobId": EVIL}]},
-    **{f"size {size}": {"siblings": [SIBLING | {"size": size}]} for size in (-5, "many", 10**40)},
+    **{f"size {size}": {"siblings": [SIBLING | {"size": size}]} for size in (-5, "many")},
     **{
         f"name {name!r}": {"siblings": [SIBLING | {"rfilename": name}]}
         for name in ("x" * 300 + "-Q4_K_M.gguf", "x\0-Q4_K_M.gguf", "\x1b[2J-Q4_K_M.gguf", 5)
     },
-    **{f"files {files!r}": {"siblings": files} for files in (None, 5, ["x-Q4_K_M.gguf"])},
+    **{f"files {files!r}": {"siblings": files} for files in (None, ["x-Q4_K_M.gguf"])},
     "no card": {"cardData": 5},
 }
 
 
 @pytest.mark.parametrize("kind", LISTINGS)
-def test_a_listing_that_cannot_be_right(hub, naps, tmp_path, kind):
+def test_a_listing_that_cannot_be_right(hub, inside, tmp_path, kind):
     info = hub.repos[BIG].info
     hub.repos[BIG].info = lambda *args, **options: info(*args, **options) | LISTINGS[kind]
     if kind == "no card":
@@ -319,7 +264,7 @@ def test_a_listing_that_cannot_be_right(hub, naps, tmp_path, kind):
     assert not (tmp_path / "hf").exists() and not list(tmp_path.parent.glob("evil*"))
 
 
-def test_a_file_whose_name_is_no_pairs(hub, naps, tmp_path):
+def test_a_file_whose_name_is_no_pairs(hub, inside, tmp_path):
     """Not a path, but not a name for a pair either: one can be given."""
     hub.add(BIG, {"my model (new) Q4_K_M.gguf": TARGET, "-m-Q8_0.gguf": TARGET})
     for name in (f"{BIG}/my model (new) Q4_K_M.gguf", f"{BIG}:Q8_0"):

@@ -5,51 +5,19 @@ from __future__ import annotations
 import json
 import re
 import signal
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import hub_pairs
 import pytest
-from hub_pairs import (
-    BIG,
-    BIG_FILE,
-    FAR,
-    NAME,
-    NEAR,
-    PAIR,
-    SIZES,
-    SMALL_FILE,
-    WINDOW,
-    assert_nothing_kept,
-    begun,
-    content,
-    environment,
-    files,
-    pulled_here,
-    records,
-    refused_here,
-    weights,
-)
+from hub_pairs import BIG, BIG_FILE, FAR, NAME, NEAR, PAIR, SIZES, SMALL_FILE, WINDOW, begun, content, pulled_here
 from hub_server import HubServer
 from terminal import Terminal
 
 
-@pytest.fixture
-def hub() -> Iterator[HubServer]:
-    with HubServer() as hub:
-        yield hub_pairs.publish(hub)
-
-
-@pytest.fixture
-def inside(monkeypatch, hub, tmp_path) -> None:
-    """For what needs no process of its own."""
-    hub_pairs.here(monkeypatch, hub, tmp_path)
-
-
 def terminal(hub: HubServer, folder: Path, *args: object) -> Terminal:
     """A pull on a terminal."""
-    return Terminal("pull", *args, env=environment(hub, folder))
+    return Terminal("pull", *args, env=hub_pairs.environment(hub, folder))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +31,7 @@ def test_a_download_shown_and_interrupted(hub, tmp_path, send, code):
         assert re.search(r" [1-9]\.\d/9\.6 MB +\d+\.\d MB/s +0:00:0\d", big)
         assert any(line.startswith(SMALL_FILE) and "1.1 MB" in line for line in shown.lines)
         assert shown.ended_by(send, within=10) == code and (code == 143 or "interrupted" in shown.text)
-    assert_nothing_kept(tmp_path)
+    hub_pairs.assert_nothing_kept(tmp_path)
     there = begun(tmp_path)
     assert there >= 1 << 20
     if code == 143:
@@ -74,7 +42,7 @@ def test_a_download_shown_and_interrupted(hub, tmp_path, send, code):
         assert f"{there / SIZES[0]:.0%} here" in shown.read(until="Download?")
         shown.press(b"\n")  # yes
         assert shown.ended() == 0
-    assert weights(hub, BIG_FILE) == SIZES[0] - there
+    assert hub_pairs.weights(hub, BIG_FILE) == SIZES[0] - there
     for name in (BIG_FILE, SMALL_FILE):
         assert any(line.startswith(name) and line.endswith("done") for line in shown.lines)
     assert f"specdec run -p {NAME}" in shown.text
@@ -101,7 +69,7 @@ def test_interrupted_while_headers_are_read(hub, tmp_path):
         hub_pairs.wait_until(lambda: hub.requests, shown.process)
         assert shown.ended_by(signal.SIGINT, within=10) == 130
         assert [line for line in shown.lines if line] == ["specdec: interrupted"]
-    assert_nothing_kept(tmp_path)
+    hub_pairs.assert_nothing_kept(tmp_path)
 
 
 # --- proposals ---------------------------------------------------------------------------------------------------
@@ -113,20 +81,16 @@ def family(hub, tmp_path) -> HubServer:
     return hub
 
 
-def test_drafts_are_proposed_for_a_target_alone(family, inside, tmp_path):
+def test_drafts_are_proposed_for_a_target_alone_and_the_first_is_taken_with_yes(family, inside, tmp_path):
     found = pulled_here(*PAIR[:2])
     assert [proposal["name"] for proposal in found["proposals"]] == [NEAR, FAR]
     near, far = found["proposals"]
     assert 0.03 < near["ratio"] < 0.08 < far["ratio"] < 0.11 and near["verdict"] == far["verdict"] == "identical"
     assert any("Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF" in note for note in found["notes"])
     assert 0 < family.served <= 8 * WINDOW
-    assert_nothing_kept(tmp_path)
-
-
-def test_the_first_proposal_is_taken_with_yes(family, inside, tmp_path):
-    assert pulled_here(*PAIR[:2], "--yes", "--dry-run")["draft"]["name"] == NEAR
+    hub_pairs.assert_nothing_kept(tmp_path)
     found = pulled_here(*PAIR[:2], "--yes")
-    assert found["draft"]["reference"] == NEAR and records(tmp_path) == [found["name"]]
+    assert found["draft"]["reference"] == NEAR and hub_pairs.records(tmp_path) == [found["name"]]
 
 
 def test_a_proposal_is_chosen_by_its_number(family, tmp_path):
@@ -140,7 +104,7 @@ def test_a_proposal_is_chosen_by_its_number(family, tmp_path):
         assert BIG_FILE in shown.read(until="Download?") and shown.raw.count(b"1 to 2") == 2
         shown.press(b"y\n")
         assert shown.ended() == 0
-    assert files(tmp_path) == ["Qwen2.5-Coder-0.5B-Instruct-Q8_0.gguf", BIG_FILE]
+    assert hub_pairs.files(tmp_path) == ["Qwen2.5-Coder-0.5B-Instruct-Q8_0.gguf", BIG_FILE]
     (record,) = (tmp_path / "config" / "specdec" / "pulled").iterdir()
     assert json.loads(record.read_text())["draft"]["reference"] == FAR
 
@@ -152,11 +116,8 @@ def test_a_possible_draft_that_is_damaged_does_not_hide_the_others(family, insid
     assert any(NEAR in note for note in found["notes"])
 
 
-def test_no_draft_is_known(hub, inside, tmp_path):
-    refused_here(tmp_path, "no draft", "gpt-2", "--draft", args=PAIR[:2], code=1)
-
-
-def test_the_draft_of_ones_own_profile_is_proposed(hub, inside, tmp_path):
+def test_where_no_draft_is_known_that_of_ones_own_profile_is_proposed(hub, inside, tmp_path):
+    hub_pairs.refused_here(tmp_path, "no draft", "gpt-2", "--draft", args=PAIR[:2], code=1)
     hub_pairs.own_profile("mine", f"target: {PAIR[1]}\ndraft: {PAIR[3]}\n")
     hub_pairs.own_profile("broken", "target: [")
     assert [proposal["name"] for proposal in pulled_here(*PAIR[:2])["proposals"]] == [PAIR[3]]

@@ -100,12 +100,9 @@ def test_a_pipe_gets_the_text_at_once(tmp_path):
     assert (result.exit_code, result.stdout) == (0, TEXT)
     assert time.monotonic() - started < 5
     assert "big.gguf + small.gguf, k=3, greedy" in result.stderr and "ended" in result.stderr
-
-
-def test_settings_that_were_not_recorded_are_not_shown(tmp_path):
-    result = replay(record(tmp_path / "run.jsonl", settings={}))
-    assert (result.exit_code, result.stdout) == (0, TEXT)
-    assert "settings" not in result.stderr and "None" not in result.stderr
+    bare = replay(record(tmp_path / "bare.jsonl", settings={}))
+    assert (bare.exit_code, bare.stdout) == (0, TEXT)
+    assert "settings" not in bare.stderr and "None" not in bare.stderr
 
 
 def test_control_characters_and_markup_in_a_recording_do_no_harm(tmp_path):
@@ -115,7 +112,7 @@ def test_control_characters_and_markup_in_a_recording_do_no_harm(tmp_path):
     assert "[red]␛[2J[" in result.stderr and "note: ␛]0;t␇" in result.stderr
 
 
-@pytest.mark.parametrize("keep", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("keep", [1, 3, 5])
 @pytest.mark.parametrize("torn", ["", '{"event": "st'])
 def test_cut_short(trace, keep, torn):
     lines = trace.read_text().splitlines(keepends=True)
@@ -144,35 +141,24 @@ TOKEN = {"id": 1, "text": "x", "origin": "plain"}
 BAD = {
     "empty": ("", "is empty"),
     "text": ("hello\n", "line 1 is not JSON"),
-    "cut in the first line": (RUN[:12], "line 1 is not JSON"),
     "a list": ("[1]\n", "line 1 is not a JSON object"),
     "no first line": (DONE, "line 1 does not begin a recorded run"),
     "another format": (RUN.replace("1", "2"), "format 2; this specdec reads format 1"),
-    "no format": ('{"event": "run"}\n', "format None"),
     "torn in the middle": (RUN + '{"event": \n' + DONE, "line 2 is not JSON"),
-    "NaN": (RUN + DONE.replace("1}", "NaN}"), "line 2 is not JSON"),
     "nested": (RUN + "[" * 100_000 + "\n", "line 2 is not JSON"),
     "unknown event": (RUN + '{"event": "dance"}\n' + DONE, "line 2 holds an unknown event, 'dance'"),
-    "event of no kind": (RUN + '{"event": ["step"]}\n' + DONE, "line 2 holds an unknown event, ['step']"),
     "two runs": (RUN + DONE + RUN + DONE, "line 3 holds an unknown event, 'run'"),
     "after the end": (RUN + DONE + DONE, "line 2 is followed by more events"),
     "no time": (changed(1, at=...), "line 3 is a damaged step: Object missing required field `at`"),
     "a time that is text": (changed(1, at="soon"), "line 3 is a damaged step: Expected `float`, got `str` - at `$.at`"),
-    "a time that is true": (changed(0, at=True), "line 2 is a damaged prefill: Expected `float`, got `bool`"),
     "an endless time": (changed(0, seconds=1e999), "line 2 is not JSON"),
     "a great time": (changed(0, seconds=10**400), "out of range - at `$.seconds`"),
-    "a time of centuries": (changed(0, seconds=1e10), "'seconds' = 10000000000.0"),
     "a negative time": (changed(4, at=-1), "line 6 is a damaged done: 'at' = -1"),
-    "another model": (changed(0, model="judge"), "'judge' - at `$.model`"),
     "another reason": (changed(4, reason="bored\x1b"), "- at `$.reason`"),
-    "a token that is none": (changed(1, tokens=[5]), "got `int` - at `$.tokens[0]`"),
     "a token without text": (changed(1, tokens=[{**TOKEN, "text": None}]), "got `null` - at `$.tokens[0].text`"),
     "half a character": (changed(1, tokens=[{**TOKEN, "text": "\ud83d"}]), "half a surrogate pair in 'text'"),
-    "another origin": (changed(1, tokens=[{**TOKEN, "origin": []}]), "at `$.tokens[0].origin`"),
-    "a token beyond all": (changed(1, tokens=[{**TOKEN, "id": 2**60}]), "'id' = 1152921504606846976"),
     "a chance above 1": (changed(1, tokens=[{**TOKEN, "p": 7}]), "'p' = 7"),
     "accepted more than drafted": (changed(2, accepted=10**9), "line 4 is a damaged step: more accepted than there is"),
-    "a binary file": ("GGUF" + "".join(map(chr, range(128))) * 100, "line 1 is not JSON"),
 }
 
 
@@ -188,28 +174,25 @@ def test_no_file(tmp_path):
     assert_refused(replay(tmp_path), 1, "Is a directory")
 
 
-def test_fields_that_are_unknown_are_ignored_and_reasons_may_be_any_text(tmp_path):
+def test_unknown_fields_are_ignored_and_an_overlong_line_is_no_cut(tmp_path, monkeypatch):
     path = tmp_path / "newer.jsonl"
     path.write_text(changed(1, why="a reason of tomorrow", mood={"x": [10**400]}))
     assert read_trace(path)[1][1].why == "a reason of tomorrow"
-
-
-def test_an_overlong_line_is_no_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(traces, "_LONGEST_LINE", 100)
-    path = tmp_path / "run.jsonl"
     path.write_text(RUN + '{"x": "' + "x" * 500)
     with pytest.raises(SpecdecError, match="line 2 is not JSON"):
         read_trace(path)
 
 
-@pytest.mark.parametrize("speed", ["0", "-1", "nan", "inf"])
-def test_a_senseless_speed(trace, speed):
-    assert_refused(replay(trace, "--speed", speed), 2, f"speed cannot be {speed}")
-
-
-def test_step_needs_a_terminal(trace):
+def test_what_makes_no_sense(trace):
+    for speed in ("0", "nan"):
+        assert_refused(replay(trace, "--speed", speed), 2, f"speed cannot be {speed}")
     assert_refused(replay(trace, "--step"), 2, "--step needs a terminal")
     assert_refused(replay(trace, "--step", "--speed", 2), 2, "--step goes as fast")
+
+
+@pytest.mark.slow
+def test_step_needs_a_terminal_that_can(trace):
     with on_terminal(trace, "--step", env={"TERM": "dumb"}) as terminal:
         assert terminal.ended() == 2 and "--step needs a terminal" in terminal.text
 
@@ -267,12 +250,12 @@ def test_step_by_step(trace):
         assert "step 2" not in terminal.text and "note" not in terminal.text
 
 
-LEAVING = [(b"\x04", 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)]
+LEAVING = [(b"\x04", 0), (signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)]
 
 
 @pytest.mark.parametrize(
     ("how", "code"),
-    [(b"q", 0), (signal.SIGINT, 130), *(pytest.param(*each, marks=pytest.mark.slow) for each in LEAVING)],
+    [(b"q", 0), *(pytest.param(*each, marks=pytest.mark.slow) for each in LEAVING)],
 )
 def test_leaving_step_by_step(trace, how, code):
     with on_terminal(trace, "--step") as terminal:
@@ -320,11 +303,9 @@ def exported(run, folder):
     files = folder / "run.svg", folder / "run.html"
     assert succeeded("replay", run, "--svg", files[0], "--html", files[1]).stdout
     ET.parse(files[0])
-    pages = [path.read_text("utf-8") for path in files]
-    bodies = [re.sub(r"<(style|title)\b.*?</\1>", "", page, flags=re.DOTALL) for page in pages]
-    return zip(
-        pages, [html.unescape(re.sub(r"<[^>]*>", "", body)).replace("\xa0", " ") for body in bodies], strict=True
-    )
+    for page in (path.read_text("utf-8") for path in files):
+        body = re.sub(r"<(style|title)\b.*?</\1>", "", page, flags=re.DOTALL)
+        yield page, html.unescape(re.sub(r"<[^>]*>", "", body)).replace("\xa0", " ")
 
 
 def test_exports(trace, tmp_path):
@@ -347,6 +328,7 @@ def test_exports_of_odd_text(tmp_path):
     assert "".join(ET.parse(tmp_path / "run.svg").getroot().itertext()).count("x") >= 300
 
 
+@pytest.mark.slow
 def test_an_export_on_a_terminal_waits_for_nothing(tmp_path):
     trace = record(tmp_path / "slow.jsonl", slow(0))
     with on_terminal(trace, "--html", tmp_path / "run.html") as terminal:

@@ -29,20 +29,15 @@ def test_a_seed_fixes_the_text_whatever_drafts_it():
     assert alone["accept"] == "coupled"
     for flags in (["-k", 3], [], ["-k", 6, "--tree", 3], ["--drafter", "ngram"], ["--drafter", "ngram+model", "-k", 2]):
         assert found(TEXT, *SAMPLED, *flags)["tokens"] == alone["tokens"], flags
-
-
-def test_the_sampled_baseline_is_compared_token_for_token():
     baseline = found(TEXT, *SAMPLED, "--baseline")["baseline"]
     assert baseline["identical"] is True and baseline["first_divergence"] is None
-    assert "identical" in run(TEXT, *SAMPLED, "--baseline").stderr
 
 
-@pytest.mark.parametrize(
-    ("flags", "rule"),
-    [([], "rejection"), (["--seed", 1], "coupled"), (["--seed", 1, "--accept", "rejection"], "rejection")],
-)
-def test_without_a_seed_the_rule_is_that_which_accepts_most(flags, rule):
-    assert found(PROMPT, "-n", 1, *flags)["accept"] == rule
+def test_without_a_seed_the_rule_is_that_which_accepts_most():
+    seed, rejection = ["--seed", 1], ["--accept", "rejection"]
+    for flags, rule in (([], "rejection"), (seed, "coupled"), ([*seed, *rejection], "rejection")):
+        assert found(PROMPT, "-n", 1, *flags)["accept"] == rule
+    assert found(PROMPT, "-n", 1, "--temp", 0.8, "--bitwise")["accept"] == "coupled"
 
 
 def test_compare_measures_each_rule_against_a_baseline_that_draws_alike():
@@ -76,29 +71,18 @@ def test_bitwise_says_which_passes_agree_and_gives_the_targets_text():
     said = " ".join(done.stderr.split())
     assert done.exit_code == 0 and "agree bit for bit" in said and "the text is identical" in said
     assert found(TEXT, "-n", 24, "-k", 5, "--bitwise")["tokens"] == alone["tokens"]
-    assert found(TEXT, "-n", 8, "--temp", 0.8, "--bitwise")["accept"] == "coupled"
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (["--temp", 0.8, "--accept", "rejection"], ["--accept rejection gives another", "--accept coupled or match"]),
-        (["--temp", 0.8, "--accept", "typical"], ["--accept typical gives another"]),
-        (["--tree", 3], ["--bitwise cannot be used with --tree 3", "Chains work"]),
-        (["--drafter", "lookahead"], ["--bitwise cannot be used with lookahead"]),
-        (["--drafter", "ngram+lookahead"], ["--bitwise cannot be used with lookahead"]),
-        (["-m", "mamba.gguf", "--drafter", "ngram"], ["mamba.gguf", "recurrent"]),
-    ],
-)
-def test_what_bitwise_cannot_promise_is_refused(flags, says, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    tiny.write(tmp_path / "mamba.gguf", "mamba")
-    assert_refused(run(PROMPT, "--bitwise", *flags), 2, *says)
-
-
-@pytest.mark.parametrize("value", ["maybe", 3])
-def test_bitwise_in_a_profile_must_be_true_or_false(value):
-    configure(f"bitwise: {value}\n")
+def test_what_bitwise_cannot_promise_is_refused(tmp_path):
+    mamba = tiny.write(tmp_path / "mamba.gguf", "mamba")
+    for flags, *says in (
+        (["--temp", 0.8, "--accept", "rejection"], "--accept rejection gives another", "--accept coupled or match"),
+        (["--tree", 3], "--bitwise cannot be used with --tree 3", "Chains work"),
+        (["--drafter", "lookahead"], "--bitwise cannot be used with lookahead"),
+        (["-m", mamba, "--drafter", "ngram"], "mamba.gguf", "recurrent"),
+    ):
+        assert_refused(run(PROMPT, "--bitwise", *flags), 2, *says)
+    configure("bitwise: maybe\n")
     assert_refused(run(PROMPT), 2, "bitwise is", "true or false")
 
 
@@ -119,33 +103,18 @@ def files():
     return sorted((kept_costs.path_of(TARGET, costing.place_of(1)).parent).glob("*.json"))
 
 
-def test_a_second_start_measures_nothing(monkeypatch):
-    first = found(TEXT, "-n", 8)
-    assert first["timing"]["measuring_s"] > 0 and len(files()) == 2
-    monkeypatch.setattr(costing, "pass_seconds", None)
-    again = found(TEXT, "-n", 8)
-    assert again["timing"]["measuring_s"] == 0 and again["notes"] == []
-    assert "measuring" not in run(TEXT, "-n", 8).stderr
-
-
-def test_loading_is_told_from_measuring():
+def test_a_second_start_measures_nothing_unless_what_was_kept_cannot_be_used(monkeypatch):
     rows = {line.split()[0]: line for line in run(TEXT, "-n", 8).stderr.splitlines() if line.strip()}
     assert "load " in rows["start"] and "prompt of" in rows["start"] and "what passes cost" in rows["measuring"]
-
-
-SPOILS = {
-    "Expecting value": lambda data: "not json",
-    "of another build": lambda data: json.dumps({**data, "build": "llama.cpp 0"}),
-    "of another machine": lambda data: json.dumps({**data, "machine": "a toaster"}),
-    "Expected": lambda data: json.dumps({**data, "verify": {"1": -3}}),
-}
-
-
-def test_costs_that_cannot_be_used_are_measured_again_with_a_note():
-    run(TEXT, "-n", 8)
+    assert len(files()) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(costing, "pass_seconds", None)
+        again = found(TEXT, "-n", 8)
+        assert again["timing"]["measuring_s"] == 0 and again["notes"] == []
+        assert "measuring" not in run(TEXT, "-n", 8).stderr
     path = kept_costs.path_of(TARGET, costing.place_of(1))
-    for says, spoil in SPOILS.items():
-        path.write_text(spoil(json.loads(path.read_text())))
+    for says, spoil in (("of another machine", {"machine": "a toaster"}), ("Expected", {"verify": {"1": -3}})):
+        path.write_text(json.dumps({**json.loads(path.read_text()), **spoil}))
         again = found(TEXT, "-n", 8)
         assert again["timing"]["measuring_s"] > 0
         assert [note for note in again["notes"] if note.startswith("measured again") and says in note]

@@ -1,11 +1,8 @@
 """`--tree`: trees from the command line to the recording and back, where they help nobody, and where they cannot be."""
 
-import os
-import signal
-
 import pytest
 import tiny
-from driver import PROMPT, assert_refused, call, configure, run, start, succeeded, told
+from driver import PROMPT, assert_refused, call, configure, run, succeeded, told
 from test_replay import changed, on_terminal, record, step
 
 from specdec_cli.decoding.types import Done, Prefill, Step, Token
@@ -35,10 +32,10 @@ def forks(trace):
 # --- an answer ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("width", "k"), [(3, "auto"), (4, 8), (8, 2), (64, 100)])
+@pytest.mark.parametrize(("width", "k"), [(3, "auto"), (4, 8), (8, 2)])
 def test_a_tree_gives_the_answer_of_the_target_alone(alone, width, k):
-    tree = answer("--tree", width, "-k", k, "--baseline")
-    assert tree["tokens"] == alone["tokens"] and tree["baseline"]["identical"]
+    tree = answer("--tree", width, "-k", k)
+    assert tree["tokens"] == alone["tokens"]
     assert (tree["tree"], alone["tree"], tree["draft_tokens"]) == (width, 1, k)
     stats = tree["stats"]
     assert stats["emitted"] == 24 and sum(stats["histogram"]) == sum(stats["lengths"]) == stats["steps"]
@@ -49,74 +46,69 @@ def test_a_tree_gives_the_answer_of_the_target_alone(alone, width, k):
     assert all(0 <= share <= 1 for share in stats["per_position"])
 
 
-@pytest.mark.parametrize("flags", [("--temp", 0.8), ("--temp", 0.8, "--accept", "match"), ("--repeat-penalty", 1.3)])
-def test_the_same_seed_gives_the_same_answer(flags):
-    first, second = (answer("--tree", 3, "-k", 5, "-s", 7, *flags) for _ in range(2))
+def test_the_same_seed_gives_the_same_answer():
+    flags = ("--temp", 0.8, "-s", 7, "--repeat-penalty", 1.3, "--accept")
+    first, second = (answer("--tree", 3, "-k", 5, *flags, "rejection") for _ in range(2))
     assert first["tokens"] == second["tokens"] and first["stats"] == second["stats"]
-    if "match" in flags:
-        assert first["tokens"] == answer("--drafter", "none", "-s", 7, *flags)["tokens"]
+    matched, alone = (answer(*way, *flags, "match") for way in (("--tree", 3, "-k", 5), ("--drafter", "none")))
+    assert matched["tokens"] == alone["tokens"]
 
 
-def test_a_tree_of_one_branch_is_a_chain(tmp_path):
-    trace = tmp_path / "run.jsonl"
-    run(PROMPT, "-n", 16, "-k", 4, "--tree", 1, "--trace", trace)
-    assert "parents" not in trace.read_text() and "path" not in trace.read_text()
-
-
-@pytest.mark.parametrize("drafter", ["ngram", "none"])
-def test_drafters_that_draft_no_trees_are_none_the_worse(alone, drafter, tmp_path, monkeypatch):
+def test_drafters_that_draft_no_trees_are_none_the_worse(alone, tmp_path, monkeypatch):
     monkeypatch.setenv("SPECDEC_TREE", "4")
     trace = tmp_path / "run.jsonl"
-    assert answer("-k", 4, "--drafter", drafter, "--trace", trace)["tokens"] == alone["tokens"]
+    assert answer("-k", 4, "--drafter", "ngram", "--trace", trace)["tokens"] == alone["tokens"]
     assert "parents" not in trace.read_text()
 
 
-@pytest.mark.parametrize("k", [6, "auto"])
-def test_chains_and_trees_in_one_answer(k, tmp_path):
+def test_chains_and_trees_in_one_answer(tmp_path):
     """ngram drafts chains, the model trees, over the same caches."""
     trace = tmp_path / "run.jsonl"
     prompt = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return"
-    both = ("--drafter", "ngram+model", "--tree", 4, "-k", k)
+    both = ("--drafter", "ngram+model", "--tree", 4, "-k", 6)
     other = told("run", prompt, "-n", 60, *both, "--trace", trace, "--baseline")["baseline"]["first_divergence"]
     assert other is None or other["kind"] == "rounding"
     assert read_trace(trace)[1][-1].notes == ()
     steps = [event for event in steps_of(trace) if event.drafted]
     assert all((event.parents is not None) == (event.source == "model") for event in steps)
-    assert k == "auto" or {event.source for event in steps} == {"ngram", "model"}
+    assert {event.source for event in steps} == {"ngram", "model"}
 
 
 # --- the setting --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["flag", "environment", "config"])
-def test_the_setting_from_every_layer(where, tmp_path, monkeypatch):
-    if where == "environment":
-        monkeypatch.setenv("SPECDEC_TREE", "4")
-    elif where == "config":
-        configure("tree: 4\n")
+def test_the_setting_from_every_layer(tmp_path, monkeypatch):
     trace = tmp_path / "run.jsonl"
-    asked = ("run", TEXT, "-n", 16, "-k", 8, "--trace", trace)
-    assert "tree=4" in succeeded(*asked, *(["--tree", 4] if where == "flag" else [])).stderr and forks(trace)
-    assert "tree=" not in succeeded(*asked, "--tree", 1).stderr and not forks(trace)
+
+    def is_tree(*flags):
+        shown = succeeded("run", TEXT, "-n", 16, "-k", 8, "--trace", trace, *flags).stderr
+        assert ("tree=4" in shown) == forks(trace)
+        return forks(trace)
+
+    assert is_tree("--tree", 4)
+    configure("tree: 4\n")
+    assert is_tree() and not is_tree("--tree", 1)
+    assert "parents" not in trace.read_text() and "path" not in trace.read_text()
+    configure("")
+    monkeypatch.setenv("SPECDEC_TREE", "4")
+    assert is_tree()
 
 
-@pytest.mark.parametrize("value", ["0", "65", "-1"])
-def test_a_senseless_number_of_branches(value, monkeypatch):
-    assert_refused(run(PROMPT, "--tree", value), 2, f"tree cannot be {value}", "1 (a chain) to 64")
-    assert_refused(call("compare", TEXT, "-k", 3, "--vs", f"tree={value}"), 2, "tree")
-    monkeypatch.setenv("SPECDEC_TREE", value)
-    assert_refused(run(PROMPT), 2, f"tree cannot be {value}")
-
-
-def test_branches_that_are_no_number():
+def test_a_senseless_number_of_branches(monkeypatch):
+    for value in ("0", "65"):
+        assert_refused(run(PROMPT, "--tree", value), 2, f"tree cannot be {value}", "1 (a chain) to 64")
+    for value in ("-1", "x"):
+        assert_refused(call("compare", TEXT, "-k", 3, "--vs", f"tree={value}"), 2, "tree")
     result = run(PROMPT, "--tree", "1.5")
     assert result.exit_code == 2 and "--tree" in result.stderr and result.stdout == ""
-    assert_refused(call("compare", TEXT, "-k", 3, "--vs", "tree=x"), 2, "tree")
     configure("tree: wide\n")
     assert_refused(run(PROMPT), 2, "tree", "config.yaml")
+    monkeypatch.setenv("SPECDEC_TREE", "65")
+    configure("")
+    assert_refused(run(PROMPT), 2, "tree cannot be 65")
 
 
-@pytest.mark.parametrize(("target", "draft"), [("mamba", "llama"), ("llama", "mamba"), ("lfm2", "lfm2")])
+@pytest.mark.parametrize(("target", "draft"), [("mamba", "llama"), ("llama", "mamba")])
 def test_a_recurrent_memory(tmp_path, target, draft):
     big, small = (tiny.write(tmp_path / name, kind) for name, kind in (("big.gguf", target), ("small.gguf", draft)))
     asked = (PROMPT, "-m", big, "-md", small, "-n", 8, "-k", 3)
@@ -128,21 +120,7 @@ def test_a_recurrent_memory(tmp_path, target, draft):
         assert run(*asked, "--drafter", "none", "--tree", 3).exit_code == 0, "nothing is drafted"
 
 
-def test_compare_sets_a_tree_against_a_chain():
-    found = told("compare", TEXT, "-n", 16, "-k", 6, "--vs", "tree=4,k=6", "--vs", "tree=2,k=3")
-    assert [arm["name"] for arm in found["arms"]] == ["target alone", "k=6", "tree=4,k=6", "tree=2,k=3"]
-
-
 # --- recordings ---------------------------------------------------------------------------------------------------
-
-
-def test_a_recorded_tree_replays_to_the_same_text(tmp_path):
-    trace = tmp_path / "run.jsonl"
-    done = succeeded("run", TEXT, "-n", 24, "-k", 6, "--tree", 3, "-s", 1, "--temp", 0.9, "--trace", trace)
-    again = succeeded("replay", trace)
-    assert again.stdout == done.stdout and "tree=3" in again.stderr and forks(trace)
-    shown = [line for line in again.stderr.splitlines() if line.startswith(("acceptance", "by position", "steps"))]
-    assert len(shown) == 3 and all(line.rstrip() in done.stderr for line in shown)
 
 
 def tree_events():
@@ -195,32 +173,16 @@ def test_a_tree_step_by_step(tmp_path):
         assert terminal.ended() == 0 and terminal.text.startswith("first kept deep own")
 
 
-def test_recordings_from_before_there_were_trees_are_read(tmp_path):
-    path = tmp_path / "run.jsonl"
-    path.write_text(changed(2))
-    assert '"parents"' not in path.read_text()
-    chain = read_trace(path)[1][2]
-    assert chain.parents is None and chain.path is None and chain.drafted
-
-
 BAD = {
     "parents without a path": ([-1, 0, 1], None),
     "a path without parents": (None, [0]),
     "too few parents": ([-1, 0], [0]),
-    "too many parents": ([-1, 0, 1, 2], [0]),
     "a parent of itself": ([-1, 1, 0], [0]),
     "a parent that comes later": ([1, -1, 0], [1]),
-    "a parent far below": ([-2, 0, 1], [0]),
-    "a parent that is no number": ([-1, "0", 1], [0]),
     "a parent that is true": ([-1, True, 1], [0]),
-    "parents that are no list": (3, [0]),
     "a longer path than accepted": ([-1, 0, 1], [0, 1]),
-    "a shorter path than accepted": ([-1, 0, 1], []),
-    "a path that begins in the middle": ([-1, 0, 1], [1]),
     "a path of nobody": ([-1, 0, 1], [7]),
     "a path below the tree": ([-1, 0, 1], [-1]),
-    "a path that is no list": ([-1, 0, 1], "0"),
-    "an endless path": ([-1, 0, 1], [2**60]),
 }
 
 
@@ -229,25 +191,5 @@ def test_trees_that_are_none(tmp_path, parents, path):
     bad = tmp_path / "bad.jsonl"
     bad.write_text(changed(2, parents=parents, path=path))
     assert assert_refused(call("replay", bad), 1, "line 4 is a damaged step: ").isprintable()
-
-
-def test_a_path_that_jumps(tmp_path):
-    path = tmp_path / "bad.jsonl"
-    path.write_text(changed(2, tree_events(), path=[1, 4]))
-    assert_refused(call("replay", path), 1, "line 4 is a damaged step: a draft that is no tree")
-
-
-@pytest.mark.slow
-def test_interrupted_in_the_middle_of_trees(tmp_path):
-    trace = tmp_path / "trace.jsonl"
-    process = start("run", "def f(x):", "-k", 8, "--tree", 4, "-c", 8192, "-n", 8000, "--trace", trace)
-    first = b""
-    while len(first) < 200:
-        first += os.read(process.stdout.fileno(), 200 - len(first))
-    process.send_signal(signal.SIGINT)
-    rest, errors = process.communicate(timeout=20)
-    assert process.returncode == 130 and b"Traceback" not in errors
-    done = read_trace(trace)[1][-1]
-    assert done.reason == "interrupted" and forks(trace)
-    text = "".join(token.text for event in steps_of(trace) for token in event.tokens)
-    assert (first + rest).decode().rstrip("\n") == (text + done.tail).rstrip("\n")
+    bad.write_text(changed(2, tree_events(), path=[1, 4]))
+    assert_refused(call("replay", bad), 1, "line 4 is a damaged step: a draft that is no tree")

@@ -1,41 +1,25 @@
 """`specdec tune`: what it measures, what it keeps, and what `run` then does with it."""
 
-import gzip
 import json
-import os
 import signal
 import time
+from contextlib import ExitStack
 from dataclasses import fields, replace
 from pathlib import Path
 
 import ggufs
 import pytest
 import tiny
-from conftest import DEMO
-from driver import (
-    DRAFT,
-    ESCAPE,
-    PROMPT,
-    TARGET,
-    assert_refused,
-    call,
-    complaint,
-    configure,
-    run,
-    specdec,
-    succeeded,
-    told,
-)
+from driver import DRAFT, ESCAPE, PROMPT, TARGET, assert_refused, call, configure, succeeded, told
+from engines import open_engine
 from terminal import Terminal
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.engine import drafting, loaded_models
+from specdec_cli.engine import loaded_models
 from specdec_cli.engine import pass_costs as costing
 from specdec_cli.engine import tuning_run as tuner
-from specdec_cli.engine.config import Settings
-from specdec_cli.engine.engine import Engine
 from specdec_cli.evaluation.simulator import AHEAD, Answer
 from specdec_cli.evaluation.tuning_result import MeasuredTuning
 from specdec_cli.llama import library
@@ -49,7 +33,6 @@ from specdec_cli.store.json_store import to_json
 from specdec_cli.store.tuning import Tuning
 
 CATEGORIES = ["functions", "classes", "tests", "scripts", "loops"]
-HARDWARE = sorted(path.stem for path in (DEMO.parent / "hardware").glob("*.yaml"))
 PAYS = Costs(Curve({1: 0.010, 17: 0.011}), Curve({1: 0.001}))
 PASSES = {1: 0.020, 2: 0.030, 4: 0.050}
 """What the stand-in for measuring says of every model."""
@@ -60,8 +43,8 @@ def tune(*args, **environment):
 
 
 def tuned(*args):
-    """Its JSON; where nothing is really measured, a second is enough."""
-    return told("tune", *([] if "--what-if" in args else ["--seconds", 1]), *args)
+    """Its JSON, where nothing is really measured."""
+    return told("tune", "--seconds", 1, *args)
 
 
 def recording(greedy=True, places=120):
@@ -106,17 +89,8 @@ def quick(monkeypatch, timed):
 @pytest.fixture
 def opened():
     """Opens engines on the bundled pair with settings, and closes them."""
-    found = []
-
-    def open_engine(**changes):
-        settings = Settings(**{"target": str(TARGET), "draft": str(DRAFT), "max_tokens": 32, "threads": 1, **changes})
-        found.append(Engine(settings))
-        found[-1].open(16)
-        return found[-1]
-
-    yield open_engine
-    for engine in found:
-        engine.close()
+    with ExitStack() as engines:
+        yield lambda **changes: engines.enter_context(open_engine(16, max_tokens=32, **changes))
 
 
 def threads_of(engine):
@@ -126,81 +100,59 @@ def threads_of(engine):
 # --- from end to end ---
 
 
-@pytest.fixture(scope="module")
-def bundled(tmp_path_factory):
-    """The bundled pair, tuned for two seconds, or longer on a machine so slow that a category was left out.
-
-    Returns the folder of its settings, what was printed, and for how long it was to be tuned and was.
-    """
-    folder = tmp_path_factory.mktemp("tuned")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("SPECDEC_")}
-    environment = {**kept, "XDG_CONFIG_HOME": str(folder), "SPECDEC_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    for seconds in (2, 8, 32):
-        started = time.monotonic()
-        done = specdec("tune", "--seconds", seconds, "--json", env=environment)
-        took = time.monotonic() - started
-        assert (done.returncode, done.stderr) == (0, b"")
-        if len(json.loads(done.stdout)["predictions"]) > len(CATEGORIES):
+def test_what_was_tuned_is_told_and_kept_and_a_later_run_measures_nothing(monkeypatch):
+    for seconds in (2, 8, 32):  # on a machine so slow that a category was left out
+        result = told("tune", "--seconds", seconds)
+        if len(result["predictions"]) > len(CATEGORIES):
             break
-    return folder, done.stdout, (seconds, took)
-
-
-def test_json_is_one_object(bundled):
-    _, printed, (seconds, took) = bundled
-    assert seconds / 2 < took < seconds + 8
-    assert printed.count(b"\n") == 1 and ESCAPE.encode() not in printed
-    found = json.loads(printed)
-    assert list(found) == [field.name for field in fields(MeasuredTuning)]
-    assert (found["target"], found["draft"], found["greedy"]) == ("target.gguf", "draft.gguf", True)
-    assert (found["threads"], found["threads_draft"], found["threads_tried"]) == (1, 1, {})
-    assert found["placement_tried"] == {} or library.supports_gpu()
-    assert found["notes"] == [] and found["verdict"] and all(found["verdict"])
-    assert [part["category"] for part in found["predictions"]] == [*CATEGORIES, "all"]
-    assert found["predictions"][-1]["tokens"] == found["recorded_tokens"] >= 100
-    assert [part["name"] for part in found["memory"]] == ["target", "draft"]
+    assert list(result) == [field.name for field in fields(MeasuredTuning)]
+    assert (result["target"], result["draft"], result["greedy"]) == ("target.gguf", "draft.gguf", True)
+    assert (result["threads"], result["threads_draft"], result["threads_tried"]) == (1, 1, {})
+    assert result["placement_tried"] == {} or library.supports_gpu()
+    assert result["notes"] == [] and result["verdict"] and all(result["verdict"])
+    assert [part["category"] for part in result["predictions"]] == [*CATEGORIES, "all"]
+    assert result["predictions"][-1]["tokens"] == result["recorded_tokens"] >= 100
+    assert [part["name"] for part in result["memory"]] == ["target", "draft"]
     for curve in ("verify", "draft"):
-        assert {"1", "2"} <= set(found["costs"][curve]) and 0 < found["costs"][curve]["1"] < 1
-    assert found["filled"]["tokens"] > 1000 and found["filled"]["target"] > found["costs"]["verify"]["1"]
+        assert {"1", "2"} <= set(result["costs"][curve]) and 0 < result["costs"][curve]["1"] < 1
+    assert result["filled"]["tokens"] > 1000 and result["filled"]["target"] > result["costs"]["verify"]["1"]
 
-
-def test_what_was_tuned_is_kept_under_the_users_settings(bundled, monkeypatch):
-    folder, printed, _ = bundled
-    found = json.loads(printed)
-    path = Path(found["kept"])
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
-    assert path.parent == profiles.config_dir() / "tuned" and folder in path.parents
+    path = Path(result["kept"])
+    assert path.parent == profiles.config_dir() / "tuned"
     assert sorted(path.parent.iterdir()) == sorted([path, path.with_suffix(".greedy.json.gz")])
     kept = tuning.load(TARGET, DRAFT)
-    assert kept.machine == found["machine"] == library.machine()
-    assert to_json(kept.costs) == found["costs"] and set(kept.calibrations) == {"greedy"}
-    assert kept.calibrations["greedy"].looks == found["recorded_tokens"]
+    assert kept.machine == result["machine"] == library.machine()
+    assert to_json(kept.costs) == result["costs"] and set(kept.calibrations) == {"greedy"}
+    assert kept.calibrations["greedy"].looks == result["recorded_tokens"]
     own = recordings.read(tuning.recording_of(TARGET, DRAFT, "greedy"))
-    assert sum(len(answer.stands) for answer in own.answers) == found["recorded_tokens"]
+    assert sum(len(answer.stands) for answer in own.answers) == result["recorded_tokens"]
     assert list(recordings.by_category(own.answers)) == CATEGORIES and own.about["target"] == "target.gguf"
 
-
-def test_a_later_run_measures_nothing(bundled, monkeypatch):
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(bundled[0]))
     for module in (costing, tuner):
         monkeypatch.setattr(module, "pass_seconds", None)
-    found = told("run", PROMPT, "-n", 24)
-    assert (found["notes"], found["completion_tokens"]) == ([], 24)
-    assert found["tokens"] == told("run", PROMPT, "-n", 24, "--drafter", "none")["tokens"]
+    answer = told("run", PROMPT, "-n", 24)
+    assert (answer["notes"], answer["completion_tokens"]) == ([], 24)
+    assert answer["tokens"] == told("run", PROMPT, "-n", 24, "--drafter", "none")["tokens"]
 
 
 # --- what is picked up, and what is not ---
 
 
-def test_what_was_tuned_is_used(opened, timed):
+def test_what_was_tuned_is_used_until_other_threads_are(opened, timed):
     keep()
     engine = opened()
     assert engine.costs.of_pair([1, 2]) == PAYS and timed == [] and engine.notes == ()
+    for threads in (2, 1):
+        engine.models.use_threads(threads, threads)
+        assert threads_of(engine) == (threads, threads)
+        assert engine.costs.of_pair([1, 2]) != PAYS
+    engine.costs.of_pair([1, 2])
+    assert len(timed) == 4
 
 
 @pytest.mark.parametrize(
     ("changes", "asked"),
     [({"machine": "another; 64 cores"}, {}), ({"gpu_layers": 7}, {}), ({}, {"gpu_layers_draft": 0})],
-    ids=str,
 )
 def test_what_was_tuned_elsewhere_is_not(opened, timed, monkeypatch, changes, asked):
     monkeypatch.setattr(library, "physical_cores", lambda: 1)  # with two, a busy machine would make it go to one
@@ -214,40 +166,16 @@ def test_what_was_tuned_elsewhere_is_not(opened, timed, monkeypatch, changes, as
     ("given", "used", "known"),
     [
         ({}, (2, 1), True),
-        ({"threads": 2, "threads_draft": 1}, (2, 1), True),
         ({"threads": 2}, (2, 2), False),
-        ({"threads": 1}, (1, 1), False),
         ({"threads_draft": 2}, (2, 2), False),
         ({"threads_draft": 1}, (2, 1), True),
-        ({"threads": 1, "threads_draft": 2}, (1, 2), False),
     ],
-    ids=str,
 )
 def test_the_users_threads_count_for_more_than_those_tuned(opened, timed, given, used, known):
     keep(threads=2, threads_draft=1)
     engine = opened(**{"threads": None, **given})
     assert threads_of(engine) == used
     assert (engine.costs.of_pair([1, 2]) == PAYS) == known == (timed == [])
-
-
-def test_t_beats_tuned_threads(monkeypatch, timed):
-    monkeypatch.delenv("SPECDEC_THREADS")
-    monkeypatch.setattr(library, "physical_cores", lambda: 7)
-    keep()
-    assert ", 1 thread," in run(PROMPT, "-n", 1).stderr and timed == []
-    assert "2 threads" in run(PROMPT, "-n", 1, "-t", 2).stderr and len(timed) == 2
-
-
-def test_other_threads_are_measured_anew(opened, timed):
-    keep()
-    engine = opened()
-    for threads in (2, 1):
-        engine.models.use_threads(threads, threads)
-        assert threads_of(engine) == (threads, threads)
-        assert engine.costs.of_pair([1, 2]) != PAYS
-    assert len(timed) == 4
-    engine.costs.of_pair([1, 2])
-    assert len(timed) == 4
 
 
 def test_a_fixed_length_measures_nothing_and_has_the_tuned_threads(opened, timed):
@@ -257,24 +185,12 @@ def test_a_fixed_length_measures_nothing_and_has_the_tuned_threads(opened, timed
     assert opened(draft_tokens=3, threads=None).models.threads == (2, 1)
 
 
-def test_a_run_does_not_change_what_is_stored(opened, timed, monkeypatch):
-    stored = {"greedy": Calibration.prior(True), "rejection": Calibration.prior(False)}
-    keep(calibrations=stored)
-    found, learning = tuning.load(TARGET, DRAFT), []
-    monkeypatch.setattr(tuning, "load", lambda *_: found)
-    auto = drafting.adaptive_length
-    monkeypatch.setattr(
-        drafting,
-        "adaptive_length",
-        lambda form, costs, known, *rest, **named: learning.append(known) or auto(form, costs, known, *rest, **named),
-    )
-    engine = opened()
-    tokens = engine.tokenize(PROMPT, raw=True)
-    before = tuning.path_of(TARGET, DRAFT).read_bytes()
-    for temp in (0.0, 0.8):
-        assert Metrics.of(engine.events(tokens, 1, settings=Settings(temp=temp, max_tokens=32))).drafted
-    assert [known.looks > 0 for known in learning] == [True, True]
-    assert found.calibrations == stored and tuning.path_of(TARGET, DRAFT).read_bytes() == before
+def test_a_run_does_not_change_what_is_stored(timed):
+    path = keep(calibrations={"greedy": Calibration.prior(True), "rejection": Calibration.prior(False)})
+    before = path.read_bytes()
+    for temp in (0, 0.8):
+        assert told("run", PROMPT, "-n", 32, "--temp", temp)["stats"]["drafted"]
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("greedy", [True, False])
@@ -287,28 +203,19 @@ def test_what_is_known_of_the_pair_is_where_auto_begins(opened, timed, greedy):
         assert (report.drafted < 24) == (greedy == (temp == 0)), report.drafted  # a first draft may still be tried
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 2}', '{"format": 1, "threads": 1e999}', "NaN"])
-def test_a_damaged_file_costs_no_answer(timed, content):
+def test_a_damaged_file_costs_no_answer_and_is_replaced(quick, timed):
+    """What files are damaged, the store's tests tell."""
     path = keep()
-    path.write_text(path.read_text().replace('"offset": 1.0', '"offset": NaN') if content == "NaN" else content)
-    found = told("run", PROMPT, "-n", 8)
-    assert found["completion_tokens"] == 8 and len(timed) == 2
-    (note,) = found["notes"]
+    path.write_text(path.read_text().replace('"offset": 1.0', '"offset": NaN'))
+    answer = told("run", PROMPT, "-n", 8)
+    assert answer["completion_tokens"] == 8 and len(timed) == 2
+    (note,) = answer["notes"]
     assert note.startswith("what was tuned is not used: cannot read ")
-
-
-def test_tuning_again_replaces_a_damaged_file(quick):
-    keep().write_text("damaged")
-    tuned()
-    assert tuning.load(TARGET, DRAFT).costs.verify.points == PASSES
-    assert run(PROMPT, "-n", 4, "--json").exit_code == 0
-
-
-def test_tuning_again_at_a_temperature_keeps_what_is_known_of_greedy_runs(quick):
     tuned()
     tuned("--temp", 0.8)
-    assert set(tuning.load(TARGET, DRAFT).calibrations) == {"greedy", "rejection"}
-    for kind in ("greedy", "rejection"):
+    kept = tuning.load(TARGET, DRAFT)
+    assert kept.costs.verify.points == PASSES and set(kept.calibrations) == {"greedy", "rejection"}
+    for kind in kept.calibrations:
         assert tuning.recording_of(TARGET, DRAFT, kind).parent == profiles.config_dir() / "tuned"
 
 
@@ -335,25 +242,18 @@ def eight_cores(monkeypatch, quick):
         monkeypatch.setattr(module, "pass_seconds", pass_seconds)
 
 
-def test_the_best_numbers_of_threads_are_found_and_kept(eight_cores):
+def test_the_best_numbers_of_threads_are_found_and_kept_unless_they_are_given(eight_cores):
     found = tuned()
-    assert (found["threads"], found["threads_draft"]) == (4, 2)
+    kept = tuning.load(TARGET, DRAFT)
+    assert (found["threads"], found["threads_draft"]) == (kept.threads, kept.threads_draft) == (4, 2)
     assert found["threads_tried"] == {
         "target": {"1": 0.008, "2": 0.006, "4": 0.005, "8": 0.004},
         "draft": {"1": 0.003, "2": 0.002, "4": 0.004, "8": 0.005},
     }
     assert found["costs"]["verify"]["1"] == 0.005 and found["costs"]["draft"]["1"] == 0.002
-    kept = tuning.load(TARGET, DRAFT)
-    assert (kept.threads, kept.threads_draft) == (4, 2)
-
-
-@pytest.mark.parametrize(
-    ("flags", "used", "tried"),
-    [(("-t", 3), (3, 3), set()), (("-td", 1), (4, 1), {"target"}), (("-t", 3, "-td", 2), (3, 2), set())],
-)
-def test_threads_that_are_given_are_not_tried(eight_cores, flags, used, tried):
-    found = tuned(*flags)
-    assert (found["threads"], found["threads_draft"]) == used and set(found["threads_tried"]) == tried
+    for flags, used, tried in ((("-t", 3), (3, 3), set()), (("-td", 1), (4, 1), {"target"})):
+        found = tuned(*flags)
+        assert (found["threads"], found["threads_draft"]) == used and set(found["threads_tried"]) == tried
 
 
 # --- the draft beside a GPU ---
@@ -376,14 +276,15 @@ def beside_a_gpu(quick, monkeypatch):
     return seconds, layers
 
 
-@pytest.mark.parametrize(("on_gpu", "on_cpu", "best"), [(0.002, 0.001, 0), (0.001, 0.002, -1)])
-def test_the_draft_is_placed_where_it_is_faster(beside_a_gpu, opened, on_gpu, on_cpu, best):
+def test_the_draft_is_placed_where_it_is_faster_anew_each_time(beside_a_gpu, opened):
     seconds, layers = beside_a_gpu
-    seconds.update({-1: on_gpu, 0: on_cpu})
-    found = tuned()
-    assert found["placement_tried"] == {"GPU": on_gpu, "CPU": on_cpu} and found["gpu_layers_draft"] == best
-    opened()
-    assert layers == [-1, 0, best, best]
+    for on_gpu, best in ((0.002, 0), (0.0005, -1)):
+        seconds[-1] = on_gpu
+        layers.clear()
+        found = tuned()
+        assert found["placement_tried"] == {"GPU": on_gpu, "CPU": 0.001} and found["gpu_layers_draft"] == best
+        opened()
+        assert layers == [-1, 0, best, best]
 
 
 def test_a_placement_that_is_given_is_not_tried(beside_a_gpu):
@@ -392,38 +293,15 @@ def test_a_placement_that_is_given_is_not_tried(beside_a_gpu):
     assert (found["placement_tried"], found["gpu_layers_draft"], layers) == ({}, 3, [3])
 
 
-def test_the_draft_is_placed_anew_each_time(beside_a_gpu):
-    seconds, layers = beside_a_gpu
-    tuned()
-    seconds[0] = 1.0
-    found = tuned()
-    assert found["gpu_layers_draft"] == -1 and layers == [-1, 0, 0, -1, 0, -1]
-
-
 # --- for other machines ---
 
 
-@pytest.mark.parametrize("name", HARDWARE)
-def test_what_if(name):
-    keep_recording()
-    found = tuned("--what-if", name)
-    assert found["hardware"]["name"] == name and found["hardware"]["source"]
-    assert f" on {name}" in found["verdict"][0]
-    (part,) = found["predictions"]
-    assert part["category"] == "code" and part["acceptance"] == 0.75 and part["auto"] > 0.9
-    assert not {"kept", "machine", "threads"} & set(found)
-    assert not tuning.path_of(TARGET, DRAFT).exists()
+def what_if(name, *args):
+    return told("tune", "--what-if", name, *args)
 
 
-def test_a_recording_of_other_models_is_refused():
-    path = tuning.path_of(TARGET, DRAFT).with_suffix(".greedy.json.gz")
-    about = recordings.identity(TARGET, DRAFT) | {"draft_bytes": 5}
-    recordings.write(path, replace(recording(), about=about))
-    refused = tune("--what-if", "h200")
-    assert_refused(refused, 1, "another draft", "5 bytes", "Run specdec tune")
-
-
-def test_what_if_is_told_by_the_machines_costs():
+def test_what_if():
+    """Of machines that come with specdec, and of the user's own."""
     keep_recording()
     folder = profiles.config_dir() / "hardware"
     folder.mkdir()
@@ -431,24 +309,31 @@ def test_what_if_is_told_by_the_machines_costs():
         (folder / f"{name}.yaml").write_text(
             f"basis: measured\nverify_ms: {{1: 20, 17: 22}}\ndraft_ms: {{1: {draft}}}\n"
         )
-    quick, slow = (tuned("--what-if", name)["predictions"][0] for name in ("quick", "slow"))
+    result = {name: what_if(name) for name in ("h200", "quick", "slow")}
+    for name, found in result.items():
+        assert found["hardware"]["name"] == name and f" on {name}" in found["verdict"][0]
+        (part,) = found["predictions"]
+        assert part["category"] == "code" and part["acceptance"] == 0.75 and part["auto"] > 0.9
+        assert not {"kept", "machine", "threads"} & set(found)
+    assert result["h200"]["hardware"]["source"] and not tuning.path_of(TARGET, DRAFT).exists()
+    quick, slow = (result[name]["predictions"][0] for name in ("quick", "slow"))
     assert quick["alone_tokens_per_s"] == slow["alone_tokens_per_s"] == 50.0
     assert quick["auto"] > 1.5 and quick["best_k"] > 0 and slow["best_k"] == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"), [("rtx-490", "'rtx-4090'"), ("zzz", "h200"), ("../hardware/h200", "h200"), ("", "h200")]
-)
-def test_hardware_that_is_not_known(name, hint):
+def test_a_recording_of_other_models_or_a_damaged_one_is_refused():
+    keep_recording()
+    path = tuning.recording_of(TARGET, DRAFT, "greedy")
+    recordings.write(path, replace(recording(), about=recordings.identity(TARGET, DRAFT) | {"draft_bytes": 5}))
+    assert_refused(tune("--what-if", "h200"), 1, "another draft", "5 bytes", "Run specdec tune")
+    path.write_bytes(b"PK")
+    assert_refused(tune("--what-if", "h200"), 1, "greedy.json.gz", "ecord")
+
+
+def test_hardware_that_is_not_known():
     """No name as well, as from an unset variable in a script: not a minute of measuring instead."""
-    assert_refused(tune("--what-if", name), 1, "no hardware", name, hint)
-
-
-def test_hardware_that_is_malformed():
-    folder = profiles.config_dir() / "hardware"
-    folder.mkdir(parents=True)
-    (folder / "h200.yaml").write_text("basis: measured\nverify_ms: {2: 3}\ndraft_ms: {1: 1}\n")
-    assert_refused(tune("--what-if", "h200"), 2, "verify_ms", "h200.yaml")
+    for name, hint in (("rtx-490", "'rtx-4090'"), ("../hardware/h200", "h200"), ("", "h200")):
+        assert_refused(tune("--what-if", name), 1, "no hardware", name, hint)
 
 
 def test_a_pair_without_a_recording(tmp_path, quick):
@@ -459,62 +344,36 @@ def test_a_pair_without_a_recording(tmp_path, quick):
     refused = tune(*pair, "--what-if", "h200")
     assert_refused(refused, 1, "nothing is recorded", "temperature 0", "specdec tune")
     tuned(*pair)
-    assert tuned(*pair, "--what-if", "h200")["recorded_tokens"] == 120
+    assert what_if("h200", *pair)["recorded_tokens"] == 120
     assert_refused(tune(*pair, "--what-if", "h200", "--temp", 0.5), 1, "--accept rejection", "--temp")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"PK", gzip.compress(b"[]"), gzip.compress(b'{"format": 1, "greedy": true, "answers": []}')],
-    ids=["empty", "not gzip", "a list", "without answers"],
-)
-def test_a_damaged_recording(content):
-    keep_recording()
-    tuning.recording_of(TARGET, DRAFT, "greedy").write_bytes(content)
-    assert_refused(tune("--what-if", "h200"), 1, "greedy.json.gz", "ecord")
 
 
 # --- what is refused ---
 
 
-@pytest.mark.parametrize(
-    "flags", [["-k", "3"], ["--draft-tokens", "auto"], ["--drafter", "none"], ["-n", "8"], ["a prompt"], ["--what-if"],
-              ["--seconds", "long"], ["--baseline"]],
-)  # fmt: skip
-def test_what_tune_does_not_take(flags):
-    done = tune(*flags)
-    assert (done.exit_code, done.stdout) == (2, "") and "Error" in done.stderr
+def test_what_tune_does_not_take():
+    for flags in (["-k", "3"], ["--drafter", "none"], ["-n", "8"], ["a prompt"], ["--what-if"]):
+        done = tune(*flags)
+        assert (done.exit_code, done.stdout) == (2, "") and "Error" in done.stderr
+    for code, says, *flags in (
+        (2, "cannot take", "--seconds", 0.5),
+        (2, "cannot take", "--seconds", "nan"),
+        (2, "cannot take", "--seconds", 3601),
+        (2, "temperature", "--temp", "nan"),
+        (1, "-md", "-m", TARGET),
+        (2, "'python'", "--prompts", "pyhton"),
+        (1, "1,000,000,000 tokens", "-c", 10**9),
+    ):
+        assert_refused(tune(*flags), code, says)
 
 
-@pytest.mark.parametrize(
-    ("flags", "code", "says"),
-    [
-        *((["--seconds", seconds], 2, "cannot take") for seconds in ("0", "0.5", "-1", "nan", "inf", "3601", "1e99")),
-        (["--temp", "nan"], 2, "temperature"),
-        (["--accept", "all"], 2, "accept"),
-        (["-t", "0"], 2, "threads"),
-        (["-c", "0"], 2, "ctx"),
-        (["-m", "none.gguf", "-md", str(DRAFT)], 1, "no file"),
-        (["-m", str(TARGET)], 1, "-md"),
-        (["-p", "demmo"], 1, "'demo'"),
-        (["--prompts", "pyhton"], 2, "'python'"),
-        (["-c", "1000000000"], 1, "1,000,000,000 tokens"),
-    ],
-)
-def test_senseless_settings(flags, code, says):
-    assert_refused(tune(*flags), code, says)
-
-
-def test_settings_of_the_user_that_do_not_draft():
+def test_prompts_too_long_for_the_context_and_settings_that_do_not_draft(tmp_path):
+    (tmp_path / "long.txt").write_text("def f(x): return x " * 80 + "\n")
+    assert_refused(tune("--prompts", tmp_path / "long.txt", "-c", 256), 1, "too long", "-c")
     configure("drafter: none\n")
     refused = tune()
     assert_refused(refused, 2, "nothing to tune")
-    assert "--drafter" not in refused.stderr  # tune has none
-
-
-def test_prompts_too_long_for_the_context(tmp_path):
-    (tmp_path / "long.txt").write_text("def f(x): return x " * 80 + "\n")
-    assert_refused(tune("--prompts", tmp_path / "long.txt", "-c", 256), 1, "too long", "-c")
+    assert "--drafter" not in refused.stderr, "tune has none"
 
 
 @pytest.fixture
@@ -530,19 +389,20 @@ def orders(quick, monkeypatch):
     return found
 
 
-def test_prompts_that_are_too_long_are_left_out(tmp_path, orders):
-    lines = ["def f(x): return x " * 80, PROMPT, "class A:"]
-    (tmp_path / "some.txt").write_text("\n".join(lines))
-    tuned("--prompts", tmp_path / "some.txt", "-c", 256)
-    assert orders == [lines[1:]]
+def test_prompts_that_are_too_long_for_the_target_or_the_draft_are_left_out(tmp_path, orders):
+    """For the draft -c would not help."""
+    short = ggufs.with_value(DRAFT, tmp_path / "short.gguf", "llama.context_length", (64).to_bytes(4, "little"))
+    fits_both, fits_the_target, fits_neither = "class A:", "def f(x): return x " * 20, "def f(x): return x " * 80
+    (tmp_path / "some.txt").write_text("\n".join([fits_neither, fits_the_target, fits_both]))
+    for draft in (DRAFT, short):
+        tuned("-m", TARGET, "-md", draft, "--prompts", tmp_path / "some.txt", "-c", 256)
+    assert orders == [[fits_the_target, fits_both], [fits_both]]
 
 
 def test_categories_take_turns(tmp_path, orders):
     entries = [("a", "x"), ("a", "x"), ("a", "x"), ("b", "y"), ("c", "z"), ("c", "z")]
-    lines = [
-        json.dumps({"category": category, "prompt": f"{text} = {i}"}) for i, (category, text) in enumerate(entries)
-    ]
-    (tmp_path / "p.jsonl").write_text("\n".join(lines))
+    lines = [{"category": category, "prompt": f"{text} = {i}"} for i, (category, text) in enumerate(entries)]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
     for temp in (0, 1):
         tuned("--prompts", tmp_path / "p.jsonl", "--temp", temp)
     # Other draws each time, where there are any.
@@ -555,15 +415,6 @@ def test_too_little_to_go_on(tmp_path, timed):
     assert not tuning.path_of(TARGET, DRAFT).exists()
 
 
-def test_a_draft_with_a_short_context(tmp_path, timed):
-    """Prompts that do not fit into it are left out, as are those too long for the target; -c would not help."""
-    short = ggufs.with_value(DRAFT, tmp_path / "short.gguf", "llama.context_length", (64).to_bytes(4, "little"))
-    lines = [f"def {name}(x):" for name in ("add", "get", "put", "run", "set", "pop")]
-    (tmp_path / "p.txt").write_text("\n".join([*lines, "def f(x): return x " * 20]))
-    found = tuned("-m", TARGET, "-md", short, "--prompts", tmp_path / "p.txt", "-c", 256)
-    assert found["recorded_tokens"] >= 100
-
-
 @pytest.mark.parametrize(("target", "draft"), [("llama", "mamba"), ("mamba", "llama"), ("qwen35", "llama")])
 def test_pairs_whose_caches_differ(tmp_path, quick, target, draft):
     """A recurrent state cannot drop its last tokens, whichever of the two has one."""
@@ -572,18 +423,16 @@ def test_pairs_whose_caches_differ(tmp_path, quick, target, draft):
     assert found["kept"] and found["target"] == f"{target}.gguf"
 
 
-@pytest.mark.parametrize("place", [".", "tuned"])
-def test_a_folder_that_cannot_be_written(quick, place):
-    blocked = profiles.config_dir() / place
-    blocked.parent.mkdir(parents=True, exist_ok=True)
-    blocked.write_text("in the way")
-    done = tune("--seconds", 1)
-    assert done.exit_code == 1 and "cannot write" in complaint(done.stderr)[0]
+def test_a_folder_that_cannot_be_written(quick):
+    profiles.config_dir().mkdir(parents=True)
+    (profiles.config_dir() / "tuned").write_text("in the way")
+    assert_refused(tune("--seconds", 1), 1, "cannot write")
 
 
 # --- what is written, and where ---
 
 
+@pytest.mark.slow
 def test_a_prediction_as_text():
     """With the recordings that come with the bundled pair."""
     text = succeeded("tune", "--what-if", "h200", "--temp", 0.8).stdout
@@ -592,12 +441,6 @@ def test_a_prediction_as_text():
     rows = [line.split()[0] for line in text.splitlines() if "(k=" in line or "none pays" in line]
     assert rows == [*CATEGORIES, "all"]
     assert max(map(len, text.splitlines())) <= 80
-
-
-def test_a_narrow_terminal(quick):
-    done = succeeded("tune", "--seconds", 1, COLUMNS="12")
-    assert max(map(len, done.stdout.splitlines())) <= 12
-    assert "Keptforrunandcompare:" + str(tuning.path_of(TARGET, DRAFT)) in "".join(done.stdout.split())
 
 
 # --- Ctrl-C ---

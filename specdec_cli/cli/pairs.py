@@ -1,4 +1,4 @@
-"""`specdec rm`: a pair taken off the disk."""
+"""`specdec ls`, `show` and `rm`: the pairs there are, everything about one, and one taken off the disk."""
 
 from __future__ import annotations
 
@@ -8,6 +8,40 @@ from typing import Annotated
 import typer
 
 from specdec_cli.cli import completion
+from specdec_cli.cli import options as opt
+
+
+def ls(
+    here: Annotated[bool, typer.Option("--here", help="Only pairs on this machine.")] = False,
+    json_: opt.Json = False,
+) -> None:
+    """List the pairs: which are on this machine, how large they are, how fast they were when last measured."""
+    from specdec_cli.cli.output import print_json, print_parts
+    from specdec_cli.display.pair_tables import list_table
+    from specdec_cli.engine.pair_list import list_pairs
+
+    result = list_pairs(here)
+    if json_:
+        print_json(result)
+        return
+    print_parts(list_table(result.pairs, result.notes))
+    print_parts("\nDownload one:  specdec pull NAME     All about one:  specdec show NAME", style="dim")
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="A profile.", autocompletion=completion.pairs)],
+    json_: opt.Json = False,
+) -> None:
+    """Tell everything about one pair: why these two, sizes, licence, sampling, where its figures come from."""
+    from specdec_cli.cli.output import print_json, print_parts
+    from specdec_cli.display.pair_tables import details_table
+    from specdec_cli.engine.pair_list import pair_details
+
+    details = pair_details(name)
+    if json_:
+        print_json(details.profile, details.summary)
+    else:
+        print_parts(details_table(details))
 
 
 def rm(
@@ -16,7 +50,7 @@ def rm(
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; needs --yes.")] = False,
 ) -> None:
     """Remove a pulled pair from the disk, but for files that another pulled pair uses."""
-    from specdec_cli.cli.json_output import print_json
+    from specdec_cli.cli.output import print_json
     from specdec_cli.decoding.errors import UsageError
     from specdec_cli.display.theme import safe
     from specdec_cli.engine.pair_list import plan_removal

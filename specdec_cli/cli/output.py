@@ -1,0 +1,51 @@
+"""What commands print: `--json` as one object, else tables and lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from specdec_cli.decoding.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from specdec_cli.decoding.types import Event
+
+
+class EventDisplay(Protocol):
+    """What takes the events of an answer: a display, or a recording."""
+
+    def show(self, event: Event) -> None: ...
+    def close(self) -> None: ...
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise UsageError if the file, which the block makes, cannot be made."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None
+
+
+def print_json(*results: object, indent: int | None = None) -> None:
+    """Print the fields of results, all in one object, in one line."""
+    import msgspec
+
+    fields: dict[str, Any] = {}
+    for result in results:
+        fields |= msgspec.to_builtins(result, enc_hook=str)
+    print(json.dumps(fields, indent=indent), flush=True)
+
+
+def print_parts(*parts: RenderableType, stderr: bool = False, style: str | None = None) -> None:
+    """Print tables and lines, as wide as the terminal is."""
+    from rich.console import Console
+
+    console = Console(stderr=stderr, highlight=False)
+    for part in parts:
+        console.print(part, style=style)
