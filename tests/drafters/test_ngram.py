@@ -161,6 +161,7 @@ def test_a_corpus_that_holds_the_answer_is_drafted_almost_whole():
     assert report.tokens == words[3:123] and report.tokens_per_step > 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("known", "most"), [(0, 100e-6), (40, 200e-6)], ids=["no corpus", "a corpus"])
 def test_a_proposal_takes_microseconds(known, most):
     """Under 20 and 40 us on a quiet machine, in texts of 32,000 tokens."""
