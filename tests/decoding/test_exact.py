@@ -175,7 +175,7 @@ class AnyTree:
         return self._known[path]
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(
     rule=st.sampled_from(["rejection", "rejection", "match"]),
     draws=st.booleans(),

@@ -127,6 +127,16 @@ def test_a_broken_drafter_never_costs_the_answer(where, monkeypatch):
     assert "the scripted drafter failed and the target went on alone" in events[-1].notes[0]
 
 
+@pytest.mark.parametrize(("most", "says"), [(1, "2 branches; the target can verify 1"), (0, "can verify chains alone")])
+def test_a_tree_that_the_target_cannot_verify_costs_the_draft_alone(most, says):
+    class Branching(ScriptedDrafter):
+        def propose(self, context, budget, policy):
+            return Draft((3, 9), None, "", (-1, -1))
+
+    events = counted([], Branching, FakeTarget(Counting(), max_branches=most))
+    assert tokens_of(events) == list(range(2, 10)) and says in events[-1].notes[0]
+
+
 def test_an_interrupt_in_the_drafter_is_not_a_failure():
     class Slow(ScriptedDrafter):
         def propose(self, context, budget, policy):

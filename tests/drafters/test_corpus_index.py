@@ -107,6 +107,7 @@ def test_texts_that_hold_nothing_to_go_on_with(texts):
     assert Corpus.of(texts).longest([]) == (0, range(0))
 
 
+@pytest.mark.slow
 def test_a_million_tokens_take_seconds_and_megabytes():
     rng = np.random.default_rng(0)
     phrases = [rng.integers(0, 32000, rng.integers(2, 30)).tolist() for _ in range(20_000)]

@@ -4,6 +4,7 @@ import random
 import sys
 from time import perf_counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,6 +69,7 @@ def test_the_most_frequent_and_then_the_latest_sequel_wins():
     assert automaton(late).follower(automaton(late).match) == 4
 
 
+@pytest.mark.slow
 def test_memory_and_time_a_token():
     """Under 200 bytes a token at 32k tokens of context, whether the text repeats itself or not."""
     rng = random.Random(1)

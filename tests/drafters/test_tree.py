@@ -152,14 +152,7 @@ def test_auto_branches_out_where_verification_is_flat_alone(costs, least, most):
 # Where there is little to draft
 
 
-def test_a_cut_that_leaves_one_candidate_gives_a_chain():
-    cut = SamplingSettings(temperature=1.0, top_k=1, top_p=1.0, min_p=0.0)
-    draft = draft_of(Table(8, 1), 4, Believing(5), 5, cut)
-    assert draft.parents == (-1, 0, 1, 2, 3)
-    assert all(q.prob(token) == 1.0 for q, token in zip(draft.q, draft.tokens, strict=True))
-
-
-def test_a_cut_that_leaves_two_candidates_gives_pairs():
+def test_a_cut_that_leaves_two_candidates_gives_pairs_and_one_a_chain():
     class Broad(Believing):
         def rate(self, rank, confidence):
             return 0.1
@@ -171,6 +164,8 @@ def test_a_cut_that_leaves_two_candidates_gives_pairs():
         elder, younger = draft.children(parent)
         assert draft.q[elder].prob(draft.tokens[elder]) < 1.0
         assert draft.q[younger].prob(draft.tokens[younger]) == 1.0, "there is nothing else left"
+    chain = draft_of(Table(8, 1), 4, Broad(5), 5, replace(cut, top_k=1))
+    assert chain.parents == (-1, 0, 1, 2, 3) and [q.probs.max() for q in chain.q] == [1.0] * 5
 
 
 @pytest.mark.parametrize("draws", [True, False])

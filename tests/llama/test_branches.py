@@ -8,30 +8,6 @@ from hypothesis import strategies as st
 from specdec_cli.llama.branches import Branches
 
 
-@pytest.mark.parametrize(
-    ("passes", "sequences", "depths", "copies"),
-    [
-        ([(-1, 0, 1)], [[0], [0], [0]], [0, 1, 2], []),
-        ([(-1, -1, -1)], [[0], [1], [2]], [0, 0, 0], [(0, 1, 0), (0, 2, 0)]),
-        ([(-1, 0, 0, 1)], [[0, 1], [0], [1], [0]], [0, 1, 1, 2], [(0, 1, 0)]),
-        ([(-1, 0, 1), (0, 3)], [[1], [1]], [1, 2], [(0, 1, 1)]),
-    ],
-    ids=["a chain is the text", "siblings", "a fork below a node of the same pass", "below one of an earlier pass"],
-)
-def test_the_layout_of_the_last_pass(passes, sequences, depths, copies):
-    branches = Branches(8)
-    *_, layout = (branches.grow(parents) for parents in passes)
-    assert (layout.sequences, layout.depths, layout.copies) == (sequences, depths, copies)
-
-
-def test_a_fork_off_a_branch():
-    branches = Branches(8)
-    branches.grow((-1, -1))
-    branches.grow((1, 1))
-    assert branches.used == 3 and len(branches) == 4
-    assert [branches.sequence(node) for node in (-1, 0, 1, 2, 3)] == [0, 0, 1, 1, 2]
-
-
 @pytest.mark.parametrize(("most", "parents"), [(4, (-1,) * 5), (1, (-1, 0, 0))])
 def test_as_many_branches_as_allowed_and_cleared_as_new(most, parents):
     branches = Branches(most)

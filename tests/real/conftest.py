@@ -18,19 +18,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def smol() -> Path:
-    """SmolLM2 135M Instruct, Q4_1."""
     return _there(SMOL)
 
 
 @pytest.fixture(scope="session")
 def qwen_small() -> Path:
-    """Qwen2.5 Coder 0.5B Instruct, Q4_K_M: the draft model of `qwen`."""
     return _there(QWEN_SMALL)
 
 
 @pytest.fixture(scope="session")
 def qwen() -> Path:
-    """Qwen2.5 Coder 1.5B Instruct, Q4_K_M."""
     return _there(QWEN)
 
 

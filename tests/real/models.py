@@ -24,6 +24,7 @@ class RealModel:
         return FOLDER / self.file
 
 
+# SmolLM2 135M Instruct, Q4_1; Qwen2.5 Coder 0.5B Instruct, the draft model of the third; 1.5B Instruct, both Q4_K_M.
 SMOL = RealModel("SmolLM2-135M-Instruct.Q4_1.gguf", "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53")
 QWEN_SMALL = RealModel(
     "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",

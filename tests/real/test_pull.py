@@ -11,17 +11,7 @@ from pathlib import Path
 
 import pytest
 from driver import PROMPT, specdec
-from hub_pairs import (
-    assert_nothing_kept,
-    begin,
-    begun,
-    environment,
-    files,
-    of_header,
-    pull,
-    wait_until,
-    weights,
-)
+from hub_pairs import assert_nothing_kept, begin, begun, environment, files, of_header, pull, wait_until, weights
 from hub_server import HubServer
 
 from .models import QWEN, QWEN_SMALL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import pytest
 from driver import run, specdec
@@ -37,6 +38,12 @@ def path(name, request):
     return request.getfixturevalue(name)
 
 
+@pytest.fixture
+def model(path):
+    with Interrupt() as interrupt, closing(Model(path, 0, interrupt)) as model:
+        yield model
+
+
 @pytest.mark.parametrize("name", DEFAULT_SYSTEM)
 def test_the_rendered_prompt(name, path):
     header = read_header(path)
@@ -46,27 +53,22 @@ def test_the_rendered_prompt(name, path):
     assert chat.render(header, mine) == chat_ml("Be brief.", QUESTION)
 
 
-def test_the_prompts_tokens(name, path):
+def test_the_prompts_tokens(name, path, model):
     """The template's marks are single tokens, none is doubled, and --raw has none of them."""
     header, start = read_header(path), END[name] - 1
-    with Interrupt() as interrupt:
-        model = Model(path, 0, interrupt)
-        try:
-            read = prompt.tokenize(QUESTION, model, header, "Be brief.")
-            tokens = read.tokens
-            assert tokens == model.tokenize(chat_ml("Be brief.", QUESTION), add_bos=False) and read.notes == ()
-            assert tokens[0] == start and tokens.count(start) == 3 and tokens.count(END[name]) == 2
-            assert b"".join(map(model.piece, tokens)).decode() == (f"system\nBe brief.\nuser\n{QUESTION}\nassistant\n")
-            raw = prompt.tokenize(QUESTION, model, header, "Be brief.", raw=True)
-            assert b"".join(map(model.piece, raw.tokens)).decode() == QUESTION
-            assert len(raw.notes) == 1 and "--system is not used" in raw.notes[0]
-            assert model.is_end(END[name]) and not model.is_end(start)
-        finally:
-            model.close()
+    read = prompt.tokenize(QUESTION, model, header, "Be brief.")
+    tokens = read.tokens
+    assert tokens == model.tokenize(chat_ml("Be brief.", QUESTION), add_bos=False) and read.notes == ()
+    assert tokens[0] == start and tokens.count(start) == 3 and tokens.count(END[name]) == 2
+    assert b"".join(map(model.piece, tokens)).decode() == f"system\nBe brief.\nuser\n{QUESTION}\nassistant\n"
+    raw = prompt.tokenize(QUESTION, model, header, "Be brief.", raw=True)
+    assert b"".join(map(model.piece, raw.tokens)).decode() == QUESTION
+    assert len(raw.notes) == 1 and "--system is not used" in raw.notes[0]
+    assert model.is_end(END[name]) and not model.is_end(start)
 
 
 @pytest.mark.parametrize("system", [(), ("--system", "You answer in English, in one sentence.")])
-def test_an_answer_ends_at_the_templates_end_token(name, path, system):
+def test_an_answer_ends_at_the_templates_end_token(name, path, model, system):
     done = run(QUESTION, *system, "-m", path, "--drafter", "ngram", "-k", 3, "-n", 60, "--json")
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
@@ -76,28 +78,18 @@ def test_an_answer_ends_at_the_templates_end_token(name, path, system):
     header = read_header(path)
     messages = [{"role": "system", "content": system[1]}] if system else []
     rendered = chat.render(header, [*messages, {"role": "user", "content": QUESTION}])
-    assert found["prompt_tokens"] == count(path, rendered)
+    assert found["prompt_tokens"] == len(model.tokenize(rendered, add_bos=False))
 
 
-def test_a_raw_prompt_is_only_continued(name, path):
+def test_a_raw_prompt_is_only_continued(path, model):
     text = "def fibonacci(n):\n    if n < 2:\n        return"
     done = run(text, "--raw", "-m", path, "--drafter", "ngram", "-k", 3, "-n", 6, "--json")
     found = json.loads(done.stdout)
     assert found["finish_reason"] == "length" and found["completion_tokens"] == 6
     assert found["text"].startswith((" n", " 1")), found["text"]
-    assert found["prompt_tokens"] == count(path, text)
+    assert found["prompt_tokens"] == len(model.tokenize(text, add_bos=False))
 
 
 def test_the_answer_alone_is_what_a_pipe_gets(smol):
     done = specdec("run", QUESTION, "-m", smol, "--drafter", "none", "-n", 60, "-q", timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"The capital of France is Paris.\n", b"")
-
-
-def count(path, text: str) -> int:
-    """Tokens of a text, the template's marks included."""
-    with Interrupt() as interrupt:
-        model = Model(path, 0, interrupt)
-        try:
-            return len(model.tokenize(text, add_bos=False))
-        finally:
-            model.close()
