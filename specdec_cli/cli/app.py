@@ -13,10 +13,12 @@ from specdec_cli.cli.doctor import doctor
 from specdec_cli.cli.draft import draft
 from specdec_cli.cli.drafters import drafters
 from specdec_cli.cli.error_reporting import ErrorReporting
-from specdec_cli.cli.pairs import ls, rm, show
+from specdec_cli.cli.ls import ls
 from specdec_cli.cli.pull import pull
 from specdec_cli.cli.replay import replay
+from specdec_cli.cli.rm import rm
 from specdec_cli.cli.run import run
+from specdec_cli.cli.show import show
 from specdec_cli.cli.tune import tune
 
 app = typer.Typer(

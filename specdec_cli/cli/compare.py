@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from specdec_cli.engine.comparison_run import ComparisonRun
     from specdec_cli.evaluation.comparison_result import ComparisonResult
     from specdec_cli.models.suites import Prompt
+
+PAGES = {"html": "specdec_cli.display.comparison_html"}
+"""By option, the module that writes a comparison to a file: `require(path)` before measuring, `write(path, result)`
+after. The module can be removed together with its line."""
 
 _output = partial(typer.Option, rich_help_panel="Output")
 _Suite = Annotated[
@@ -102,6 +107,7 @@ def _writers(name: str | None, page: Path | None) -> list[Callable[[ComparisonRe
 
     What cannot be written is refused now, not after minutes of measuring.
     """
+    from specdec_cli.decoding.errors import UsageError
     from specdec_cli.store import comparisons
 
     writers: list[Callable[[ComparisonResult], None]] = []
@@ -109,10 +115,11 @@ def _writers(name: str | None, page: Path | None) -> list[Callable[[ComparisonRe
         comparisons.path_of(name)
         writers.append(partial(comparisons.store, name))
     if page is not None:
-        from specdec_cli.display import comparison_html
-
-        comparison_html.require(page)
-        writers.append(partial(comparison_html.write, page))
+        if "html" not in PAGES:
+            raise UsageError("--html is not part of this installation", "Use --md or --json.")
+        module = import_module(PAGES["html"])
+        module.require(page)
+        writers.append(partial(module.write, page))
     return writers
 
 

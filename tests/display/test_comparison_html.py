@@ -15,6 +15,7 @@ from PIL import ImageStat
 from rich.console import Console
 from typer.testing import CliRunner
 
+from specdec_cli.cli import compare
 from specdec_cli.cli.app import app
 from specdec_cli.display import charts, comparison_tables
 from specdec_cli.display.comparison_html import page
@@ -223,6 +224,17 @@ def test_without_matplotlib_compare_says_so_before_it_measures(monkeypatch, tmp_
     done = CliRunner().invoke(app, ["compare", "--limit", "1", "--html", str(tmp_path / "page.html")])
     assert done.exit_code == 1 and "charts need matplotlib" in done.stderr
     assert "  Install it: pip install matplotlib" in done.stderr and not list(tmp_path.glob("*.html"))
+
+
+def test_the_page_can_be_removed_with_one_line(monkeypatch, tmp_path):
+    """Without its modules and its line, all else of compare works, and --html is refused."""
+    for name in ("comparison_html", "charts"):
+        monkeypatch.setitem(sys.modules, f"specdec_cli.display.{name}", None)
+    monkeypatch.delitem(compare.PAGES, "html")
+    prompt = ("compare", "-n", "2", "--repeat", "1", "-k", "1", "x = ")
+    assert CliRunner().invoke(app, [*prompt]).exit_code == CliRunner().invoke(app, [*prompt, "--md"]).exit_code == 0
+    refused = CliRunner().invoke(app, [*prompt, "--html", str(tmp_path / "page.html")])
+    assert refused.exit_code == 2 and "--html" in refused.stderr
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""`specdec ls`, `show` and `rm`: the pairs there are, everything about one, and one taken off the disk."""
+"""`specdec rm`: a pulled pair taken off the disk."""
 
 from __future__ import annotations
 
@@ -8,40 +8,6 @@ from typing import Annotated
 import typer
 
 from specdec_cli.cli import completion
-from specdec_cli.cli import options as opt
-
-
-def ls(
-    here: Annotated[bool, typer.Option("--here", help="Only pairs on this machine.")] = False,
-    json_: opt.Json = False,
-) -> None:
-    """List the pairs: which are on this machine, how large they are, how fast they were when last measured."""
-    from specdec_cli.cli.output import print_json, print_parts
-    from specdec_cli.display.pair_tables import list_table
-    from specdec_cli.engine.pair_list import list_pairs
-
-    result = list_pairs(here)
-    if json_:
-        print_json(result)
-        return
-    print_parts(list_table(result.pairs, result.notes))
-    print_parts("\nDownload one:  specdec pull NAME     All about one:  specdec show NAME", style="dim")
-
-
-def show(
-    name: Annotated[str, typer.Argument(help="A profile.", autocompletion=completion.pairs)],
-    json_: opt.Json = False,
-) -> None:
-    """Tell everything about one pair: why these two, sizes, licence, sampling, where its figures come from."""
-    from specdec_cli.cli.output import print_json, print_parts
-    from specdec_cli.display.pair_tables import details_table
-    from specdec_cli.engine.pair_list import pair_details
-
-    details = pair_details(name)
-    if json_:
-        print_json(details.profile, details.summary)
-    else:
-        print_parts(details_table(details))
 
 
 def rm(

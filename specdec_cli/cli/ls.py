@@ -1,0 +1,26 @@
+"""`specdec ls`: the pairs there are, and which of them are on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from specdec_cli.cli import options as opt
+
+
+def ls(
+    here: Annotated[bool, typer.Option("--here", help="Only pairs on this machine.")] = False,
+    json_: opt.Json = False,
+) -> None:
+    """List the pairs: which are on this machine, how large they are, how fast they were when last measured."""
+    from specdec_cli.cli.output import print_json, print_parts
+    from specdec_cli.display.pair_tables import list_table
+    from specdec_cli.engine.pair_list import list_pairs
+
+    result = list_pairs(here)
+    if json_:
+        print_json(result)
+        return
+    print_parts(list_table(result.pairs, result.notes))
+    print_parts("\nDownload one:  specdec pull NAME     All about one:  specdec show NAME", style="dim")

@@ -1,0 +1,26 @@
+"""`specdec show`: everything about one pair."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from specdec_cli.cli import completion
+from specdec_cli.cli import options as opt
+
+
+def show(
+    name: Annotated[str, typer.Argument(help="A profile.", autocompletion=completion.pairs)],
+    json_: opt.Json = False,
+) -> None:
+    """Tell everything about one pair: why these two, sizes, licence, sampling, where its figures come from."""
+    from specdec_cli.cli.output import print_json, print_parts
+    from specdec_cli.display.pair_tables import details_table
+    from specdec_cli.engine.pair_list import pair_details
+
+    details = pair_details(name)
+    if json_:
+        print_json(details.profile, details.summary)
+    else:
+        print_parts(details_table(details))
