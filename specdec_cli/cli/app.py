@@ -9,6 +9,7 @@ import typer
 from specdec_cli import __version__
 from specdec_cli.cli.check import check
 from specdec_cli.cli.compare import compare
+from specdec_cli.cli.demo import demo
 from specdec_cli.cli.doctor import doctor
 from specdec_cli.cli.draft import draft
 from specdec_cli.cli.drafters import drafters
@@ -47,6 +48,6 @@ def _root(
     """Options of specdec itself."""
 
 
-for command in (run, pull, check, ls, show, rm, replay, compare, tune, drafters, doctor):
+for command in (demo, run, pull, check, ls, show, rm, replay, compare, tune, drafters, doctor):
     app.command()(command)
 app.add_typer(draft, name="draft")

@@ -64,7 +64,7 @@ class AutoLength(LengthPolicy):
 
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
         self._costs.skip()
-        self._budgets.refill()
+        self._budgets.begin()
         self._probe.begin()
         self._rest = 0
         self._unread, self._emitted = prompt_tokens + 1, 1
@@ -90,6 +90,10 @@ class AutoLength(LengthPolicy):
         if budgets.loss > 0 and (lost or self._steps >= self._next_plan):
             self._replan(afresh=lost)
         up_to_date = self._unread <= 2
+        if up_to_date and budgets.loss <= 0:  # noise may have done it; later, the draft model would have much to read
+            self._replan(afresh=True)
+            if self._plan.drafts and not self._optimism:
+                budgets.refill()
         if self._probe.due(self._pays and up_to_date):
             self.why = LengthReason.BASELINE
             return 0

@@ -11,6 +11,8 @@ _TRIAL, _MOST_TRIAL = 3.4, 16.0
 """The trial budget: at first, and at most."""
 _REFILL = 1.0
 """What the trial budget fills the loss budget up to."""
+_CHANCE = 0.25
+"""What a new answer may lose in any case."""
 _BEYOND = 1.0
 """By how much the worst outcome of a single draft may go beyond the loss budget."""
 _MISSED, _CHEAP = 24, 0.005
@@ -31,6 +33,11 @@ class Budgets:
     def __init__(self, alone: float) -> None:
         self.alone = alone
         self.loss, self._trial = _LOSS * alone, _TRIAL * alone
+
+    def begin(self) -> None:
+        """A new answer begins: another text may be another story."""
+        self.refill()
+        self.loss = max(self.loss, _CHANCE * self.alone)
 
     def add(self, gain: float) -> None:
         """A draft has gained so much, or lost it."""
