@@ -23,6 +23,8 @@ _RESTING = 7
 """Where a step is not worth a draft, so many more pass without a decision: on small models one takes 3 % of a step."""
 _OPTIMISM = 1.0
 """Standard deviations by which acceptance is raised to ask whether drafting might pay."""
+_CLEAR = 1.1
+"""The speedup from which drafts go on at once where only the loss budget is used up."""
 _FIRST_PAUSE, _LAST_PAUSE, _DROP = 8, 64, 1.0
 """Steps between two plans, for a plan costs some 0.15 ms: at first, doubling, and at most; and the loss since the last
 plan, in steps of the target alone, that asks for the next at once."""
@@ -92,7 +94,7 @@ class AutoLength(LengthPolicy):
         up_to_date = self._unread <= 2
         if up_to_date and budgets.loss <= 0:  # noise may have done it; later, the draft model would have much to read
             self._replan(afresh=True)
-            if self._plan.drafts and not self._optimism:
+            if not self._optimism and self._plan.speedup > _CLEAR:
                 budgets.refill()
         if self._probe.due(self._pays and up_to_date):
             self.why = LengthReason.BASELINE

@@ -15,7 +15,7 @@ _CHANCE = 0.25
 """What a new answer may lose in any case."""
 _BEYOND = 1.0
 """By how much the worst outcome of a single draft may go beyond the loss budget."""
-_MISSED, _CHEAP = 24, 0.005
+_MISSED, _CHEAP = 24, 0.0045
 """A trial needs so many places that the draft model has missed, to learn from. It is free if it takes at most this
 share of the time since the draft model last read anything."""
 _SHARE = 0.25
