@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from specdec_cli.decoding.costs import SETTLED
 from specdec_cli.decoding.types import Done, Event, FinishReason, Prefill, Step
 
-LEAST_PROBES = 2
+LEAST_PROBES = 3
 """Fewer steps without a draft do not say what the target alone would do."""
 _ENOUGH = 8
 """Fewer passes of a size do not say how even they are."""
@@ -37,9 +37,8 @@ class Metrics:
     """Steps in which exactly n tokens were drafted, and in which n were accepted."""
     sources: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By drafter: tokens drafted, tokens accepted."""
-    probes: int = 0
-    plain_s: float = 0.0
-    """Steps that drafted nothing, as did those before (SETTLED), and their time: the target alone in this context."""
+    probe_s: list[float] = field(default_factory=list)
+    """Seconds of steps that drafted nothing, as did those before (SETTLED): the target alone in this context."""
     prefill_s: float = 0.0
     ttft_s: float = 0.0
     draft_s: float = 0.0
@@ -105,8 +104,7 @@ class Metrics:
         plain = not drafted and step.draft_s < 0.05 * step.verify_s  # an unsure draft was asked, too
         self._plain = self._plain + 1 if plain else 0
         if self._plain >= SETTLED:
-            self.probes += 1
-            self.plain_s += step.verify_s + step.sample_s
+            self.probe_s.append(step.verify_s + step.sample_s)
 
     @property
     def distance_per_token(self) -> float | None:
@@ -163,7 +161,7 @@ class Metrics:
     @property
     def probed_tokens_per_s(self) -> float | None:
         """The target alone, by this run's own steps without a draft; None where they are too few."""
-        return self.probes / self.plain_s if self.probes >= LEAST_PROBES and self.drafted else None
+        return len(self.probe_s) / sum(self.probe_s) if len(self.probe_s) >= LEAST_PROBES and self.drafted else None
 
     def to_json(self, load_s: float, measured_s: float = 0.0) -> dict[str, dict[str, object]]:
         """The objects `stats` and `timing` of `run --json`."""

@@ -14,7 +14,9 @@ from specdec_cli.decoding.types import Done, Event, FinishReason, Step
 from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.loaded_models import LoadedModel
-from specdec_cli.evaluation.baseline import BaselineResult, speedup_of
+from specdec_cli.engine.paired_speed import paired_speedup
+from specdec_cli.evaluation.baseline import BaselineResult
+from specdec_cli.evaluation.statistics import Interval, geometric_interval
 from specdec_cli.store.json_store import to_json as record_to_json
 
 if TYPE_CHECKING:
@@ -59,8 +61,8 @@ class GenerationResult:
 
     @property
     def speedup(self) -> float | None:
-        """Tokens per second over the baseline's; None where there is none."""
-        return speedup_of(self.metrics, self.baseline)
+        """Tokens per second over the target's alone; None where it was not measured, or makes no difference."""
+        return self.baseline.claim if self.baseline else None
 
     @property
     def lossless(self) -> bool:
@@ -80,7 +82,9 @@ class GenerationResult:
         """Take the answer's own steps without a draft as the baseline, if there were any to speak of."""
         metrics = self.metrics
         if speed := metrics.probed_tokens_per_s:
-            self.baseline = BaselineResult(speed, None, probes=metrics.probes)
+            mine = metrics.tokens_per_s or 0.0
+            ratios = geometric_interval([mine * seconds for seconds in metrics.probe_s])
+            self.baseline = BaselineResult(speed, None, speedup=ratios, probes=len(metrics.probe_s))
         elif not metrics.drafted and metrics.steps >= 8 and not metrics.notes:
             self.unmeasured = "none: the target ran alone, since drafting does not pay here"
 
@@ -148,12 +152,20 @@ class Generation:
         alone = Metrics.of(engine.events(result.prompt, result.seed, self._stop, settings.alone()))
         if alone.reason == "interrupted":
             return None
-        if not settings.reproduces:
-            return BaselineResult(alone.tokens_per_s, None)
         own = Transcript.of(alone.history, engine.models.target.opened.thread_log)
+        speedup = self._speedup(alone.tokens)
+        if not settings.reproduces:
+            return BaselineResult(alone.tokens_per_s, None, speedup=speedup)
         mine = Transcript.of(result.metrics.history, result.threads)
         divergence = proof.divergence(engine, result.prompt, own, mine, result.seed, settings)
-        return BaselineResult(alone.tokens_per_s, divergence is None, divergence)
+        return BaselineResult(alone.tokens_per_s, divergence is None, divergence, speedup)
+
+    def _speedup(self, answer: Sequence[int]) -> Interval | None:
+        """None where nothing was drafted: there is nothing to compare."""
+        result = self.result
+        if not result.metrics.drafted:
+            return None
+        return paired_speedup(self._engine, result.prompt, answer, result.seed, self._stop, result.settings)
 
 
 def crowding_notes(metrics: Metrics, target: LoadedModel) -> tuple[str, ...]:
