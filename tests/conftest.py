@@ -34,6 +34,8 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # One thread: the bundled pair gains little from two, and spinning threads suffer where cores are shared.
     monkeypatch.setenv("SPECDEC_THREADS", "1")
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    # Most tests of commands are about drafts of a model; those of `auto` unset this.
+    monkeypatch.setenv("SPECDEC_DRAFTER", "model")
 
 
 @pytest.fixture

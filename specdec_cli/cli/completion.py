@@ -32,7 +32,7 @@ models = _listed("models.profiles", _models, (".gguf",))
 pulled_pairs = _listed("store.pulled_pairs", lambda pulled: pulled.names())
 prompts = _listed("models.suites", lambda suites: suites.builtin(), (".txt", ".jsonl", ".json", ".yaml", ".yml"))
 rules = _listed("decoding.rules", lambda rules: rules.RULES)
-drafters = _listed("drafters", lambda drafters: drafters.names())
+drafters = _listed("drafters", lambda drafters: ["auto", *drafters.names()])
 machines = _listed("models.hardware", lambda hardware: hardware.names())
 results = _listed("store.comparisons", lambda comparisons: [name for name, _ in comparisons.kept()])
 

@@ -69,9 +69,9 @@ _OPTIONS = {
     ),
     "drafter": _spec(
         str,
-        "What drafts: model, ngram or lookahead (need none), self (a copy of the target made by specdec draft), none; "
-        "ngram+model and model<ngram combine two (specdec drafters).",
-        default="model",
+        "What drafts: ngram or lookahead (need no model), model, self (a copy of the target made by specdec draft), "
+        "none; ngram+model and model<ngram combine two (specdec drafters). auto: ngram, then the model, if any.",
+        default="auto",
         autocompletion=completion.drafters,
     ),
     "ngram_corpus": _spec(

@@ -69,6 +69,8 @@ def run(
         with status_line(f"loading {names}", silent) as say:
             engine = stack.enter_context(Engine(settings, interrupt, pair=pair))
             engine.read_corpus(say)
+        if settings.drafter == "ngram" and "drafter" not in given.typed:
+            engine.models.note("no draft model is given: drafts are n-grams of the text (-md names a model)")
         answer = engine.start(text, SamplingParams(stop=tuple(stop or ())), system=system, raw=raw)
         error = _show(engine, answer, record, json_, quiet)
         if baseline and answer.result.complete:

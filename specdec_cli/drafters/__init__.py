@@ -83,6 +83,11 @@ def spec(name: str) -> type[DrafterSpec]:
         ) from None
 
 
+def auto(has_model: bool) -> str:
+    """What `--drafter auto` stands for: n-grams, which cost nothing, and where they have none the draft model."""
+    return "ngram+model" if has_model else "ngram"
+
+
 def split(name: str) -> list[str]:
     """The drafters that a name asks for, in order: `ngram+model` tries the first, and falls to the next.
 

@@ -40,9 +40,9 @@ class SamplingParams:
 class SpeculativeConfig:
     """How tokens are drafted and accepted. None stands for what the profile or the default says.
 
-    drafter: a name of `specdec drafters`, or several, as "ngram+model". draft_tokens: a step's, or "auto". accept:
-    "rejection", "coupled" or "match", which are exact, or "typical", which is not. The other fields are the options
-    of `specdec run` with the same names.
+    drafter: a name of `specdec drafters`, several, as "ngram+model", or "auto". draft_tokens: a step's, or "auto".
+    accept: "rejection", "coupled" or "match", which are exact, or "typical", which is not. The other fields are the
+    options of `specdec run` with the same names.
     """
 
     drafter: str | None = None

@@ -13,8 +13,9 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from specdec_cli import drafters
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.engine.config import Settings
+from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.hub.cache import locate
 from specdec_cli.models import profiles
 from specdec_cli.models.profiles import Profile
@@ -55,7 +56,7 @@ def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
             layer["draft"] = _profile_layer(layer["draft"]).get("draft")
     if named is not None:
         layers.append(_profile_layer(str(named)))
-    settings = _merge(layers, has_profile=named is not None)
+    settings = _merge(layers)
     if named is not None and not any("target" in layer or "draft" in layer for layer in layers[:-1]):
         pair = pulled_pairs.readable(str(named))
         if pair and (settings.target, settings.draft) == pair.references and pair.is_here():  # at the commit pulled
@@ -66,12 +67,12 @@ def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
     return _located(settings, _pull_command(settings))
 
 
-def _merge(layers: list[dict[str, Any]], has_profile: bool) -> Settings:
+def _merge(layers: list[dict[str, Any]]) -> Settings:
     merged: dict[str, Any] = dict(ChainMap(*layers))
+    if check_value("drafter", merged.get("drafter")) in (None, AUTO):
+        merged["drafter"] = drafters.auto(has_model=bool(merged.get("draft")))
     if merged.get("seed") is not None or merged.get("bitwise"):  # a fixed seed asks for one text
         merged.setdefault("accept", "coupled")
-    if has_profile and merged.get("draft") is None:  # a profile without a draft means the target alone
-        merged.setdefault("drafter", "none")
     values = {name: check_value(name, value) for name, value in merged.items()}
     settings = Settings(**values)
     return settings if _draft_stands(layers) else replace(settings, draft=None)
@@ -80,7 +81,8 @@ def _merge(layers: list[dict[str, Any]], has_profile: bool) -> Settings:
 def _draft_stands(layers: list[dict[str, Any]]) -> bool:
     """Whether the draft named is for the drafter named: a pair's draft is not the copy that `self` drafts with."""
     for i, layer in enumerate(layers):
-        if drafter := check_value("drafter", layer.get("drafter")):
+        drafter = check_value("drafter", layer.get("drafter"))
+        if drafter and drafter != AUTO:
             itself = Settings(drafter=drafter).chain.drafts_itself
             return not itself or any(above.get("draft") for above in layers[: i + 1])
     return True

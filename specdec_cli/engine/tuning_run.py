@@ -48,11 +48,10 @@ _LEAST_TOKENS = 100
 
 def _tuned(settings: Settings) -> Settings:
     """What is tuned of these settings; raises UsageError if there is nothing to tune."""
-    if settings.drafter not in ("model", "self"):
-        raise UsageError(
-            f"there is nothing to tune with the drafter {settings.drafter!r}",
-            "Take it out of config.yaml or the profile.",
-        )
+    if not settings.chain.needs_model:
+        problem = f"there is nothing to tune with the drafter {settings.drafter}: it takes no draft model"
+        raise UsageError(problem, "Name a draft model with -md.")
+    settings = replace(settings, drafter="self" if settings.chain.drafts_itself else "model")
     if settings.accept in LOSSY:
         problem = f"there is nothing to tune with --accept {settings.accept}"
         raise UsageError(problem, "Tune an exact rule: rejection or match.")

@@ -360,7 +360,7 @@ def test_what_tune_does_not_take():
         (2, "cannot take", "--seconds", "nan"),
         (2, "cannot take", "--seconds", 3601),
         (2, "temperature", "--temp", "nan"),
-        (1, "-md", "-m", TARGET),
+        (2, "-md", "-m", TARGET),
         (2, "'python'", "--prompts", "pyhton"),
         (1, "1,000,000,000 tokens", "-c", 10**9),
     ):

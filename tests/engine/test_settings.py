@@ -19,7 +19,7 @@ def config():
 
 
 def test_with_nothing_named_the_demo_pair_runs_and_with_a_model_the_defaults_hold(config):
-    assert resolve(None, {"target": "x.gguf"}) == Settings(target="x.gguf")
+    assert resolve(None, {"target": "x.gguf"}) == Settings(target="x.gguf", drafter="ngram")
     settings, demo = resolve(None, {}), profiles.load(profiles.DEMO)
     assert settings == resolve(profiles.DEMO, {}) == resolve(None, {"target": "demo"})
     assert settings.target == str(demo.folder / demo.target) and settings.draft == str(demo.folder / demo.draft)
@@ -134,3 +134,16 @@ def test_senseless_values_are_usage_errors(config, flags):
         resolve(None, flags)
     (value,) = flags.values()
     assert str(value) in str(caught.value) and caught.value.hint and caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "ngram+model"),
+        ({"target": "x.gguf"}, "ngram"),
+        ({"drafter": "auto"}, "ngram+model"),
+        ({"drafter": "model"}, "model"),
+    ],
+)
+def test_the_default_drafts_with_whatever_there_is(given, expected):
+    assert resolve(None, given).drafter == expected
