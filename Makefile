@@ -1,7 +1,6 @@
 # The two commands a newcomer needs: `make run` and `make test`. Both set everything up first.
 
 PYTHON ?= python3
-PROMPT ?= def fibonacci(n):
 # What llama.cpp is built for: auto, cpu, cuda, metal or vulkan.
 ACCEL  ?= auto
 
@@ -33,12 +32,10 @@ endif
 BUILD_FLAGS := -DLLAVA_BUILD=off $(FLAGS_$(CHOSEN)) $(CMAKE_ARGS)
 READY := $(VENV)/.ready-$(CHOSEN)
 
-export PROMPT
-
 .PHONY: run test test-slow test-all test-real fuzz lint setup clean train check-training
 
-run: setup ## Run the bundled pair on PROMPT
-	@$(VENV)/bin/specdec run --baseline -- "$$PROMPT"
+run: setup ## Show what specdec does, in ten seconds
+	@$(VENV)/bin/specdec demo
 
 # Without a browser on the machine, the tests that look at pages in one are left out, and said to be.
 BROWSER := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)

@@ -15,11 +15,11 @@ import time
 from pathlib import Path
 
 import gguf
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specdec_cli import SpeculativeConfig, load
 from training import records
 from training.model import Llama
 from training.sizes import Shape
@@ -53,8 +53,6 @@ def write(path: Path, model: Llama) -> None:
 
 def texts() -> Tensor:
     """All modules as one stream of tokens, the end of each marked."""
-    from specdec_cli import SpeculativeConfig, load
-
     rng = random.Random(7)
     with load(speculative=SpeculativeConfig(drafter="none")) as engine:
         stream = [token for _ in range(MODULES) for token in engine.tokenize(records.module(rng), raw=True)]

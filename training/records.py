@@ -121,7 +121,12 @@ def record(topic: str, name: str, fields: list[list[str]]) -> str:
     """One class. fields: name and type each."""
     lines = ["@dataclass", f"class {name}:", f'    """{article(name)} of the {topic}."""', ""]
     lines += [f"    {field}: {kind}" for field, kind in fields]
-    lines += ["", "    def to_dict(self):", f'        """Return the {name.lower()} as a dictionary."""', "        return {"]
+    lines += [
+        "",
+        "    def to_dict(self):",
+        f'        """Return the {name.lower()} as a dictionary."""',
+        "        return {",
+    ]
     lines += [f'            "{f}": self.{f}{".isoformat()" if k == "date" else ""},' for f, k in fields]
     lines += ["        }", "", "    @classmethod", "    def from_dict(cls, data):"]
     lines += [f'        """Make {article(name).lower()} from a dictionary."""', "        return cls("]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import sys
+from contextlib import ExitStack
 
 import typer
 
+from specdec_cli.cli.error_reporting import interruptible
+from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.display.status_line import status_line
 
 _NEXT = """\
@@ -20,25 +22,19 @@ def demo() -> None:
     from rich.console import Console
 
     from specdec_cli.display import race_view
-    from specdec_cli.engine.config_layers import resolve
-    from specdec_cli.engine.engine import Engine
-    from specdec_cli.engine.race import PAIR, Race, unfinished_file
-    from specdec_cli.llama.interrupt import Interrupt
+    from specdec_cli.engine import race as racing
 
     console = Console(highlight=False)
-    settings = resolve(PAIR, {})
-    with Interrupt() as interrupt:
+    with interruptible() as interrupt, ExitStack() as stack:
         with status_line("loading", silent=False):
-            engine = Engine(settings, interrupt)
-        with engine:
-            race = Race(engine, unfinished_file())
-            with race_view.RaceView(console, race.rounds, "library.py, continued") as view:
-                for drafts, event in race:
-                    view.show(drafts, event)
-            if not race.finished:
-                print("specdec: interrupted", file=sys.stderr)
-                raise typer.Exit(interrupt.exit_code)
-            with status_line("predicting for other machines", silent=False):
-                result = race.result()
+            engine = stack.enter_context(racing.engine_of(racing.settings(), interrupt))
+        race = racing.Race(engine, racing.unfinished_file())
+        with race_view.RaceView(console, race.rounds, "library.py, continued") as view:
+            for drafts, event in race:
+                view.show(drafts, event)
+        if not race.finished:
+            raise Interrupted
+        with status_line("predicting for other machines", silent=False):
+            result = race.result()
         console.print(race_view.result(result))
         typer.echo(f"\n{_NEXT}")

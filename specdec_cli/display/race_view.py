@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from rich import box
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
@@ -37,7 +35,7 @@ class RaceView:
             self._live.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def show(self, drafts: bool, event: Event) -> None:
@@ -64,8 +62,9 @@ class RaceView:
         metrics = self._metrics[drafts]
         speed = f"{metrics.tokens_per_s:,.0f} tokens/s" if metrics.tokens_per_s else ""
         title = "with drafts" if drafts else "the target alone"
-        return Panel(body, box.ROUNDED, title=title, subtitle=speed, width=width, title_align="left", subtitle_align="left")
-
+        return Panel(
+            body, box.ROUNDED, title=title, subtitle=speed, width=width, title_align="left", subtitle_align="left"
+        )
 
 
 def result(found: RaceResult) -> RenderableType:
@@ -81,8 +80,8 @@ def result(found: RaceResult) -> RenderableType:
     for each in found.elsewhere:
         description = Text(each.description, LABEL, overflow="ellipsis", no_wrap=True)
         machines.add_row(f"  {each.machine}", f"{each.speedup:.2f}x", _bar(each.speedup / most), description)
-    parts = [Text(f"{found.speedup} {said}, {same}", "bold"), speeds, Text()]
-    return Group(*parts, Text("The same drafts elsewhere, predicted from what passes cost there:", "bold"), machines)
+    title = Text("The same drafts elsewhere, predicted from what passes cost there:", "bold")
+    return Group(Text(f"{found.speedup} {said}, {same}", "bold"), speeds, Text(), title, machines)
 
 
 def _bar(share: float) -> str:

@@ -1,34 +1,67 @@
-"""`specdec demo`: the target alone against the target with drafts, in rounds that take turns on one prompt."""
+"""`specdec demo`: the target alone against the target with drafts, in rounds that take turns on one prompt.
+
+The bundled target is so small that arithmetic is what takes its time. In 32-bit floats it takes four times the memory,
+reading that is what takes its time, as for large models, and several tokens in a pass cost little more than one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 from specdec_cli.decoding.divergence import Divergence, Transcript
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Event
 from specdec_cli.engine import proof
 from specdec_cli.engine.acceptance_recorder import record
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.config_layers import resolve
 from specdec_cli.engine.engine import Engine
 from specdec_cli.evaluation import simulator
 from specdec_cli.evaluation.prediction import WORTH_IT
 from specdec_cli.evaluation.race_result import Elsewhere, RaceResult
 from specdec_cli.evaluation.statistics import geometric_interval
+from specdec_cli.llama import quantize
+from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.models import hardware
 from specdec_cli.models.user_files import bundled_dir
 
-PAIR = "records"
-"""The profile of the bundled pair that races."""
-ROUNDS = 8
+_FOLDER = "records"
+"""Of the bundled pair that races, beside the demo pair: it was trained on files like the one that it continues."""
+ROUNDS = 6
+_F32 = 0
+"""llama.cpp's number of the file type."""
 _WARM_UP = 16
 """Tokens of an answer before the first round, with drafts and without: first passes are slow."""
 
 
 def unfinished_file() -> str:
     """The beginning of a Python file, of the kind that the pair was trained on."""
-    return (bundled_dir() / "demo" / PAIR / "library.py.txt").read_text("utf-8")
+    return (_folder() / "library.py.txt").read_text("utf-8")
+
+
+def settings() -> Settings:
+    """One thread, for two wait for each other where other programs run; -n as long as the rest of the file needs."""
+    models = {role: str(_folder() / f"{role}.gguf") for role in ("target", "draft")}
+    return resolve(None, {**models, "threads": 1, "max_tokens": 480})
+
+
+def _folder() -> Path:
+    return bundled_dir() / "demo" / _FOLDER
+
+
+@contextmanager
+def engine_of(settings: Settings, interrupt: Interrupt) -> Iterator[Engine]:
+    """The pair that races, with the target in 32-bit floats: a copy that is removed in the end."""
+    with TemporaryDirectory(prefix="specdec-") as folder:
+        copy = Path(folder) / "target-f32.gguf"
+        quantize.write(quantize.Copy(Path(settings.target), copy, 2, file_type=_F32), interrupt, lambda _: None)
+        with Engine(replace(settings, target=str(copy)), interrupt) as engine:
+            yield engine
 
 
 class Race:
@@ -68,17 +101,16 @@ class Race:
 
     def result(self) -> RaceResult:
         """Of a finished race, and what it would be on other machines. Raises Interrupted."""
-        speeds = [[each.tokens_per_s or 0.0 for each in answers] for answers in (self.alone, self.drafted)]
-        speedup = geometric_interval([mine / own for own, mine in zip(*speeds, strict=True)])
-        assert speedup is not None
+        alone, drafted = ([each.tokens_per_s or 0.0 for each in answers] for answers in (self.alone, self.drafted))
+        speedup = geometric_interval([mine / own for own, mine in zip(alone, drafted, strict=True)])
+        if speedup is None:
+            raise ValueError("the race has no rounds")
         return RaceResult(
             speedup,
-            *(median(each) for each in speeds),
-            self.alone[0].emitted,
-            sum(each.accepted for each in self.drafted),
-            sum(each.drafted for each in self.drafted),
-            self._divergence(),
-            tuple(sorted(self._elsewhere(), key=lambda each: -each.speedup)),
+            alone_tokens_per_s=median(alone),
+            drafted_tokens_per_s=median(drafted),
+            divergence=self._divergence(),
+            elsewhere=tuple(sorted(self._elsewhere(), key=lambda each: -each.speedup)),
         )
 
     def _divergence(self) -> Divergence | None:
@@ -92,7 +124,7 @@ class Race:
 
     def _elsewhere(self) -> Iterator[Elsewhere]:
         """The machines of `profiles/hardware` on which the draft model pays."""
-        answer, _ = record(self._engine, self._prompt, self._engine.settings, 0, PAIR)
+        answer, _ = record(self._engine, self._prompt, self._engine.settings, 0, _FOLDER)
         for machine in map(hardware.load, hardware.names()):
             alone = simulator.alone([answer]).tokens_per_s(machine.costs)
             speedup = simulator.adaptive([answer], machine.costs, greedy=True).tokens_per_s(machine.costs) / alone

@@ -21,16 +21,12 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class RaceResult:
-    """Speeds are medians over the rounds, in tokens per second; speedup is paired, round by round.
-
-    tokens: of an answer. accepted, drafted: draft tokens of all rounds. divergence: None if all answers are the same.
+    """Speeds are medians over the rounds, in tokens per second; speedup is paired, round by round. divergence: None if
+    all answers are the same.
     """
 
     speedup: Interval
     alone_tokens_per_s: float
     drafted_tokens_per_s: float
-    tokens: int
-    accepted: int
-    drafted: int
     divergence: Divergence | None
     elsewhere: tuple[Elsewhere, ...]
