@@ -32,7 +32,7 @@ class Tab:
         )  # fmt: skip
         theirs.close()
         ours.settimeout(60)
-        self._socket, self._file, self._id, self._session = ours, ours.makefile("rb"), 0, {}
+        self._socket, self._buffer, self._id, self._session = ours, b"", 0, {}
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self._session = {"sessionId": session}
@@ -43,7 +43,6 @@ class Tab:
         self._session = {}
         self.call("Browser.close")
         self._process.wait(20)
-        self._file.close()
         self._socket.close()
         shutil.rmtree(self.folder / "profile", ignore_errors=True)
 
@@ -57,14 +56,12 @@ class Tab:
         return answer["result"]
 
     def _read(self) -> dict[str, Any]:
-        data = b""
-        while not data.endswith(b"\0"):
-            part = self._file.read1(1 << 16) if not (rest := getattr(self, "_rest", b"")) else rest
-            self._rest = b""
+        while (end := self._buffer.find(b"\0")) < 0:
+            part = self._socket.recv(1 << 16)
             assert part, "Chromium has ended"
-            head, nul, self._rest = part.partition(b"\0")
-            data += head + nul
-        return json.loads(data[:-1])
+            self._buffer += part
+        message, self._buffer = self._buffer[:end], self._buffer[end + 1 :]
+        return json.loads(message)
 
     def _note(self, event: dict[str, Any]) -> None:
         match event.get("method"):

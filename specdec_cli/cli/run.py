@@ -37,7 +37,7 @@ def run(
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone.")] = False,
-    trace: Annotated[Path | None, typer.Option(help="Record the run to this file, as JSON lines.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Record prompt and run to this file, as JSON lines.")] = None,
 ) -> None:
     """Answer one prompt: the draft model proposes, the target model decides."""
     import secrets

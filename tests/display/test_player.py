@@ -121,6 +121,14 @@ def test_it_opens_whole_and_asks_nobody(tab):
 
 
 @pytest.mark.browser
+def test_no_other_script_and_no_other_style_would_run(tab):
+    page = html(SETTINGS, None, run())
+    tab.open(page.replace("let shown", "let  shown").replace("tab-size: 4", "tab-size: 5"))
+    assert sum("Content Security Policy" in str(each) for each in tab.complaints) == 2
+    assert tab.ask("typeof byId") == "undefined" and written(tab) == WHOLE
+
+
+@pytest.mark.browser
 def test_play_and_pause(tab):
     opened(tab, run(scale=3))  # 2.7 seconds
     tab.ask("byId('speed').value = 1")
@@ -267,6 +275,16 @@ def test_a_phone_light_and_dark(tab, dark):
     assert tab.ask(wide) == [400, 400, True]
     colours = tab.ask("[document.body, play].map(e => getComputedStyle(e).backgroundColor)")
     assert colours == (["rgb(21, 24, 29)", "rgb(230, 232, 235)"] if dark else ["rgb(254, 254, 254)", "rgb(28, 31, 36)"])
+
+
+@pytest.mark.browser
+def test_on_paper_the_answer_is_whole(tab):
+    opened(tab)
+    tab.ask("go(1)")
+    assert written(tab) == AFTER[1]
+    tab.call("Emulation.setEmulatedMedia", media="print")
+    assert written(tab) == WHOLE and not tab.ask("byId('controls').getClientRects().length")
+    tab.call("Emulation.setEmulatedMedia", media="")
 
 
 @pytest.mark.browser
