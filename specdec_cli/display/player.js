@@ -42,7 +42,7 @@ function show(count, time = -1) {
 
 function inView(token) {
   const box = token.getBoundingClientRect();
-  return box.bottom <= byId("controls").getBoundingClientRect().top && box.top >= 0;
+  return box.top >= byId("controls").getBoundingClientRect().bottom && box.bottom <= innerHeight;
 }
 
 /** Where the run is, and the tokens of the last step with what became of them. */
