@@ -29,7 +29,7 @@ def replay(
         bool, typer.Option("--step", help="Key by key: each step's draft, verdict, p and q. Space goes on, q leaves.")
     ] = False,
     svg: Annotated[Path | None, typer.Option(help="Write the coloured text and the report as a picture.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the coloured text and the report as a web page.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a web page that plays the run, with p and q.")] = None,
 ) -> None:
     """Show a recorded run again, with no model.
 
@@ -38,7 +38,7 @@ def replay(
     from specdec_cli.decoding.errors import UsageError
     from specdec_cli.display.theme import can_paint
     from specdec_cli.evaluation.recorded_settings import RecordedSettings
-    from specdec_cli.store.traces import read_trace
+    from specdec_cli.store.traces import prompt_of, read_trace
 
     if speed is not None and not (math.isfinite(speed) and speed > 0):
         raise UsageError(f"the speed cannot be {speed:g}", "Give a number above 0; 1 is the speed of the run.")
@@ -48,13 +48,14 @@ def replay(
         raise UsageError("--step needs a terminal for its keys and its display", "Leave --step out in a pipe.")
     recorded, events = read_trace(file)
     settings = RecordedSettings.of(recorded)
-    if svg is not None or html is not None:
+    if svg is not None:
         from specdec_cli.display import export
-        from specdec_cli.display.run_report import settings_line
 
-        for path, render in ((svg, export.svg), (html, export.html)):
-            if path is not None:
-                _write(path, render(settings_line(settings), events), file)
+        _write(svg, export.svg(settings, events), file)
+    if html is not None:
+        from specdec_cli.display import player
+
+        _write(html, player.html(settings, prompt_of(recorded), events), file)
     hurry = speed is None and (svg is not None or html is not None)
     raise typer.Exit(_show(settings, events, math.inf if hurry else speed or 1.0, step))
 

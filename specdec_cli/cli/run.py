@@ -37,7 +37,7 @@ def run(
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone.")] = False,
-    trace: Annotated[Path | None, typer.Option(help="Record the run to this file, as JSON lines.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Record prompt and run to this file, as JSON lines.")] = None,
 ) -> None:
     """Answer one prompt: the draft model proposes, the target model decides."""
     import secrets
@@ -65,7 +65,7 @@ def run(
     silent = quiet or json_
     names = " + ".join(path.name for path in (pair.target_path, pair.draft_path) if path)
     with interruptible() as interrupt, ExitStack() as stack:
-        record = stack.enter_context(closing(_open_trace(trace, settings))) if trace else None
+        record = stack.enter_context(closing(_open_trace(trace, settings, text))) if trace else None
         with status_line(f"loading {names}", silent) as say:
             engine = stack.enter_context(Engine(settings, interrupt, pair=pair))
             engine.read_corpus(say)
@@ -84,14 +84,14 @@ def run(
     raise typer.Exit(interrupt.exit_code)
 
 
-def _open_trace(path: Path, settings: Settings) -> TraceWriter:
+def _open_trace(path: Path, settings: Settings, prompt: str) -> TraceWriter:
     """Begin the record of a run."""
     from specdec_cli.store.traces import TraceWriter
 
     with writing(path):
         out = path.open("w", encoding="utf-8")
     models = {name: getattr(settings, name) for name in ("target", "draft", "draft_small")}
-    return TraceWriter(out, {**models, **settings.shaping()})
+    return TraceWriter(out, {**models, **settings.shaping(), "prompt": prompt})
 
 
 def _show(

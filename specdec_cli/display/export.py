@@ -1,8 +1,7 @@
-"""A finished run as a picture or a web page: the coloured text, the legend, the report."""
+"""A finished run as a picture: the coloured text, the legend, the report; and the report for a page."""
 
 import re
 from io import StringIO
-from pathlib import Path
 
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
@@ -12,38 +11,39 @@ from rich.theme import Theme
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Event, Step
-from specdec_cli.display import run_report as tables
+from specdec_cli.display.run_report import legend, run_report, settings_line
 from specdec_cli.display.theme import STYLES, safe
-
-_DARK_RULES = """@media (prefers-color-scheme: dark) {{
-body {{ background: {background}; color: {foreground}; }}
-{stylesheet}
-}}"""
+from specdec_cli.evaluation.recorded_settings import RecordedSettings
 
 
-def svg(described: str, events: list[Event]) -> str:
+def svg(settings: RecordedSettings, events: list[Event]) -> str:
     """The final screen as a picture of a terminal."""
     # The web font and the comment that Rich puts in would make the picture name other machines.
     code_format = re.sub(r"@font-face \{\{.*?\}\}\s*|<!--.*?-->\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     code_format = code_format.replace("Fira Code", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono'")
-    console = _recorded(described, events, wrap=True)
+    console, report = _console(width=96), Metrics.of(events)
+    console.print(_text(events), overflow="fold")
+    console.print()
+    if report.drafted:
+        console.print(legend())
+        console.print()
+    console.print(run_report(report, settings_line(settings), None, None, None))
     picture = console.export_svg(title="specdec", theme=_theme(dark=True), code_format=code_format)
     return picture.translate({0xFFFE: "\ufffd", 0xFFFF: "\ufffd"})  # XML forbids them; control characters are gone
 
 
-def html(described: str, events: list[Event]) -> str:
-    """The final screen as a page, light or dark as its reader likes it."""
-    console = _recorded(described, events, wrap=False)
+def report_html(settings: RecordedSettings, events: list[Event]) -> tuple[str, str]:
+    """The report as the inside of a <pre>, and the CSS rules for it, light and dark."""
+    console = _console(width=52)
+    console.print(run_report(Metrics.of(events), settings_line(settings), None, None, None))
+    code = console.export_html(code_format="{code}", clear=False)
     # Rich numbers its classes in the order of the text, so the rules of both themes fit the same page.
-    dark = console.export_html(theme=_theme(dark=True), clear=False, code_format=_DARK_RULES)
-    page = Path(__file__).with_name("run_page.html").read_text("utf-8")
-    light = console.export_html(theme=_theme(dark=False), code_format=page)
-    return light.replace("DARK_RULES", dark, 1)
+    light = console.export_html(theme=_theme(dark=False), code_format="{stylesheet}", clear=False)
+    dark = console.export_html(theme=_theme(dark=True), code_format="{stylesheet}")
+    return code.rstrip(), f"{light}\n@media screen and (prefers-color-scheme: dark) {{\n{dark}\n}}"
 
 
-def _recorded(described: str, events: list[Event], wrap: bool) -> Console:
-    """A console on which the text, the legend and the report have been printed."""
-    report = Metrics.of(events)
+def _text(events: list[Event]) -> Text:
     text = Text(tab_size=4)
     for event in events:
         if isinstance(event, Step):
@@ -51,9 +51,14 @@ def _recorded(described: str, events: list[Event], wrap: bool) -> Console:
                 text.append(safe(token.text), STYLES[token.origin])
         elif isinstance(event, Done):
             text.append(safe(event.tail))
-    console = Console(
+    return text
+
+
+def _console(width: int) -> Console:
+    """A console that records what is printed on it."""
+    return Console(
         record=True,
-        width=96,
+        width=width,
         file=StringIO(),
         force_terminal=True,
         color_system="standard",
@@ -63,13 +68,6 @@ def _recorded(described: str, events: list[Event], wrap: bool) -> Console:
         theme=Theme({"dim": "bright_black"}),  # a grey of ours: half way to white is too pale on paper
         _environ={},
     )
-    console.print(text, overflow="fold", soft_wrap=not wrap)
-    console.print()
-    if report.drafted:
-        console.print(tables.legend())
-        console.print()
-    console.print(tables.run_report(report, described, None, None, None))
-    return console
 
 
 def _theme(dark: bool) -> TerminalTheme:

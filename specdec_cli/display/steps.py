@@ -27,7 +27,7 @@ class StepDisplay(LiveDisplay):
 
     def _panel(self, width: int) -> list[Text]:
         tokens, step = self._report.prompt_tokens, self._step
-        title = _headline(step) if step else f"prompt of {tokens} tokens" if tokens else "before the prompt"
+        title = headline(step) if step else f"prompt of {tokens} tokens" if tokens else "before the prompt"
         rows = [Text(f"── {title} ".ljust(width - 1, "─"), "dim"), *(_step_rows(step, width) if step else ())]
         rows += [self._figures(), Text("space: next step   q: leave", LABEL)]
         for row in rows:
@@ -35,7 +35,7 @@ class StepDisplay(LiveDisplay):
         return rows
 
 
-def _headline(step: Step) -> str:
+def headline(step: Step) -> str:
     """What became of the draft, and when."""
     if step.index == 0:
         return f"step 0: the first token comes with the prompt, at {duration(step.at)}"
@@ -70,7 +70,7 @@ def _step_rows(step: Step, width: int) -> list[Text]:
         shown = [(name, value) for name, value in known.items() if value is not None]
         return "".join(f" {name} {value:5.3f}{_bar(value) if roomy else ''}" for name, value in shown)
 
-    lost = _lost(step)
+    lost = lost_tokens(step)
     rows = []
     for depth, token in enumerate(step.tokens, 1):
         tried = [each for each in lost if each.depth == depth and each.fate == "rejected"]
@@ -85,7 +85,7 @@ def _step_rows(step: Step, width: int) -> list[Text]:
     return rows
 
 
-class _Lost(NamedTuple):
+class LostToken(NamedTuple):
     """A token of a draft that was not accepted. depth: from 1; after: in a tree, the text that it follows."""
 
     id: int
@@ -95,7 +95,7 @@ class _Lost(NamedTuple):
     after: str
 
 
-def _lost(step: Step) -> list[_Lost]:
+def lost_tokens(step: Step) -> list[LostToken]:
     """What became of each token of a draft that was not accepted."""
     count = len(step.drafted)
     parents = tuple(range(-1, count - 1)) if step.parents is None else step.parents
@@ -120,7 +120,7 @@ def _lost(step: Step) -> list[_Lost]:
         if step.parents is not None and parent >= 0:
             after = step.tokens[path.index(parent)].text if parent in path else texts.get(parent, "")
             fate = fate.removesuffix(" with it")
-        lost.append(_Lost(step.drafted[node], text, depths[node], fate, after))
+        lost.append(LostToken(step.drafted[node], text, depths[node], fate, after))
     return lost
 
 

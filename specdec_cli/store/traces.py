@@ -83,6 +83,12 @@ def read_trace(path: Path) -> tuple[dict[str, Any], list[Event]]:
     return settings, events
 
 
+def prompt_of(settings: dict[str, Any]) -> str | None:
+    """The text that was asked, as the user wrote it; None in recordings of before it was kept."""
+    prompt = settings.get("prompt")
+    return prompt if isinstance(prompt, str) else None
+
+
 def _objects(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
     """Each line. Only a last line without its line break may be broken: it was cut off there."""
     for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b""), 1):

@@ -298,34 +298,40 @@ def test_suspended_step_by_step(trace):
 # --- pictures -----------------------------------------------------------------------------------------------------
 
 
-def exported(run, folder):
-    """The contents of an SVG and an HTML page, each with its text without its styles."""
-    files = folder / "run.svg", folder / "run.html"
-    assert succeeded("replay", run, "--svg", files[0], "--html", files[1]).stdout
-    ET.parse(files[0])
-    for page in (path.read_text("utf-8") for path in files):
-        body = re.sub(r"<(style|title)\b.*?</\1>", "", page, flags=re.DOTALL)
-        yield page, html.unescape(re.sub(r"<[^>]*>", "", body)).replace("\xa0", " ")
+def drawn(run, folder):
+    """The contents of an SVG, and its text without its styles."""
+    file = folder / "run.svg"
+    assert succeeded("replay", run, "--svg", file).stdout
+    picture = file.read_text("utf-8")
+    body = re.sub(r"<(style|title)\b.*?</\1>", "", picture, flags=re.DOTALL)
+    return picture, html.unescape(re.sub(r"<[^>]*>", "", body)).replace("\xa0", " ")
 
 
-def test_exports(trace, tmp_path):
-    for page, text in exported(trace, tmp_path):
-        for part in (*TEXT.splitlines(), "accepted", "correction", "bonus", "acceptance", "big.gguf", "ended"):
-            assert part in text
-        assert "<b>" not in page and "&lt;b&gt;mended" in page
-        links = re.sub(r'xmlns="http://www\.w3\.org/2000/svg"', "", page)
-        assert not re.search(r"http|//\w|url\((?!#)|@import|@font-face", links)
-    assert "prefers-color-scheme: dark" in page
+def test_a_picture(trace, tmp_path):
+    picture, text = drawn(trace, tmp_path)
+    for part in (*TEXT.splitlines(), "accepted", "correction", "bonus", "acceptance", "big.gguf", "ended"):
+        assert part in text
+    assert "<b>" not in picture and "&lt;b&gt;mended" in picture
+    links = re.sub(r'xmlns="http://www\.w3\.org/2000/svg"', "", picture)
+    assert not re.search(r"http|//\w|url\((?!#)|@import|@font-face", links)
 
 
-def test_exports_of_odd_text(tmp_path):
-    text = "\x1b[2J {code} {{ \\ & ]]> </style> DARK_RULES #000000 http \ufffe\uffff 漢字 😀\t|" + "x" * 300
+def test_a_picture_of_odd_text(tmp_path):
+    text = "\x1b[2J {code} {{ \\ & ]]> </style> #000000 http \ufffe\uffff 漢字 😀\t|" + "x" * 300
     odd = [step(0, 0.1, Token(1, text, "plain")), Done("length", "", (), 0.2)]
-    trace = record(tmp_path / "run.jsonl", odd, {"target": "[red]\udcff.gguf", "temp": 0})
-    for _, shown in exported(trace, tmp_path):
-        assert "[red]?.gguf, " in shown
-        assert "␛[2J {code} {{ \\ & ]]> </style> DARK_RULES #000000 http " in shown and "漢字 😀" in shown
+    _, shown = drawn(record(tmp_path / "run.jsonl", odd, {"target": "[red]\udcff.gguf", "temp": 0}), tmp_path)
+    assert "[red]?.gguf, " in shown
+    assert "␛[2J {code} {{ \\ & ]]> </style> #000000 http " in shown and "漢字 😀" in shown
     assert "".join(ET.parse(tmp_path / "run.svg").getroot().itertext()).count("x") >= 300
+
+
+def test_a_page_shows_the_prompt_where_the_recording_has_it(tmp_path):
+    trace, page = tmp_path / "run.jsonl", tmp_path / "run.html"
+    for prompt, asked in ({"prompt": "if a < b:"}, True), ({}, False), ({"prompt": 7}, False):
+        record(trace, settings={**SETTINGS, **prompt})
+        assert succeeded("replay", trace, "--html", page).stdout == TEXT
+        assert ("if a &lt; b:</pre>" in page.read_text("utf-8")) == asked
+        assert "big.gguf + small.gguf, k=3" in page.read_text("utf-8")
 
 
 @pytest.mark.slow

@@ -56,6 +56,7 @@ def test_an_answer_is_what_it_was(way, tmp_path):
     del found["rounding"]
     found["stats"]["distance_per_token"] = found["stats"]["distance_per_token"] is None
     lines = [still(json.loads(line)) for line in trace.read_text("utf-8").splitlines()]
+    assert lines[0].pop("prompt") == TEXT
     steps = [
         [
             *(line[name] for name in ("why", "drafted")),

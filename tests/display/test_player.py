@@ -1,0 +1,301 @@
+"""The page that plays a recorded run: what stands in it, and what Chromium does at its buttons and keys."""
+
+import re
+import time
+from base64 import b64encode
+from hashlib import sha256
+
+import pytest
+from devtools import Tab
+
+from specdec_cli.decoding.types import Done, Prefill, Step, Token
+from specdec_cli.display.player import html
+from specdec_cli.evaluation.recorded_settings import RecordedSettings
+
+SETTINGS = RecordedSettings(target="big.gguf", draft="small.gguf", draft_tokens=3, temp=0.8)
+
+
+def step(index, at, *tokens, drafted=(), rejected=(), **more):
+    accepted = sum(token.origin == "accepted" for token in tokens)
+    return Step(index, tokens, drafted, accepted, rejected, "model", 0.1, 0.1, 0.0, at, **more)
+
+
+def run(scale=1.0):
+    """Five tokens in three steps: one alone, a draft accepted in part, a draft accepted whole; and a text held back."""
+    return [
+        Prefill("target", 4, 0.01, 0.01),
+        step(0, 0.1 * scale, Token(1, "first ", "plain", 1.0)),
+        step(
+            1,
+            0.4 * scale,
+            Token(2, "kept ", "accepted", 0.75, 0.5),
+            Token(3, "right\n", "correction", 0.25),
+            drafted=(2, 8, 9),
+            rejected=("wrong ", "unseen\n"),
+        ),
+        step(2, 0.8 * scale, Token(4, "same", "accepted", 1.0, 1.0), Token(5, "  extra", "bonus", 0.5), drafted=(4,)),
+        Done("stop", "!", (), 0.9 * scale),
+    ]
+
+
+WHOLE = "first kept right\nsame  extra!"
+AFTER = ["", "first ", "first kept right\n", "first kept right\nsame  extra", WHOLE]
+"""The answer after so many steps."""
+
+
+def answer_of(page):
+    """The tokens of the page in their order: tag and text."""
+    inside = re.search(r'<pre id="answer">\n(.*?)</pre>', page, re.DOTALL).group(1)
+    tokens = re.findall(r"<(span|i|b|u|del) title=[^>]*>(.*?)</\1>", inside, re.DOTALL)
+    return [(tag, re.sub("</?ins>", "", text)) for tag, text in tokens]
+
+
+# --- the page as it is written ------------------------------------------------------------------------------------
+
+
+def test_the_tokens_stand_in_the_order_in_which_they_came():
+    page = html(SETTINGS, "Ask <me>.", run())
+    assert answer_of(page) == [
+        ("span", "first "), ("i", "kept "), ("del", "wrong "), ("del", "unseen⏎"), ("b", "right\n"),
+        ("i", "same"), ("u", "  extra"), ("span", "!"),
+    ]  # fmt: skip
+    assert '<i title="accepted, p 0.750, q 0.500">' in page and '<b title="correction, p 0.250">' in page
+    assert '<del title="rejected">' in page and '<del title="dropped with it">' in page
+    assert '<u title="bonus, p 0.500">  <ins>extra</ins></u>' in page, "what is underlined are the words"
+    assert (
+        'data-times="0.2000 0.3000 0.4000"' in page
+        and "Ask &lt;me&gt;." in page
+        and "big.gguf + small.gguf, k=3, temp=0.8" in page
+    )
+    assert "ended" in page and "Prompt" not in html(SETTINGS, None, run())
+
+
+def test_a_rejected_sibling_stands_before_the_one_that_was_accepted():
+    """Pending token -> 7 (rejected), 8; 7 -> 9; 8 -> 10 (rejected), then the target's own."""
+    tokens = Token(8, "B", "accepted", 0.5, 0.5), Token(3, "C", "correction", 0.5)
+    tree = step(1, 1.0, *tokens, drafted=(7, 8, 9, 10), rejected=("a", "n", "x"), parents=(-1, -1, 0, 1), path=(1,))
+    page = html(SETTINGS, None, [tree, Done("stop", "", (), 1.0)])
+    assert answer_of(page) == [("del", "a"), ("i", "B"), ("del", "n"), ("del", "x"), ("b", "C")]
+    assert '<del title="dropped, after a">n' in page
+
+
+def test_the_policy_names_the_one_script_and_the_one_style():
+    page = html(SETTINGS, "p", run())
+    policy = re.search(r'Content-Security-Policy" content="(.*?)"', page).group(1)
+    for kind, tag in (("script", "script"), ("style", "style")):
+        (inside,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        digest = b64encode(sha256(inside.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none';") and "unsafe" not in policy
+    assert not re.search(r"https?:|//\w|url\(|@import|\ssrc=|\shref=| on\w+=| style=", page.replace("// ", ""))
+
+
+# --- in Chromium --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    tab = Tab(tmp_path_factory.mktemp("browser"))
+    yield tab
+    tab.close()
+
+
+def written(tab, what="i, b, u, #answer > span > span"):
+    """The text of the tokens that can be seen."""
+    return tab.ask(
+        f"[...document.querySelector('#answer').querySelectorAll('{what}')]"
+        ".filter(e => e.getClientRects().length).map(e => e.textContent).join('')"
+    )
+
+
+def opened(tab, events=None, prompt="Ask.", **how):
+    tab.open(html(SETTINGS, prompt, run() if events is None else events), **how)
+
+
+@pytest.mark.browser
+def test_it_opens_whole_and_asks_nobody(tab):
+    opened(tab)
+    assert written(tab) == WHOLE and written(tab, "del") == "wrong unseen⏎"
+    assert tab.ask("play.textContent").endswith("Play") and tab.ask("steps.length") == 4
+    assert tab.complaints == [] and [url.split(":")[0] for url in tab.requests] == ["file"]
+
+
+@pytest.mark.browser
+def test_no_other_script_and_no_other_style_would_run(tab):
+    page = html(SETTINGS, None, run())
+    tab.open(page.replace("let shown", "let  shown").replace("tab-size: 4", "tab-size: 5"))
+    assert sum("Content Security Policy" in str(each) for each in tab.complaints) == 2
+    assert tab.ask("typeof byId") == "undefined" and written(tab) == WHOLE
+
+
+@pytest.mark.browser
+def test_play_and_pause(tab):
+    opened(tab, run(scale=3))  # 2.7 seconds
+    tab.ask("byId('speed').value = 1")
+    tab.click("#play")
+    assert tab.ask("play.textContent").endswith("Pause") and WHOLE not in written(tab)
+    tab.until("shown === 2")
+    tab.click("#play")
+    assert (stopped := tab.ask("clock")) < 2.4 and written(tab).startswith(AFTER[2])
+    time.sleep(0.1)
+    assert tab.ask("clock") == stopped and tab.ask("play.textContent").endswith("Play")
+    tab.ask("byId('speed').value = 10")
+    tab.press(" ")  # the button that was clicked has not taken the key for itself
+    tab.until("frame === 0")
+    assert written(tab) == WHOLE and tab.ask("status.textContent") == "step 3 of 3, token 6 of 6, 2.70 s of 2.70 s"
+    tab.click("#play")
+    assert written(tab) != WHOLE, "at the end it plays from the beginning"
+    assert tab.complaints == []
+
+
+@pytest.mark.browser
+def test_a_draft_is_seen_before_its_verdict(tab):
+    opened(tab)
+    tab.ask("go(1); byId('speed').value = 0.25")
+    tab.click("#play")
+    tab.until("drafted.length === 3")
+    tab.ask("toggle()")
+    drafted = "[...document.querySelectorAll('#answer .drafted')].map(e => e.textContent).join('')"
+    assert tab.ask(drafted) == "kept wrong unseen⏎" and "right" not in written(tab)
+    assert tab.ask("getComputedStyle(document.querySelector('del.drafted')).textDecorationLine") == "underline"
+    tab.click("#step")
+    assert tab.ask(drafted) == "" and written(tab) == AFTER[2]
+    struck = "getComputedStyle(document.querySelector('#answer del')).textDecorationLine"
+    assert tab.ask(struck) == "line-through"
+
+
+@pytest.mark.browser
+def test_steps_by_buttons_by_keys_and_by_the_slider(tab):
+    opened(tab)
+    for count in (3, 2, 1, 0, 0):
+        tab.click("#back")
+        assert written(tab) == AFTER[count]
+    assert tab.ask("status.textContent") == "reading the prompt, 0 ms of 900 ms"
+    assert tab.ask("byId('headline').textContent") == "reading the prompt"
+    for count in (1, 2, 3, 4, 4):
+        tab.press("ArrowRight")
+        assert written(tab) == AFTER[count]
+    tab.press("ArrowLeft")
+    tab.click("#back")
+    assert written(tab) == AFTER[2] and written(tab, "del") == "wrong unseen⏎"
+    assert tab.ask("byId('headline').textContent").startswith("step 1: 3 drafted by model, 1 accepted, then corrected;")
+    rows = "[...document.querySelectorAll('#rows li')].map(e => [...e.children].map(e => e.textContent).join(' '))"
+    kept, wrong, unseen, right = tab.ask(rows)
+    assert (kept, wrong) == ("kept␣ accepted, p 0.750, q 0.500", "wrong␣ rejected")
+    assert (unseen, right) == ("unseen⏎ dropped with it", "right⏎ correction, p 0.250")
+    tab.ask("seek.focus()")
+    tab.press("ArrowRight")  # the slider's own use for the key, and once
+    assert written(tab) == AFTER[3]
+    tab.ask("seek.value = 1; seek.dispatchEvent(new Event('input'))")
+    assert written(tab) == AFTER[1]
+
+
+@pytest.mark.browser
+def test_keys_of_a_field_stay_its_own(tab):
+    opened(tab)
+    tab.ask("byId('speed').focus()")
+    tab.press("ArrowLeft")
+    assert tab.ask("shown") == 4 and tab.ask("byId('speed').value") == "0.03", "a run of 0.9 s begins at a tenth"
+    tab.ask("byId('struck').focus()")
+    tab.press(" ")
+    assert tab.ask("frame") == 0 and written(tab, "del") == "" and written(tab) == WHOLE
+    tab.ask("seek.focus()")
+    tab.press(" ")
+    assert tab.ask("frame") > 0
+    tab.ask("byId('back').focus()")
+    tab.press(" ")
+    assert tab.ask("[frame, shown]") == [0, 0], "a button that has the focus is pressed"
+
+
+@pytest.mark.browser
+def test_p_and_q_at_the_mouse(tab):
+    opened(tab)
+    assert tab.ask("tip.hidden")
+    tab.point("#answer > span:nth-child(2) > i")
+    tab.until("!tip.hidden")
+    assert tab.ask("tip.textContent") == "accepted, p 0.750, q 0.500"
+    assert not tab.ask("document.querySelector('#answer i').title"), "one tip is enough"
+    inside = "(() => { const b = tip.getBoundingClientRect(); return b.left >= 0 && b.right <= innerWidth })()"
+    assert tab.ask(inside)
+    tab.point("h1")
+    tab.until("tip.hidden")
+
+
+@pytest.mark.browser
+def test_without_scripts_the_answer_is_there(tab):
+    opened(tab, scripts=False)
+    shown = {part: tab.ask(f"document.querySelector('{part}').getClientRects().length") for part in (
+        "#controls", "#now", "#answer > span:last-child > span", "#report",
+    )}  # fmt: skip
+    assert list(map(bool, shown.values())) == [False, False, True, True]
+    assert written(tab) == WHOLE and tab.ask("document.querySelector('#answer i').title").endswith("q 0.500")
+
+
+ODD = (
+    "\n</script><script>shown = 99</script><img src=x onerror=alert(1)> ]]>"
+    " --> {{ 7 }} &lt; שלום عربي 漢字 👩‍👩‍👧 \t\"'"
+)
+
+
+@pytest.mark.browser
+def test_odd_text_is_text(tab):
+    hostile = "\x1b[2J\x00\u202e\x9b\r\udcff"
+    tokens = [Token(1, ODD, "accepted", 1.0, 1.0), Token(2, "", "accepted"), Token(3, hostile, "bonus")]
+    events = [
+        step(0, 0.1, Token(1, "\n", "plain")),
+        step(1, 0.2, *tokens, drafted=(1, 2), why=ODD),
+        step(2, 0.3, Token(9, " \n ", "bonus"), drafted=(), rejected=()),
+        step(3, 0.4, Token(9, "x", "correction"), drafted=(7, 8), rejected=(ODD, "")),
+        Done("stop", ODD, (ODD,), 0.5),
+    ]
+    opened(tab, events, prompt=ODD + hostile)
+    assert tab.ask("shown") == 5 and tab.complaints == [] and tab.ask("document.images.length") == 0
+    neutral = "␛[2J␀\ufffd\ufffd␍?"
+    assert written(tab) == f"\n{ODD}{neutral} \n x{ODD}"
+    assert written(tab, "del") == ODD.replace("\n", "⏎").replace("\t", "⇥") + "▯"
+    assert tab.ask("byId('prompt').textContent") == ODD + neutral and tab.ask("document.scripts.length") == 1
+    tab.press("ArrowLeft")
+    assert "<script>shown␣=␣99" in tab.ask("byId('rows').textContent")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("events", [[], [Prefill("target", 4, 1.0, 1.0), Done("interrupted", "", (), 1.0)]])
+def test_nothing_to_play(tab, events):
+    opened(tab, events)
+    tab.press(" ")
+    tab.press("ArrowRight")
+    assert written(tab) == "" and tab.ask("byId('controls').hidden") and tab.complaints == []
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_phone_light_and_dark(tab, dark):
+    opened(tab, prompt="x" * 300, width=400, dark=dark)
+    wide = "[innerWidth, document.documentElement.scrollWidth, byId('play').getBoundingClientRect().height >= 40]"
+    assert tab.ask(wide) == [400, 400, True]
+    colours = tab.ask("[document.body, play].map(e => getComputedStyle(e).backgroundColor)")
+    assert colours == (["rgb(21, 24, 29)", "rgb(230, 232, 235)"] if dark else ["rgb(254, 254, 254)", "rgb(28, 31, 36)"])
+
+
+@pytest.mark.browser
+def test_on_paper_the_answer_is_whole(tab):
+    opened(tab)
+    tab.ask("go(1)")
+    assert written(tab) == AFTER[1]
+    tab.call("Emulation.setEmulatedMedia", media="print")
+    assert written(tab) == WHOLE and not tab.ask("byId('controls').getClientRects().length")
+    tab.call("Emulation.setEmulatedMedia", media="")
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_twenty_thousand_tokens(tab):
+    words = [step(n, 0.01 * n, *(Token(1, "word ", "accepted", 0.5, 0.5),) * 4, drafted=(1,) * 4) for n in range(5000)]
+    opened(tab, [*words, Done("length", "", (), 50.0)])
+    assert tab.ask("written.at(-1)") == 20_000
+    tab.press("ArrowLeft")
+    assert len(written(tab)) == 19_996 * 5
+    tab.ask("go(4500); byId('speed').value = 4; toggle()")
+    tab.until("shown > 4700")
+    assert tab.ask("inView(end)"), "the page follows what is written"
+    assert tab.complaints == []
