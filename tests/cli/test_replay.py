@@ -170,8 +170,8 @@ def test_no_recording(tmp_path, content, says):
 
 
 def test_no_file(tmp_path):
-    assert_refused(replay(tmp_path / "none.jsonl"), 1, "No such file")
-    assert_refused(replay(tmp_path), 1, "Is a directory")
+    assert_refused(replay(tmp_path / "none.jsonl"), 2, "No such file")
+    assert_refused(replay(tmp_path), 2, "Is a directory")
 
 
 def test_unknown_fields_are_ignored_and_an_overlong_line_is_no_cut(tmp_path, monkeypatch):
