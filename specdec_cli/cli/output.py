@@ -61,5 +61,10 @@ def print_parts(
     console = Console(stderr=stderr, highlight=False)
     if pipe_width and not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = pipe_width
+        with console.capture() as printed:
+            console.print(*parts, sep="\n", style=style)
+        lines = (line.rstrip() for line in printed.get().splitlines())  # tables fill their last column
+        print(*lines, sep="\n", file=console.file)
+        return
     for part in parts:
         console.print(part, style=style)
