@@ -79,9 +79,14 @@ class PairCheck:
     n_ctx: int
     ratio: float
     memory: MemoryFit
-    opinions: tuple[str, ...]
+    advice: tuple[str, ...]
     rounding: str | None
     notes: tuple[str, ...] | UnsetType = UNSET
+    opinions: tuple[str, ...] = ()
+    """The old name of `advice` in --json, which scripts may read."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "opinions", self.advice)
 
 
 @dataclass(frozen=True, slots=True)

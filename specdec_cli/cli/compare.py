@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -82,7 +82,7 @@ def compare(
     run = ComparisonRun(settings, variants, repeat)
     require_used(given.typed, [variant.settings for variant in variants])
     piped = None if prompt or prompts else gather(None, None)
-    texts = prompt or ([piped] if piped else ())
+    texts = [gather("-", None) or "" if each == "-" else each for each in prompt or ([piped] if piped else ())]
     chosen = choose_prompts(settings.target, texts, prompts, category or (), limit, per_category)
     writers = _writers(save, html)
     before = comparisons.load(against) if against else None
@@ -119,8 +119,15 @@ def _writers(name: str | None, page: Path | None) -> list[Callable[[ComparisonRe
             raise UsageError("--html is not part of this installation", "Use --md or --json.")
         module = import_module(PAGES["html"])
         module.require(page)
-        writers.append(partial(module.write, page))
+        writers.append(partial(_write_page, module, page))
     return writers
+
+
+def _write_page(module: Any, path: Path, result: ComparisonResult) -> None:
+    from specdec_cli.cli.output import say_written
+
+    module.write(path, result)
+    say_written(path)
 
 
 def _write(result: ComparisonResult, writers: list[Callable[[ComparisonResult], None]]) -> SpecdecError | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 from typer.core import TyperGroup
 
+from specdec_cli.cli.short_options import refuse_glued
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 
 if TYPE_CHECKING:
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 class ErrorReporting(TyperGroup):
     """The command group: every known error ends here. SPECDEC_DEBUG=1 shows tracebacks instead."""
+
+    def resolve_command(self, ctx, args):  # type: ignore[no-untyped-def]  # as below
+        """The command and its arguments, with no short option that has letters glued to it."""
+        name, command, rest = super().resolve_command(ctx, args)
+        refuse_glued(command, rest)
+        return name, command, rest
 
     def invoke(self, ctx):  # type: ignore[no-untyped-def]  # Typer's vendored Click has no public Context type
         """Run a command, and turn what it raises into a message and an exit code."""

@@ -15,12 +15,12 @@ def ls(
 ) -> None:
     """List the pairs: which are on this machine, how large they are, how fast they were when last measured."""
     from specdec_cli.cli.output import print_json, print_parts
-    from specdec_cli.display.pair_tables import list_table
+    from specdec_cli.display.pair_tables import UNCUT, list_table
     from specdec_cli.engine.pair_list import list_pairs
 
     result = list_pairs(here)
     if json_:
         print_json(result)
         return
-    print_parts(list_table(result.pairs, result.notes))
+    print_parts(list_table(result.pairs, result.notes), pipe_width=UNCUT)
     print_parts("\nDownload one:  specdec pull NAME     All about one:  specdec show NAME", style="dim")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +34,14 @@ def writing(path: Path) -> Iterator[None]:
         raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None
 
 
+def say_written(path: Path) -> None:
+    """Tell, on stderr, what file there is now."""
+    from specdec_cli.display.theme import safe
+    from specdec_cli.results import format_bytes
+
+    print(f"Wrote {safe(str(path))}, {format_bytes(path.stat().st_size)}.", file=sys.stderr)
+
+
 def print_json(*results: object, indent: int | None = None) -> None:
     """Print the fields of results, all in one object, in one line."""
     import msgspec
@@ -42,10 +52,19 @@ def print_json(*results: object, indent: int | None = None) -> None:
     print(json.dumps(fields, indent=indent), flush=True)
 
 
-def print_parts(*parts: RenderableType, stderr: bool = False, style: str | None = None) -> None:
-    """Print tables and lines, as wide as the terminal is."""
+def print_parts(
+    *parts: RenderableType, stderr: bool = False, style: str | None = None, pipe_width: int | None = None
+) -> None:
+    """Print tables and lines, as wide as the terminal is. pipe_width: cells of what is no terminal, if not 80."""
     from rich.console import Console
 
     console = Console(stderr=stderr, highlight=False)
+    if pipe_width and not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = pipe_width
+        with console.capture() as printed:
+            console.print(*parts, sep="\n", style=style)
+        lines = (line.rstrip() for line in printed.get().splitlines())  # tables fill their last column
+        print(*lines, sep="\n", file=console.file)
+        return
     for part in parts:
         console.print(part, style=style)

@@ -1,8 +1,9 @@
-"""Where the prompt comes from: the argument, a file, a pipe."""
+"""Where the prompt comes from: the argument, a file, a pipe; and the escapes of a stop string."""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 from pathlib import Path
@@ -13,9 +14,13 @@ from specdec_cli.decoding.errors import UsageError
 def gather(argument: str | None, file: Path | None) -> str | None:
     """The prompt's parts, joined by line breaks: the argument, then the file, then what is piped in.
 
-    None if there is nothing to read at all. Raises UsageError on an unreadable file or an empty prompt.
+    Line breaks at the end of a file or a pipe are no part of the prompt: an editor and `echo` put one there unasked.
+    An argument or a file named "-" is standard input, a terminal's too. None if there is nothing to read at all. Raises
+    UsageError on an unreadable file or an empty prompt.
     """
-    parts = [argument, _read(file) if file is not None else None, _piped() if str(file) != "-" else None]
+    asked = "-" in (argument, str(file))
+    parts = [None if argument == "-" else argument, None if file is None or str(file) == "-" else _read(file)]
+    parts.append(_standard_input() if asked else _piped())
     given = [part for part in parts if part is not None]
     if not given:
         return None
@@ -26,10 +31,8 @@ def gather(argument: str | None, file: Path | None) -> str | None:
 
 
 def _read(file: Path) -> str:
-    if str(file) == "-":
-        return _decoded(sys.stdin.buffer.read(), "standard input")
     try:
-        return _decoded(file.read_bytes(), str(file))
+        return _decoded(file.read_bytes(), str(file)).rstrip("\r\n")
     except OSError as error:
         raise UsageError(
             f"cannot read the prompt file {file}: {error.strerror}", "Check its path and permissions."
@@ -44,8 +47,17 @@ def _piped() -> str | None:
         return None
     if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind)):
         return None
+    return _standard_input(if_empty=None)
+
+
+def _standard_input(if_empty: str | None = "") -> str | None:
     text = _decoded(sys.stdin.buffer.read(), "standard input")
-    return text.rstrip("\n") if text else None
+    return text.rstrip("\r\n") if text else if_empty
+
+
+def unescaped(text: str) -> str:
+    r"""A stop string with \n, \t and \\ as what they stand for; any other backslash is one."""
+    return re.sub(r"\\[nt\\]", lambda escape: {"n": "\n", "t": "\t", "\\": "\\"}[escape[0][1]], text)
 
 
 def _decoded(data: bytes, source: str) -> str:

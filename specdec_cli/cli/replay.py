@@ -121,10 +121,11 @@ def _clock(interrupt: Interrupt, speed: float) -> Callable[[Event], bool]:
 
 def _write(path: Path, content: str, recording: Path) -> None:
     """Write an export, never over the recording."""
-    from specdec_cli.cli.output import writing
+    from specdec_cli.cli.output import say_written, writing
     from specdec_cli.decoding.errors import UsageError
 
     if path.exists() and path.samefile(recording):
         raise UsageError(f"{path} is the recording itself", "Name another file.")
     with writing(path):
         path.write_text(content, "utf-8")
+    say_written(path)

@@ -24,14 +24,25 @@ if TYPE_CHECKING:
     from specdec_cli.store.traces import TraceWriter
 
 
+_Prompt = Annotated[str | None, typer.Argument(help="The prompt, joined with what is piped in; - is standard input.")]
+_File = Annotated[
+    Path | None,
+    typer.Option("--file", "-f", help="Read the prompt from a file, without line breaks at its end, as from a pipe."),
+]
+_Stop = Annotated[
+    list[str] | None,
+    typer.Option(help=r"End the answer at this string; \n, \t and \\ are understood; may be repeated."),
+]
+
+
 @opt.takes(*opt.ALL)
 def run(
     given: opt.Given,
-    prompt: Annotated[str | None, typer.Argument(help="The prompt; joined with what is piped in.")] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")] = None,
+    prompt: _Prompt = None,
+    file: _File = None,
     raw: opt.Raw = False,
     system: opt.System = None,
-    stop: Annotated[list[str] | None, typer.Option(help="End the answer at this string; may be repeated.")] = None,
+    stop: _Stop = None,
     baseline: Annotated[
         bool, typer.Option("--baseline", help="Also run the target alone, and compare speed and text.")
     ] = False,
@@ -42,7 +53,8 @@ def run(
     """Answer one prompt: the draft model proposes, the target model decides."""
     import secrets
 
-    from specdec_cli.cli.prompt_input import gather
+    from specdec_cli.cli.prompt_input import gather, unescaped
+    from specdec_cli.decoding.rules import REPRODUCIBLE
     from specdec_cli.engine.config import SamplingParams
     from specdec_cli.engine.config_layers import require_used, resolve
     from specdec_cli.engine.engine import Engine
@@ -50,7 +62,9 @@ def run(
     from specdec_cli.engine.model_pair import check_pair
 
     settings = resolve(given.profile, given.flags)
-    if settings.seed is None:  # drawn here, so that the trace and the report name it
+    # A seed that was not asked for is told where -s gives the answer again: -s without --accept chooses another rule.
+    unasked = {"seed": None} if settings.seed is None and settings.accept not in REPRODUCIBLE else {}
+    if settings.seed is None:  # drawn here, so that the trace names it
         settings = replace(settings, seed=secrets.randbits(32))
     text = gather(prompt, file)
     if text is None:
@@ -71,7 +85,7 @@ def run(
             engine.read_corpus(say)
         if settings.drafter == "ngram" and "drafter" not in given.typed:
             engine.models.note("no draft model is given: drafts are n-grams of the text (-md names a model)")
-        answer = engine.start(text, SamplingParams(stop=tuple(stop or ())), system=system, raw=raw)
+        answer = engine.start(text, SamplingParams(stop=tuple(map(unescaped, stop or ()))), system=system, raw=raw)
         error = _show(engine, answer, record, json_, quiet)
         if baseline and answer.result.complete:
             with status_line("measuring the target alone", silent):
@@ -79,7 +93,7 @@ def run(
         if json_:
             print_json(to_json(answer.result, engine))
         elif not quiet:
-            _print_report(engine, answer)
+            _print_report(engine, answer, unasked)
         _require_whole(answer.result, record, error)
     raise typer.Exit(interrupt.exit_code)
 
@@ -142,8 +156,8 @@ def _require_whole(result: GenerationResult, trace: TraceWriter | None, error: S
             raise SpecdecError(f"the trace is incomplete: {why}", "Free some space, or write it elsewhere.")
 
 
-def _print_report(engine: Engine, answer: Generation) -> None:
-    """The report, on stderr, with a legend where colours were shown."""
+def _print_report(engine: Engine, answer: Generation, unasked: dict[str, None]) -> None:
+    """The report, on stderr, with a legend where colours were shown. unasked: settings that it leaves out."""
     from specdec_cli.display.run_report import legend, run_report, settings_line
     from specdec_cli.display.theme import can_paint
     from specdec_cli.engine.loaded_models import memory_of
@@ -160,7 +174,7 @@ def _print_report(engine: Engine, answer: Generation) -> None:
     result.metrics.notes = result.notes
     report = run_report(
         result.metrics,
-        settings_line(RecordedSettings.of({**result.settings.shaping(), **files}), described),
+        settings_line(RecordedSettings.of({**result.settings.shaping(), **files, **unasked}), described),
         memory_of(models),
         result.baseline,
         engine.load_s,

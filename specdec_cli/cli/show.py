@@ -12,9 +12,12 @@ from specdec_cli.cli import options as opt
 
 def show(
     name: Annotated[str, typer.Argument(help="A profile.", autocompletion=completion.pairs)],
+    sources: Annotated[
+        bool, typer.Option("--sources", help="Also where its figures come from, and what was seen when.")
+    ] = False,
     json_: opt.Json = False,
 ) -> None:
-    """Tell everything about one pair: why these two, sizes, licence, sampling, where its figures come from."""
+    """Tell about one pair: why these two, sizes, licence, sampling, speedup; --sources also where that comes from."""
     from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.display.pair_tables import details_table
     from specdec_cli.engine.pair_list import pair_details
@@ -23,4 +26,4 @@ def show(
     if json_:
         print_json(details.profile, details.summary)
     else:
-        print_parts(details_table(details))
+        print_parts(details_table(details, sources))

@@ -14,7 +14,7 @@ class SpecdecError(Exception):
 
 
 class UsageError(SpecdecError):
-    """The command line or a settings file asks for something impossible."""
+    """The command line or a settings file asks for something impossible, or names something that is not there."""
 
     exit_code = 2
 

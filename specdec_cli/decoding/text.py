@@ -26,14 +26,10 @@ class TextStream:
         return self._release(text) if self._stop else text
 
     def flush(self) -> str:
-        """What was held back, at the end of the answer: an incomplete character, the start of a stop string."""
-        if self.stopped:
-            return ""
-        text = self._decoder.decode(b"", final=True)
-        if self._stop:
-            text = self._release(text)
-            if not self.stopped:
-                text, self._held = text + self._held, ""
+        """What was held back, at the end of the answer: the start of a stop string. A character that was cut off in
+        the middle is left out.
+        """
+        text, self._held = self._held, ""
         return text
 
     def render(self, tokens: Sequence[int]) -> tuple[str, ...]:

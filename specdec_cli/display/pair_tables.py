@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -30,6 +31,8 @@ _VERDICTS = {
     "compatible": ("bold green", "what differs cannot change what is decoded"),
     "incompatible": ("bold red", ""),
 }
+UNCUT = 10_000
+"""Cells that hold any line: the width of what is no terminal."""
 _PLACES = {
     "gpu": "fits the GPU",
     "both": "fits the GPU in part only",
@@ -40,7 +43,7 @@ _PLACES = {
 
 
 def check_tables(check: PairCheck) -> RenderableType:
-    """Everything `check` compared: the models, the tokenizers, the verdict, memory, and opinions."""
+    """Everything `check` compared: the models, the tokenizers, the verdict, memory, and advice."""
     models, tokenizers, findings = _two_models(""), _two_models("tokenizer"), label_grid()
     columns = [_model_cells(model, check.n_ctx) for model in (check.target, check.draft)]
     for name in columns[0]:
@@ -96,14 +99,18 @@ def plan_tables(plan: DownloadPlan) -> RenderableType:
 
 @dataclass(frozen=True, slots=True)
 class _Fitted:
-    """A table that leaves some of its columns out where it has less than 72 cells."""
+    """A table that cuts its texts only where they do not fit, and leaves some of its columns out below 72 cells."""
 
     table: Table
     wide_only: tuple[str, ...]
 
-    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = copy(self.table)
-        if options.max_width < 72:
+        whole = copy(self.table)
+        whole.columns, whole.expand = [replace(column, max_width=None) for column in table.columns], False
+        if Measurement.get(console, options.update(max_width=UNCUT), whole).maximum <= options.max_width:
+            table = whole
+        elif options.max_width < 72:
             table.columns = [column for column in table.columns if column.header not in self.wide_only]
             table.expand = False
         yield table
@@ -145,8 +152,8 @@ def list_table(pairs: Sequence[PairSummary], notes: Iterable[str] = ()) -> Rende
     return Group(_Fitted(table, ("for", "size", "what")), *note_lines(notes))
 
 
-def details_table(details: PairDetails) -> RenderableType:
-    """Everything about one pair."""
+def details_table(details: PairDetails, sources: bool = False) -> RenderableType:
+    """Everything about one pair. sources: also where its figures come from, and what was seen when."""
     profile, pair = details.profile, details.summary
     speed = ""
     if last := pair.speed:
@@ -167,9 +174,9 @@ def details_table(details: PairDetails) -> RenderableType:
             "here": pair.here + (f", pulled {pair.pulled}" if pair.pulled else ""),
             "files": [path for path in pair.paths if path],
             "speedup": speed,
-            "sources": profile.sources,
-            "verified": profile.verified,
             "run": f'specdec run -p {profile.name} "..."' if pair.here == "yes" else f"specdec pull {profile.name}",
+            "sources": profile.sources if sources else profile.sources and f"specdec show {profile.name} --sources",
+            "verified": profile.verified if sources else "",
         }
     )
 
@@ -189,8 +196,8 @@ def _add_findings(grid: Table, check: PairCheck) -> None:
     grid.add_row("memory", _memory(check))
     if check.rounding:
         grid.add_row("rounding", Text(safe(check.rounding)))
-    for i, text in enumerate(check.opinions):
-        grid.add_row("" if i else "opinion", Text(safe(text)))
+    for i, text in enumerate(check.advice):
+        grid.add_row("" if i else "advice", Text(safe(text)))
 
 
 def _memory(check: PairCheck) -> Text:

@@ -51,7 +51,7 @@ def run_report(
         lines["lengths"] = "  ".join(f"{n}: {count}\u00d7" for n, count in enumerate(report.lengths) if count)
     if report.steps:
         lines["steps"] = f"{report.steps} forward passes of the target, {report.tokens_per_step:.2f} tokens/step"
-    lines["speed"] = first = f"first token after {duration(report.ttft_s)}"
+    lines["speed"] = first = f"first token after {duration(report.ttft_s)}" if report.tokens else ""
     if report.tokens_per_s:
         lines["speed"] = f"{report.tokens_per_s:,.1f} tokens/s  ({report.tpot_ms:.3g} ms a token, {first})"
     if report.decode_s:
@@ -62,7 +62,8 @@ def run_report(
     if measured_s:
         lines["measuring"] = f"{duration(measured_s)} to find out what passes cost, once"
     load = "" if load_s is None else f"load {duration(load_s)}, "
-    lines["start"] = f"{load}prompt of {report.prompt_tokens} tokens {duration(report.prefill_s)}"
+    read = f"prompt of {report.prompt_tokens} tokens {duration(report.prefill_s)}"
+    lines["start"] = load + (read if report.prompt_tokens else "prompt not read to its end")
     if memory is not None:
         lines["memory"] = _memory(memory)
     lines["rounding"] = rounding

@@ -114,8 +114,20 @@ class ComparisonRun:
         skipped = tuple(prompt.id for prompt in prompts if prompt not in chosen)
         texts = {prompt.id: prompt.text for prompt in chosen}
         result = self._result(engine, threads, partial=not complete, prompts=texts, skipped=skipped)
-        _remember_speed(engine.pair, result)
+        self._remember_speed(engine.pair, result)
         return result
+
+    def _remember_speed(self, pair: ModelPair, result: ComparisonResult) -> None:
+        """Keep the speedup of the best variant in which the pair's draft model drafts, for `specdec ls`, with its
+        bounds; of too few prompts for bounds, nothing.
+        """
+        of_pair = {name for name, variant in self.variants.items() if variant.settings.chain.needs_model}
+        summaries = [each for each in result.of_category("all") if each.arm in of_pair]
+        measured = [(each.speedup, each.arm) for each in summaries if each.speedup and each.speedup.bounds]
+        if pair.draft_path and measured and not result.partial:
+            best, name = max(measured, key=lambda entry: entry[0].mean)
+            speed = tuning.Speed(best.mean, best.low, best.high, name, date.today().isoformat())
+            tuning.keep_speed(pair.target_path, pair.draft_path, speed)
 
     def _warm_up(self, engine: Engine, prompt: list[int]) -> None:
         """Warm pages, caches and clocks; what comes of it is thrown away."""
@@ -244,15 +256,6 @@ def require_exact(result: ComparisonResult) -> None:
             f"{len(wrong)} of the answers are not the target's own: {where}",
             "This is a bug in specdec: please report it with the output of --json.",
         )
-
-
-def _remember_speed(pair: ModelPair, result: ComparisonResult) -> None:
-    """Keep the best variant's speedup for `specdec ls`, with its bounds; of too few prompts for bounds, nothing."""
-    measured = [(each.speedup, each.arm) for each in result.of_category("all") if each.speedup and each.speedup.bounds]
-    if pair.draft_path and measured and not result.partial:
-        best, name = max(measured, key=lambda entry: entry[0].mean)
-        speed = tuning.Speed(best.mean, best.low, best.high, name, date.today().isoformat())
-        tuning.keep_speed(pair.target_path, pair.draft_path, speed)
 
 
 def _recorded(variant: Variant) -> RecordedSettings:

@@ -90,6 +90,8 @@ class LoadedModels:
         self.small = self._load("small draft", pair.small_path, pair.small, threads_draft, layers)
         self.plan: ContextPlan | None = None
         """For what the contexts have room."""
+        if unused := _unused_layers(settings, has_draft=self.draft is not None):
+            self.note(unused)
 
     def _load(
         self, role: str, path: Path | None, header: Header | None, threads: int, layers: int
@@ -219,6 +221,16 @@ class LoadedModels:
         self.close_contexts()
         for loaded in reversed(self.all):
             loaded.model.close()
+
+
+def _unused_layers(settings: Settings, has_draft: bool) -> str:
+    """A note that no layer goes to a GPU though some were asked for; empty if all is as asked."""
+    asked = {"-ngl": settings.gpu_layers, "-ngld": settings.gpu_layers_draft if has_draft else 0}
+    flags = [f"{flag} {layers}" for flag, layers in asked.items() if layers > 0]
+    if not flags or library.supports_gpu():
+        return ""
+    verb = "does" if len(flags) == 1 else "do"
+    return f"{' and '.join(flags)} {verb} nothing: this build of llama.cpp can use no GPU (specdec doctor says more)"
 
 
 def _find_tuning(pair: ModelPair, gpu_layers: int, notes: list[str]) -> Tuning | None:

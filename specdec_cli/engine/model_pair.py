@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from specdec_cli.decoding.errors import DownloadError, SpecdecError, UsageError
+from specdec_cli.decoding.errors import UsageError
 from specdec_cli.engine.config import Settings
 from specdec_cli.hub import cache, ranges, repository
 from specdec_cli.hub.repository import RemoteModel
@@ -35,7 +35,8 @@ class ModelPair:
 def check_pair(settings: Settings) -> ModelPair:
     """Read both headers and compare the tokenizers; loads nothing.
 
-    Raises SpecdecError on an unusable file, IncompatiblePair on different tokenizers.
+    Raises UsageError if a model is not there or none is named, SpecdecError on an unusable file, IncompatiblePair on
+    different tokenizers.
     """
     target_path = Path(settings.target)
     target = read_header(target_path)
@@ -44,12 +45,12 @@ def check_pair(settings: Settings) -> ModelPair:
         return ModelPair(target, target_path, None, None, 0, ())
     if settings.draft is None and settings.chain.drafts_itself:
         prune = shlex.join(["specdec", "draft", "prune", str(target_path)])
-        raise SpecdecError(
+        raise UsageError(
             f"no draft has been made of {target_path.name}, or one of the two has changed since",
             f"Make one: {prune} --search N -o OUT.gguf; or name one with -md.",
         )
     if settings.draft is None:
-        raise SpecdecError(
+        raise UsageError(
             f"no draft model is given for {target_path.name}",
             "Name one with -md; --drafter ngram needs none, --drafter none runs the target alone.",
         )
@@ -59,7 +60,7 @@ def check_pair(settings: Settings) -> ModelPair:
         return ModelPair(target, target_path, draft, draft_path, n_shared, notes)
     if settings.draft_small is None:
         problem = f"no second draft model is given for {settings.drafter}"
-        raise SpecdecError(problem, "Name one with -mds; model<ngram needs none.")
+        raise UsageError(problem, "Name one with -mds; model<ngram needs none.")
     small_path = cache.locate(settings.draft_small, shlex.join(["specdec", "pull", "--target", settings.draft_small]))
     small, shared_by_small, more = _fitting(target, small_path)
     shared = min(n_shared, shared_by_small)
@@ -108,11 +109,12 @@ def read_source(name: str, notes: list[str], here_first: bool) -> ModelSource:
     """Read a model's header, of one on the Hub over ranges.
 
     here_first: whether a copy in the Hub's cache will do. notes: what the user should know is added to it.
-    Raises DownloadError if the Hub does not deliver, SpecdecError if the file is no model.
+    Raises UsageError if there is no such model, DownloadError if the Hub does not deliver, SpecdecError if the file is
+    no model.
     """
     reference = references.parse(name)
     if reference is None and not name.endswith(".gguf") and not Path(name).exists():
-        raise DownloadError(
+        raise UsageError(
             f"{name!r} is neither a file, nor a profile, nor a model on the Hub",
             "Write PATH.gguf, REPO:QUANT, REPO/FILE.gguf or a profile's name (specdec ls).",
         )

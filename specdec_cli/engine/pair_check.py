@@ -78,16 +78,16 @@ def compare_sources(
     needed = sides[0].memory + sides[1].memory
     ratio = sides[1].n_active_params / max(1, sides[0].n_active_params)
     memory = MemoryFit(needed, free.gpu, free.main, free.place(needed))
-    opinions = (_of_ratio(ratio), *_of_kind(target.header), *_of_context(*sides), *_of_memory(memory))
+    advice = (_of_ratio(ratio), *_of_kind(target.header), *_of_context(*sides), *_of_memory(memory))
     rounding = None
     if target.path:
         from specdec_cli.engine.pass_costs import known_agreement
 
         rounding = str(known_agreement(target.path) or "not measured yet: specdec run --bitwise does it")
-    opinions = () if comparison.verdict == "incompatible" else opinions
+    advice = () if comparison.verdict == "incompatible" else advice
     counts = comparison.n_shared, comparison.n_differing
     tokenizers = comparison.verdict, comparison.reason, *counts, comparison.llama_cpp_accepts, comparison.checks
-    return PairCheck(*tokenizers, *sides, n_ctx, ratio, memory, opinions, rounding)
+    return PairCheck(*tokenizers, *sides, n_ctx, ratio, memory, advice, rounding)
 
 
 def summarise(source: ModelSource, n_ctx: int, free: FreeMemory) -> ModelSummary:
@@ -116,19 +116,19 @@ def _of_ratio(ratio: float) -> str:
 
 
 def _of_kind(target: Header) -> list[str]:
-    opinions = []
+    advice = []
     used, total = target.setting("expert_used_count"), target.setting("expert_count")
     if any("_exps." in tensor.name for tensor in target.tensors) and _positive(used) and _positive(total):
-        opinions.append(
+        advice.append(
             f"the target is a mixture of experts, {used} of {total} for each token: verifying several tokens reads "
             "more experts than writing one, so it gains less than a dense model"
         )
     recurrent = (".ssm.", ".wkv.", ".shortconv.")
     if any(key.endswith("full_attention_interval") or any(k in key for k in recurrent) for key in target.metadata):
-        opinions.append(
+        advice.append(
             "the target keeps a recurrent state, which cannot be rewound: rejected drafts cost a snapshot or a replay"
         )
-    return opinions
+    return advice
 
 
 def _of_context(target: ModelSummary, draft: ModelSummary) -> list[str]:

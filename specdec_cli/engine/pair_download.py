@@ -34,6 +34,8 @@ from specdec_cli.store import pulled_pairs
 from specdec_cli.store.pulled_pairs import PulledPair
 
 _MAX_PROPOSALS = 5
+_LARGEST_SHARE = 0.5
+"""Of the target's parameters, and of its bytes: above it no draft pays."""
 
 
 class PairDownload:
@@ -96,9 +98,13 @@ class PairDownload:
         return source
 
     def proposals(self) -> list[DraftProposal]:
-        """Drafts whose headers have the target's tokenizer, the likeliest to pay first. Raises SpecdecError if none."""
+        """Drafts at most half as large whose headers have the target's tokenizer, the likeliest to pay first.
+
+        Raises SpecdecError if there are none, DownloadError if none could be looked at.
+        """
         target = self.read_target().header
-        proposals, failure = [], None
+        proposals: list[DraftProposal] = []
+        failure, looked_at, larger = None, 0, 0
         for name in draft_candidates.candidates(target, self.target)[:_MAX_PROPOSALS]:
             try:
                 draft = read_source(name, self.notes, here_first=True).header
@@ -106,14 +112,20 @@ class PairDownload:
                 failure = failure or error
                 self.notes.append(f"{name} was not looked at: {error}")
                 continue
+            looked_at += 1
             verdict = tokenizer_comparison.compare(target, draft).verdict
             ratio = draft.n_active_params / max(1, target.n_active_params)
-            if verdict != "incompatible" and ratio < 1:
+            if max(ratio, draft.size / max(1, target.size)) > _LARGEST_SHARE:
+                larger += 1
+            elif verdict != "incompatible":
                 proposals.append(DraftProposal(name, draft.size, draft.n_params, ratio, verdict))
+        if failure and not looked_at:
+            what = f"no draft for {self.target} could be looked at: {failure}"
+            raise DownloadError(what, "Name one with --draft, or try again later.")
         if not proposals:
             pre = target.metadata.get("tokenizer.ggml.pre")
-            unknown = f"no draft is known for {self.target} (tokenizer {pre!s:.40})"
-            raise failure or SpecdecError(unknown, "Name one with --draft.")
+            known = "is known" if not larger else f"that is at most {_LARGEST_SHARE:.0%} of its size is known"
+            raise SpecdecError(f"no draft {known} for {self.target} (tokenizer {pre!s:.40})", "Name one with --draft.")
         return sorted(proposals, key=lambda proposal: draft_candidates.rank(proposal.ratio))
 
     def choose(self, draft: str) -> None:
@@ -181,7 +193,7 @@ def _checked(model: str, role: Literal["target", "draft"]) -> str:
     if reference := references.parse(model):
         return str(reference)
     if not (model.endswith(".gguf") and Path(model).is_file()):
-        raise DownloadError(
+        raise UsageError(
             f"{model!r} is no model on the Hub, and no file", "Write REPO:QUANT, REPO/FILE.gguf, or a file's path."
         )
     return model

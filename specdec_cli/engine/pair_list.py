@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.config_layers import require_known
 from specdec_cli.hub import cache
 from specdec_cli.models import profiles, references, user_files
@@ -35,7 +35,7 @@ def list_pairs(here_only: bool = False) -> PairList:
 
 
 def pair_details(name: str) -> PairDetails:
-    """A profile, and what is known of it on this machine. Raises SpecdecError if there is none, or it is wrong."""
+    """A profile, and what is known of it on this machine. Raises UsageError if there is none, or it is wrong."""
     profile = profiles.load(name)
     require_known(profile)
     return PairDetails(profile, _summary(profile))
@@ -62,7 +62,7 @@ class PlannedRemoval:
 
 
 def plan_removal(name: str) -> PlannedRemoval:
-    """Raises SpecdecError if no such pair was pulled, and no download of it was interrupted."""
+    """Raises UsageError if no such pair was pulled, and no download of it was interrupted."""
     if pair := pulled_pairs.load(name):
         size, kept = pulled_pairs.removable(pair)
         return PlannedRemoval(name, size, tuple(kept), ())
@@ -70,7 +70,7 @@ def plan_removal(name: str) -> PlannedRemoval:
         return PlannedRemoval(name, sum(path.stat().st_size for path in partial), (), tuple(partial))
     known = pulled_pairs.names()
     hint = user_files.suggest(name, known, "Pulled pairs") if known else "specdec pull has brought none yet."
-    raise SpecdecError(f"no pair {name!r} has been pulled", hint)
+    raise UsageError(f"no pair {name!r} has been pulled", hint)
 
 
 def _partial_files(profile: Profile) -> list[Path]:

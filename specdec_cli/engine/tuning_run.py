@@ -131,7 +131,7 @@ def tune(
 
 def _paths(pair: ModelPair) -> tuple[Path, Path]:
     if pair.draft_path is None:
-        raise SpecdecError("there is no draft model", "Name one with -md.")
+        raise UsageError("there is no draft model", "Name one with -md.")
     return pair.target_path, pair.draft_path
 
 

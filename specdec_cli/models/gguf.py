@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.models.gguf_header import TYPES, Header, Order, StringArray, Tensor, damaged, shown
 
 MAX_HEADER = 128 << 20
@@ -57,25 +57,26 @@ Opener = Callable[[str], AbstractContextManager[tuple[Readable, int]]]
 def read_header(path: Path) -> Header:
     """Read the header of a local model, of all its files if it is split.
 
-    Raises SpecdecError if a file is missing, is not GGUF, or is damaged or cut short in its header or its data.
+    Raises UsageError if a file is missing or cannot be read, SpecdecError if it is not GGUF, or is damaged or cut short
+    in its header or its data.
     """
 
     @contextmanager
     def local(name: str) -> Iterator[tuple[Readable, int]]:
         part = path.with_name(name)
         if part.exists() and not part.is_file():
-            raise SpecdecError(f"{part} is a {'folder' if part.is_dir() else 'device'}", "Name the .gguf file itself.")
+            raise UsageError(f"{part} is a {'folder' if part.is_dir() else 'device'}", "Name the .gguf file itself.")
         with part.open("rb") as file:
             yield file, part.stat().st_size
 
     if not path.name or "\0" in str(path):
-        raise SpecdecError(f"{str(path)!r} is no path", "Name the .gguf file.")
+        raise UsageError(f"{str(path)!r} is no path", "Name the .gguf file.")
     try:
         return read_model(path.name, local)
     except FileNotFoundError as error:
-        raise SpecdecError(f"there is no file {error.filename}", "Check the path; it must name a .gguf file.") from None
+        raise UsageError(f"there is no file {error.filename}", "Check the path; it must name a .gguf file.") from None
     except OSError as error:
-        raise SpecdecError(f"cannot read {path}: {error.strerror}", "Check the file's permissions.") from None
+        raise UsageError(f"cannot read {path}: {error.strerror}", "Check the file's permissions.") from None
 
 
 def read_model(name: str, open_file: Opener) -> Header:

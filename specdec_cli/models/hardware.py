@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.errors import UsageError
 from specdec_cli.models.user_files import bundled_dir, config_dir, named, read_mapping, suggest, to_record
 
 _FIX = (
@@ -50,10 +50,10 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Hardware:
-    """A machine by name. Raises SpecdecError if there is none, UsageError if its file is malformed."""
+    """A machine by name. Raises UsageError if there is none, or its file is malformed."""
     files = _files()
     if name not in files:
-        raise SpecdecError(f"there is no hardware {name!r}", suggest(name, files, "Hardware"))
+        raise UsageError(f"there is no hardware {name!r}", suggest(name, files, "Hardware"))
     machine = to_record(read_mapping(files[name]), Hardware, files[name].name, _FIX, name=name)
     description, source = (" ".join(text.split()) for text in (machine.description, machine.source))
     return replace(machine, description=description, source=source)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.decoding.errors import UsageError
 from specdec_cli.models import references
 from specdec_cli.models.user_files import bundled_dir, config_dir, named, nearest, read_mapping, to_record, write_whole
 
@@ -64,7 +64,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Profile:
-    """A profile by name. Raises SpecdecError if there is none, UsageError if its file is malformed."""
+    """A profile by name. Raises UsageError if there is none, or its file is malformed."""
     files = _files()
     if name in files:
         path = files[name]
@@ -72,7 +72,7 @@ def load(name: str) -> Profile:
     hint = nearest(name, files) or "specdec ls lists the profiles."
     if any(character.isspace() for character in name):
         hint = "Is it the prompt? It goes without -p, which names a pair (specdec ls)."
-    raise SpecdecError(f"there is no profile {name!r}", hint)
+    raise UsageError(f"there is no profile {name!r}", hint)
 
 
 def save(name: str, target: str, draft: str | None, description: str) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from specdec_cli.decoding.errors import UsageError
+from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.evaluation.comparison_result import ComparisonResult
 from specdec_cli.models.user_files import suggest, write_whole
 
@@ -34,7 +34,9 @@ def store(name: str, result: ComparisonResult) -> None:
 
 
 def load(name: str) -> ComparisonResult:
-    """A kept result by name, or any file that `compare --json` or `--save` made. Raises UsageError."""
+    """A kept result by name, or any file that `compare --json` or `--save` made. Raises UsageError if it is not there,
+    SpecdecError if it is no result.
+    """
     path = Path(name) if name.endswith(".json") else path_of(name)
     try:
         return ComparisonResult.from_json(json.loads(path.read_text("utf-8")))
@@ -42,9 +44,13 @@ def load(name: str) -> ComparisonResult:
         hint = suggest(name, [known for known, _ in kept()], "Kept results")
         raise UsageError(f"there is no kept result {name!r}", hint) from None
     except msgspec.ValidationError:
-        raise UsageError(f"{path.name} is not the result of a comparison", "Use what --save or --json wrote.") from None
-    except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read {path}: {' '.join(str(error).split())}", "Name another result.") from None
+        raise SpecdecError(
+            f"{path.name} is not the result of a comparison", "Use what --save or --json wrote."
+        ) from None
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}", "Name another result.") from None
+    except ValueError as error:
+        raise SpecdecError(f"cannot read {path}: {' '.join(str(error).split())}", "Name another result.") from None
 
 
 def _folder() -> Path:

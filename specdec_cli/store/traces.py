@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, TextIO
 
 import msgspec
 
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.types import Done, Event, Prefill, Step
 from specdec_cli.store.json_store import FORMAT, loads
 
@@ -74,7 +74,7 @@ def read_trace(path: Path) -> tuple[dict[str, Any], list[Event]]:
                 raise SpecdecError(what, "Use the specdec that recorded it, or record the run anew.")
             events = [_event(line, path, number) for number, line in enumerate(lines, 2)]
     except OSError as error:
-        raise SpecdecError(f"cannot read {path}: {error.strerror}", _RECORD) from None
+        raise UsageError(f"cannot read {path}: {error.strerror}", _RECORD) from None
     if not events or not isinstance(events[-1], Done):
         events.append(Done("interrupted", "", (INCOMPLETE,), events[-1].at if events else 0.0))
     for number, event in enumerate(events[:-1], 2):

@@ -27,8 +27,8 @@ def test_a_bad_model_file(tmp_path, role):
     for says, content in BAD_FILES.items():
         (tmp_path / "bad.gguf").write_bytes(content)
         assert_refused(run(PROMPT, "-p", "demo", role, tmp_path / "bad.gguf"), 1, says, "bad.gguf")
-    assert_refused(run(PROMPT, "-p", "demo", role, tmp_path / "none.gguf"), 1, "no file", "none.gguf")
-    assert_refused(run(PROMPT, "-p", "demo", role, DEMO), 1, "folder")
+    assert_refused(run(PROMPT, "-p", "demo", role, tmp_path / "none.gguf"), 2, "no file", "none.gguf")
+    assert_refused(run(PROMPT, "-p", "demo", role, DEMO), 2, "folder")
     (tmp_path / "new.gguf").write_bytes(WHOLE.replace(ggufs.text("llama"), ggufs.text("ylama"), 1))
     assert_refused(run(PROMPT, "-m", tmp_path / "new.gguf", "--drafter", "none"), 1, "ylama", "update")
 
@@ -60,7 +60,7 @@ def test_a_file_whose_name_is_not_text(tmp_path):
 
 
 def test_half_a_pair():
-    assert_refused(run(PROMPT, "-m", TARGET), 1, "no draft", "-md", "--drafter none")
+    assert_refused(run(PROMPT, "-m", TARGET), 2, "no draft", "-md", "--drafter none")
     assert_refused(run(PROMPT, "-md", DRAFT), 2, "target", "-m")
 
 
@@ -144,7 +144,7 @@ def test_extreme_settings_run(flags):
 
 def test_an_unknown_profile():
     for name, says in (("demmo", "'demo'"), ("def f(x):", "without -p"), ("x" * 300, "specdec ls")):
-        assert_refused(run(PROMPT, "-p", name), 1, "no profile", name, says)
+        assert_refused(run(PROMPT, "-p", name), 2, "no profile", name, says)
 
 
 def test_memory_that_is_not_there(monkeypatch):
@@ -193,7 +193,7 @@ def test_a_pipe(tmp_path):
     (tmp_path / "p.txt").write_text("B = 2\n")
     options = ("-n", 8, "-k", 3)
     joined = specdec("run", "A = 1", "-f", tmp_path / "p.txt", *options, "--json", input=b"C = 3\nD =\n")
-    joined, same = json.loads(joined.stdout), told("run", "A = 1\nB = 2\n\nC = 3\nD =", *options)
+    joined, same = json.loads(joined.stdout), told("run", "A = 1\nB = 2\nC = 3\nD =", *options)
     assert (joined["tokens"], joined["prompt_tokens"]) == (same["tokens"], same["prompt_tokens"])
 
 

@@ -76,10 +76,10 @@ def test_what_is_no_model(tmp_path):
     assert_refused(check("alone"), 2, "alone has no draft", "Name one")
     assert found("alone", DRAFT)["verdict"] == "identical"
     for name in ("demmo", "a/b/c"):
-        assert_refused(check(name, DRAFT), 4, repr(name), "profile")
-        assert_refused(check(TARGET, name), 4, repr(name))
-    assert_refused(check("/", DRAFT), 1)
-    assert_refused(check(tmp_path / "absent.gguf", DRAFT), 1, "there is no file", "absent.gguf")
+        assert_refused(check(name, DRAFT), 2, repr(name), "profile")
+        assert_refused(check(TARGET, name), 2, repr(name))
+    assert_refused(check("/", DRAFT), 2)
+    assert_refused(check(tmp_path / "absent.gguf", DRAFT), 2, "there is no file", "absent.gguf")
     (tmp_path / "text.gguf").write_text("hello, this is text")
     assert_refused(check(TARGET, tmp_path / "text.gguf", "--json"), 1, "not a GGUF file")
 

@@ -202,4 +202,4 @@ def test_bad_input(args, code, says):
 def test_a_file_that_is_no_result(tmp_path, text):
     path = tmp_path / "x.json"
     path.write_text(text)
-    assert_refused(compare("x = ", "--against", path), 2, "x.json")
+    assert_refused(compare("x = ", "--against", path), 1, "x.json")

@@ -147,11 +147,11 @@ def test_a_draft_that_is_named_counts_more(remembered, out, monkeypatch):
 def test_no_draft_was_made(tmp_path, remembered):
     drafts.path_of(TARGET).unlink()
     for drafter in ("self", "ngram+self"):
-        assert_refused(run("--drafter", drafter, PROMPT), 1, "no draft has been made", "specdec draft prune", "-md")
+        assert_refused(run("--drafter", drafter, PROMPT), 2, "no draft has been made", "specdec draft prune", "-md")
     assert_refused(run("--drafter", "self+model", PROMPT), 2, "two draft models")
     spaced = tmp_path / "a target.gguf"
     spaced.symlink_to(TARGET)
-    assert_refused(run("-m", spaced, "--drafter", "self", PROMPT), 1, f"specdec draft prune '{spaced}' --search N")
+    assert_refused(run("-m", spaced, "--drafter", "self", PROMPT), 2, f"specdec draft prune '{spaced}' --search N")
 
 
 def test_compare(remembered):
@@ -204,7 +204,7 @@ def test_prompts_with_answers_too_short(out, tmp_path):
 def test_targets_that_are_not_here(out, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     for name, code, says in (
-        ("none.gguf", 1, "no file none.gguf"),
+        ("none.gguf", 2, "no file none.gguf"),
         ("nobody/nothing:Q4_K_M", 4, "specdec pull --target nobody/nothing:Q4_K_M"),
         ("qwen3-8b", 4, "specdec pull qwen3-8b"),
     ):

@@ -61,7 +61,7 @@ def test_the_text_is_the_targets_own(alone):
 def test_no_draft_model_is_loaded_where_none_is_needed():
     done = run("-m", TARGET, "-n", "8", "--drafter", "ngram", PROMPT)
     assert done.exit_code == 0 and "draft.gguf" not in done.stderr and "target.gguf + ngram" in done.stderr
-    assert_refused(run("-m", TARGET, PROMPT), 1, "no draft model", "--drafter ngram")
+    assert_refused(run("-m", TARGET, PROMPT), 2, "no draft model", "--drafter ngram")
 
 
 def test_drafters_that_there_are_not():

@@ -112,7 +112,7 @@ def test_what_is_typed_counts_for_more_than_the_environment(monkeypatch):
     monkeypatch.setenv("SPECDEC_TARGET", "/nowhere.gguf")
     monkeypatch.setenv("SPECDEC_DRAFT", "/nowhere.gguf")
     assert specdec("-p", "demo").exit_code == 0
-    assert specdec().exit_code == 1
+    assert specdec().exit_code == 2
     monkeypatch.delenv("SPECDEC_TARGET")
     monkeypatch.setenv("SPECDEC_PROFILE", "nobody")
     assert specdec("-m", TARGET, "-md", DRAFT).exit_code == specdec("-m", TARGET, "-md", "demo").exit_code == 0

@@ -71,14 +71,14 @@ def test_arms_that_need_contexts_of_different_kinds():
 
 def test_small_needs_its_model():
     for name in ("small>model", "model<small", "ngram+small>model"):
-        assert_refused(run(*PAIR, "--drafter", name, PROMPT), 1, "no second draft model", "-mds")
+        assert_refused(run(*PAIR, "--drafter", name, PROMPT), 2, "no second draft model", "-mds")
 
 
 def test_a_small_model_that_cannot_be_had(tmp_path):
     def refused(small, code, *says):
         assert_refused(run(*PAIR, "-mds", small, "--drafter", "small>model", PROMPT), code, *says)
 
-    refused(tmp_path / "missing.gguf", 1, "missing.gguf")
+    refused(tmp_path / "missing.gguf", 2, "missing.gguf")
     refused("someone/small-GGUF:Q4_K_M", 4, "someone/small-GGUF:Q4_K_M", "specdec pull")
     refused(with_other_words(tmp_path), 3, "token 300", "~~")
 
@@ -115,7 +115,7 @@ def test_an_arm_with_a_small_model_has_it():
     sources = {arm["name"]: arm["settings"]["drafter"] for arm in found["arms"]}
     assert sources["drafter=small>model"] == "small>model" and notes == []
     done = call("compare", *PAIR, "--vs", "drafter=small>model", "-k", "3", PROMPT)
-    assert_refused(done, 1, "no second draft model", "-mds")
+    assert_refused(done, 2, "no second draft model", "-mds")
 
 
 def test_a_small_model_for_which_there_is_no_room_costs_its_help_alone(monkeypatch):

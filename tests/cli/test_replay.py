@@ -170,8 +170,8 @@ def test_no_recording(tmp_path, content, says):
 
 
 def test_no_file(tmp_path):
-    assert_refused(replay(tmp_path / "none.jsonl"), 1, "No such file")
-    assert_refused(replay(tmp_path), 1, "Is a directory")
+    assert_refused(replay(tmp_path / "none.jsonl"), 2, "No such file")
+    assert_refused(replay(tmp_path), 2, "Is a directory")
 
 
 def test_unknown_fields_are_ignored_and_an_overlong_line_is_no_cut(tmp_path, monkeypatch):
@@ -338,7 +338,7 @@ def test_a_page_shows_the_prompt_where_the_recording_has_it(tmp_path):
 def test_an_export_on_a_terminal_waits_for_nothing(tmp_path):
     trace = record(tmp_path / "slow.jsonl", slow(0))
     with on_terminal(trace, "--html", tmp_path / "run.html") as terminal:
-        assert terminal.ended() == 0 and terminal.text.startswith(TEXT)
+        assert terminal.ended() == 0 and TEXT in terminal.text
 
 
 def test_exports_that_cannot_be_written(trace, tmp_path):

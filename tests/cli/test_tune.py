@@ -333,7 +333,7 @@ def test_a_recording_of_other_models_or_a_damaged_one_is_refused():
 def test_hardware_that_is_not_known():
     """No name as well, as from an unset variable in a script: not a minute of measuring instead."""
     for name, hint in (("rtx-490", "'rtx-4090'"), ("../hardware/h200", "h200"), ("", "h200")):
-        assert_refused(tune("--what-if", name), 1, "no hardware", name, hint)
+        assert_refused(tune("--what-if", name), 2, "no hardware", name, hint)
 
 
 def test_a_pair_without_a_recording(tmp_path, quick):

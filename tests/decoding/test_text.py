@@ -31,7 +31,12 @@ def test_a_character_waits_for_its_last_byte():
 
 def test_bytes_that_are_no_text_are_marked():
     assert stream([b"\xff", b"a"])[0] == ["\ufffd", "a"]
-    assert stream(["é".encode()[:1]])[:2] == ([""], "\ufffd")
+    assert stream(["é".encode()[:1], b"a"])[0] == ["", "\ufffda"]
+
+
+def test_a_character_that_the_end_cuts_off_is_left_out():
+    assert stream([b"ok", "🙂".encode()[:3]])[:2] == (["ok", ""], "")
+    assert stream([b"ok E", "🙂".encode()[:3]], ["END"])[:2] == (["ok ", ""], "E")
 
 
 @pytest.mark.parametrize(

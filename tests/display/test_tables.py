@@ -245,7 +245,7 @@ WIDE = "\u4e2d\u6587\u6a21\u578b" * 10
 LITERAL = ["[/x]", "[bold]x[/bold]", "list[int]", ":smile:", "{curly}", "\u05e9\u05dc\u05d5\u05dd", "a\\b"]
 PLACES = [
     *(("pairs_check", role, key) for role in ("target", "draft") for key in ("name", "architecture", "quantisation")),
-    *(("pairs_check", *keys) for keys in (("reason",), ("notes", 0), ("opinions", 0))),
+    *(("pairs_check", *keys) for keys in (("reason",), ("notes", 0), ("advice", 0))),
     *(("pairs_other", "checks", 0, key) for key in ("target", "draft")),
     *(("pairs_plan", "target", "remote", *keys) for keys in (("repo",), ("licence",), ("files", 0, "name"))),
     *(("pairs_plan", *keys) for keys in (("cache",), ("notes", 0), ("check", "reason"))),

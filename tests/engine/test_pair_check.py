@@ -44,13 +44,13 @@ def compare(target: Header, draft: Header, n_ctx: int = 4096, free: FreeMemory =
     return compare_sources(source(target), source(draft), FITS, n_ctx, free)
 
 
-def opinions(target, draft, free=FREE) -> str:
-    return "\n".join(compare(target, draft, free=free).opinions)
+def advice(target, draft, free=FREE) -> str:
+    return "\n".join(compare(target, draft, free=free).advice)
 
 
 def test_what_headers_say():
     incompatible = Comparison("incompatible", 1, 1, ())
-    assert compare_sources(source(model()), source(model(50)), incompatible, 4096, FREE).opinions == ()
+    assert compare_sources(source(model()), source(model(50)), incompatible, 4096, FREE).advice == ()
     found = compare(model(1000), model(50, "d.gguf", context_length=2048), 1024, FREE)
     assert found.ratio == 0.05
     target, draft = found.target, found.draft
@@ -82,7 +82,7 @@ def test_no_more_context_is_counted_than_a_model_was_trained_on():
      (131, "13%", "rarely pays"), (500, "50%", "rarely pays"), (1000, "100%", "slow"), (3000, "300%", "will slow")],
 )  # fmt: skip
 def test_the_draft_s_share_decides(draft, share, says):
-    first = opinions(model(1000), model(draft)).splitlines()[0]
+    first = advice(model(1000), model(draft)).splitlines()[0]
     assert f"{share} of the target's parameters" in first and says in first
 
 
@@ -91,26 +91,26 @@ def test_of_a_mixture_of_experts_the_experts_in_use_count():
     found = compare(target, model(300))
     assert (found.target.n_params, found.target.n_active_params) == (10_000, 3000)
     assert found.ratio == 0.1
-    assert "mixture of experts, 1 of 8" in opinions(target, model(300))
-    assert "mixture" not in opinions(model(), model(10))
+    assert "mixture of experts, 1 of 8" in advice(target, model(300))
+    assert "mixture" not in advice(model(), model(10))
     draft = model(1000, experts=800, expert_count=8, expert_used_count=1)
     assert compare(model(3000), draft).ratio == 0.1
-    assert "mixture" not in opinions(model(3000), draft)  # only the target's verification reads more
+    assert "mixture" not in advice(model(3000), draft)  # only the target's verification reads more
 
 
 @pytest.mark.parametrize("kind", [*tiny.RECURRENT, *tiny.HYBRID, *tiny.ATTENTION])
 def test_a_target_with_a_recurrent_state_is_told(tmp_path, kind):
     header = read_header(tiny.write(tmp_path / "m.gguf", kind))
-    assert ("recurrent state" in opinions(header, header)) == (kind not in tiny.ATTENTION)
-    assert "recurrent state" not in opinions(model(), header)
+    assert ("recurrent state" in advice(header, header)) == (kind not in tiny.ATTENTION)
+    assert "recurrent state" not in advice(model(), header)
 
 
 def test_a_draft_with_less_context_is_told():
-    said = opinions(model(context_length=131072), model(10, context_length=2048))
+    said = advice(model(context_length=131072), model(10, context_length=2048))
     assert "2,048 tokens" in said and "131,072" in said
-    assert "trained on" not in opinions(model(), model(10))
-    assert "trained on" not in opinions(model(context_length=2048), model(10))
-    assert "trained on" not in opinions(model(), model(10, drop=["context_length"]))
+    assert "trained on" not in advice(model(), model(10))
+    assert "trained on" not in advice(model(context_length=2048), model(10))
+    assert "trained on" not in advice(model(), model(10, drop=["context_length"]))
 
 
 @pytest.mark.parametrize(
@@ -132,15 +132,15 @@ def test_more_room_is_never_worse(needs, gpu, main, more_gpu, more_main):
 
 def test_what_does_not_fit_is_told_with_what_to_do():
     big = replace(model(), size=100 * GB)
-    said = opinions(big, model(10), free=FreeMemory(0, 16 * GB))
+    said = advice(big, model(10), free=FreeMemory(0, 16 * GB))
     assert "101" in said or "100" in said
     assert "16.0 GB of main memory free" in said and "smaller quantisation" in said and "GPU" not in said
-    said = opinions(big, model(10), free=FreeMemory(24 * GB, 200 * GB))
+    said = advice(big, model(10), free=FreeMemory(24 * GB, 200 * GB))
     assert "24.0 GB" in said and "-ngl" in said
-    said = opinions(big, model(10), free=FreeMemory(24 * GB, 16 * GB))
+    said = advice(big, model(10), free=FreeMemory(24 * GB, 16 * GB))
     assert "24.0 GB of GPU memory and 16.0 GB of main memory" in said
     for free in (FreeMemory(0, 200 * GB), FreeMemory(200 * GB, 0), FreeMemory(0, None)):
-        assert "GB" not in opinions(big, model(10), free=free)
+        assert "GB" not in advice(big, model(10), free=free)
 
 
 ANYTHING = st.one_of(
@@ -167,11 +167,11 @@ def test_a_hostile_header_is_judged_all_the_same(settings, n_ctx, params):
     for pair in ((header, model()), (model(), header), (header, header)):
         found = compare(*pair, n_ctx, FREE)
         json.dumps(msgspec.to_builtins(found), allow_nan=False)
-        assert found.memory.needed > 0 and found.ratio >= 0 and found.opinions
+        assert found.memory.needed > 0 and found.ratio >= 0 and found.advice
 
 
 def test_headers_without_tensors():
     empty = Header("m.gguf", 3, {}, (), 0)
     assert compare(empty, empty).ratio == 0
     assert compare(model(), empty).draft.architecture == "unknown"
-    assert "will slow" in opinions(empty, model())
+    assert "will slow" in advice(empty, model())

@@ -209,5 +209,5 @@ def test_llama_cpp_loads_what_is_accepted(tmp_path, small_first):
 
 def test_parts_that_do_not_belong_together_do_not_reach_llama_cpp(parts):
     parts[1].replace(parts[2])
-    assert_refused(run(PROMPT, "-m", parts[0], "--drafter", "none"), 1, parts[1].name, "no file")
+    assert_refused(run(PROMPT, "-m", parts[0], "--drafter", "none"), 2, parts[1].name, "no file")
     assert_refused(run(PROMPT, "-m", parts[3], "--drafter", "none"), 1, "one of 4 parts", parts[0].name)

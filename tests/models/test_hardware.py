@@ -57,7 +57,7 @@ def test_milliseconds_become_seconds(folder):
 def test_an_unknown_machine(name):
     with pytest.raises(SpecdecError, match="no hardware") as caught:
         hardware.load(name)
-    assert name in str(caught.value) and ", ".join(BUNDLED) in caught.value.hint and caught.value.exit_code == 1
+    assert name in str(caught.value) and ", ".join(BUNDLED) in caught.value.hint and caught.value.exit_code == 2
     with pytest.raises(SpecdecError) as caught:
         hardware.load("h20")
     assert caught.value.hint == "Did you mean 'h200'?"

@@ -41,7 +41,7 @@ def test_an_unknown_profile(config, name, hint):
         profiles.load(name)
     assert "no profile" in str(caught.value) and name in str(caught.value)
     assert hint in caught.value.hint
-    assert caught.value.exit_code == 1
+    assert caught.value.exit_code == 2
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_one(config):

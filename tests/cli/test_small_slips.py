@@ -1,0 +1,209 @@
+"""What a user would trip over: small slips of the command line, each told instead of passed over."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import hub_pairs
+import pytest
+from driver import DRAFT, PROMPT, TARGET, assert_refused, call, specdec, succeeded, told
+from hub_pairs import BIG, FAR, NEAR, PAIR, pulled_here
+from real.test_memory import estimated, measured
+from rich.console import Console
+
+from specdec_cli.cli.prompt_input import gather, unescaped
+from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.decoding.types import Done
+from specdec_cli.display.run_report import run_report
+from specdec_cli.llama import library
+from specdec_cli.models import profiles
+
+BRIEF = ("-n", 2, "-k", 3)
+
+
+# --- the prompt ---
+
+
+def pipe(monkeypatch, text):
+    read, write = os.pipe()
+    os.write(write, text)
+    os.close(write)
+    monkeypatch.setattr(sys, "stdin", os.fdopen(read))
+
+
+@pytest.mark.parametrize("argument", [None, "-"])
+def test_a_file_and_a_pipe_give_the_same_prompt(tmp_path, monkeypatch, argument):
+    text = "\ndef f(x):\r\n\n"
+    (tmp_path / "p.txt").write_text(text)
+    pipe(monkeypatch, b"")
+    assert gather(None, tmp_path / "p.txt") == "\ndef f(x):"
+    for file in (None, Path("-")):
+        pipe(monkeypatch, text.encode())
+        assert gather(argument, file) == "\ndef f(x):"
+    pipe(monkeypatch, text.encode())
+    assert gather("A = 1\n", None) == "A = 1\n\n\ndef f(x):"  # an argument is taken as it is
+
+
+def test_a_dash_is_standard_input_and_no_prompt(monkeypatch):
+    assert b"return" in specdec("run", "-", "-n", 4, "-q", input=b"def f(x):\n").stdout
+    pipe(monkeypatch, b"")
+    assert_refused(call("compare", "-"), 2, "the prompt is empty")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [(r"\n", "\n"), (r"a\tb", "a\tb"), (r"\\n", r"\n"), (r"\d\\", "\\d\\"), ("\\", "\\")]
+)
+def test_escapes_of_a_stop_string(typed, meant):
+    assert unescaped(typed) == meant
+
+
+def test_an_answer_ends_at_a_line_break():
+    found = told("run", "def f(x):\n    y = x\n    return", "-n", 40, "--stop", r"\n")
+    assert found["finish_reason"] == "stop_string" and "\n" not in found["text"]
+
+
+# --- options ---
+
+
+@pytest.mark.parametrize(
+    ("args", "means"),
+    [
+        (("run", "-fa", PROMPT), "-f a"),
+        (("run", "-cd", PROMPT), "-c d"),
+        (("run", PROMPT, "-ngl99"), "-ngl 99"),
+        (("compare", "-mdx.gguf", PROMPT), "-md x.gguf"),
+        (("draft", "prune", "demo", "-ox.gguf"), "-o x.gguf"),
+    ],
+)
+def test_letters_glued_to_a_short_option(args, means):
+    glued = means.replace(" ", "")
+    assert_refused(call(*args), 2, f"no option {glued}", means)
+
+
+def test_numbers_values_and_long_short_options_are_no_slips():
+    for flags in (["-n2", "-k3"], ["-ngl=0", "-td", 1, "-n", 2], ["--stop", "-cd", "-n2"], ["-qn2"]):
+        assert succeeded("run", *flags, PROMPT, "-m", TARGET, "-md", DRAFT).stdout
+    assert succeeded("run", "-n2", "--raw", "--", "-fa").stdout
+
+
+def test_layers_for_a_gpu_that_there_is_not(monkeypatch):
+    (note,) = told("run", PROMPT, *BRIEF, "-ngl", 99, "-ngld", 5)["notes"]
+    assert note.startswith("-ngl 99 and -ngld 5 do nothing: ")
+    assert succeeded("run", PROMPT, *BRIEF, "-ngl", 99).stderr.count("-ngl 99 does nothing") == 1
+    assert "-ngl" not in succeeded("run", PROMPT, *BRIEF, "-ngl", 0).stderr
+    monkeypatch.setattr(library, "supports_gpu", lambda: True)
+    assert "does nothing" not in succeeded("run", PROMPT, *BRIEF, "-ngl", 99).stderr
+
+
+NAMES_OF_NOTHING = [
+    ("run", "-p", "nobody", PROMPT),
+    ("run", "-m", "none.gguf", PROMPT),
+    ("run", "-m", TARGET, "--drafter", "model", PROMPT),
+    ("run", "-f", "none.txt"),
+    ("run", "--ngram-corpus", "none", "--drafter", "ngram", PROMPT),
+    ("show", "nobody"),
+    ("rm", "nobody", "--yes"),
+    ("check", "nobody", "none.gguf"),
+    ("pull", "nobody"),
+    ("pull", "--target", "nobody"),
+    ("replay", "none.jsonl"),
+    ("compare", "--prompts", "none.txt"),
+    ("compare", "--against", "nobody", PROMPT),
+    ("tune", "--what-if", "nothing"),
+    ("draft", "prune", "none.gguf", "--keep-layers", 0, "-o", "out.gguf"),
+]
+
+
+@pytest.mark.parametrize("args", NAMES_OF_NOTHING, ids=lambda args: " ".join(map(str, args[:2])))
+def test_what_is_not_there_is_a_usage_error_everywhere(args):
+    assert_refused(call(*args), 2)
+
+
+# --- what is told ---
+
+
+def test_a_seed_is_told_where_it_gives_the_answer_again():
+    common = ("run", PROMPT, "--temp", 1, *BRIEF)
+    assert "seed=" not in succeeded(*common).stderr
+    assert "seed=" not in succeeded(*common, "--drafter", "none").stderr
+    assert "seed=7" in succeeded(*common, "-s", 7, "--accept", "rejection").stderr
+    drawn = succeeded(*common, "--accept", "match", "-n", 20)
+    seed = drawn.stderr.partition("seed=")[2].partition(",")[0]
+    assert succeeded(*common, "--accept", "match", "-n", 20, "-s", seed).stdout == drawn.stdout
+
+
+def test_an_answer_that_was_stopped_in_its_prompt_has_no_first_token():
+    out = Console(width=100)
+    with out.capture() as shown:
+        out.print(run_report(Metrics.of([Done("interrupted", "", (), 2.5)]), "", None, None, 2.5))
+    assert "first token" not in shown.get() and "0 ms" not in shown.get()
+    assert "prompt not read to its end" in shown.get() and "interrupted after 0 tokens" in shown.get()
+
+
+def test_a_page_that_is_written_is_named(tmp_path):
+    page, trace = tmp_path / "page.html", tmp_path / "run.jsonl"
+    done = succeeded("compare", PROMPT, *BRIEF, "--repeat", 1, "--html", page)
+    assert f"Wrote {page}, {page.stat().st_size / 1000:.1f} kB." in done.stderr
+    succeeded("run", PROMPT, *BRIEF, "--trace", trace)
+    for option in ("--html", "--svg"):
+        assert f"Wrote {page}, " in succeeded("replay", trace, option, page).stderr
+
+
+def test_a_pipe_gets_all_of_the_list():
+    texts = [profiles.load(name).description for name in profiles.names()]
+    piped = succeeded("ls").stdout
+    assert all(" ".join(text.split()) in piped for text in texts)
+    narrow = succeeded("ls", COLUMNS="80").stdout
+    assert "\u2026" in narrow and max(map(len, narrow.splitlines())) <= 80
+
+
+def test_sources_are_told_where_they_are_asked_for():
+    (first, *_) = profiles.load("gemma-3-27b").sources
+    brief, whole = (" ".join(succeeded("show", "gemma-3-27b", *args).stdout.split()) for args in ([], ["--sources"]))
+    assert "specdec show gemma-3-27b --sources" in brief and "verified" not in brief and first not in brief
+    assert first in whole and "verified" in whole
+
+
+def test_advice_keeps_its_old_key():
+    assert "advice" in succeeded("check", "demo").stdout
+    found = told("check", "demo")
+    assert found["advice"] == found["opinions"] and found["advice"]
+
+
+def test_the_list_shows_the_pairs_own_speedup_and_not_that_of_ngram():
+    hub_pairs.own_profile("slow", f"target: {TARGET}\ndraft: {TARGET}\n")  # ngram beats a draft as large as the target
+    common = ("compare", "-p", "slow", "-n", 8, *("x = 1\n" * 8, "y = 2\n" * 8, "z = 3\n" * 8))
+    summaries = told(*common, "-k", 3, "--vs", "drafter=ngram")["summaries"]
+    means = {
+        each["arm"]: each["speedup"]["mean"] for each in summaries if each["category"] == "all" and each["speedup"]
+    }
+    ngram = means.pop("drafter=ngram")
+    assert [*means] == ["k=3"] and ngram > means["k=3"]
+    (speed,) = (pair["speed"] for pair in told("ls")["pairs"] if pair["name"] == "slow")
+    assert (speed["settings"], speed["speedup"]) == ("k=3", means["k=3"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
+def test_memory_is_what_a_process_takes(tmp_path):
+    """On real models: tests/real/test_memory.py."""
+    found = measured(tmp_path, 50, "-m", TARGET, "-md", DRAFT, "-c", 1024, "-k", 4)
+    assert estimated(TARGET, DRAFT, 1024) == pytest.approx(found.peak, abs=10e6)
+
+
+# --- proposals ---
+
+
+def test_no_draft_as_large_as_its_target_is_proposed(hub, inside, tmp_path):
+    """A target that is one of the table's own drafts."""
+    hub_pairs.publish_family(hub, BIG, tmp_path)
+    hub_pairs.refused_here(tmp_path, "at most 50%", "--draft", args=("--target", FAR, "--dry-run"), code=1)
+    assert [each["name"] for each in pulled_here(*PAIR[:2], "--dry-run")["proposals"]] == [NEAR, FAR]
+
+
+def test_proposals_that_are_not_on_the_hub_are_not_blamed_on_the_user(hub, inside, tmp_path):
+    hub_pairs.publish_family(hub, BIG, tmp_path)
+    for name in (NEAR, FAR, "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF"):
+        hub.repos.pop(name.partition(":")[0])
+    hub_pairs.refused_here(tmp_path, "no draft for", "could be looked at", "--draft", args=PAIR[:2], code=4)
