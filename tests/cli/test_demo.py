@@ -39,7 +39,7 @@ def tokens_of(event):
 
 
 def test_who_begins_changes(finished):
-    race, events, _ = finished
+    _, events, _ = finished
     first = [drafts for drafts, event in events if getattr(event, "index", None) == 0]
     assert first == [False, True, True, False, False, True]
 
