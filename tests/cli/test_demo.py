@@ -58,7 +58,7 @@ def test_the_screen(monkeypatch):
     said = succeeded("demo").stdout
     assert "same text, token for token" in said.splitlines()[0] and "with drafts" in said and "h200" in said
     assert [line.split()[:2] for line in said.splitlines() if line.startswith("  specdec")] == [
-        ["specdec", command] for command in ("run", "pull", "compare")
+        ["specdec", command] for command in ("pull", "run", "compare")
     ]
 
 
