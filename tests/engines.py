@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import tiny
-from conftest import DEMO
+from driver import DEMO
 
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine

@@ -17,6 +17,9 @@ What to try next:
   specdec compare -p qwen2.5-coder-1.5b --prompts code        what it brings on this machine, with an interval"""
 
 
+_TITLE = "library.py, continued by a model of 9 M weights, draft 0.9 M, one core"
+
+
 def demo() -> None:
     """Race the target alone against the target with drafts, on a small pair that comes with specdec."""
     from rich.console import Console
@@ -29,7 +32,7 @@ def demo() -> None:
         with status_line("loading", silent=False):
             engine = stack.enter_context(racing.engine_of(racing.settings(), interrupt))
         race = racing.Race(engine, racing.unfinished_file())
-        with race_view.RaceView(console, race.rounds, "library.py, continued by 8.9 M weights; 0.9 M draft; one core") as view:
+        with race_view.RaceView(console, race.rounds, _TITLE) as view:
             for drafts, event in race:
                 view.show(drafts, event)
         if not race.finished:

@@ -9,7 +9,7 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 import tiny
-from conftest import DEMO
+from driver import DEMO
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.llama import library, quantize

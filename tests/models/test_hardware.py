@@ -1,7 +1,7 @@
 """What other machines cost: the files that come with specdec, and the user's own."""
 
 import pytest
-from conftest import DEMO
+from driver import DEMO
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.models import hardware, profiles

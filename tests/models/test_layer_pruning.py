@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tiny
-from conftest import DEMO
+from driver import DEMO
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.models.gguf import read_header

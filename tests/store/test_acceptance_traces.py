@@ -5,7 +5,7 @@ import json
 import random
 
 import pytest
-from conftest import DEMO
+from driver import DEMO
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.evaluation.simulator import AHEAD, Answer, Text
