@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -43,7 +45,9 @@ def compare(
     given: opt.Given,
     prompt: Annotated[list[str] | None, typer.Argument(help="Prompts; without any, a suite is used.")] = None,
     vs: Annotated[list[str] | None, typer.Option(help='Add an arm: "k=8", "k=8,temp=0.8"; may be repeated.')] = None,
-    sweep: Annotated[list[str] | None, typer.Option(help='Make an arm of each value: "k=1,2,4,8".')] = None,
+    sweep: Annotated[
+        list[str] | None, typer.Option(help='Make an arm of each value: "k=1,2,4"; lengths: auto too.')
+    ] = None,
     prompts: _Suite = None,
     category: Annotated[list[str] | None, typer.Option(help="Only this category; may be repeated.")] = None,
     limit: Annotated[int | None, typer.Option(help="At most this many prompts.")] = None,
@@ -87,12 +91,27 @@ def compare(
     writers = _writers(save, html)
     before = comparisons.load(against) if against else None
     result, code = _measure(run, chosen, system, raw, silent=json_ or md)
+    result = replace(result, command=_command(sys.argv[1:]))
     _show(result, before, json_, md)
     problem = _write(result, writers)
     require_exact(result)
     if error := run.error or problem:
         raise error
     raise typer.Exit(code)
+
+
+def _command(arguments: list[str]) -> str:
+    """The command line, files by their names alone: a page is for others, and folders may name the user."""
+    shown = []
+    for argument in arguments:
+        option, equals, value = argument.rpartition("=") if argument.startswith("--") else ("", "", argument)
+        path = Path(value)
+        try:
+            is_file = path.is_absolute() or path.exists()
+        except OSError:  # a prompt, too long for a name
+            is_file = False
+        shown.append(f"{option}{equals}{path.name}" if is_file else argument)
+    return shlex.join(["specdec", *shown])
 
 
 def _list(as_json: bool) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.display.theme import safe
 from specdec_cli.evaluation.comparison_result import ComparisonResult
-from specdec_cli.evaluation.statistics import Interval
+from specdec_cli.evaluation.statistics import FEW_DRAFTS, Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -122,7 +122,7 @@ def charts(result: ComparisonResult) -> list[Chart]:
 def _speedup(result: ComparisonResult) -> Chart | None:
     looks = _looks(result)
     measured = (
-        (category, {each.arm: each.speedup for each in result.of_category(category) if each.speedup})
+        (category, {each.arm: each.claimed for each in result.of_category(category) if each.claimed})
         for category in result.categories
     )
     groups = [(category, speedups) for category, speedups in measured if speedups]
@@ -151,7 +151,7 @@ def _speedup(result: ComparisonResult) -> Chart | None:
         axes.set_xlabel("speedup over the target alone, log scale")
 
     arms = list(dict.fromkeys(arm for _, speedups in groups for arm in speedups))
-    caption = "Geometric mean of the paired ratios with its 95 % interval. Filled: the interval excludes 1. Hollow: no measurable difference. No bar: one prompt, so no interval. An arrow: the interval goes on beyond the axis."  # noqa: E501
+    caption = "Geometric mean of the paired ratios with its 95 % interval. Filled: the interval excludes 1. Hollow: it holds 1. No bar: fewer than three prompts, so no interval. An arrow: the interval goes on beyond the axis."  # noqa: E501
     if left_out:
         caption += f" {left_out} more categories are in the table."
     return Chart("Speedup by category", caption, 18 * rows + 46, paint, {arm: looks[arm] for arm in arms})
@@ -166,7 +166,7 @@ def _interval(axes: Axes, y: float, speedup: Interval, look: _Look, low: float, 
         for cut, end, sign in ((speedup.low < low, low, "<"), (speedup.high > high, high, ">")):
             if cut:
                 axes.plot([end], [y], marker=sign, color=colour, ms=7, mew=0, clip_on=False, zorder=3)
-    fill = _hex("paper") if speedup.difference == "no measurable difference" else colour
+    fill = _hex("paper") if speedup.difference in ("no difference", "inconclusive") else colour
     axes.plot([speedup.mean], [y], marker=marker, ms=7, mew=1.6, mec=colour, mfc=fill, zorder=4)
     axes.text(1.025, y, f"{speedup.mean:.2f}x", transform=axes.get_yaxis_transform(), va="center", fontsize=11)
 
@@ -199,7 +199,9 @@ def _ticks(axes: Axes, low: float, high: float, most: int) -> None:
 
 def _acceptance(result: ComparisonResult) -> Chart | None:
     looks = _looks(result)
-    lines = {each.arm: each.per_position for each in result.of_category("all") if each.per_position}
+    drafting = [each for each in result.of_category("all") if each.per_position]
+    lines = {each.arm: each.per_position for each in drafting}
+    firm_positions = {each.arm: each.firm_positions for each in drafting}
     if not lines:
         return None
     longest = max(len(rates) for rates in lines.values())
@@ -209,7 +211,12 @@ def _acceptance(result: ComparisonResult) -> Chart | None:
 
         for arm, rates in sorted(lines.items(), key=lambda line: -len(line[1])):  # short ones stay visible on long
             colour, marker = _hex(looks[arm][0]), looks[arm][1]
-            axes.plot(range(1, len(rates) + 1), rates, color=colour, marker=marker, ms=7, lw=2, clip_on=False)
+            firm = firm_positions[arm]  # later positions are reached by fewer drafts
+            for first, last, alpha in ((0, firm, 1.0), (max(firm - 1, 0), len(rates), 0.3)):
+                places = range(first + 1, last + 1)
+                style: dict[str, Any] = {"color": colour, "alpha": alpha, "clip_on": False}
+                axes.plot(places, rates[first:last], lw=2, **style)
+                axes.plot(places[first > 0 :], rates[first + (first > 0) : last], marker=marker, ms=7, lw=0, **style)
         axes.set_xlim(0.6, longest + 0.4)
         axes.set_ylim(0, 1)
         axes.xaxis.set_major_locator(MaxNLocator(16 if width == WIDE else 8, integer=True, min_n_ticks=1))
@@ -218,41 +225,36 @@ def _acceptance(result: ComparisonResult) -> Chart | None:
         axes.set_xlabel("position in the draft")
         axes.set_ylabel("accepted up to here")
 
-    caption = "Of the drafts that reached a position, the share accepted up to and including it."
+    caption = f"Of the drafts that reached a position, the share accepted up to and including it. Faded: fewer than {FEW_DRAFTS} drafts."  # noqa: E501
     return Chart("Acceptance by position", caption, 260, paint, {arm: looks[arm] for arm in lines})
 
 
 def _time(result: ComparisonResult) -> Chart | None:
-    """Each arm's time per token by part, over all its answers of more than one token."""
-    bars: dict[str, list[float]] = {}
-    for arm in result.arms:
-        trials = [trial for trial in result.trials if trial.arm == arm.name and len(trial.tokens) > 1]
-        tokens = sum(len(trial.tokens) - 1 for trial in trials)
-        times = [(trial.draft_s, trial.verify_s, trial.sample_s, trial.overhead_s) for trial in trials]
-        parts = [1000 * sum(seconds) / tokens for seconds in zip(*times, strict=True)]
-        if sum(parts) > 0:
-            bars[arm.name] = parts
-    if not bars:
+    """Each arm's time per token as the tables have it, by part."""
+    times = {each.arm: each.tpot_ms for each in result.of_category("all") if each.tpot_ms and each.shares}
+    if not times:
         return None
-    longest = max(sum(parts) for parts in bars.values())
+    shares = {each.arm: each.shares for each in result.of_category("all")}
+    bars = {arm: [times[arm] * shares[arm].get(part, 0.0) for part in _PARTS] for arm in times}
+    longest = max(times.values())
 
     def paint(axes: Axes, width: int) -> None:
         text: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 10.5, "color": _hex("ink")}
         back = {"facecolor": _hex("paper"), "edgecolor": "none", "boxstyle": "round,pad=0.15"}
-        for y, parts in enumerate(bars.values()):
+        for y, (arm, parts) in enumerate(bars.items()):
             left = 0.0
             for (colour, hatch), part in zip(_PARTS.values(), parts, strict=True):
                 axes.barh(y, part, 0.66, left, color=_hex(colour), hatch=hatch, edgecolor=_hex("paper"), lw=0)
                 if part / longest > (0.06 if width == WIDE else 0.13):
                     axes.text(left + part / 2, y, f"{part / sum(parts):.0%}", bbox=back, **text)
                 left += part
-            axes.text(left + longest * 0.01, y, f" {left:.3g} ms", **{**text, "ha": "left"})
+            axes.text(left + longest * 0.01, y, f" {times[arm]:.2f} ms", **{**text, "ha": "left"})
         axes.set_xlim(0, longest * (1.1 if width == WIDE else 1.3))
         axes.set_ylim(len(bars) - 0.5, -0.5)
         axes.set_yticks(range(len(bars)), [_short(arm, _LABEL[width]) for arm in bars])
         axes.set_xlabel("milliseconds per token")
 
-    caption = "Mean time per token after the first, over all runs: drafting (with the draft model's reading of the prompt), verifying (the target's own forward passes), sampling, and everything else. A shorter bar is faster."  # noqa: E501
+    caption = "Time per token after the first (TPOT, median over all runs), split as all decoding time was: drafting (with the draft model's reading of the prompt), verifying (the target's own forward passes), sampling, and everything else. A shorter bar is faster."  # noqa: E501
     return Chart("Time per token", caption, 34 * len(bars) + 46, paint, _PARTS)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from markupsafe import Markup
 from specdec_cli.decoding.divergence import first_difference
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display import charts
-from specdec_cli.display.comparison_tables import COLUMNS, DETAILS, details_of, preamble, summary_cells
+from specdec_cli.display import comparison_tables as tables
 from specdec_cli.display.theme import safe
 from specdec_cli.evaluation.comparison_result import ComparisonResult
+from specdec_cli.evaluation.statistics import FEW_DRAFTS
 from specdec_cli.evaluation.trials import Trial
 
 _MAX_TEXTS = 350_000
@@ -52,24 +54,89 @@ def page(result: ComparisonResult) -> str:
         lstrip_blocks=True,
     )
     answers, left_out = _answers(result, environment.get_template("comparison_answers.html"))
+    overall, verdict = result.of_category("all"), result.verdict
+    details = {name: cells for name, *cells in tables.details_of(result)}
+    facts, own = _facts(result)
     return environment.get_template("comparison.html").render(
         result=result,
+        verdict=verdict,
+        overall=overall,
+        same=_same(result, verdict.arm),
+        lanes=_lanes(result),
+        when=_when(result.when),
         colours=charts.COLOURS,
         models=" + ".join(model.file for model in result.models.values()),
-        preamble=preamble(result),
+        preamble=tables.preamble(result),
+        warnings=tables.warnings(result),
         wrong=sum(each.kind == "wrong" for each in result.divergences),
-        differences={each.arm: each.speedup.difference for each in result.of_category("all") if each.speedup},
+        drafting=[summary for summary in overall if summary.arm in details],
+        about={
+            arm: {"time": time, "answers": same, "settings": own.get(arm)} for arm, (same, _, time) in details.items()
+        },
         charts=charts.charts(result),
         wide=charts.WIDE,
         narrow=charts.NARROW,
-        columns=COLUMNS,
-        summary_cells=summary_cells,
-        details_columns=DETAILS,
-        details=details_of(result),
+        columns=tables.COLUMNS,
+        summary_cells=tables.summary_cells,
+        few_drafts=FEW_DRAFTS,
         answers=answers,
         left_out=left_out,
-        facts=_facts(result),
+        facts=facts,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """One variant in the race. width, bounds: of its bar, and where its interval begins and how long it is, in %.
+
+    kind: best, alone for a baseline, or drafts.
+    """
+
+    arm: str
+    kind: str
+    width: float
+    bounds: tuple[float, float] | None
+    ratio: str
+    speed: str
+
+
+def _lanes(result: ComparisonResult) -> list[_Lane]:
+    """The variants with a speed, the fastest first. Bars are as long as the speedups of the tables are large."""
+    runners = [each for each in result.of_category("all") if each.tokens_per_s]
+    speedups = [each.claimed for each in runners if each.claimed]
+    # An absurd interval is cut off, as in the charts.
+    longest = max([1.0, *(max(each.mean, min(each.high or 0, 1.3 * each.mean)) for each in speedups)])
+    lanes = []
+    for each in runners:
+        speedup, bounds = each.claimed, None
+        mean = speedup.mean if speedup else 1.0
+        if speedup and speedup.low is not None and speedup.high is not None:
+            high = min(speedup.high, longest)
+            bounds = round(100 * speedup.low / longest, 1), round(100 * (high - speedup.low) / longest, 1)
+        kind = "best" if each.arm == result.verdict.winner else "drafts" if speedup else "alone"
+        ratio = "" if each.speedup and not speedup else f"{mean:.2f}x"
+        speed = f"{each.tokens_per_s:,.1f} tok/s"
+        lanes.append(_Lane(each.arm, kind, round(100 * mean / longest, 1), bounds, ratio, speed))
+    return lanes
+
+
+def _same(result: ComparisonResult, arm: str | None) -> str:
+    """How many of the best variant's answers are the target's own."""
+    counts = result.exactness.get(arm or "", {})
+    if not (answers := sum(counts.values())):
+        return ""
+    if counts["identical"] == answers:
+        return f"All {answers} answers are the target's own, token for token."
+    return f"{counts['identical']} of {answers} answers are the target's own, token for token."
+
+
+def _when(iso: str) -> str:
+    """The date as people write it, with the hour of the machine that measured."""
+    try:
+        moment = datetime.fromisoformat(iso)
+    except ValueError:
+        return iso
+    return f"{moment.day} {moment:%B %Y, %H:%M}"
 
 
 def _shown(value: object) -> object:
@@ -95,14 +162,20 @@ def _answers(result: ComparisonResult, template: Template) -> tuple[list[str], i
     diverged = {each.prompt for each in result.divergences}
     blocks: list[str] = []
     room = _MAX_TEXTS
-    for prompt in sorted(prompts, key=lambda name: name not in diverged):
+    best = result.verdict.arm
+    for number, prompt in enumerate(sorted(prompts, key=lambda name: name not in diverged)):
         trials = prompts[prompt]
         arms = [arm for arm in result.arms if arm.name in trials]
+        answers = [_answer(result, trials[arm.name], trials.get(arm.baseline)) for arm in arms]
+        differing = (i for i, answer in enumerate(answers) if answer.divergences)
+        drafted = (i for i, arm in enumerate(arms) if arm.name == best)
         block = template.render(
+            number=number,
+            shown=next(differing, next(drafted, 0)),
             prompt=prompt,
             asked=result.prompts.get(prompt),
             is_open=prompt in diverged,
-            answers=[_answer(result, trials[arm.name], trials.get(arm.baseline)) for arm in arms],
+            answers=answers,
             most_tokens=_MAX_TOKENS,
         )
         if len(block) <= room:
@@ -124,23 +197,24 @@ def _answer(result: ComparisonResult, trial: Trial, baseline: Trial | None) -> _
 _PATHS = dict.fromkeys(("target", "draft", "draft_small", "ngram_corpus"))
 
 
-def _facts(result: ComparisonResult) -> dict[str, object]:
-    """Everything the figures depend on; paths are left out, they may name the user."""
+def _facts(result: ComparisonResult) -> tuple[dict[str, object], dict[str, str]]:
+    """What all figures depend on, and what each variant has of its own; paths are left out, they may name the user."""
     own = {arm.name: asdict(replace(arm.settings, **_PATHS)) for arm in result.arms}
     first = next(iter(own.values()), {})
     shared = {name: value for name, value in first.items() if all(each.get(name) == value for each in own.values())}
-    return {
+    facts = {
         "platform": result.machine.platform,
         "versions": ", ".join(f"{name} {version}" for name, version in result.versions.items()),
         "build": result.build,
         "seed": result.seed,
         "models loaded in": f"{result.load_s:.2f} s",
         "every arm": _named(shared),
-        **{
-            arm: _named({name: value for name, value in settings.items() if name not in shared})
-            for arm, settings in own.items()
-        },
     }
+    special = {
+        arm: _named({name: value for name, value in settings.items() if name not in shared})
+        for arm, settings in own.items()
+    }
+    return {**facts, **special}, special
 
 
 def _named(settings: Mapping[str, Any]) -> str:

@@ -13,16 +13,34 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from specdec_cli.display.fitting_table import FittingTable
 from specdec_cli.display.theme import can_paint, safe
 from specdec_cli.evaluation.comparison_result import ComparisonResult
 from specdec_cli.evaluation.recorded_settings import RecordedSettings
-from specdec_cli.evaluation.statistics import Summary, geometric_interval, paired_ratios
+from specdec_cli.evaluation.statistics import LEAST_PROMPTS, Summary, geometric_interval, paired_ratios
 from specdec_cli.evaluation.trials import Trial
 
 _INTERVAL_S = 0.25
+_NOISY = 0.1
+"""Of a median difference between rounds: more is said before the figures."""
+_NAMED = 6
+"""Categories that are named where they have no table."""
 _PARTIAL = "PARTIAL: stopped before all runs were done"
-_FINDINGS = {"faster": ("faster", "green"), "slower": ("slower", "red"), "no measurable difference": ("=", "dim")}
-"""What a table has room for; "=" is spelt out in the sentences below it."""
+_FINDINGS = {
+    "faster": ("faster", "green"),
+    "slower": ("slower", "red"),
+    "WRONG": ("WRONG", "bold red"),
+    "no difference": ("=", ""),
+    "inconclusive": ("?", "yellow"),
+    "drafted nothing": ("0", ""),
+}
+"""What a table on a screen has room for; `_SIGNS` spells out the signs."""
+_SIGNS = {
+    "no difference": "=: no difference, the whole interval is near 1 (0.91 to 1.1)",
+    "inconclusive": "?: inconclusive, the interval holds 1 and is wider",
+    "drafted nothing": "0: drafted next to nothing, and ran the target alone",
+}
+_STYLES = {"yes": "bold green", "no": "bold", "wrong": "bold red"}
 _EXACTNESS = {
     "identical": "identical",
     "rounding": "differ by rounding (proved)",
@@ -30,8 +48,8 @@ _EXACTNESS = {
     "not classified": "different, not classified",
 }
 
-DETAILS = ("arm", "accepted by position", "time", "answers as the target alone's")
-COLUMNS = ("arm", "tok/s", "TTFT", "TPOT", "accept", "tok/step", "speedup", "95 %", "")
+DETAILS = ("arm", "answers", "accepted by position", "time")
+COLUMNS = ("arm", "speedup", "95 %", "", "tok/s", "tok/pass", "cost", "accept", "TTFT", "TPOT")
 
 
 class Progress(ExitStack):
@@ -67,30 +85,33 @@ class Progress(ExitStack):
 
 
 def tables(result: ComparisonResult) -> list[RenderableType]:
-    """The result as Rich renderables: a table by category, positions and time, exactness, the verdicts."""
+    """The result as Rich renderables: the answer, all arms in their order, positions and time, advice, conditions."""
+    verdict = result.verdict
     parts: list[RenderableType] = [Text(_PARTIAL, style="bold yellow")] if result.partial else []
-    parts += [Text(safe(line), style="yellow" if line.startswith("note") else "dim") for line in preamble(result)]
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column(COLUMNS[0], min_width=12, overflow="fold")
-    for name in COLUMNS[1:]:
-        table.add_column(name, justify="right" if name else "left", no_wrap=True, overflow="fold")
+    parts += [Text(safe(str(verdict)), style=_STYLES.get(verdict.pays, "bold yellow")), Text(safe(verdict.sentence))]
+    parts += [Text(safe(line), style="yellow") for line in warnings(result)]
+    table = FittingTable(COLUMNS)
     for category in result.categories:
         if len(result.categories) > 1:
-            table.add_row(Text(safe(category), style="bold"))
+            table.add([Text(safe(category), style="bold")])
         for summary in result.of_category(category):
-            arm, *cells, difference = summary_cells(summary)
-            table.add_row(_breakable(arm), *cells, Text(*_FINDINGS.get(difference, ("", ""))))
-    parts += [table, Text()]
-    details = Table(box=None, padding=(0, 1), header_style="bold")
-    for name in DETAILS:
-        details.add_column(name, overflow="fold", min_width=20 if name == "arm" else 0)
+            arm, speedup, bounds, difference, *cells = summary_cells(result, summary)
+            best = category == "all" and summary.arm == verdict.winner
+            label = _breakable(f"\u2192 {arm}" if best else f"  {arm}" if verdict.winner else arm)
+            finding = Text(*_FINDINGS.get(difference, ("", "")))
+            table.add([label, speedup, bounds, finding, *cells], style="bold" if best else "")
+    parts += [Text(), table]
+    parts += [Text(safe(line), style="dim") for line in key(result, signs=True)] + [Text()]
+    details = FittingTable(DETAILS, folds=True)
     for arm, *cells in details_of(result):
-        details.add_row(_breakable(arm), *cells)
-    if details.row_count:
-        parts += [details, Text()]
-    for finding, *sentences in result.verdicts.values():
-        parts += [Text(safe(finding), style="bold"), *(Text(safe(f"  - {sentence}")) for sentence in sentences)]
-    return parts
+        details.add([_breakable(arm), *cells])
+    parts += [details, Text()] if details.rows else []
+    for sentence in result.advice:
+        line = Table.grid(padding=(0, 1))
+        line.add_row("-", Text(safe(sentence)))
+        parts.append(line)
+    parts += [Text()] * bool(result.advice)
+    return parts + [Text(safe(line), style="dim") for line in preamble(result)]
 
 
 def _breakable(arm: str) -> Text:
@@ -99,16 +120,20 @@ def _breakable(arm: str) -> Text:
 
 def markdown(result: ComparisonResult) -> str:
     """The result as Markdown, to be pasted into an issue."""
+    verdict = result.verdict
     lines = [f"**{_PARTIAL}**  "] if result.partial else []
-    lines += [f"{line}  " for line in preamble(result)]
+    lines += [f"**{verdict}**  ", verdict.sentence + "  ", *(f"{line}  " for line in warnings(result))]
     for category in result.categories:
-        lines += ["", f"**{category}**", "", _row(COLUMNS), _row([":---", *["---:"] * 7, ":---"])]
-        lines += [_row(summary_cells(summary)) for summary in result.of_category(category)]
+        lines += ["", f"**{category}**", "", _row(COLUMNS), _row([":---", *["---:"] * 2, ":---", *["---:"] * 6])]
+        for summary in result.of_category(category):
+            arm, *cells = summary_cells(result, summary)
+            best = category == "all" and summary.arm == verdict.winner
+            lines.append(_row([f"**{arm}**" if best else arm, *cells]))
+    lines += ["", *(f"{line}  " for line in key(result))]
     if details := details_of(result):
         lines += ["", *map(_row, [DETAILS, [":---"] * 4, *details])]
-    for finding, *sentences in result.verdicts.values():
-        lines += ["", finding, "", *(f"- {sentence}" for sentence in sentences)]
-    return safe("\n".join(lines))
+    lines += ["", *(f"- {sentence}" for sentence in result.advice), ""] if result.advice else [""]
+    return safe("\n".join(lines + [f"{line}  " for line in preamble(result)]))
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -151,44 +176,69 @@ def _decoding(settings: RecordedSettings) -> RecordedSettings:
 
 
 def preamble(result: ComparisonResult) -> list[str]:
+    """What was measured, where and how."""
     models = " + ".join(
         f"{model.file} ({model.parameters / 1e6:,.1f} M, {model.bytes / 1e6:,.1f} MB)"
         for model in result.models.values()
     )
     devices = ", ".join(f"{device.description} ({device.kind})" for device in result.machine.devices)
     prompts = len({trial.prompt for trial in result.trials})
-    noise = ((arm, spread) for arm, spread in result.noise.items() if spread is not None)
     lines = [
         models + (f", a corpus of {result.corpus:,} tokens" if result.corpus else ""),
         f"{devices}, {_count(result.machine.threads, 'thread')}, context {result.context:,}, "
         f"specdec {result.specdec}, llama-cpp-python {result.versions['llama-cpp-python']}",
         f"{_count(prompts, 'prompt')}, {_count(result.rounds, 'round')} each, arms in alternating order; "
         "TTFT and TPOT in ms",
-        *(
-            f"noise: {arm} differs from itself by {spread:.1%} between rounds (median over prompts)"
-            for arm, spread in noise
-        ),
+        *(_noise(arm, spread) for arm, spread in result.noise.items() if spread is not None and spread <= _NOISY),
     ]
     if result.skipped:
         lines.append(f"skipped, too long for the context: {_count(len(result.skipped), 'prompt')}")
-    return lines + [f"note: {note}" for note in result.notes]
+    return lines
+
+
+def warnings(result: ComparisonResult) -> list[str]:
+    """What a reader should know before the figures: a noisy machine, and the notes."""
+    noisy = [_noise(arm, spread) for arm, spread in result.noise.items() if spread is not None and spread > _NOISY]
+    return [f"noisy machine: {line}" for line in noisy] + [f"note: {note}" for note in result.notes]
+
+
+def _noise(arm: str, spread: float) -> str:
+    return f"{arm} differs from itself by {spread:.1%} between rounds (median over prompts)"
+
+
+def key(result: ComparisonResult, signs: bool = False) -> list[str]:
+    """What the columns mean, and which categories have no table. signs: as a screen has them."""
+    lines = ["speedup = tok/pass / cost; cost: of a pass, in passes of the target alone"]
+    if signs:
+        shown = {summary_cells(result, each)[3] for name in result.categories for each in result.of_category(name)}
+        lines += [words for finding, words in _SIGNS.items() if finding in shown]
+    if small := result.small_categories:
+        names = f"{', '.join(small[:_NAMED])}{' ...' if len(small) > _NAMED else ''}"
+        lines.append(f"in all prompts only, with fewer than {LEAST_PROMPTS} prompts each: {names}")
+    return lines
 
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
-def summary_cells(summary: Summary) -> list[str]:
+def summary_cells(result: ComparisonResult, summary: Summary) -> list[str]:
     """The cells of `COLUMNS`."""
-    speedup = summary.speedup
+    speedup = summary.claimed
+    own = "1.00x" if summary.arm in {arm.baseline for arm in result.arms} else ""
+    finding = speedup.difference if speedup else "drafted nothing" if summary.speedup else ""
+    if result.exactness.get(summary.arm, {}).get("wrong"):
+        finding = "WRONG"
     return [
         summary.arm + (" (lossy)" if summary.distance_per_token is not None else ""),
+        *((f"{speedup.mean:.2f}x", speedup.bounds) if speedup else (own, "")),
+        finding,
         _number(summary.tokens_per_s, ",.1f"),
+        _number(summary.tokens_per_step, ".2f"),
+        _number(summary.pass_cost, ".2f"),
+        _number(summary.acceptance_rate, ".0%"),
         _number(summary.ttft_s, ",.1f" if (summary.ttft_s or 0) < 1 else ",.0f", 1000),
         _number(summary.tpot_ms, ".2f" if (summary.tpot_ms or 0) < 100 else ",.0f"),
-        _number(summary.acceptance_rate, ".0%"),
-        _number(summary.tokens_per_step, ".2f"),
-        *((f"{speedup.mean:.2f}x", speedup.bounds, speedup.difference) if speedup else ("", "", "")),
     ]
 
 
@@ -197,22 +247,24 @@ def _number(value: float | None, form: str, scale: float = 1.0) -> str:
 
 
 def details_of(result: ComparisonResult) -> list[list[str]]:
-    """The cells of `DETAILS` for each variant that drafted, or whose answers were compared with the target's own."""
+    """The cells of `DETAILS` for each variant that drafted, or whose answers were compared with the target's own.
+
+    In brackets: shares of few drafts.
+    """
     rows = []
     for summary in result.of_category("all"):
         exactness = result.exactness.get(summary.arm)
         if not summary.per_position and exactness is None:
             continue
-        positions = [
-            *(f"{rate:.0%}" for rate in summary.per_position[:8]),
-            *["\u2026"][: len(summary.per_position) > 8],
-        ]
-        shares = ", ".join(f"{name} {share:.0%}" for name, share in summary.shares.items() if share >= 0.005)
+        firm = summary.firm_positions
+        positions = [f"{rate:.0%}" if i < firm else f"({rate:.0%})" for i, rate in enumerate(summary.per_position[:8])]
+        positions += ["\u2026"][: len(summary.per_position) > 8]
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in summary.shares.items() if share >= 0.05)
         same = "not comparable (sampled)"
         if (distance := summary.distance_per_token) is not None:
             same = f"LOSSY: each token's distribution is off by {distance:.3f} (total variation)"
         if exactness is not None:
             counts = ((exactness.get(kind, 0), kind, word) for kind, word in _EXACTNESS.items())
             same = ", ".join(f"{count} {word}" for count, kind, word in counts if count or kind == "identical")
-        rows.append([summary.arm, " ".join(positions), shares, same])
+        rows.append([summary.arm, same, " ".join(positions), shares])
     return rows

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
-from datetime import date
+from datetime import date, datetime
 from itertools import product
 from typing import Any
 
@@ -21,11 +21,11 @@ from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.model_pair import ModelPair
 from specdec_cli.engine.prompt import fitting
 from specdec_cli.engine.variants import Variant
-from specdec_cli.evaluation import advice
+from specdec_cli.evaluation import advice, length_family
 from specdec_cli.evaluation import comparison_result as types
 from specdec_cli.evaluation.comparison_result import ComparisonResult, DivergentAnswer
 from specdec_cli.evaluation.recorded_settings import RecordedSettings
-from specdec_cli.evaluation.statistics import Summary, noise, summarise
+from specdec_cli.evaluation.statistics import noise, summarise
 from specdec_cli.evaluation.trials import Trial, trial_of
 from specdec_cli.llama import library
 from specdec_cli.models import memory
@@ -123,7 +123,7 @@ class ComparisonRun:
         """
         of_pair = {name for name, variant in self.variants.items() if variant.settings.chain.needs_model}
         summaries = [each for each in result.of_category("all") if each.arm in of_pair]
-        measured = [(each.speedup, each.arm) for each in summaries if each.speedup and each.speedup.bounds]
+        measured = [(each.claimed, each.arm) for each in summaries if each.claimed and each.claimed.bounds]
         if pair.draft_path and measured and not result.partial:
             best, name = max(measured, key=lambda entry: entry[0].mean)
             speed = tuning.Speed(best.mean, best.low, best.high, name, date.today().isoformat())
@@ -172,12 +172,11 @@ class ComparisonRun:
             for each in variants.values()
             if (summary := summarise(trials, each.name, each.baseline, category))
         ]
-        overall = {summary.arm: summary for summary in summaries if summary.category == "all"}
-        costs, agreement = advice.costs_of(trials), engine.costs.agreement
+        costs, agreement = length_family.costs_of(trials), engine.costs.agreement
         devices = tuple(types.DeviceInfo(**asdict(device)) for device in library.devices())
         experts = experts if isinstance(experts := engine.pair.target.setting("expert_count"), int) else 0
         context = engine.models.target.opened.n_ctx
-        return ComparisonResult(
+        result = ComparisonResult(
             specdec=__version__,
             machine=types.MachineInfo(devices, threads, platform.platform()),
             versions={"python": platform.python_version(), **library.versions()},
@@ -199,13 +198,16 @@ class ComparisonRun:
             exactness=self._exactness(),
             divergences=tuple(self._divergences),
             verdicts={
-                name: tuple(advice.verdict(summary, trials, costs, self._speedups_like(name, overall), experts))
-                for name, summary in overall.items()
-                if not variants[name].is_baseline
+                each.arm: tuple(advice.findings(each))
+                for each in summaries
+                if each.category == "all" and not variants[each.arm].is_baseline
             },
+            when=datetime.now().astimezone().isoformat(timespec="minutes"),
             trials=tuple(trials),
             **about,
         )
+        words = advice.advise(result.verdict, result.arms, result.of_category("all"), trials, experts)
+        return replace(result, advice=tuple(words))
 
     def _notes(self) -> Iterator[str]:
         answers = Counter(trial.arm for trial in self._trials)
@@ -229,22 +231,6 @@ class ComparisonRun:
             }
             for name, variant in self.variants.items()
             if not variant.is_baseline and variant.settings.reproduces
-        }
-
-    def _speedups_like(self, name: str, overall: dict[str, Summary]) -> dict[int, float] | None:
-        """The measured speedup at each fixed draft length, of the variants that differ from one in nothing else; None
-        if its own length adapts.
-        """
-        settings = self.variants[name].settings
-        if not isinstance(settings.draft_tokens, int):
-            return None
-        other_than_length = {arm: asdict(self.variants[arm].settings) | {"draft_tokens": None} for arm in overall}
-        return {
-            k: summary.speedup.mean
-            for arm, summary in overall.items()
-            if isinstance(k := self.variants[arm].settings.draft_tokens, int)
-            and other_than_length[arm] == other_than_length[name]
-            and summary.speedup
         }
 
 

@@ -141,6 +141,8 @@ class Settings:
     gpu_layers_draft: int = -1
 
     def __post_init__(self) -> None:
+        if self.drafter == AUTO:
+            object.__setattr__(self, "drafter", drafters.auto(has_model=self.draft is not None))
         for name, valid, fix in (
             ("max_tokens", self.max_tokens >= 1, "Give -n 1 or more."),
             ("tree", 1 <= self.tree <= MOST_BRANCHES, f"Give --tree 1 (a chain) to {MOST_BRANCHES}."),

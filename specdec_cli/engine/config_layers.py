@@ -13,7 +13,6 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from specdec_cli import drafters
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.hub.cache import locate
@@ -69,8 +68,8 @@ def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
 
 def _merge(layers: list[dict[str, Any]]) -> Settings:
     merged: dict[str, Any] = dict(ChainMap(*layers))
-    if check_value("drafter", merged.get("drafter")) in (None, AUTO):
-        merged["drafter"] = drafters.auto(has_model=bool(merged.get("draft")))
+    if merged.get("drafter") is None:
+        merged["drafter"] = AUTO
     if merged.get("seed") is not None or merged.get("bitwise"):  # a fixed seed asks for one text
         merged.setdefault("accept", "coupled")
     values = {name: check_value(name, value) for name, value in merged.items()}

@@ -11,13 +11,12 @@ from time import perf_counter
 
 import numpy as np
 
-from specdec_cli import drafters
 from specdec_cli.decoding import rules
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import Event
-from specdec_cli.engine.config import AUTO, SamplingParams, Settings, SpeculativeConfig
+from specdec_cli.engine.config import SamplingParams, Settings, SpeculativeConfig
 from specdec_cli.engine.config_layers import check_value, resolve
 from specdec_cli.engine.drafting import Drafting, Progress, read_corpus
 from specdec_cli.engine.generation import Generation, GenerationResult
@@ -182,8 +181,6 @@ class Engine(AbstractContextManager["Engine"]):
     def _settings_of(self, sampling: SamplingParams | None, speculative: SpeculativeConfig | None) -> Settings:
         named = Settings.named(sampling, speculative)
         changes = {name: check_value(name, value) for name, value in named.items()}
-        if changes.get("drafter") == AUTO:
-            changes["drafter"] = drafters.auto(has_model=self.pair.draft is not None)
         chosen = changes.get("accept") or self._accept or self.settings.accept != "rejection"
         if not chosen and (changes.get("seed") is not None or changes.get("bitwise")):
             changes["accept"] = "coupled"

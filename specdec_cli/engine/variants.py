@@ -23,6 +23,7 @@ _VARIABLE: dict[str, type] = {
     **_SAMPLING,
 }
 """What may differ between variants: nothing that would need other models, contexts or lengths of answer."""
+_LENGTH = ("k", "draft-tokens", "draft_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +42,25 @@ class Variant:
 def parse_variants(
     base: Settings, versus: Iterable[str], sweeps: Sequence[str], draft_named: bool = False
 ) -> list[Variant]:
-    """Baselines first, then the settings as they are (unless swept), then those of --vs and --sweep.
+    """Baselines first, then the settings as they are (unless swept), then those of --vs and --sweep. A sweep of lengths
+    ends with k=auto. All but the drafter `model` are named.
 
     Each is measured against the target alone with its own sampling. draft_named: whether the user named a draft model,
     which is then used by all. Raises UsageError on a variant that does not parse.
     """
     ways: dict[str, Settings] = {} if sweeps else {_name_of(base): base}
     for text in versus:
-        ways[text.strip()] = _changed(base, text, draft_named)
+        settings = _changed(base, text, draft_named)
+        ways[_with_drafter(text.strip(), settings)] = settings
     for text in sweeps:
         key, equals, values = text.partition("=")
         if not equals or not values.strip():
             raise UsageError(f"the sweep {text!r} does not parse", 'Write it as key=values: --sweep "k=1,2,4,8".')
-        for value in values.split(","):
-            ways[f"{key.strip()}={value.strip()}"] = _changed(base, f"{key}={value}", draft_named)
+        key = key.strip()
+        each = [value.strip() for value in values.split(",")]
+        for value in each + [AUTO] * (key in _LENGTH and AUTO not in each and base.drafter != "none"):
+            settings = _changed(base, f"{key}={value}", draft_named)
+            ways[_with_drafter(f"{key}={value}", settings)] = settings
     _require_one_draft(ways.values(), draft_named)
     variants: dict[str, Variant] = {}
     for name, settings in ways.items():
@@ -82,6 +88,12 @@ def _name_of(settings: Settings) -> str:
     name = f"{drafter}k={settings.draft_tokens}"
     name += f", draft-min-p={settings.draft_min_p:g}" if settings.draft_min_p else ""
     return f"{name}, tree={settings.tree}" if settings.tree > 1 else name
+
+
+def _with_drafter(text: str, settings: Settings) -> str:
+    """An arm as it was written, after its drafter where the text does not say it."""
+    unsaid = settings.drafter not in ("model", "none") and "drafter" not in text
+    return f"{settings.drafter}, {text}" if unsaid else text
 
 
 def _baseline_name(base: Settings, settings: Settings) -> str:

@@ -10,8 +10,9 @@ from typing import Any, Literal
 import msgspec
 
 from specdec_cli.decoding.costs import Costs
+from specdec_cli.evaluation.overall_verdict import OverallVerdict, overall_verdict
 from specdec_cli.evaluation.recorded_settings import RecordedSettings
-from specdec_cli.evaluation.statistics import Summary
+from specdec_cli.evaluation.statistics import LEAST_PROMPTS, Summary
 from specdec_cli.evaluation.trials import Trial
 
 
@@ -88,7 +89,8 @@ class ComparisonResult:
     partial: whether it was stopped before all trials were done. build: llama.cpp's. experts: of the target, 0 for a
     dense model. context: in tokens. corpus: tokens of `--ngram-corpus`. prompts: text by id. rounding: which passes
     agree, if that was measured. skipped: prompts too long for the context. noise: see `statistics.noise`, by baseline.
-    exactness: how many answers are the baseline's own, by variant and kind. verdicts: sentences, by variant.
+    exactness: how many answers are the baseline's own, by variant and kind. verdicts: sentences, by variant. advice:
+    sentences on all variants together. when: in ISO 8601, "" where it is not known, as is command: the command line.
     """
 
     format: Literal[1] = 1
@@ -116,6 +118,9 @@ class ComparisonResult:
     exactness: dict[str, dict[str, int]] = field(default_factory=dict)
     divergences: tuple[DivergentAnswer, ...] = ()
     verdicts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    advice: tuple[str, ...] = ()
+    when: str = ""
+    command: str = ""
     trials: tuple[Trial, ...]
 
     @classmethod
@@ -124,14 +129,37 @@ class ComparisonResult:
         return msgspec.convert(data, cls, str_keys=True)
 
     def to_json(self) -> Any:
-        return msgspec.to_builtins(self, str_keys=True)
+        return {**msgspec.to_builtins(self, str_keys=True), "verdict": msgspec.to_builtins(self.verdict)}
+
+    @property
+    def verdict(self) -> OverallVerdict:
+        """Whether drafting pays, and the ranking of all variants; of older results too."""
+        wrong = {each.arm for each in self.divergences if each.kind == "wrong"}
+        return overall_verdict(self._summaries("all"), {arm.name: arm.baseline for arm in self.arms}, wrong)
 
     @property
     def categories(self) -> list[str]:
-        """`all`, and each category of prompts if there are several."""
-        return list(dict.fromkeys(summary.category for summary in self.summaries))
+        """`all`, and each category that has prompts enough for an interval, if there are several categories."""
+        return [name for name, prompts in self._category_sizes.items() if name == "all" or prompts >= LEAST_PROMPTS]
+
+    @property
+    def small_categories(self) -> list[str]:
+        """The categories of too few prompts for an interval."""
+        return [name for name in self._category_sizes if name not in self.categories]
+
+    @property
+    def _category_sizes(self) -> dict[str, int]:
+        prompts = {category: set[str]() for category in (each.category for each in self.summaries)}
+        for trial in self.trials:
+            prompts.get(trial.category, set()).add(trial.prompt)
+        return {category: len(names) for category, names in prompts.items()}
 
     def of_category(self, category: str) -> list[Summary]:
+        """Each variant's figures, in the order of the ranking, which is the same in all categories."""
+        order = self.verdict.ranking
+        return sorted(self._summaries(category), key=lambda summary: order.index(summary.arm))
+
+    def _summaries(self, category: str) -> list[Summary]:
         return [summary for summary in self.summaries if summary.category == category]
 
     def speeds(self, arm: str) -> Mapping[str, float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.draft_length.calibration import Calibration, bin_of
 from specdec_cli.evaluation import simulator as simulation
-from specdec_cli.evaluation.advice import half_priced
+from specdec_cli.evaluation.length_family import half_priced
 from specdec_cli.evaluation.simulator import Answer
 
 WORTH_IT = 1.02

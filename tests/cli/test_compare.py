@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import time
 from dataclasses import replace
+from datetime import date
 
 import pytest
 from driver import DRAFT, TARGET, assert_refused, call, start, succeeded
@@ -73,13 +75,26 @@ def test_prompts_from_a_file_by_category_but_for_those_that_are_too_long(tmp_pat
 def test_the_table_and_the_verdict_and_the_same_in_markdown():
     shown = succeeded("compare", "-k", 3, "-n", 16, *PROMPTS).stdout
     assert "target alone" in shown and "k=3" in shown and "4 identical" in shown
-    assert "2 prompts are too few to claim anything" in " ".join(shown.split())
+    assert shown.startswith("Too few prompts: ") and "over 2 prompts\n" in shown and "prompts or more" in shown
     assert max(map(len, shown.splitlines())) <= 80
     shown = compare("-n", 8, "--md", "--limit", 1, *PROMPTS).stdout
     tables = [line for line in shown.splitlines() if line.startswith("|")]
-    assert tables and {line.count("|") for line in tables} == {10, 5}
-    assert "1 prompt is too few to claim" in shown
+    assert tables and {line.count("|") for line in tables} == {11, 5}
+    assert "over 1 prompt**" in shown or "nothing was drafted" in shown
     assert "speedup" not in call("ls", "--json", "--here").stdout, "nothing is kept for the list"
+
+
+def test_the_verdict_is_in_the_json_with_the_date_and_the_command_line(tmp_path, monkeypatch):
+    private = tmp_path / "joe"
+    private.mkdir()
+    typed = [f"--html={private}/page.html", "--save", "x", f"{private}", "def f():\n"]
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/specdec", "compare", *typed, "x" * 5000])
+    done = json.loads(succeeded("compare", "-k", "3", "-n", 16, "--json", *PROMPTS, "--sweep", "k=2").stdout)
+    assert done["command"].startswith("specdec compare --html=page.html --save x joe 'def f():\n' xxx")
+    assert date.fromisoformat(done["when"][:10]) <= date.today()
+    verdict = done["verdict"]
+    assert verdict["pays"] == "too few prompts" and verdict["winner"] is None
+    assert set(verdict["ranking"]) == {ALONE, "k=2", "k=auto"}
 
 
 def test_results_are_kept_and_compared_with():

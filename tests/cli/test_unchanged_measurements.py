@@ -25,12 +25,22 @@ PROMPTS = [
     {"category": "long", "prompt": "x = 1\n" * 400},
 ]
 WAYS = {
-    "greedy": ["-k", 3, "--vs", "k=2,drafter=ngram", "--sweep", "k=1,4"],
+    "greedy": ["-k", 1, "--vs", "k=2,drafter=ngram", "--vs", "k=4"],
     "sampled": ["-k", 3, "-s", 5, "--temp", 0.8, "--vs", "accept=typical", "--vs", "accept=match,temp=0.5"],
     "alone": ["-k", 3, "--vs", "drafter=none,top-k=5", "--repeat", 1],
 }
 EXACT = {"acceptance_rate", "tokens_per_step", "per_position", "distance_per_token", "distance", "own_margin", "margin"}
-OF_THE_MACHINE = {"devices", "platform", "versions", "build", "specdec", "rounding", "verdicts", "shares", "difference"}
+OF_THE_MACHINE = {
+    "devices",
+    "platform",
+    "versions",
+    "build",
+    "specdec",
+    "rounding",
+    "verdicts",
+    "shares",
+    "difference",
+} | {"advice", "when", "command", "verdict"}
 
 
 def still(data, key=""):

@@ -45,7 +45,8 @@ def trial(arm, prompt, category, number=0, speed=50.0, words=("one ", "two ", "t
         arm=arm, prompt=prompt, category=category, round=number, prompt_tokens=7, tokens=tuple(range(len(words))),
         reason="length", prefill_s=0.1, ttft_s=0.1, decode_s=seconds, draft_s=0.2 * seconds * bool(drafted),
         draft_prefill_s=0.01 * bool(drafted), verify_s=0.7 * seconds, sample_s=0.05 * seconds,
-        overhead_s=0.05 * seconds, steps=max(len(words) - 1, 1), drafted=4 * drafted, accepted=2 * drafted,
+        overhead_s=0.05 * seconds, steps=max((len(words) - 1) // (3 if drafted else 1), 1),
+        drafted=4 * drafted, accepted=2 * drafted,
         reached=(4,) * drafted, kept=tuple(max(4 - i, 0) for i in range(drafted)),
         pieces=tuple(zip(words, origins, strict=True)),
     )  # fmt: skip
@@ -69,7 +70,10 @@ def result_of(trials, arms=tuple(SPEEDS), **changes):
         noise={"target alone": 0.02},
         summaries=tuple(filter(None, summaries)),
         exactness={arm: {"identical": 4, "rounding": 0, "wrong": 0} for arm in arms[1:]},
-        verdicts={arm: (f"{arm}: a verdict.", "A cause.") for arm in arms[1:]},
+        verdicts={arm: (f"{arm}: a finding.", "What its speed consists of.") for arm in arms[1:]},
+        advice=("A cause.", "What would help."),
+        when="2026-11-22T09:05+00:00",
+        command="specdec compare -m big.gguf --sweep k=2,8",
         trials=tuple(trials),
     )
     return replace(result, **changes)
@@ -98,8 +102,12 @@ def html():
 def test_the_page_says_what_was_compared_and_found(html):
     text = words_of(html)
     for part in (
-        "big.gguf", "A processor (CPU), 2 threads", "llama-cpp-python 0.3.36", "6 prompts, 2 rounds", "noise:",
-        "k=2: a verdict.", "A cause.", "faster", "slower", "4 identical", "all prompts", "code", "chat",
+        "big.gguf", "A processor (CPU), 2 threads", "llama-cpp-python 0.3.36", "6 prompts, 2 rounds", "itself by 2.0%",
+        "Yes: 1.60x (1.", "k=2 is faster than the target alone, and the fastest way measured.",
+        "All 4 answers are the target's own, token for token.", "22 November 2026, 09:05, specdec compare -m big.gguf",
+        "3.00 tokens a pass \u00f7 1.88 times the cost of a pass alone = 1.60x the speed", "k=2: a finding.",
+        "What its speed consists of.",
+        "A cause.", "What would help.", "faster", "slower", "4 identical", "all prompts", "code", "chat",
         "Speedup by category", "Acceptance by position", "Time per token", "milliseconds per token", "1.60x",
         "correction : the target's own token where it rejected the draft's", "draft-tokens 2", "p5",
     ):  # fmt: skip
@@ -130,9 +138,11 @@ def test_every_token_shows_where_it_came_from(html):
 
 def test_hostile_text_stays_text():
     bad = '</pre><script>alert(1)</script>&amp;"\x1b[31m\u202egnp\u2066\x9b\x00\ud800$x^2$ #0072b2 id="a"'
-    trials = [trial(arm, bad, bad, words=(bad, "b", "c")) for arm in SPEEDS]
+    trials = [trial(arm, f"{bad}{i}", bad, words=(bad, "b", "c", "d")) for arm in SPEEDS for i in range(3)]
+    trials += [trial(arm, "p", "c") for arm in SPEEDS]
     devices = (DeviceInfo(bad, bad, bad, 1, 1),)
     places = {"skipped": (bad,), "build": bad, "verdicts": {"k=2": (bad, bad)}}
+    places |= {"advice": (bad,), "command": bad, "when": bad, "notes": (bad,)}
     about = {"machine": MachineInfo(devices, 2, bad), "models": {"target": ModelInfo(bad, 1, 1, 1)}}
     result = result_of(trials, **places, **about)
     html, screen = page(result), Console(file=StringIO(), width=300, _environ={})
@@ -185,6 +195,70 @@ def test_answers_without_a_speed_leave_gaps_not_errors():
     assert "Speedup by category" in one and "1.60x" in one  # one prompt: a ratio without an interval
 
 
+def test_table_charts_and_race_show_the_same_figures(html):
+    result = result_of(usual())
+    text = words_of(html)
+    for summary in result.of_category("all"):
+        _, speedup, *_, tpot = comparison_tables.summary_cells(result, summary)
+        assert text.count(f" {tpot} ms") == 2, "in the chart, wide and narrow"
+        assert f"{speedup} {summary.tokens_per_s:,.1f} tok/s" in text, "in the race"
+    assert comparison_tables.COLUMNS[1] == "speedup"
+    widths = dict(zip(("k=2", "alone", "k=8"), re.findall(r'class="bar" style="width: ([\d.]+)%', html), strict=True))
+    assert float(widths["k=2"]) == pytest.approx(1.6 * float(widths["alone"]), abs=0.2)
+    assert re.findall(r'<li class="(\w+)"><span>([^<]*)<', html) == [
+        ("best", "\u2192 k=2"), ("alone", "target alone"), ("drafts", "k=8")
+    ]  # fmt: skip
+
+
+def test_positions_that_few_drafts_reached_are_counted_and_faded():
+    trials = [replace(each, reached=(9, 1), kept=(8, 1)) if each.arm == "k=2" else each for each in usual()]
+    result = result_of(trials)
+    rows = re.findall(
+        r'<tr( class="few")?><th scope="row">(\d)</th>\s*<td><span.*?(\d+) %</td>\s*<td>(\d+)<', page(result)
+    )
+    assert rows[:2] == [("", "1", "89", "108"), (' class="few"', "2", "100", "12")]
+    assert any("89% (100%)" in cells for cells in comparison_tables.details_of(result))
+    line = charts.charts(result)[1].svg(charts.WIDE)
+    assert "stroke-opacity: 0.3" in line or "opacity: 0.3" in line
+
+
+def test_categories_of_fewer_than_three_prompts_are_folded():
+    few = [trial(arm, f"q{i}", "rare", 0, speed) for arm, speed in SPEEDS.items() for i in range(2)]
+    result = result_of(usual() + few)
+    assert (result.categories, result.small_categories) == (["all", "chat", "code"], ["rare"])
+    html = page(result)
+    figures, folded = html.split("1 more\ncategory of fewer than three prompts")
+    assert "rare" not in figures.split("<h2>Figures")[1] and ">rare</th>" in folded and "too few prompts" in folded
+    assert not re.findall(r"<text[^>]*>rare<", html)
+    said = comparison_tables.markdown(result)
+    assert "fewer than 3 prompts each: rare" in said and "**rare**" not in said
+
+
+def test_an_arm_that_drafted_nothing_claims_nothing():
+    idle = [replace(each, steps=3) if each.arm == "k=2" else each for each in usual()]
+    result = result_of(idle)
+    assert words_of(page(result)).startswith("specdec compare: big.gguf Does drafting pay? big.gguf No: 0.80x")
+    screen = Console(file=StringIO(), width=100, _environ={})
+    screen.print(*comparison_tables.tables(result))
+    said = " ".join(screen.file.getvalue().split())
+    assert "0: drafted next to nothing, and ran the target alone" in said
+    assert "1.60x" not in said and "\u2192 target alone" in said
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"), [(120, "TTFT TPOT"), (60, "tok/pass cost"), (40, "speedup 95 %"), (12, "arm")]
+)
+def test_a_narrow_screen_has_the_first_columns(width, columns):
+    screen = Console(file=StringIO(), width=width, _environ={})
+    for part in comparison_tables.tables(result_of(usual())):
+        screen.print(part)
+    lines = screen.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    (heading,) = [line for line in lines if line.startswith("arm") and "answers" not in line][:1]
+    assert " ".join(heading.split()).endswith(columns)
+    assert "\u2192 k=2" in screen.file.getvalue()
+
+
 def test_an_absurd_interval_is_cut_off_with_an_arrow(html):
     sane, mad = Interval(0.9, 0.8, 1.1, 8), Interval(0.5, 0.0, 1e9, 2)
     low, high = charts._window([sane, mad])
@@ -198,7 +272,7 @@ def test_an_absurd_interval_is_cut_off_with_an_arrow(html):
 
 def test_many_categories_and_long_texts_keep_the_page_small():
     words = tuple(f"word{i} " for i in range(300))
-    trials = [trial(a, f"p{i}", f"c{i % 40}", 0, s, words) for i in range(80) for a, s in SPEEDS.items()]
+    trials = [trial(a, f"p{i}", f"c{i % 40}", 0, s, words) for i in range(120) for a, s in SPEEDS.items()]
     html = page(result_of(trials))
     assert len(html) < 600_000
     assert "more prompts are left out" in html and "17 more categories are in the table" in html
@@ -267,6 +341,18 @@ def test_chromium_lays_it_out_without_scrolling_sideways(browser, width, shown):
         width,
     )
     assert facts == f"answer={width}|{width}|0|3|1|{shown}|rgb(28, 31, 36)|true"
+
+
+@pytest.mark.browser
+def test_chromium_shows_one_arm_at_a_time_and_scrolls_tables_alone(browser):
+    shown = "[...document.querySelectorAll('.tabs')[0].querySelectorAll('section')].map(e => e.offsetHeight > 0)"
+    table = "document.querySelector('.wide-table')"
+    facts = browser.ask(
+        f"[{shown}, document.getElementById('arm-2').click() || {shown}, {table}.scrollWidth > {table}.clientWidth,"
+        "document.querySelectorAll('details .tabs').length].join('|')",
+        400,
+    )
+    assert facts == "answer=true,false|false,true|true|7"
 
 
 @pytest.mark.browser

@@ -19,6 +19,9 @@ BASE = Settings(target="t.gguf", draft="d.gguf")
         ({}, ["k=4", "accept=match"], [], ["k=auto", "k=4", "accept=match"]),
         ({"draft_tokens": 3}, ["k=auto"], [], ["k=3", "k=auto"]),
         ({}, [], ["k=1, 2,4,auto"], ["k=1", "k=2", "k=4", "k=auto"]),
+        ({"draft_tokens": 3}, [], ["draft-tokens=1,2"], ["draft-tokens=1", "draft-tokens=2", "draft-tokens=auto"]),
+        ({"drafter": "ngram"}, ["k=8"], ["k=2"], ["ngram, k=8", "ngram, k=2", "ngram, k=auto"]),
+        ({"drafter": "ngram"}, ["drafter=model,k=8"], [], ["ngram, k=auto", "drafter=model,k=8"]),
         ({"draft_tokens": 3}, ["k=8"], ["draft-min-p=0,0.5"], ["k=8", "draft-min-p=0", "draft-min-p=0.5"]),
         ({}, [], ["top-k=10,20"], ["top-k=10", "top-k=20"]),  # greedy knows no cuts, so there is one baseline
         ({"drafter": "none"}, [], [], []),

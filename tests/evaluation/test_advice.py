@@ -1,12 +1,16 @@
 """The causes and predictions of a comparison, on made-up measurements."""
 
-from types import MappingProxyType
+import re
 
 import pytest
 from test_statistics import trial
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.evaluation.advice import best_length, costs_of, expected_speedup, expected_tokens, half_priced, verdict
+from specdec_cli.evaluation.advice import advise, findings
+from specdec_cli.evaluation.comparison_result import VariantInfo
+from specdec_cli.evaluation.length_family import costs_of, expected_speedup, expected_tokens, half_priced
+from specdec_cli.evaluation.overall_verdict import overall_verdict
+from specdec_cli.evaluation.recorded_settings import RecordedSettings
 from specdec_cli.evaluation.statistics import summarise
 
 FLAT = Costs(Curve({1: 0.010, 2: 0.010, 5: 0.011, 9: 0.012}), draft=Curve({1: 0.001}), other=0.0001)
@@ -41,54 +45,128 @@ def test_expected_tokens_follow_the_formula_for_a_constant_rate():
 
 def test_the_best_length_is_long_where_checking_is_free_and_short_where_it_is_not():
     positions = [0.8, 0.64, 0.51]
-    (long, gain), (short, loss) = best_length(FLAT, positions), best_length(STEEP, positions)
-    assert long > 4 and gain > 2 and short == 1 and loss < 1
+    flat, steep = ({k: expected_speedup(costs, positions, k) for k in range(1, 17)} for costs in (FLAT, STEEP))
+    assert max(flat, key=flat.get) > 4 and max(flat.values()) > 2
+    assert max(steep, key=steep.get) == 1 and max(steep.values()) < 1
     assert expected_speedup(half_priced(STEEP), positions, 1) > expected_speedup(STEEP, positions, 1)
 
 
-def words(costs, speed, experts=0, measured=MappingProxyType({}), **fields):
-    trials = [trial("base", str(i), 100 + i) for i in range(6)]
-    trials += [trial("k=3", str(i), speed + i, **fields) for i in range(6)]
-    return " ".join(verdict(summarise(trials, "k=3", "base"), trials, costs, measured, experts))
+def measured(costs, *arms, prompts=6):
+    """What trials show of the target alone, at about 100 tokens/s, and of arms: (name, draft length, speed, fields)."""
+    trials = [trial("base", str(i), 100 + i, steps=100, row_costs={1: (99, costs.verify(1))}) for i in range(prompts)]
+    infos = [VariantInfo("base", "base", RecordedSettings(drafter="none"))]
+    for name, k, speed, fields in arms:
+        rows = 4 if k == "auto" else k + 1
+        about = {
+            "row_costs": {1: (5, costs.verify(1)), rows: (30, costs.verify(rows))},
+            "draft_s": fields.get("drafted", 0) * costs.draft(1),
+            **fields,
+        }
+        trials += [trial(name, str(i), speed + i, **about) for i in range(prompts)]
+        infos.append(VariantInfo(name, "base", RecordedSettings(drafter="model", draft_tokens=k)))
+    overall = [summarise(trials, info.name, "base") for info in infos]
+    return overall_verdict(overall, {info.name: "base" for info in infos}), infos, overall, trials
 
 
-POOR = {"drafted": 90, "accepted": 18, "reached": (30, 30, 30), "kept": (12, 4, 2), "draft_s": 0.9}
-GOOD = {"drafted": 90, "accepted": 80, "reached": (30, 30, 30), "kept": (28, 27, 25), "draft_s": 0.05}
+def words(costs, *arms, experts=0):
+    return " ".join(advise(*measured(costs, *arms), experts))
 
 
-def test_verdicts_name_the_cause():
-    said = words(STEEP, 31, **POOR)
+def poor(k, **fields):
+    """Drafts of k tokens, of which few are accepted."""
+    kept = tuple(round(30 * 0.4 * 0.5**i) for i in range(k))
+    return {"drafted": 30 * k, "accepted": sum(kept), "reached": (30,) * k, "kept": kept, **fields}
+
+
+def good(k, **fields):
+    kept = tuple(30 - 2 * (i + 1) for i in range(k))
+    return {"drafted": 30 * k, "accepted": sum(kept), "reached": (30,) * k, "kept": kept, "steps": 30, **fields}
+
+
+def test_advice_names_the_causes_once_for_all_arms():
+    said = words(STEEP, ("k=3", 3, 31, poor(3, drafted=300, accepted=70, steps=80)), ("k=1", 1, 60, poor(1)))
     for part in (
-        *("slower than the target alone", "Drafting takes", "one draft token costs 40%", "Acceptance is low: 20%"),
-        *("checking 4 tokens costs 4.0 times one", "k=1 would give about", "No draft length pays"),
+        *("Drafting, without reading the prompt, takes 40% of the time of k=3", "one draft token costs 40%"),
+        *("of what was drafted, 23% with k=3 and 40% with k=1", "checking 2 and 5 tokens costs 2.0 and 5.0 times one"),
+        "No draft length pays with this pair",
     ):
         assert part in said
-    assert "mixture" not in said
-    assert "own reading of the prompt takes" in words(STEEP, 31, **{**POOR, "draft_prefill_s": 0.8})
-    assert "mixture of 64 experts" in words(STEEP, 31, experts=64, **POOR)
-    assert "answers are short (4 tokens)" in words(STEEP, 31, tokens=4, **POOR)
+    assert "mixture" not in said and said.count("Acceptance") == 1
+    assert "own reading of the prompt takes" in words(STEEP, ("k=3", 3, 31, poor(3, draft_s=0.9, draft_prefill_s=0.8)))
+    assert "mixture of 64 experts" in words(STEEP, ("k=3", 3, 31, poor(3)), experts=64)
+    assert "answers are short (4 tokens)" in words(STEEP, ("k=3", 3, 31, poor(3, tokens=4, steps=2)))
 
 
 def test_a_fast_arm_needs_no_excuse():
-    said = words(FLAT, 250, **GOOD)
-    assert "faster than the target alone" in said and "Acceptance is low" not in said
+    said = words(FLAT, ("k=3", 3, 250, good(3)))
+    assert "Acceptance is low" not in said and "not flat" not in said and "No draft length" not in said
     assert "would give about" in said  # a longer draft pays when nearly everything is accepted
-    adaptive = words(FLAT, 250, measured=None, **GOOD)  # there is no length to advise
-    assert "would give about" not in adaptive and said.startswith(adaptive)
+    assert "would give about" not in words(FLAT, ("k=auto", "auto", 250, good(3)))  # there is no length to advise
 
 
-def test_predictions_agree_with_what_was_measured():
-    """At an arm's own length the prediction is the measurement; where another length was tried, its result counts."""
-    own = words(STEEP, 31, **POOR)
-    predicted = float(own.split("k=1 would give about ")[1].split("x")[0])
-    assert 0.5 < predicted < 0.75  # the model itself, unscaled, predicts more
-    tried = words(STEEP, 31, measured={3: 0.31, 1: 0.9}, **POOR)
-    assert "k=1 would give" not in tried and "No draft length pays" in tried
-    assert "No draft length pays" not in words(STEEP, 31, measured={3: 0.31, 1: 1.2}, **POOR)
+def test_one_advice_rests_on_all_lengths_that_were_tried():
+    """Predictions for each arm from that arm alone once said 0.90x of k=1 at k=2, and 1.26x at k=4."""
+    arms = [("k=2", 2, 130, good(2)), ("k=4", 4, 150, good(4))]
+    (advised,) = re.findall(r"k=(\d+) would give about", words(FLAT, *arms))
+    assert int(advised) not in (2, 4)
+    tried = words(FLAT, *arms, (f"k={advised}", int(advised), 40, good(int(advised))))  # it was measured, and is slow
+    assert f"k={advised} would" not in tried
+    won = words(FLAT, *arms, ("k=auto", "auto", 900, good(4)))
+    assert "would give about" not in won  # no length comes near the one that adapts
 
 
-def test_an_arm_without_speeds_is_not_judged():
+def test_a_pair_of_which_an_arm_pays_is_never_told_to_stop():
+    assert "No draft length pays" in words(STEEP, ("k=3", 3, 31, poor(3)))
+    assert "No draft length pays" not in words(STEEP, ("k=3", 3, 31, poor(3)), ("k=1", 1, 130, poor(1)))
+
+
+def test_arms_that_cannot_be_told_from_the_winner_are_named():
+    verdict, infos, overall, trials = measured(FLAT, ("k=3", 3, 250, good(3)), ("k=1", 1, 150, good(1)))
+    trials += [trial("k=4", str(i), speed, **good(4)) for i, speed in enumerate((240, 260, 235, 262, 238, 255))]
+    infos.append(VariantInfo("k=4", "base", RecordedSettings(drafter="model", draft_tokens=4)))
+    overall.append(summarise(trials, "k=4", "base"))
+    verdict = overall_verdict(overall, {info.name: "base" for info in infos})
+    assert advise(verdict, infos, overall, trials)[0] == "k=4 may be as fast as k=3: between them the interval holds 1."
+
+
+def test_the_verdict_on_all_arms():
+    def verdict(*arms, prompts=6, wrong=()):
+        _, infos, overall, _ = measured(FLAT, *arms, prompts=prompts)
+        return overall_verdict(overall, {info.name: info.baseline for info in infos}, wrong)
+
+    fast, slow = ("k=3", 3, 250, good(3)), ("k=1", 1, 50, good(1))
+    idle = ("k=auto", "auto", 300, {"steps": 100})
+    yes = verdict(slow, fast, idle)
+    assert (yes.pays, yes.arm, yes.winner) == ("yes", "k=3", "k=3")
+    assert yes.ranking == ("k=3", "base", "k=auto", "k=1")
+    assert str(yes).startswith("Yes: 2.4") and "fastest way measured" in yes.sentence
+    no = verdict(slow, idle)
+    assert (no.pays, no.arm, no.winner) == ("no", "k=1", "base") and str(no).endswith("at best")
+    assert verdict(idle).pays == "nothing drafted" and str(verdict(idle)) == "No: nothing was drafted"
+    assert verdict(fast, prompts=2).pays == "too few prompts" and "over 2 prompts" in str(verdict(fast, prompts=2))
+    assert verdict(fast, wrong={"k=3"}).pays == "wrong"
+    assert verdict(fast, slow, wrong={"k=3"}).pays == "no"
+    lossy = verdict(("typical", 3, 400, good(3, distance=0.5)), fast)
+    assert (lossy.arm, lossy.lossy, lossy.ranking[0]) == ("k=3", False, "typical")
+    assert "LOSSY" in verdict(("typical", 3, 400, good(3, distance=0.5))).sentence
+    assert verdict().pays == "not measured"
+
+
+def test_too_wide_an_interval_is_inconclusive():
+    trials = [trial("base", str(i), 100, steps=100) for i in range(4)]
+    trials += [trial("k=3", str(i), speed, **good(3)) for i, speed in enumerate((60, 180, 90, 140))]
+    overall = [summarise(trials, name, "base") for name in ("base", "k=3")]
+    verdict = overall_verdict(overall, {"base": "base", "k=3": "base"})
+    assert (verdict.pays, verdict.winner) == ("inconclusive", None) and str(verdict).startswith("Inconclusive: 1.08x (")
+    infos = [VariantInfo(name, "base", RecordedSettings()) for name in ("base", "k=3")]
+    assert "make the interval narrower" in advise(verdict, infos, overall, trials)[-1]
+
+
+def test_what_an_arm_found():
+    _, _, (_, fast), _ = measured(FLAT, ("k=3", 3, 250, good(3)))
+    assert findings(fast)[0].startswith("k=3: faster than the target alone, 2.4")
+    assert "3.33 tokens a pass, at 1.3" in findings(fast)[1]
+    _, _, (_, idle), _ = measured(FLAT, ("k=auto", "auto", 300, {"steps": 100}))
+    assert findings(idle) == ["k=auto: drafted next to nothing, and ran the target alone."]
     trials = [trial("base", "p", tokens=1), trial("k=3", "p", tokens=1)]
-    assert verdict(summarise(trials, "k=3", "base"), trials, None, {}) == [
-        "k=3: not measured, no answer was long enough."
-    ]
+    assert findings(summarise(trials, "k=3", "base")) == ["k=3: not measured, no answer was long enough."]
