@@ -70,7 +70,6 @@ class RaceView:
 def result(found: RaceResult) -> RenderableType:
     """Who won and by how much, then what the same drafts would bring on other machines."""
     same = "same text, token for token" if found.divergence is None else f"the text differs: {found.divergence}"
-    said = {"faster": "faster", "slower": "slower"}.get(found.speedup.difference, "no measurable difference")
     speeds = Table.grid(padding=(0, 2))
     most = max(found.alone_tokens_per_s, found.drafted_tokens_per_s)
     for name, speed in (("with drafts", found.drafted_tokens_per_s), ("alone", found.alone_tokens_per_s)):
@@ -80,8 +79,11 @@ def result(found: RaceResult) -> RenderableType:
     for each in found.elsewhere:
         description = Text(each.description, LABEL, overflow="ellipsis", no_wrap=True)
         machines.add_row(f"  {each.machine}", f"{each.speedup:.2f}x", _bar(each.speedup / most), description)
+    said = [Text(f"{found.speedup} {found.speedup.difference}, {same}", "bold")]
+    if found.speedup.difference == "inconclusive":
+        said.append(Text("Other programs disturb this machine: try again when it is quiet.", "yellow"))
     title = Text("The same drafts elsewhere, predicted from what passes cost there:", "bold")
-    return Group(Text(f"{found.speedup} {said}, {same}", "bold"), speeds, Text(), title, machines)
+    return Group(*said, speeds, Text(), title, machines)
 
 
 def _bar(share: float) -> str:
