@@ -8,7 +8,7 @@ import sys
 import termios
 import tty
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from specdec_cli.decoding.types import Event, Prefill
 
@@ -19,11 +19,13 @@ _KEY = re.compile(rb"\x1b\[[\d;]*[@-~]|\x1bO.|.", re.DOTALL)
 
 
 @contextmanager
-def keyboard(interrupted: Callable[[], bool]) -> Iterator[Callable[[Event], bool]]:
+def keyboard(
+    interrupted: Callable[[], bool], around_stop: Callable[[], AbstractContextManager[object]]
+) -> Iterator[Callable[[Event], bool]]:
     """Keys without Enter and without echo. The terminal's settings come back at the end, however it comes.
 
-    interrupted: whether Ctrl-C or SIGTERM has come. The signals that would end or stop the process restore the settings
-    first.
+    interrupted: whether Ctrl-C or SIGTERM has come. around_stop: entered while Ctrl-Z stops the process. The signals
+    that would end or stop the process restore the settings first.
     """
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
@@ -38,9 +40,10 @@ def keyboard(interrupted: Callable[[], bool]) -> Iterator[Callable[[Event], bool
         return not interrupted()
 
     def suspend(number: int, frame: object) -> None:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
-        os.kill(os.getpid(), signal.SIGSTOP)
-        tty.setcbreak(fd, termios.TCSADRAIN)
+        with around_stop():
+            termios.tcsetattr(fd, termios.TCSADRAIN, before)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            tty.setcbreak(fd, termios.TCSADRAIN)
 
     def end(number: int, frame: object) -> None:
         sys.exit(128 + number)
