@@ -14,6 +14,7 @@ from specdec_cli.decoding.types import Done, Event, FinishReason, Step
 from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.loaded_models import LoadedModel
+from specdec_cli.evaluation.advice import where_drafting_does_not_pay
 from specdec_cli.evaluation.baseline import BaselineResult, speedup_of
 from specdec_cli.store.json_store import to_json as record_to_json
 
@@ -42,7 +43,9 @@ class GenerationResult:
     """As in a transcript."""
     complete: bool = False
     baseline: BaselineResult | None = None
-    unmeasured: str = "not measured; add --baseline to run the target alone on the same prompt"
+    unmeasured: str = "not measured: add --baseline"
+    advice: str = ""
+    """What to do where drafting does not pay."""
 
     @property
     def tokens(self) -> list[int]:
@@ -76,13 +79,16 @@ class GenerationResult:
             self.complete = event.reason != "interrupted"
             self.notes += event.notes
 
-    def take_probed_baseline(self) -> None:
-        """Take the answer's own steps without a draft as the baseline, if there were any to speak of."""
+    def take_probed_baseline(self, two_over_one: float | None = None) -> None:
+        """Take the answer's own steps without a draft as the baseline, if there were any to speak of.
+
+        two_over_one: what a pass over two tokens costs, over that of one, if known.
+        """
         metrics = self.metrics
         if speed := metrics.probed_tokens_per_s:
             self.baseline = BaselineResult(speed, None, probes=metrics.probes)
         elif not metrics.drafted and metrics.steps >= 8 and not metrics.notes:
-            self.unmeasured = "none: the target ran alone, since drafting does not pay here"
+            self.advice = where_drafting_does_not_pay(two_over_one, self.settings.drafter)
 
 
 class Generation:
@@ -121,7 +127,7 @@ class Generation:
                 engine.keep_costs()
                 result.notes += (*models.notes[known:], *crowding_notes(result.metrics, models.target))
                 if result.settings.adapts and (models.drafts or not result.settings.chain.needs_model):
-                    result.take_probed_baseline()
+                    result.take_probed_baseline(engine.costs.two_over_one)
 
     def _allow_reuse(self, allowed: bool) -> None:
         """Whether the models may go by what their contexts hold of the prompt, instead of reading it again."""

@@ -9,6 +9,8 @@ from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.evaluation.statistics import Interval, Summary
 from specdec_cli.evaluation.trials import Trial
 
+_DEAREST = 3.0
+"""A pass over two tokens costs hardly more than two over one, unless others used the machine while it was timed."""
 _LEAST_PASSES = 5
 """Verifications of a size that it takes to say what they cost."""
 
@@ -85,6 +87,19 @@ def verdict(
             f"{summary.distance_per_token:.3f} in total variation, on average over the tokens."
         )
     return sentences
+
+
+def where_drafting_does_not_pay(two_over_one: float | None, drafter: str) -> str:
+    """What to tell of an answer for which nothing was drafted: why, and what to try."""
+    cost = ""
+    if two_over_one:
+        busy = ": is the machine busy?" if two_over_one > _DEAREST else ""
+        cost = f" (2 tokens cost {two_over_one:.1f}x one{busy})"
+    other = "a text to be edited or continued" if "ngram" in drafter else "--drafter ngram"
+    return (
+        f"Drafting does not pay here{cost}: the target ran alone. Try {other}, or another machine: "
+        "specdec tune --what-if rtx-4090"
+    )
 
 
 def _finding(arm: str, speedup: Interval | None) -> str:

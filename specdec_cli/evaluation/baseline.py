@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 
+from specdec_cli.decoding.costs import SETTLED
 from specdec_cli.decoding.divergence import Divergence
-from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.decoding.metrics import Metrics, is_plain
+from specdec_cli.decoding.types import Step
+from specdec_cli.evaluation.statistics import Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,13 +15,15 @@ class BaselineResult:
 
     identical: None where the two are not meant to agree (sampling by rejection keeps the distribution, not the text).
     divergence: None when identical. probes: 0 for a baseline that was run; else the number of steps without a draft,
-    interleaved in the run itself, that it was measured in.
+    interleaved in the run itself, that it was measured in. speedup: over it, with an interval; None where too little
+    was measured for one.
     """
 
     tokens_per_s: float | None
     identical: bool | None
     divergence: Divergence | None = None
     probes: int = 0
+    speedup: Interval | None = None
 
     def to_json(self) -> dict[str, object]:
         """The `baseline` object of `run --json`."""
@@ -35,3 +40,34 @@ def speedup_of(metrics: Metrics, baseline: BaselineResult | None) -> float | Non
     if baseline is None or not baseline.tokens_per_s or not metrics.tokens_per_s:
         return None
     return metrics.tokens_per_s / baseline.tokens_per_s
+
+
+class ProbedRatios:
+    """How many times as fast as the target alone a run is so far: a ratio for each probe in it.
+
+    A probe is a row of steps that drafted nothing, of which those from the SETTLED-th on tell the cost. It is compared
+    with all steps since the probe before, since both were timed on a machine that was about as busy.
+    """
+
+    def __init__(self) -> None:
+        self.ratios: list[float] = []
+        self._row: list[float] = []
+        """Seconds of the steps without a draft that came last."""
+        self._began = self._ended = 0.0
+        self._tokens = 0
+
+    def add(self, step: Step) -> None:
+        """Take the next step of the run in."""
+        if step.index == 0:
+            self._began = step.at
+            return
+        if is_plain(step):
+            self._row.append(step.verify_s + step.sample_s)
+        elif self._row:
+            alone = self._row[SETTLED - 1 :]
+            if alone and self._ended > self._began:
+                self.ratios.append(self._tokens / (self._ended - self._began) * sum(alone) / len(alone))
+                self._began, self._tokens = self._ended, 0
+            self._row.clear()
+        self._tokens += len(step.tokens)
+        self._ended = step.at
