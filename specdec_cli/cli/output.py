@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from specdec_cli.decoding.types import Event
+    from specdec_cli.display.run_report import RunRecord
 
 
 class EventDisplay(Protocol):
@@ -49,3 +50,10 @@ def print_parts(*parts: RenderableType, stderr: bool = False, style: str | None 
     console = Console(stderr=stderr, highlight=False)
     for part in parts:
         console.print(part, style=style)
+
+
+def print_report(run: RunRecord, verbose: bool) -> None:
+    """The report of a run on stderr; verbose: all that is known of it."""
+    from specdec_cli.display.run_report import run_details, run_report
+
+    print_parts(run_report(run), *([run_details(run)] if verbose else []), stderr=True)

@@ -12,8 +12,9 @@ from rich.theme import Theme
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Event, Step
-from specdec_cli.display import run_report as tables
-from specdec_cli.display.theme import STYLES, safe
+from specdec_cli.display.run_report import RunRecord, run_details, run_report
+from specdec_cli.display.theme import STYLES, legend, safe
+from specdec_cli.evaluation.recorded_settings import RecordedSettings
 
 _DARK_RULES = """@media (prefers-color-scheme: dark) {{
 body {{ background: {background}; color: {foreground}; }}
@@ -21,19 +22,19 @@ body {{ background: {background}; color: {foreground}; }}
 }}"""
 
 
-def svg(described: str, events: list[Event]) -> str:
+def svg(settings: RecordedSettings, events: list[Event]) -> str:
     """The final screen as a picture of a terminal."""
     # The web font and the comment that Rich puts in would make the picture name other machines.
     code_format = re.sub(r"@font-face \{\{.*?\}\}\s*|<!--.*?-->\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     code_format = code_format.replace("Fira Code", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono'")
-    console = _recorded(described, events, wrap=True)
+    console = _recorded(settings, events, wrap=True)
     picture = console.export_svg(title="specdec", theme=_theme(dark=True), code_format=code_format)
     return picture.translate({0xFFFE: "\ufffd", 0xFFFF: "\ufffd"})  # XML forbids them; control characters are gone
 
 
-def html(described: str, events: list[Event]) -> str:
+def html(settings: RecordedSettings, events: list[Event]) -> str:
     """The final screen as a page, light or dark as its reader likes it."""
-    console = _recorded(described, events, wrap=False)
+    console = _recorded(settings, events, wrap=False)
     # Rich numbers its classes in the order of the text, so the rules of both themes fit the same page.
     dark = console.export_html(theme=_theme(dark=True), clear=False, code_format=_DARK_RULES)
     page = Path(__file__).with_name("run_page.html").read_text("utf-8")
@@ -41,7 +42,7 @@ def html(described: str, events: list[Event]) -> str:
     return light.replace("DARK_RULES", dark, 1)
 
 
-def _recorded(described: str, events: list[Event], wrap: bool) -> Console:
+def _recorded(settings: RecordedSettings, events: list[Event], wrap: bool) -> Console:
     """A console on which the text, the legend and the report have been printed."""
     report = Metrics.of(events)
     text = Text(tab_size=4)
@@ -66,9 +67,11 @@ def _recorded(described: str, events: list[Event], wrap: bool) -> Console:
     console.print(text, overflow="fold", soft_wrap=not wrap)
     console.print()
     if report.drafted:
-        console.print(tables.legend())
+        console.print(legend())
         console.print()
-    console.print(tables.run_report(report, described, None, None, None))
+    run = RunRecord(report, settings)
+    console.print(run_report(run))
+    console.print(run_details(run))
     return console
 
 
