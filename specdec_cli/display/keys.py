@@ -30,16 +30,20 @@ def keyboard(
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
     pending: list[bytes] = []
+    stops: list[int] = []
 
     def wait(event: Event) -> bool:
         while not isinstance(event, Prefill) and not interrupted():
+            if stops:
+                suspend()
             if not pending and select.select([fd], [], [], _POLL_S)[0]:
                 pending.extend(_KEY.findall(os.read(fd, 1024)) or [b""])  # b"": the terminal has hung up
             if pending and (key := pending.pop(0)) in _NEXT | _LEAVE:
                 return key in _NEXT
         return not interrupted()
 
-    def suspend(number: int, frame: object) -> None:
+    def suspend() -> None:
+        stops.clear()
         with around_stop():
             termios.tcsetattr(fd, termios.TCSADRAIN, before)
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -48,7 +52,8 @@ def keyboard(
     def end(number: int, frame: object) -> None:
         sys.exit(128 + number)
 
-    handlers = ((signal.SIGTSTP, suspend), (signal.SIGHUP, end), (signal.SIGQUIT, end))
+    # Not at once: the signal may have come in the middle of a write.
+    handlers = ((signal.SIGTSTP, lambda number, _: stops.append(number)), (signal.SIGHUP, end), (signal.SIGQUIT, end))
     old = {number: signal.signal(number, handler) for number, handler in handlers}
     try:
         tty.setcbreak(fd)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import RLock
+from threading import Lock
 from time import monotonic
 
 from rich.cells import cell_len, chop_cells
@@ -67,8 +67,8 @@ class LiveDisplay:
         self._next = 0.0
         self._bar = ReadingBar()
         self._reading = ""
-        self._lock = RLock()
-        """Ctrl-Z is handled in another thread, or in a signal's handler."""
+        self._lock = Lock()
+        """Ctrl-Z is handled in another thread."""
         self._repaint()
 
     def reading(self, what: str, done: int, total: int) -> None:
