@@ -109,6 +109,7 @@ ALL = tuple(_OPTIONS)
 
 Raw = Annotated[bool, typer.Option("--raw", help="Send the prompt as it is, without the chat template.")]
 System = Annotated[str | None, typer.Option(help="System message, for models with a chat template.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Report everything that is known of the run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 

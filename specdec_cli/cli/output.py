@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from specdec_cli.decoding.types import Event
+    from specdec_cli.display.run_report import RunRecord
 
 
 class EventDisplay(Protocol):
@@ -68,3 +69,10 @@ def print_parts(
         return
     for part in parts:
         console.print(part, style=style)
+
+
+def print_report(run: RunRecord, verbose: bool) -> None:
+    """The report of a run on stderr; verbose: all that is known of it."""
+    from specdec_cli.display.run_report import run_details, run_report
+
+    print_parts(run_report(run), *([run_details(run)] if verbose else []), stderr=True)

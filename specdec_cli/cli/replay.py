@@ -6,11 +6,14 @@ import math
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from specdec_cli.cli import options as opt
 
 if TYPE_CHECKING:
     from specdec_cli.cli.output import EventDisplay
@@ -30,6 +33,7 @@ def replay(
     ] = False,
     svg: Annotated[Path | None, typer.Option(help="Write the coloured text and the report as a picture.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a web page that plays the run, with p and q.")] = None,
+    verbose: opt.Verbose = False,
 ) -> None:
     """Show a recorded run again, with no model.
 
@@ -57,18 +61,19 @@ def replay(
 
         _write(html, player.html(settings, prompt_of(recorded), events), file)
     hurry = speed is None and (svg is not None or html is not None)
-    raise typer.Exit(_show(settings, events, math.inf if hurry else speed or 1.0, step))
+    raise typer.Exit(_show(settings, events, math.inf if hurry else speed or 1.0, step, verbose))
 
 
-def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key: bool) -> int:
+def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key: bool, verbose: bool) -> int:
     """Replay on stdout, the report on stderr. Returns the exit code."""
     from rich.console import Console
 
-    from specdec_cli.cli.output import print_parts
+    from specdec_cli.cli.output import print_parts, print_report
     from specdec_cli.decoding.metrics import Metrics
     from specdec_cli.display.live import LiveDisplay
     from specdec_cli.display.plain import on_stdout
-    from specdec_cli.display.run_report import legend, run_report, settings_line
+    from specdec_cli.display.run_report import RunRecord
+    from specdec_cli.display.theme import legend
     from specdec_cli.llama.interrupt import Interrupt
 
     report, recorded = Metrics(), Metrics.of(events).emitted
@@ -78,18 +83,23 @@ def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key:
             from specdec_cli.display.keys import keyboard
             from specdec_cli.display.steps import StepDisplay
 
-            with keyboard(interrupt.is_set) as wait:
-                display: EventDisplay = StepDisplay(Console(highlight=False), most)
+            painted: list[StepDisplay] = []
+            with keyboard(interrupt.is_set, lambda: painted[0].suspended() if painted else nullcontext()) as wait:
+                painted.append(StepDisplay(Console(highlight=False), most))
+                display: EventDisplay = painted[0]
                 finished = _play(events, report, display, wait)
         else:
             display = on_stdout(most)
-            speed = speed if isinstance(display, LiveDisplay) else math.inf
+            if isinstance(display, LiveDisplay):
+                interrupt.stop_with(display.suspended)
+            else:
+                speed = math.inf
             finished = _play(events, report, display, _clock(interrupt, speed))
         if not finished:
             report.notes = (f"left early: the recording has {recorded} tokens",)
         if isinstance(display, LiveDisplay) and report.drafted:
             print_parts(legend(), stderr=True)
-        print_parts(run_report(report, settings_line(settings), None, None, None), stderr=True)
+        print_report(RunRecord(report, settings), verbose)
         return interrupt.exit_code
 
 
@@ -108,11 +118,11 @@ def _play(events: list[Event], report: Metrics, display: EventDisplay, wait: Cal
 
 def _clock(interrupt: Interrupt, speed: float) -> Callable[[Event], bool]:
     """Waits until an event is due; at infinite speed that is at once."""
-    started = monotonic()
+    started = interrupt.clock()
 
     def wait(event: Event) -> bool:
         due = started + event.at / speed
-        while not interrupt.is_set() and (left := due - monotonic()) > 0:
+        while not interrupt.is_set() and (left := due - interrupt.clock()) > 0:
             sleep(min(left, interrupt.POLL_S))
         return not interrupt.is_set()
 

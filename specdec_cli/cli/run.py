@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,6 +48,7 @@ def run(
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone.")] = False,
+    verbose: opt.Verbose = False,
     trace: Annotated[Path | None, typer.Option(help="Record prompt and run to this file, as JSON lines.")] = None,
 ) -> None:
     """Answer one prompt: the draft model proposes, the target model decides."""
@@ -93,7 +94,7 @@ def run(
         if json_:
             print_json(to_json(answer.result, engine))
         elif not quiet:
-            _print_report(engine, answer, unasked)
+            _print_report(engine, answer, verbose, unasked)
         _require_whole(answer.result, record, error)
     raise typer.Exit(interrupt.exit_code)
 
@@ -120,6 +121,8 @@ def _show(
     with status_line("measuring which passes round alike", silent or not engine.settings.bitwise):
         answer.prepare()
     display = None if as_json else on_stdout(engine.settings.max_tokens, quiet)
+    engine.clock = engine.interrupt.clock
+    engine.interrupt.stop_with(display.suspended if isinstance(display, LiveDisplay) else nullcontext)
     displays: list[EventDisplay] = [part for part in (trace, display) if part is not None]
     if not silent:
         bar = display if isinstance(display, LiveDisplay) else StderrBar()
@@ -156,10 +159,11 @@ def _require_whole(result: GenerationResult, trace: TraceWriter | None, error: S
             raise SpecdecError(f"the trace is incomplete: {why}", "Free some space, or write it elsewhere.")
 
 
-def _print_report(engine: Engine, answer: Generation, unasked: dict[str, None]) -> None:
+def _print_report(engine: Engine, answer: Generation, verbose: bool, unasked: dict[str, None]) -> None:
     """The report, on stderr, with a legend where colours were shown. unasked: settings that it leaves out."""
-    from specdec_cli.display.run_report import legend, run_report, settings_line
-    from specdec_cli.display.theme import can_paint
+    from specdec_cli.cli.output import print_report
+    from specdec_cli.display.run_report import RunRecord
+    from specdec_cli.display.theme import can_paint, legend
     from specdec_cli.engine.loaded_models import memory_of
     from specdec_cli.evaluation.recorded_settings import RecordedSettings
 
@@ -170,16 +174,17 @@ def _print_report(engine: Engine, answer: Generation, unasked: dict[str, None]) 
     files = {role: path and str(path) for role, path in paths.items()}
     corpus = [f"a corpus of {len(engine.drafting.corpus):,} tokens"] if engine.drafting.corpus else []
     threads = f"{models.target.threads} thread{'s' if models.target.threads > 1 else ''}"
-    described = [*corpus, threads, f"context {models.target.opened.n_ctx:,}"]
     result.metrics.notes = result.notes
-    report = run_report(
-        result.metrics,
-        settings_line(RecordedSettings.of({**result.settings.shaping(), **files, **unasked}), described),
-        memory_of(models),
-        result.baseline,
-        engine.load_s,
-        result.unmeasured,
-        engine.costs.measured_s,
-        str(engine.costs.agreement or ""),
+    record = RunRecord(
+        metrics=result.metrics,
+        settings=RecordedSettings.of({**result.settings.shaping(), **files, **unasked}),
+        baseline=result.baseline,
+        unmeasured=result.unmeasured,
+        advice=result.advice,
+        load_s=engine.load_s,
+        measuring_s=engine.costs.measured_s,
+        memory=memory_of(models),
+        rounding=str(engine.costs.agreement or ""),
+        machine=[*corpus, threads, f"context {models.target.opened.n_ctx:,}"],
     )
-    print_parts(report, stderr=True)
+    print_report(record, verbose)

@@ -101,8 +101,7 @@ class Metrics:
             _count(self.kept, i, i < step.accepted)
         _count(self.histogram, step.accepted)
         _count(self.lengths, drafted)
-        plain = not drafted and step.draft_s < 0.05 * step.verify_s  # an unsure draft was asked, too
-        self._plain = self._plain + 1 if plain else 0
+        self._plain = self._plain + 1 if is_plain(step) else 0
         if self._plain >= SETTLED:
             self.probe_s.append(step.verify_s + step.sample_s)
 
@@ -174,6 +173,11 @@ class Metrics:
             "stats": {**numbers, "sources": sources},
             "timing": {"load_s": load_s, "measuring_s": measured_s, **seconds},
         }
+
+
+def is_plain(step: Step) -> bool:
+    """Whether the target went on alone: nothing was drafted, nor was an unsure draft asked."""
+    return not step.drafted and step.draft_s < 0.05 * step.verify_s
 
 
 @dataclass(frozen=True, slots=True)

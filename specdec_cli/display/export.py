@@ -11,8 +11,8 @@ from rich.theme import Theme
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Event, Step
-from specdec_cli.display.run_report import legend, run_report, settings_line
-from specdec_cli.display.theme import STYLES, safe
+from specdec_cli.display.run_report import RunRecord, run_details, run_report
+from specdec_cli.display.theme import STYLES, legend, safe
 from specdec_cli.evaluation.recorded_settings import RecordedSettings
 
 
@@ -27,7 +27,8 @@ def svg(settings: RecordedSettings, events: list[Event]) -> str:
     if report.drafted:
         console.print(legend())
         console.print()
-    console.print(run_report(report, settings_line(settings), None, None, None))
+    for part in (run_report, run_details):
+        console.print(part(RunRecord(report, settings)))
     picture = console.export_svg(title="specdec", theme=_theme(dark=True), code_format=code_format)
     return picture.translate({0xFFFE: "\ufffd", 0xFFFF: "\ufffd"})  # XML forbids them; control characters are gone
 
@@ -35,7 +36,8 @@ def svg(settings: RecordedSettings, events: list[Event]) -> str:
 def report_html(settings: RecordedSettings, events: list[Event]) -> tuple[str, str]:
     """The report as the inside of a <pre>, and the CSS rules for it, light and dark."""
     console = _console(width=52)
-    console.print(run_report(Metrics.of(events), settings_line(settings), None, None, None))
+    for part in (run_report, run_details):
+        console.print(part(RunRecord(Metrics.of(events), settings)))
     code = console.export_html(code_format="{code}", clear=False)
     # Rich numbers its classes in the order of the text, so the rules of both themes fit the same page.
     light = console.export_html(theme=_theme(dark=False), code_format="{stylesheet}", clear=False)

@@ -32,3 +32,14 @@ def note_lines(notes: Iterable[str]) -> list[Text]:
 
 def duration(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 0.9995 else f"{seconds * 1000:.3g} ms"
+
+
+def bar(share: float, cells: int) -> str:
+    """A share of 1 as so many blocks at most, at least one."""
+    return "█" * max(round(cells * share), 1)
+
+
+def spark(values: Sequence[float], top: float | None = None) -> str:
+    """Values from 0 on as blocks of eight heights. top: what the highest block stands for; None: the highest value."""
+    highest = top or max(values, default=0) or 1
+    return "".join("▁▂▃▄▅▆▇█"[min(int(value / highest * 7.999), 7)] for value in values)

@@ -1,6 +1,9 @@
-"""The report under a run, with its settings as far as they are known."""
+"""The report under a run: the speedup and what it rests on, then all else that is known (`-v`)."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -8,107 +11,185 @@ from rich.text import Text
 
 from specdec_cli.decoding.metrics import Metrics, ModelMemory
 from specdec_cli.decoding.rules import label
-from specdec_cli.display.grids import duration, lines_table, note_lines
-from specdec_cli.display.theme import STYLES
+from specdec_cli.display.grids import bar, duration, lines_table, note_lines, spark
+from specdec_cli.display.theme import safe
 from specdec_cli.evaluation.baseline import BaselineResult, speedup_of
 from specdec_cli.evaluation.recorded_settings import RecordedSettings
+from specdec_cli.evaluation.statistics import Interval
 
 _REASONS = {
     "stop": "the model ended its answer",
-    "length": "reached -n",
-    "stop_string": "reached a stop string",
-    "context": "the context is full",
+    "length": "stopped at -n",
+    "stop_string": "stopped at a stop string",
+    "context": "stopped: the context is full",
     "interrupted": "interrupted",
 }
+_LENGTHS = ((0, 0), (1, 4), (5, 8), (9, None))
+"""Draft lengths that are counted together."""
 
 
-def run_report(
-    report: Metrics,
-    settings: str,
-    memory: list[ModelMemory] | None,
-    baseline: BaselineResult | None,
-    load_s: float | None,
-    unmeasured: str = "not measured",
-    measured_s: float = 0.0,
-    rounding: str = "",
-) -> RenderableType:
-    """All that is known of a run. A recording has no memory and no load time: both are None.
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """What is known of a run. A recording has no baseline, no load time and no memory.
 
-    measured_s: seconds spent on finding out what passes cost. rounding: which passes agree bit for bit, if known.
+    unmeasured: why there is no baseline. advice: what to do where drafting does not pay. measuring_s: seconds spent on
+    finding out what passes cost. rounding: which passes agree bit for bit, if known. machine: threads, context and the
+    like, for `-v`.
     """
-    lines = {"settings": settings}
-    if report.drafted:
-        rate = f"{report.acceptance_rate:.1%}"
-        lines["acceptance"] = f"{rate}  ({report.accepted} accepted of {report.drafted} drafted)"
-        lines["by position"] = _by_position(report.per_position)
-    if len(report.sources) > 1:
-        sources = ((name, drafted, kept) for name, (drafted, kept) in report.sources.items() if drafted)
-        lines["by drafter"] = ", ".join(f"{name} {kept / drafted:.0%} of {drafted}" for name, drafted, kept in sources)
-    if report.distance_per_token is not None:
-        distance = f"{report.distance_per_token:.3f} (total variation)"
+
+    metrics: Metrics
+    settings: RecordedSettings
+    baseline: BaselineResult | None = None
+    unmeasured: str = ""
+    advice: str = ""
+    load_s: float | None = None
+    measuring_s: float = 0.0
+    memory: Sequence[ModelMemory] = ()
+    rounding: str = ""
+    machine: Sequence[str] = ()
+
+
+def run_report(run: RunRecord) -> RenderableType:
+    """The most important first."""
+    metrics = run.metrics
+    lines = {"text": _difference(run.baseline)}
+    if metrics.drafted:
+        rate = f"{metrics.accepted:,} of {metrics.drafted:,} kept ({metrics.acceptance_rate:.0%})"
+        lines["drafts"] = f"{rate}, {metrics.tokens_per_step:.1f} tokens a pass"
+        lines["lengths"] = _lengths(metrics.lengths)
+    if metrics.distance_per_token is not None:
+        distance = f"{metrics.distance_per_token:.3f} (total variation)"
         lines["LOSSY"] = f"each token's distribution is off by {distance}"
-    if report.lengths[1:] and (report.lengths[0] or sum(map(bool, report.lengths)) > 1):
-        lines["lengths"] = "  ".join(f"{n}: {count}\u00d7" for n, count in enumerate(report.lengths) if count)
-    if report.steps:
-        lines["steps"] = f"{report.steps} forward passes of the target, {report.tokens_per_step:.2f} tokens/step"
-    lines["speed"] = first = f"first token after {duration(report.ttft_s)}" if report.tokens else ""
-    if report.tokens_per_s:
-        lines["speed"] = f"{report.tokens_per_s:,.1f} tokens/s  ({report.tpot_ms:.3g} ms a token, {first})"
-    if report.decode_s:
-        parts = (report.draft_s, report.verify_s, report.sample_s, report.overhead_s)
+    lines["times"] = _times(run)
+    tokens = f"{metrics.emitted} token{'s' if metrics.emitted != 1 else ''}"
+    ended = f"{_REASONS[metrics.reason]} after {tokens}"
+    if metrics.reason == "length":
+        ended = f"{_REASONS[metrics.reason]} {metrics.emitted}"
+    if described := settings_line(run.settings):
+        ended += f"; {described}"
+    headline = [Text(safe(line), "bold") for line in (_headline(run),) if line]
+    return Group(*note_lines(metrics.notes), *headline, *_speeds(run), lines_table(lines), Text(safe(ended)))
+
+
+def run_details(run: RunRecord) -> RenderableType:
+    """All else: `-v`."""
+    metrics = run.metrics
+    lines = {"settings": settings_line(run.settings, run.machine)}
+    if metrics.drafted:
+        lines["acceptance"] = f"{metrics.acceptance_rate:.1%} of {metrics.drafted:,} drafted tokens"
+        rates = [f"{i}:{spark([rate], 1)} {rate:.0%}" for i, rate in enumerate(metrics.per_position[:8], 1)]
+        lines["by position"] = "  ".join(rates) + ("  \u2026" if len(metrics.per_position) > 8 else "")
+    if len(metrics.sources) > 1:
+        sources = ((name, drafted, kept) for name, (drafted, kept) in metrics.sources.items() if drafted)
+        lines["by drafter"] = ", ".join(f"{name} {kept / drafted:.0%} of {drafted}" for name, drafted, kept in sources)
+    if metrics.lengths[1:]:
+        lines["each length"] = "  ".join(f"{n}: {count}\u00d7" for n, count in enumerate(metrics.lengths) if count)
+    if metrics.steps:
+        lines["steps"] = f"{metrics.steps} forward passes of the target, {metrics.tokens_per_step:.2f} tokens/step"
+    if metrics.tokens_per_s:
+        lines["speed"] = f"{metrics.tokens_per_s:,.1f} tokens/s, {metrics.tpot_ms:.3g} ms a token"
+    if metrics.decode_s:
+        parts = (metrics.draft_s, metrics.verify_s, metrics.sample_s, metrics.overhead_s)
         names = zip(("draft", "verify", "sample", "other"), parts, strict=True)
-        shares = "  ".join(f"{name} {seconds / report.decode_s:.0%}" for name, seconds in names)
-        lines["time"] = f"{duration(report.decode_s)}:  {shares}"
-    if measured_s:
-        lines["measuring"] = f"{duration(measured_s)} to find out what passes cost, once"
-    load = "" if load_s is None else f"load {duration(load_s)}, "
-    read = f"prompt of {report.prompt_tokens} tokens {duration(report.prefill_s)}"
-    lines["start"] = load + (read if report.prompt_tokens else "prompt not read to its end")
-    if memory is not None:
-        lines["memory"] = _memory(memory)
-    lines["rounding"] = rounding
-    if baseline is not None or load_s is not None:  # a recording cannot measure one
-        lines["speedup"] = _speedup(report, baseline) if baseline else unmeasured
-    lines["ended"] = f"{_REASONS[report.reason]} after {report.emitted} tokens"
-    return Group(*note_lines(report.notes), lines_table(lines))
+        shares = "  ".join(f"{name} {seconds / metrics.decode_s:.0%}" for name, seconds in names)
+        lines["decoding"] = f"{duration(metrics.decode_s)}:  {shares}"
+    read = f"{metrics.prompt_tokens:,} tokens in {duration(metrics.prefill_s)}"
+    lines["prompt"] = read if metrics.prompt_tokens else "not read to its end"
+    lines["memory"] = _memory(run.memory) if run.memory else ""
+    lines["rounding"] = run.rounding
+    return Group(Text(), lines_table(lines))
 
 
-def legend() -> Text:
-    """What the styles of the tokens mean."""
-    line = Text()
-    for origin, style in STYLES.items():
-        if origin != "plain":
-            line.append(origin, style).append("  ")
-    return line
+def _headline(run: RunRecord) -> str:
+    """The speedup, as far as it may be claimed, and whether the text is the target's own."""
+    metrics, baseline = run.metrics, run.baseline
+    if not metrics.drafted or baseline is None:
+        speed = f"{metrics.tokens_per_s:,.1f} tokens/s" if metrics.tokens_per_s else ""
+        what = "the target alone" if run.settings.drafter == "none" else "nothing was drafted"
+        if metrics.drafted or not speed:
+            what = f"speedup {run.unmeasured}" if run.unmeasured else ""
+        return run.advice or ", ".join(filter(None, (speed, what, _sameness(run))))
+    ratio = speedup_of(metrics, baseline)
+    if baseline.speedup:
+        claim = _claim(baseline.speedup)
+    elif ratio is None:
+        claim = "speedup not measured: the answer is too short"
+    elif baseline.probes:
+        claim = f"{ratio:.2f}x the target alone's speed, by {baseline.probes} probe steps: too few for an interval"
+    else:
+        claim = f"{ratio:.2f}x the target alone's speed, measured once"
+    return ", ".join(filter(None, (claim, _sameness(run))))
 
 
-def _by_position(rates: Sequence[float]) -> str:
-    parts = [f"{i}:{'▁▂▃▄▅▆▇█'[min(int(rate * 8), 7)]} {rate:.0%}" for i, rate in enumerate(rates[:8], 1)]
-    return "  ".join(parts) + ("  \u2026" if len(rates) > 8 else "")
+def _claim(speedup: Interval) -> str:
+    """What an interval allows to say."""
+    low, high = speedup.low, speedup.high
+    if low is None or high is None:
+        return f"{speedup} the target alone's speed, too few rounds to claim anything"
+    if speedup.difference == "faster":
+        return f"{speedup.mean:.2f}x faster than the target alone ({low:.2f} to {high:.2f})"
+    if speedup.difference == "slower":
+        return f"slower than the target alone: {speedup}"
+    if speedup.difference == "inconclusive":
+        return f"inconclusive: {speedup} the target alone's speed"
+    return f"no difference from the target alone: {speedup}"
 
 
-def _speedup(report: Metrics, baseline: BaselineResult) -> str:
-    ratio = speedup_of(report, baseline)
-    if ratio is None:
-        return "not measured: the answer is too short"
-    if baseline.probes:
-        return (
-            f"{ratio:.2f}x against the target alone, {baseline.tokens_per_s:,.1f} tokens/s by {baseline.probes} probe "
-            "steps interleaved in this run"
-        )
-    speed = f"{ratio:.2f}x against the target alone, measured at {baseline.tokens_per_s:,.1f} tokens/s; "
-    if report.distance_per_token is not None:
-        return speed + "LOSSY: not the target's distribution"
+def _sameness(run: RunRecord) -> str:
+    """How the text compares with the target's own, in a word."""
+    baseline = run.baseline
+    if run.metrics.distance_per_token is not None:
+        return "LOSSY: not the target's distribution"
+    if baseline is None or baseline.probes:
+        return ""
     if baseline.identical is None:
-        return speed + "the same distribution, not the same text (--seed gives the same text)"
-    if baseline.divergence is None:
-        return speed + "the text is identical"
-    divergence = baseline.divergence
-    what = "WRONG: this is a bug in specdec" if divergence.bug else "the text differs"
-    return speed + f"{what} from token {divergence.position} on: {divergence}"
+        return "same distribution"
+    if (divergence := baseline.divergence) is None:
+        return "same text"
+    where = f"from token {divergence.position} on"
+    return f"WRONG {where}: this is a bug in specdec" if divergence.bug else f"another text {where}"
 
 
-def _memory(models: list[ModelMemory]) -> str:
+def _difference(baseline: BaselineResult | None) -> str:
+    """Why the text is not the target's own."""
+    if baseline is None or baseline.probes or baseline.identical:
+        return ""
+    return str(baseline.divergence or "sampled anew; with --seed it is the target's own")
+
+
+def _speeds(run: RunRecord) -> list[Text]:
+    """Both speeds, as bars; where nothing was drafted there is one."""
+    mine, alone = run.metrics.tokens_per_s, run.baseline and run.baseline.tokens_per_s
+    if run.metrics.drafted and mine and alone:
+        speeds, cells = {"with drafts": mine, "alone": alone}, 20
+    else:
+        speeds, cells = {"alone": mine} if mine and run.advice else {}, 0
+    most = max(speeds.values(), default=1.0)
+    return [
+        Text(f"  {name:<11} {speed:>7,.1f} tok/s {bar(speed / most, cells) if cells else ''}".rstrip())
+        for name, speed in speeds.items()
+    ]
+
+
+def _lengths(counts: Sequence[int]) -> str:
+    """How many steps drafted how much."""
+    groups = {}
+    for low, high in _LENGTHS:
+        if steps := sum(counts[low : None if high is None else high + 1]):
+            groups[f"{low}+" if high is None else str(low) if low == high else f"{low}-{high}"] = steps
+    most = max(groups.values())
+    return "   ".join(f"{name} {bar(steps / most, 8)} {steps}" for name, steps in groups.items())
+
+
+def _times(run: RunRecord) -> str:
+    parts = [f"load {duration(run.load_s)}"] if run.load_s is not None else []
+    parts += [f"measuring {duration(run.measuring_s)}"] if run.measuring_s else []
+    parts += [f"first token {duration(run.metrics.ttft_s)}"] if run.metrics.tokens else []
+    parts += [f"decoding {duration(run.metrics.decode_s)}"] if run.metrics.decode_s else []
+    return ", ".join(parts)
+
+
+def _memory(models: Sequence[ModelMemory]) -> str:
     """What each model takes, by its parts, and all of them together."""
     shown = []
     for model in models:

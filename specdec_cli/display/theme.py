@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, TextIO
 
 from rich.style import Style
+from rich.text import Text
 
 if TYPE_CHECKING:
     from specdec_cli.decoding.types import Origin
@@ -28,6 +29,19 @@ _UNSAFE = {
     # Direction overrides and isolates could make one line look like another.
     **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"),
 }
+
+
+def append_token(line: Text, text: str, style: Style) -> Text:
+    """Append a token's text; spaces before it are neither underlined nor struck, which would look like other signs."""
+    word = text.lstrip(" ")
+    return line.append(text[: len(text) - len(word)]).append(word, style)
+
+
+def legend() -> Text:
+    """What the styles of tokens mean."""
+    line = Text("kept", STYLES["accepted"], end="")
+    line.append("  ").append("corrected", STYLES["correction"]).append("  ").append("bonus", STYLES["bonus"])
+    return line.append("  ").append("rejected", REJECTED)
 
 
 def can_paint(out: TextIO) -> bool:

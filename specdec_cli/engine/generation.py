@@ -15,7 +15,8 @@ from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.loaded_models import LoadedModel
 from specdec_cli.engine.paired_speed import paired_speedup
-from specdec_cli.evaluation.baseline import BaselineResult
+from specdec_cli.evaluation.advice import where_drafting_does_not_pay
+from specdec_cli.evaluation.baseline import BaselineResult, ProbedRatios
 from specdec_cli.evaluation.statistics import Interval, geometric_interval
 from specdec_cli.store.json_store import to_json as record_to_json
 
@@ -44,7 +45,9 @@ class GenerationResult:
     """As in a transcript."""
     complete: bool = False
     baseline: BaselineResult | None = None
-    unmeasured: str = "not measured; add --baseline to run the target alone on the same prompt"
+    unmeasured: str = "not measured: add --baseline"
+    advice: str = ""
+    """What to do where drafting does not pay."""
 
     @property
     def tokens(self) -> list[int]:
@@ -78,15 +81,17 @@ class GenerationResult:
             self.complete = event.reason != "interrupted"
             self.notes += event.notes
 
-    def take_probed_baseline(self) -> None:
-        """Take the answer's own steps without a draft as the baseline, if there were any to speak of."""
+    def take_probed_baseline(self, two_over_one: float | None = None) -> None:
+        """Take the answer's own steps without a draft as the baseline, if there were any to speak of.
+
+        two_over_one: what a pass over two tokens costs, over that of one, if known.
+        """
         metrics = self.metrics
         if speed := metrics.probed_tokens_per_s:
-            mine = metrics.tokens_per_s or 0.0
-            ratios = geometric_interval([mine * seconds for seconds in metrics.probe_s])
-            self.baseline = BaselineResult(speed, None, speedup=ratios, probes=len(metrics.probe_s))
+            speedup = geometric_interval(ProbedRatios.of(metrics.history))
+            self.baseline = BaselineResult(speed, None, speedup=speedup, probes=len(metrics.probe_s))
         elif not metrics.drafted and metrics.steps >= 8 and not metrics.notes:
-            self.unmeasured = "none: the target ran alone, since drafting does not pay here"
+            self.advice = where_drafting_does_not_pay(two_over_one, self.settings.drafter)
 
 
 class Generation:
@@ -125,7 +130,7 @@ class Generation:
                 engine.keep_costs()
                 result.notes += (*models.notes[known:], *crowding_notes(result.metrics, models.target))
                 if result.settings.adapts and (models.drafts or not result.settings.chain.needs_model):
-                    result.take_probed_baseline()
+                    result.take_probed_baseline(engine.costs.two_over_one)
 
     def _allow_reuse(self, allowed: bool) -> None:
         """Whether the models may go by what their contexts hold of the prompt, instead of reading it again."""

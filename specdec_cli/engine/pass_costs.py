@@ -192,6 +192,14 @@ class PairCosts:
         return sum(passes.measured_s for passes in self._opened)
 
     @property
+    def two_over_one(self) -> float | None:
+        """What a pass of the target over two tokens costs, over that of one, as far as that is known."""
+        models = self._models
+        tuned, timed = models.tuned_costs, models.target.costs
+        points = tuned.verify.points if tuned else timed.expected if timed else {}
+        return points[2] / points[1] if {1, 2} <= set(points) else None
+
+    @property
     def _opened(self) -> list[PassCosts]:
         return [loaded.costs for loaded in self._models.all if loaded.costs]
 

@@ -15,6 +15,9 @@ from specdec_cli.evaluation.overall_verdict import OverallVerdict
 from specdec_cli.evaluation.statistics import Summary, geometric_interval, paired_ratios
 from specdec_cli.evaluation.trials import Trial
 
+_DEAREST = 3.0
+"""A pass over two tokens costs hardly more than two over one, unless others used the machine while it was timed."""
+
 
 def findings(summary: Summary) -> list[str]:
     """A variant's own result in sentences: the finding, what the speed consists of, and whether it is lossy."""
@@ -30,6 +33,19 @@ def findings(summary: Summary) -> list[str]:
             f"{summary.distance_per_token:.3f} in total variation, on average over the tokens."
         )
     return sentences
+
+
+def where_drafting_does_not_pay(two_over_one: float | None, drafter: str) -> str:
+    """What to tell of an answer for which nothing was drafted: why, and what to try."""
+    cost = ""
+    if two_over_one:
+        busy = ": is the machine busy?" if two_over_one > _DEAREST else ""
+        cost = f" (2 tokens cost {two_over_one:.1f}x one{busy})"
+    other = "a text to be edited or continued" if "ngram" in drafter else "--drafter ngram"
+    return (
+        f"Drafting does not pay here{cost}: the target ran alone. Try {other}, or another machine: "
+        "specdec tune --what-if rtx-4090"
+    )
 
 
 def _finding(summary: Summary) -> str:

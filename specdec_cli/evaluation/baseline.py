@@ -1,9 +1,12 @@
 """A run against the target alone."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+from specdec_cli.decoding.costs import SETTLED
 from specdec_cli.decoding.divergence import Divergence
-from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.decoding.metrics import Metrics, is_plain
+from specdec_cli.decoding.types import Step
 from specdec_cli.evaluation.statistics import Interval
 
 
@@ -45,3 +48,42 @@ def speedup_of(metrics: Metrics, baseline: BaselineResult | None) -> float | Non
     if baseline is None or not baseline.tokens_per_s or not metrics.tokens_per_s:
         return None
     return metrics.tokens_per_s / baseline.tokens_per_s
+
+
+class ProbedRatios:
+    """How many times as fast as the target alone a run is so far: a ratio for each probe in it.
+
+    A probe is a row of steps that drafted nothing, of which those from the SETTLED-th on tell the cost. It is compared
+    with all steps since the probe before, since both were timed on a machine that was about as busy.
+    """
+
+    def __init__(self) -> None:
+        self.ratios: list[float] = []
+        self._row: list[float] = []
+        """Seconds of the steps without a draft that came last."""
+        self._began = self._ended = 0.0
+        self._tokens = 0
+
+    @classmethod
+    def of(cls, steps: Iterable[Step]) -> list[float]:
+        """The ratios of a whole run."""
+        probed = cls()
+        for step in steps:
+            probed.add(step)
+        return probed.ratios
+
+    def add(self, step: Step) -> None:
+        """Take the next step of the run in."""
+        if step.index == 0:
+            self._began = step.at
+            return
+        if is_plain(step):
+            self._row.append(step.verify_s + step.sample_s)
+        elif self._row:
+            alone = self._row[SETTLED - 1 :]
+            if alone and self._ended > self._began:
+                self.ratios.append(self._tokens / (self._ended - self._began) * sum(alone) / len(alone))
+                self._began, self._tokens = self._ended, 0
+            self._row.clear()
+        self._tokens += len(step.tokens)
+        self._ended = step.at

@@ -1,4 +1,4 @@
-"""Ctrl-C that takes effect in the middle of a forward pass.
+"""Ctrl-C and Ctrl-Z that take effect in the middle of a forward pass.
 
 While Python waits inside llama.cpp its signal handlers do not run, and an abort callback in Python would cost a
 microsecond per graph node. So the signal's wake-up byte goes through a pipe to a thread that sets a flag in memory,
@@ -11,6 +11,9 @@ import ctypes
 import os
 import signal
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from time import perf_counter
 from types import FrameType
 
 POLL = ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p).value if os.name == "posix" else None
@@ -30,6 +33,22 @@ class Interrupt:
         self._flag = ctypes.create_string_buffer(2)
         self.address = ctypes.addressof(self._flag)
         self._signal = 0
+        self._stops: tuple[float, float | None] = (0.0, None)
+        """Seconds that the process was stopped, and since when it is, if it is; replaced at once, for `clock`."""
+        self._around_stop: Callable[[], AbstractContextManager[object]] = nullcontext
+
+    def clock(self) -> float:
+        """Seconds, without those that the process was stopped by Ctrl-Z after `stop_with`."""
+        stopped_s, since = self._stops
+        return (perf_counter() if since is None else since) - stopped_s
+
+    def stop_with(self, around: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
+        """While entered, let Ctrl-Z stop the process in the middle of a pass. around: entered for as long as it is."""
+        self._around_stop = around
+        if os.name == "posix" and os.getpgrp() != os.getsid(0):  # else there is no shell that could continue it
+            # Python's handler has nothing to do: the thread that reads the wake-up byte stops the process.
+            old = signal.signal(signal.SIGTSTP, lambda *_: None)
+            self._old_handlers.setdefault(signal.SIGTSTP, old)
 
     def is_set(self) -> bool:
         return self._flag.raw[0] != 0
@@ -67,4 +86,14 @@ class Interrupt:
         while received := os.read(reader, 1):
             if received[0] in _SIGNALS:
                 self.set()
+            elif received[0] == signal.SIGTSTP and signal.SIGTSTP in self._old_handlers:
+                self._stop()
         os.close(reader)
+
+    def _stop(self) -> None:
+        """Stop the process until the shell continues it; meanwhile the clock stands."""
+        before, since = self._stops[0], perf_counter()
+        self._stops = before, since
+        with self._around_stop():
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        self._stops = before + perf_counter() - since, None

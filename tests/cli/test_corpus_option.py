@@ -58,7 +58,7 @@ def test_what_a_code_base_holds_is_drafted(module, monkeypatch, way):
     else:
         own_profile("own", f"target: {TARGET}\nsettings:\n  ngram_corpus: [{module}]\n")
         ngram, args = NGRAM[2:], ["-p", "own"]
-    assert "a corpus of " in " ".join(succeeded("run", *ngram, *args, BEGINNING).stderr.split())
+    assert "a corpus of " in " ".join(succeeded("run", "-v", *ngram, *args, BEGINNING).stderr.split())
     found = told("run", *ngram, *args, BEGINNING)
     assert found["tokens"] == without["tokens"]
     assert found["stats"]["acceptance_rate"] > 0.6 > without["stats"]["acceptance_rate"] + 0.2

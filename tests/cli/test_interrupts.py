@@ -43,7 +43,7 @@ def test_interrupted_in_a_long_prefill(tmp_path):
     time.sleep(2)
     code, out, err = interrupt(process)
     assert (code, out.strip()) == (130, "")
-    assert "interrupted after 0 tokens" in err and "memory" in err
+    assert "interrupted after 0 tokens" in err and "first token" not in err
     assert [json.loads(line)["event"] for line in trace.read_text().splitlines()] == ["run", "done"]
 
 
@@ -61,7 +61,21 @@ def test_interrupted_while_decoding(tmp_path, send, expected):
     steps = [line for line in map(json.loads, trace.read_text().splitlines()) if line["event"] == "step"]
     text = "".join(token["text"] for step in steps for token in step["tokens"])
     assert len(steps) > 5 and (first.decode() + rest).rstrip("\n") == text.rstrip("\n")
-    assert f"interrupted after {sum(len(step['tokens']) for step in steps)} tokens" in err and "acceptance" in err
+    assert f"interrupted after {sum(len(step['tokens']) for step in steps)} tokens" in err and "kept" in err
+
+
+def test_ctrl_z_does_not_count_as_decoding_time(tmp_path):
+    """As under a shell, which gives each command a process group of its own."""
+    trace, started = tmp_path / "trace.jsonl", time.monotonic()
+    process = start(*LONG[:-1], 4000, "--json", "--trace", trace, preexec_fn=os.setpgrp)
+    wait_until(lambda: trace.exists() and trace.stat().st_size > 0, process)
+    process.send_signal(signal.SIGTSTP)
+    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+    time.sleep(2)
+    process.send_signal(signal.SIGCONT)
+    code, out, _ = interrupt(process)
+    took, timing = time.monotonic() - started, json.loads(out)["timing"]
+    assert code == 130 and 0 < timing["ttft_s"] + timing["decode_s"] < took - 2
 
 
 @pytest.mark.slow
@@ -78,7 +92,7 @@ def test_interrupted_with_json_gives_the_partial_object(tmp_path):
 
 def test_interrupted_in_the_live_view_leaves_the_terminal_as_it_was():
     with Terminal(*LONG) as terminal:
-        terminal.read(until="tokens/s")
+        terminal.read(until="tok/s")
         assert terminal.ended_by(signal.SIGINT, within=20) == 130
         shown = terminal.raw.decode()
         assert "interrupted after" in shown

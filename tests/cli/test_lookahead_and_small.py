@@ -104,7 +104,7 @@ def test_an_option_of_another_drafter_is_refused(option, value, drafter, says):
 
 
 def test_a_small_model_drafts_for_the_draft_model():
-    done = succeeded("run", *THREE, "--drafter", "small>model", "-k", 6, "-n", 24, PROMPT)
+    done = succeeded("run", "-v", *THREE, "--drafter", "small>model", "-k", 6, "-n", 24, PROMPT)
     assert "target.gguf<draft.gguf" in done.stderr and "small" in done.stderr.partition("memory")[2]
 
 

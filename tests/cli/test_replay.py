@@ -79,13 +79,14 @@ def on_terminal(*args, **options):
 def test_a_real_run_replays_to_the_same_text(tmp_path):
     trace = tmp_path / "run.jsonl"
     options = ["-n", 24, "-k", 3, "-t", 1, "--temp", 0.9, "--seed", 5, "--trace", trace]
-    run, again = succeeded("run", "def median(values):", *options), succeeded("replay", trace)
+    run = succeeded("run", "def median(values):", "-v", *options)
+    again = succeeded("replay", "-v", trace)
     assert again.stdout == run.stdout and len(run.stdout) > 30
     assert "k=3, temp=0.9, accept=coupled, seed=5" in again.stderr
-    same = ("acceptance", "by position", "steps", "speed ", "time", "ended")
+    same = ("drafts", "lengths", "acceptance", "by position", "steps", "speed ", "decoding", "prompt")
     for line in again.stderr.splitlines():
         assert not line.startswith(same) or line.rstrip() in run.stderr
-    assert "memory" not in again.stderr and "speedup" not in again.stderr
+    assert "memory" in run.stderr and "memory" not in again.stderr and "speedup" not in again.stderr
 
 
 def test_events_are_rebuilt_as_they_were(trace):
@@ -99,10 +100,10 @@ def test_a_pipe_gets_the_text_at_once(tmp_path):
     result = replay(record(tmp_path / "slow.jsonl", slow(0)))
     assert (result.exit_code, result.stdout) == (0, TEXT)
     assert time.monotonic() - started < 5
-    assert "big.gguf + small.gguf, k=3, greedy" in result.stderr and "ended" in result.stderr
+    assert "the model ended its answer after 5 tokens; big.gguf + small.gguf, k=3, greedy" in result.stderr
     bare = replay(record(tmp_path / "bare.jsonl", settings={}))
     assert (bare.exit_code, bare.stdout) == (0, TEXT)
-    assert "settings" not in bare.stderr and "None" not in bare.stderr
+    assert "5 tokens\n" in bare.stderr and "None" not in bare.stderr
 
 
 def test_control_characters_and_markup_in_a_recording_do_no_harm(tmp_path):
@@ -211,8 +212,8 @@ def test_live_takes_the_time_it_took(trace):
         assert 1.4 < time.monotonic() - started < 3.5  # at 1.0 s
         assert terminal.ended() == 0
         assert "\n".join(terminal.lines[:2]) + "\n" == TEXT
-        assert terminal.lines[2].split() == ["accepted", "correction", "bonus"]
-        assert terminal.lines[3].startswith("settings") and "time    draft" not in terminal.text
+        assert terminal.lines[2].split() == ["kept", "corrected", "bonus", "rejected"]
+        assert terminal.lines[3] == "4.4 tokens/s" and "^C stop" not in terminal.text
 
 
 @pytest.mark.parametrize(
@@ -224,7 +225,7 @@ def test_live_interrupted(tmp_path, send, code):
         assert terminal.ended_by(send) == code
         assert terminal.text.startswith("first kept <b>mended</b>\n")
         assert "left early: the recording has 5 tokens" in terminal.text
-        assert "interrupted after 3 tokens" in terminal.text and "draft   " not in terminal.text
+        assert "interrupted after 3 tokens" in terminal.text and "^C stop" not in terminal.text
 
 
 def test_step_by_step(trace):
@@ -246,7 +247,7 @@ def test_step_by_step(trace):
         assert "1 drafted by model, 1 accepted, and a bonus token" in terminal.read(until="step 2")
         terminal.press(b"\n")
         assert terminal.ended() == 0
-        assert terminal.text.startswith(TEXT + "accepted") and "the model ended its answer" in terminal.text
+        assert terminal.text.startswith(TEXT + "kept") and "the model ended its answer" in terminal.text
         assert "step 2" not in terminal.text and "note" not in terminal.text
 
 
@@ -272,14 +273,14 @@ def test_the_key_ctrl_c(tmp_path, options):
     """Where the terminal controls the process, so that the key is a signal; the shell keeps the terminal after it."""
     shell = ["sh", "-c", 'trap : INT; "$@"; echo "[code $?]"; sleep 60', "sh"]
     with on_terminal(record(tmp_path / "slow.jsonl", slow(2)), *options, under=shell) as terminal:
-        terminal.read(until="so far")
+        terminal.read(until="/9")
         if options:
             terminal.press(b" ")
-            terminal.read(until="1/9 tokens")
+            terminal.read(until="1/9")
         time.sleep(0.2)
         terminal.press(b"\x03")
         terminal.read(until="[code 130]")
-        assert terminal.text.startswith("first") and "interrupted after 1 tokens" in terminal.text
+        assert terminal.text.startswith("first") and "interrupted after 1 token;" in terminal.text
         assert termios.tcgetattr(terminal.side) == terminal.before
 
 
@@ -309,7 +310,7 @@ def drawn(run, folder):
 
 def test_a_picture(trace, tmp_path):
     picture, text = drawn(trace, tmp_path)
-    for part in (*TEXT.splitlines(), "accepted", "correction", "bonus", "acceptance", "big.gguf", "ended"):
+    for part in (*TEXT.splitlines(), "kept", "corrected", "bonus", "acceptance", "big.gguf", "drafts"):
         assert part in text
     assert "<b>" not in picture and "&lt;b&gt;mended" in picture
     links = re.sub(r'xmlns="http://www\.w3\.org/2000/svg"', "", picture)

@@ -4,14 +4,49 @@ from __future__ import annotations
 
 from dataclasses import replace
 from io import StringIO
+from unicodedata import normalize
 
 import pyte
 import pytest
 from fakes import Counting, FakeTarget, ScriptedDrafter, run
 from rich.console import Console
+from wcwidth import wcwidth
 
 from specdec_cli.decoding.types import Done, Prefill, Step, Token
 from specdec_cli.display.live import LiveDisplay
+
+
+class Screen(pyte.HistoryScreen):
+    """A screen that knows which rows it has wrapped, as terminals do that copy a wrapped line as one.
+
+    A row is no longer wrapped once it, or the whole row below it, has been erased.
+    """
+
+    def draw(self, data):
+        for char in data:
+            early = wcwidth(char) == 2 and self.cursor.x == self.columns - 1  # pyte would write it into half a cell
+            if early or (self.cursor.x == self.columns and wcwidth(char)):
+                self.buffer[self.cursor.y].wrapped = self.columns - early
+                self.cursor.x = self.columns
+            if self.cursor.x == self.columns and not wcwidth(char):  # pyte would wrap before it
+                cell = self.buffer[self.cursor.y][self.columns - 1]
+                self.buffer[self.cursor.y][self.columns - 1] = cell._replace(data=normalize("NFC", cell.data + char))
+            else:
+                super().draw(char)
+
+    def erase_in_display(self, how=0, *args, **kwargs):
+        super().erase_in_display(how, *args, **kwargs)
+        for y in range(self.cursor.y - (self.cursor.x == 0), self.lines):
+            self.buffer[y].wrapped = 0
+
+    def copied(self):
+        """All lines as a terminal copies them."""
+        text = ""
+        for line in (*self.history.top, *(self.buffer[y] for y in range(self.lines))):
+            row = [line[x].data for x in range(self.columns)]
+            wrapped = getattr(line, "wrapped", 0)
+            text += "".join(row[:wrapped]) if wrapped else "".join(row).rstrip() + "\n"
+        return text.rstrip("\n")
 
 
 class Terminal:
@@ -20,13 +55,16 @@ class Terminal:
     def __init__(self, monkeypatch, width=60, height=20, **console):
         self.now = 0.0
         monkeypatch.setattr("specdec_cli.display.live.monotonic", lambda: self.now)
-        self.screen = pyte.HistoryScreen(width, height, history=5000, ratio=1)
-        self.stream = pyte.Stream(self.screen)
-        self.screen.set_mode(pyte.modes.LNM)
+        self.resize(width, height)
         options = {"force_terminal": True, "color_system": "standard", "_environ": {}, **console}
         self.console = Console(file=StringIO(), width=width, height=height, **options)
         self.writes, self.output = 0, ""
         self.display = LiveDisplay(self.console, 128)
+
+    def resize(self, width, height):
+        self.screen = Screen(width, height, history=5000, ratio=1)
+        self.stream = pyte.Stream(self.screen)
+        self.screen.set_mode(pyte.modes.LNM)
 
     def show(self, *events, later=1.0):
         for event in events:
@@ -42,6 +80,10 @@ class Terminal:
         self.writes += bool(text)
         self.output += text
         self.stream.feed(text)
+
+    def row(self, part):
+        """The first row with this in it, or an empty one."""
+        return next((line for line in self.lines() if part in line), "")
 
     def lines(self):
         history = ("".join(line[i].data for i in range(self.screen.columns)) for line in self.screen.history.top)
@@ -85,11 +127,11 @@ def test_the_prompt_is_shown_being_read_and_the_first_token_does_not_wait_for_th
     terminal.drain()
     assert "reading the prompt" in terminal.text()
     monkeypatch.setattr("specdec_cli.display.status_line.monotonic", lambda: terminal.now)
-    terminal.display.reading("target", 0, 150)
+    terminal.display.reading("prompt", 0, 150)
     terminal.now = 2.0
-    terminal.display.reading("target", 50, 150)
+    terminal.display.reading("prompt", 50, 150)
     terminal.drain()
-    assert "reading target ━━━━──────── 50/150, 4 s left" in terminal.text()
+    assert "reading prompt ━━━━──────── 50/150, 4 s left" in terminal.text()
     terminal.show(Prefill("target", 3, 0.1, 0.1), step("first", index=0, at=0.11), later=0.001)
     assert terminal.text().startswith("first")
 
@@ -105,10 +147,37 @@ def test_origins_differ_by_more_than_colour(monkeypatch):
     assert not any(terminal.screen.buffer[1][x].strikethrough for x in range(60)), "the last draft was accepted whole"
 
 
-def test_rejected_tokens_are_struck_out(monkeypatch):
-    terminal = Terminal(monkeypatch).show(*scripted((3, 99, 98), max_tokens=9)[:4])
-    row = terminal.screen.buffer[1]
+def test_a_draft_is_shown_in_the_order_of_time_and_in_black_and_white(monkeypatch):
+    terminal = Terminal(monkeypatch, no_color=True).show(*scripted((3, 99, 98), max_tokens=9)[:4])
+    assert "drafted 3, kept 1   3  ✗ 99 │98   → 4" in terminal.lines()[2]
+    row = terminal.screen.buffer[2]
     assert "".join(row[x].data for x in range(60) if row[x].strikethrough).split() == ["99", "98"]
+    legend = terminal.screen.buffer[5]
+    assert "".join(legend[x].data for x in range(60) if legend[x].strikethrough) == "rejected"
+
+
+def test_of_a_long_draft_the_end_is_shown(monkeypatch):
+    tokens = tuple(Token(0, f"word{i} ", "accepted") for i in range(16))
+    long = Step(1, (*tokens, Token(0, "right", "correction")), (0,) * 17, 16, ("wrong",), "model", 0.1, 0.2, 0.0, 1.0)
+    for width in (50, 80):
+        row = Terminal(monkeypatch, width=width).show(long).row("kept")
+        assert "…" in row and row.endswith("word15  ✗ wrong  → right"), row
+
+
+def test_the_speedup_is_shown_once_there_is_an_interval(monkeypatch):
+    """Of drafts that give 4 tokens in 0.4 s, between probes that take 0.2 s a token."""
+    terminal, at = Terminal(monkeypatch, width=80), 0.0
+    four, shown = tuple(Token(0, "x", "accepted") for _ in range(4)), []
+    for index in range(40):
+        plain = index % 10 > 6
+        at += 0.2 if plain else 0.4
+        if plain:
+            event = Step(index, four[:1], (), 0, (), "", 0.0, 0.2, 0.0, at)
+        else:
+            event = Step(index, four, (1, 1, 1), 3, (), "model", 0.1, 0.3, 0.0, at)
+        shown.append(terminal.show(event).row("tok/s"))
+    assert not any("x (" in row for row in shown[:30])
+    assert "1.82x (1.78 to 1.85)   9.3 tok/s   alone 5.0   " in shown[-1] and "▁" in shown[-1] and "█" in shown[-1]
 
 
 def test_at_most_twelve_repaints_a_second(monkeypatch):
@@ -124,6 +193,39 @@ def test_lines_and_long_lines_reach_the_scrollback_unharmed(monkeypatch):
     assert "".join(lines[50:]) == long + "!"
 
 
+@pytest.mark.parametrize("height", [6, 12, 40])
+@pytest.mark.parametrize("width", [11, 30, 80])
+def test_what_scrolls_away_copies_as_it_was_written(monkeypatch, width, height):
+    """Lines longer than the region, and than the screen; wide characters, and signs that combine."""
+    words = [f" word{i}" for i in range(60)]
+    texts = ["short\n\n", *words, "\n", "    indented\n", *("数字漢字" * 30), "\n", *["e\u0301"] * 90, "\n", "x" * 200]
+    terminal = Terminal(monkeypatch, width=width, height=height).show(*map(step, texts))
+    copied = terminal.screen.copied()
+    terminal.show(done("."))
+    assert terminal.screen.copied().split("\n") == normalize("NFC", "".join(texts) + ".").split("\n")
+    assert copied.startswith("short\n\n"), "and before the end"
+
+
+def test_words_wrap_between_words_while_they_are_written(monkeypatch):
+    terminal = Terminal(monkeypatch, width=20, height=20).show(*(step(f"word{i} ") for i in range(8)))
+    assert terminal.lines()[:3] == ["word0 word1 word2", "word3 word4 word5", "word6 word7"]
+
+
+def test_ctrl_z_leaves_the_screen_to_the_shell_and_fg_paints_anew(monkeypatch):
+    terminal = Terminal(monkeypatch, width=30).show(step("first\n"), step("second"))
+    with terminal.display.suspended():
+        terminal.drain()
+        assert terminal.text() == "first"
+        terminal.stream.feed("[1]+ Stopped\n$ fg\n")
+    terminal.drain()
+    assert terminal.lines()[:5] == ["first", "[1]+ Stopped", "$ fg", "second", "─" * 27]
+    terminal.show(step(" third"), done())
+    assert terminal.text() == "first\n[1]+ Stopped\n$ fg\nsecond third"
+    with terminal.display.suspended():
+        pass
+    assert terminal.console.file.getvalue() == "", "nothing is painted after the end"
+
+
 def test_indentation_and_blank_lines_survive(monkeypatch):
     text = "def f():\n\n    if x:\n        return   1\n\n\n" + " " * 40 + "far\n"
     terminal = written(Terminal(monkeypatch, width=30), *text)
@@ -137,9 +239,7 @@ def test_resizing_leaves_no_debris(monkeypatch, before, after):
     terminal = Terminal(monkeypatch, width=before, height=30).show(step("first\n"), *words[:5])
     # A real terminal rewraps what is on it; pyte does not, so paint anew at the new width from a rewrapped copy.
     rows = [line.rstrip() for line in terminal.screen.display if line.strip()]
-    terminal.screen = pyte.HistoryScreen(after, 30, history=5000, ratio=1)
-    terminal.screen.set_mode(pyte.modes.LNM)
-    terminal.stream = pyte.Stream(terminal.screen)
+    terminal.resize(after, 30)
     terminal.stream.feed("\n".join(rows))
     terminal.console.width = after
     terminal.show(*words[5:], done())

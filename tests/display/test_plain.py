@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from io import StringIO
 
 import pytest
@@ -14,11 +14,14 @@ from specdec_cli.decoding.divergence import Divergence
 from specdec_cli.decoding.metrics import Metrics, ModelMemory
 from specdec_cli.decoding.types import Done, Step, Token
 from specdec_cli.display.plain import PlainDisplay
-from specdec_cli.display.run_report import run_report, settings_line
+from specdec_cli.display.run_report import RunRecord, run_details, run_report, settings_line
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.evaluation.advice import where_drafting_does_not_pay
 from specdec_cli.evaluation.baseline import BaselineResult, speedup_of
 from specdec_cli.evaluation.recorded_settings import RecordedSettings
+from specdec_cli.evaluation.statistics import Interval
+from specdec_cli.models import hardware
 from specdec_cli.store.traces import TraceWriter
 
 
@@ -68,12 +71,17 @@ def fixed_report():
     return report
 
 
-def shown(report, baseline=None):
-    console = Console(file=StringIO(), width=110, _environ={})
+SETTINGS = RecordedSettings("m/a.gguf", "m/b.gguf", draft_tokens=3, temp=0.0)
+
+
+def shown(metrics, *parts, **known):
+    """The report, and what -v adds to it."""
     target = ModelMemory("target", 4_700_000_000, 3_100_000_000, 512_000_000, 330_000_000)
     memory = [target, ModelMemory("draft", 400_000_000, 0, 64_000_000, 90_000_000)]
-    unmeasured = GenerationResult(Settings(), 0, []).unmeasured
-    console.print(run_report(report, "a.gguf + b.gguf, k=3, greedy", memory, baseline, 2.5, unmeasured))
+    known = {"settings": SETTINGS, "unmeasured": GenerationResult(Settings(), 0, []).unmeasured, **known}
+    run = RunRecord(metrics, load_s=2.5, measuring_s=0.35, memory=memory, machine=["2 threads"], **known)
+    console = Console(file=StringIO(), width=110, _environ={})
+    console.print(*(part(run) for part in parts or [run_report]), sep="\n")
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 
@@ -81,13 +89,43 @@ def shown(report, baseline=None):
     ("name", "baseline"),
     [
         ("none", None),
-        ("identical", BaselineResult(4.0, True)),
+        ("identical", BaselineResult(4.0, True, speedup=Interval(2.0, 1.75, 2.25, 6))),
         ("tie", BaselineResult(16.0, False, Divergence(5, 4, 0.012, 0.03, "logits"))),
         ("sampled", BaselineResult(8.0, None)),
     ],
 )
 def test_report(name, baseline, snapshot):
-    snapshot(f"report_{name}.txt", shown(fixed_report(), baseline))
+    parts = [run_report, run_details] if name == "none" else [run_report]
+    snapshot(f"report_{name}.txt", shown(fixed_report(), *parts, baseline=baseline))
+
+
+@pytest.mark.parametrize(
+    ("interval", "claim"),
+    [
+        (Interval(1.8, 1.5, 2.1, 6), "1.80x faster than the target alone (1.50 to 2.10), same text"),
+        (Interval(0.8, 0.7, 0.9, 6), "slower than the target alone: 0.80x (0.70 to 0.90), same text"),
+        (Interval(1.02, 0.95, 1.1, 6), "no difference from the target alone: 1.02x (0.95 to 1.10), same text"),
+        (Interval(1.2, 0.9, 1.6, 6), "inconclusive: 1.20x (0.90 to 1.60) the target alone's speed, same text"),
+        (Interval(1.5, None, None, 2), "1.50x the target alone's speed, too few rounds to claim anything, same text"),
+    ],
+)
+def test_only_what_the_interval_allows_is_claimed(interval, claim):
+    assert shown(fixed_report(), baseline=BaselineResult(4.0, True, speedup=interval)).split("\n")[0] == claim
+    probed = BaselineResult(4.0, None, probes=5, speedup=interval)
+    assert shown(fixed_report(), baseline=probed).split("\n")[0] == claim.removesuffix(", same text")
+
+
+def test_where_nothing_was_drafted_there_is_no_ratio_but_advice():
+    metrics = Metrics.of(run(FakeTarget(Counting()), drafter=ScriptedDrafter([]), max_tokens=9))
+    metrics.ttft_s, metrics.total_s = 0.13, 1.13
+    alone = {"settings": replace(SETTINGS, drafter="none"), "baseline": BaselineResult(4.0, True)}
+    assert shown(metrics, **alone).startswith("8.0 tokens/s, the target alone, same text\ntimes ")
+    advice = where_drafting_does_not_pay(1.62, "model")
+    text = shown(metrics, baseline=BaselineResult(4.0, True), advice=advice)
+    assert text.startswith("Drafting does not pay here (2 tokens cost 1.6x one): the target ran alone. Try --drafter")
+    assert "specdec tune --what-if rtx-4090\n  alone           8.0 tok/s\n" in text and "2.00x" not in text
+    assert "(2 tokens cost 29.0x one: is the machine busy?)" in where_drafting_does_not_pay(29, "model")
+    assert "cost" not in where_drafting_does_not_pay(None, "ngram") and "rtx-4090" in hardware.names()
 
 
 def test_report_of_an_interrupted_run_with_a_note():
@@ -95,7 +133,8 @@ def test_report_of_an_interrupted_run_with_a_note():
     report.notes = ("the model drafter failed and the target went on alone: its context of 10 tokens is full",)
     text = shown(report)
     assert text.startswith("note: the model drafter failed")
-    assert all(part in text for part in ("interrupted after 0 tokens", "speedup", "not measured"))
+    assert "speedup not measured" in text and "interrupted after 0 tokens; a.gguf + b.gguf" in text
+    assert "first token" not in text, "there was none"
 
 
 def test_speedup_needs_both_speeds():

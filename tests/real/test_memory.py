@@ -50,7 +50,7 @@ def measured(folder: Path, n_tokens: int, *args: object) -> Measured:
     """Run a prompt of about so many tokens in a process of its own."""
     text = folder / "prompt.txt"
     text.write_text(" one two three four five six seven eight nine ten" * (n_tokens // 10))
-    command = [sys.executable, "-c", CHILD, "--raw", "-f", text, "-n", 24, *args]
+    command = [sys.executable, "-c", CHILD, "-v", "--raw", "-f", text, "-n", 24, *args]
     wide = {**os.environ, "COLUMNS": "300"}
     done = subprocess.run([*map(str, command)], check=False, capture_output=True, text=True, timeout=240, env=wide)
     assert done.returncode == 0, done.stderr
