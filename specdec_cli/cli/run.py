@@ -72,10 +72,7 @@ def run(
         typer.echo(given.help())
         raise typer.Exit(2)
     require_used(given.typed, [settings])
-    if baseline and quiet:
-        raise UsageError("--baseline has nowhere to report with -q", "Leave one of them out.")
-    if stop and "" in stop:
-        raise UsageError("a stop string cannot be empty", "Leave --stop out, or name the text to stop at.")
+    _require_sense(baseline, quiet, verbose, stop or [])
     pair = check_pair(settings)
     silent = quiet or json_
     names = " + ".join(path.name for path in (pair.target_path, pair.draft_path) if path)
@@ -97,6 +94,14 @@ def run(
             _print_report(engine, answer, verbose, unasked)
         _require_whole(answer.result, record, error)
     raise typer.Exit(interrupt.exit_code)
+
+
+def _require_sense(baseline: bool, quiet: bool, verbose: bool, stop: list[str]) -> None:
+    for option, given in (("--baseline", baseline), ("--verbose", verbose)):
+        if given and quiet:
+            raise UsageError(f"{option} has nowhere to report with -q", "Leave one of them out.")
+    if "" in stop:
+        raise UsageError("a stop string cannot be empty", "Leave --stop out, or name the text to stop at.")
 
 
 def _open_trace(path: Path, settings: Settings, prompt: str) -> TraceWriter:

@@ -16,7 +16,8 @@ from rich.console import Console
 from specdec_cli.cli.prompt_input import gather, unescaped
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done
-from specdec_cli.display.run_report import run_report
+from specdec_cli.display.run_report import RunRecord, run_details, run_report
+from specdec_cli.evaluation.recorded_settings import RecordedSettings
 from specdec_cli.llama import library
 from specdec_cli.models import profiles
 
@@ -137,9 +138,10 @@ def test_a_seed_is_told_where_it_gives_the_answer_again():
 def test_an_answer_that_was_stopped_in_its_prompt_has_no_first_token():
     out = Console(width=100)
     with out.capture() as shown:
-        out.print(run_report(Metrics.of([Done("interrupted", "", (), 2.5)]), "", None, None, 2.5))
+        run = RunRecord(Metrics.of([Done("interrupted", "", (), 2.5)]), RecordedSettings(), load_s=2.5)
+        out.print(run_report(run), run_details(run))
     assert "first token" not in shown.get() and "0 ms" not in shown.get()
-    assert "prompt not read to its end" in shown.get() and "interrupted after 0 tokens" in shown.get()
+    assert "not read to its end" in shown.get() and "interrupted after 0 tokens" in shown.get()
 
 
 def test_a_page_that_is_written_is_named(tmp_path):
