@@ -1,4 +1,4 @@
-"""Make docs/live.svg: the live view of a real run of the bundled pair, stopped in the middle.
+"""Make docs/live.svg: the live view of a real run of the pair of `specdec demo`, stopped in the middle.
 
 python docs/picture.py
 """
@@ -6,6 +6,7 @@ python docs/picture.py
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from specdec_cli import SamplingParams, SpeculativeConfig, Step, load
+from specdec_cli import Step
 from specdec_cli.display import live
+from specdec_cli.engine import race
+from specdec_cli.llama.interrupt import Interrupt
 
 WIDTH, HEIGHT = 88, 24
-PROMPT = 'class Stack:\n    """A stack of items."""\n\n    def __init__(self):'
 
 
 def screen_at(stop_after: int) -> pyte.Screen:
@@ -29,10 +31,9 @@ def screen_at(stop_after: int) -> pyte.Screen:
     console = Console(
         file=StringIO(), force_terminal=True, width=WIDTH, height=HEIGHT, color_system="standard", _environ={}
     )
-    sampling = SamplingParams(max_tokens=160, repeat_penalty=1.3, repeat_last_n=128)
-    with load("demo", speculative=SpeculativeConfig(draft_tokens=4), threads=1) as engine:
-        display = live.LiveDisplay(console, 160)
-        for event in engine.stream(PROMPT, sampling):
+    with race.engine_of(replace(race.settings(), drafter="model", draft_tokens=6), Interrupt()) as engine:
+        display = live.LiveDisplay(console, engine.settings.max_tokens)
+        for event in engine.stream(race.unfinished_file(), raw=True):
             display.show(event)
             partly = isinstance(event, Step) and 0 < event.accepted < len(event.drafted)
             if isinstance(event, Step) and event.index >= stop_after and partly:
@@ -62,8 +63,8 @@ def as_text(screen: pyte.Screen) -> list[Text]:
 
 def main() -> None:
     console = Console(record=True, width=WIDTH, file=StringIO(), highlight=False, force_terminal=True)
-    console.print("$ specdec run -k 4 -n 160 --repeat-penalty 1.3 --repeat-last-n 128 -f stack.py", style="bold")
-    for row in as_text(screen_at(stop_after=38)):
+    console.print("$ specdec run -m target.gguf -md draft.gguf -k 6 -f library.py", style="bold")
+    for row in as_text(screen_at(stop_after=34)):
         console.print(row, no_wrap=True)
     svg = console.export_svg(title="specdec", unique_id="live")
     # The web font that Rich asks for would make the picture call home; any monospace font will do.
