@@ -1,4 +1,4 @@
-"""`specdec drafters`, chains by name, and drafters from other packages: the example in CONTRIBUTING.md is one."""
+"""`specdec drafters`, chains by name, and drafters from other packages: the example in docs/plugins.md is one."""
 
 import re
 import sys
@@ -9,7 +9,7 @@ from driver import DRAFT, PROMPT, TARGET, assert_refused, run, succeeded, told
 
 from specdec_cli import drafters
 
-CONTRIBUTING = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
 MODELS = ("-m", TARGET, "-md", DRAFT)
 
 
@@ -46,8 +46,8 @@ def install(tmp_path, monkeypatch):
 
 
 def example() -> tuple[str, str]:
-    code = re.search(r"```python\n(.*?)```", CONTRIBUTING, re.DOTALL)[1]
-    entry = re.search(r'specdec\.drafters"\]\n(.*?)\n```', CONTRIBUTING, re.DOTALL)[1]
+    code = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
+    entry = re.search(r'specdec\.drafters"\]\n(.*?)\n```', PAGE, re.DOTALL)[1]
     assert "class AgainDrafter" in code and code.count("\n") < 40
     return code, entry.replace(chr(34), "")  # as an installer writes it
 
