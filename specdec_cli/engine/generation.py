@@ -146,6 +146,8 @@ class Generation:
         result.unmeasured = "not measured: interrupted"
         try:
             result.baseline = self._baseline()
+            if result.baseline and result.baseline.noisy:
+                result.notes += ("other programs disturb this machine: nothing can be said of the speedup yet",)
         except Interrupted:
             pass
         except SpecdecError as error:

@@ -32,6 +32,11 @@ class BaselineResult:
         found = self.speedup
         return found.mean if found and found.difference in ("faster", "slower") else None
 
+    @property
+    def noisy(self) -> bool:
+        """Whether the interval is too wide to say anything."""
+        return self.speedup is not None and self.speedup.difference == "inconclusive"
+
     def to_json(self) -> dict[str, object]:
         """The `baseline` object of `run --json`."""
         return {

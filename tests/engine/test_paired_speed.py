@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from engines import open_engine
 
-from specdec_cli.engine import paired_speed
+from specdec_cli.engine import generation, paired_speed
 from specdec_cli.engine.paired_speed import paired_speedup
 from specdec_cli.evaluation.baseline import BaselineResult
 from specdec_cli.evaluation.statistics import geometric_interval
@@ -92,6 +92,15 @@ def test_nothing_is_claimed_of_an_answer_that_drafted_nothing(engine, calls):
 def test_a_ratio_is_claimed_if_its_interval_excludes_one(ratios, claim):
     found = BaselineResult(10.0, True, speedup=geometric_interval(ratios)).claim
     assert found == (claim and pytest.approx(claim, abs=0.01))
+
+
+def test_a_noisy_machine_is_named(engine, monkeypatch):
+    """Before all else: notes are the first lines of a report."""
+    for ratios, named in (((0.5, 1.9, 0.6, 1.7), True), ((1.4, 1.41, 1.42), False)):
+        monkeypatch.setattr(generation, "paired_speedup", lambda *_, drawn=ratios: geometric_interval(drawn))
+        answer = answer_of(engine)
+        answer.measure_baseline()
+        assert any("disturb this machine" in note for note in answer.result.notes) == named
 
 
 def test_an_interruption_ends_the_measurement(engine, monkeypatch):
