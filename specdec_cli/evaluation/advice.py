@@ -38,7 +38,7 @@ def findings(summary: Summary) -> list[str]:
 def where_drafting_does_not_pay(two_over_one: float | None, drafter: str) -> str:
     """What to tell of an answer for which nothing was drafted: why, and what to try."""
     cost = ""
-    if two_over_one:
+    if two_over_one and two_over_one > 1:  # less is noise
         busy = ": is the machine busy?" if two_over_one > _DEAREST else ""
         cost = f" (2 tokens cost {two_over_one:.1f}x one{busy})"
     other = "a text to be edited or continued" if "ngram" in drafter else "--drafter ngram"
