@@ -36,9 +36,9 @@ class AutoLength(LengthPolicy):
     `optimal_stopping` makes a plan from what passes cost and what the draft's confidence is worth: drafting goes on
     while the chance that the next token is reached and accepted outweighs its share of the time. Estimates can be
     wrong, so `Budgets` bounds what that may cost. Within the loss budget, drafting is also tried where it only might
-    pay: with acceptance raised by its uncertainty. Where that budget is used up, nothing is drafted, and the draft
-    model falls behind the text. In a trial, it reads in one pass what it has missed and learns how often it would have
-    been right. If the plan then pays, drafting begins again.
+    pay: with acceptance raised by its uncertainty. Where that budget is used up and the plan is not clearly for drafts,
+    nothing is drafted, and the draft model falls behind the text. In a trial, it reads in one pass what it has missed
+    and learns how often it would have been right. If the plan then pays, drafting begins again.
 
     It looks at the draft's confidence before a token is drawn and at the verdicts on earlier steps; never at the
     target's logits of the same step. One object may serve successive runs of a pair: what was learned stays. Its
