@@ -6,13 +6,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Template
 from markupsafe import Markup
 
 from specdec_cli.decoding.divergence import first_difference
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display import charts
 from specdec_cli.display import comparison_tables as tables
+from specdec_cli.display.templates import environment
 from specdec_cli.display.theme import safe
 from specdec_cli.evaluation.comparison_result import ComparisonResult
 from specdec_cli.evaluation.statistics import FEW_DRAFTS
@@ -45,19 +46,12 @@ def write(path: Path, result: ComparisonResult) -> None:
 
 
 def page(result: ComparisonResult) -> str:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        finalize=_shown,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    answers, left_out = _answers(result, environment.get_template("comparison_answers.html"))
+    pages = environment(finalize=_shown)
+    answers, left_out = _answers(result, pages.get_template("comparison_answers.html"))
     overall, verdict = result.of_category("all"), result.verdict
     details = {name: cells for name, *cells in tables.details_of(result)}
     facts, own = _facts(result)
-    return environment.get_template("comparison.html").render(
+    return pages.get_template("comparison.html").render(
         result=result,
         verdict=verdict,
         overall=overall,

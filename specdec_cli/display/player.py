@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from specdec_cli.decoding.types import Done, Event, Step, Token
@@ -16,6 +15,7 @@ from specdec_cli.display.charts import COLOURS
 from specdec_cli.display.export import report_html
 from specdec_cli.display.run_report import settings_line
 from specdec_cli.display.steps import LostToken, headline, lost_tokens
+from specdec_cli.display.templates import environment
 from specdec_cli.display.theme import safe
 from specdec_cli.evaluation.recorded_settings import RecordedSettings
 
@@ -45,21 +45,15 @@ class _ShownStep:
 
 def html(settings: RecordedSettings, prompt: str | None, events: list[Event]) -> str:
     """The page. prompt: what was asked, if the recording tells."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    pages = environment()
     report, report_styles = report_html(settings, events)
     took = events[-1].at if events else 0.0
-    page = environment.get_template("player.html").render(
+    page = pages.get_template("player.html").render(
         described=safe(settings_line(settings)),
         prompt=None if prompt is None else safe(prompt),
         steps=list(_steps(events)),
         report=Markup(report),
-        styles=Markup(environment.get_template("player.css").render(colours=COLOURS, report_styles=report_styles)),
+        styles=Markup(pages.get_template("player.css").render(colours=COLOURS, report_styles=report_styles)),
         script=Markup(Path(__file__).with_name("player.js").read_text("utf-8")),
         hash=_hash,
         speeds=_SPEEDS,

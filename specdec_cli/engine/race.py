@@ -18,8 +18,7 @@ from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Event
 from specdec_cli.engine import proof
 from specdec_cli.engine.acceptance_recorder import record
-from specdec_cli.engine.config import Settings
-from specdec_cli.engine.config_layers import resolve
+from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.engine.engine import Engine
 from specdec_cli.evaluation import simulator
 from specdec_cli.evaluation.prediction import WORTH_IT
@@ -45,9 +44,11 @@ def unfinished_file() -> str:
 
 
 def settings() -> Settings:
-    """One thread, for two wait for each other where other programs run; -n as long as the rest of the file needs."""
-    models = {role: str(_folder() / f"{role}.gguf") for role in ("target", "draft")}
-    return resolve(None, {**models, "threads": 1, "max_tokens": 480})
+    """Whatever the user's config.yaml says: greedy, so that both must write the same text. One thread, for two wait for
+    each other where other programs run; -n as long as the rest of the file needs.
+    """
+    target, draft = (str(_folder() / f"{role}.gguf") for role in ("target", "draft"))
+    return Settings(target=target, draft=draft, drafter=AUTO, threads=1, max_tokens=480)
 
 
 def _folder() -> Path:

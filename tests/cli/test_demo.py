@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from driver import call, succeeded
+from driver import call, configure, succeeded
 
 from specdec_cli.engine import race as racing
 from specdec_cli.llama.interrupt import Interrupt
@@ -60,6 +60,13 @@ def test_the_screen(monkeypatch):
     assert [line.split()[:2] for line in said.splitlines() if line.startswith("  specdec")] == [
         ["specdec", command] for command in ("pull", "run", "compare")
     ]
+
+
+def test_the_users_own_settings_do_not_change_the_race():
+    """Sampled, both would write other texts, and the race would call that a mistake."""
+    before = racing.settings()
+    configure("temp: 0.9\ndrafter: none\n")
+    assert racing.settings() == before and (before.temp, before.drafter) == (0.0, "ngram+model")
 
 
 def test_a_damaged_pair_is_told(monkeypatch, tmp_path):
