@@ -80,7 +80,7 @@ class Terminal:
             assert self.raw.rfind(off) >= self.raw.rfind(on), "the cursor is gone, or a screen is left"
         return self.process.wait(20)
 
-    def ended_by(self, send, within=1.0):
+    def ended_by(self, send, within=4.0):
         """The exit code after a signal, or a key, which must come soon."""
         started = time.monotonic()
         if isinstance(send, bytes):

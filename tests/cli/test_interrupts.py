@@ -19,7 +19,7 @@ def interrupt(process, send: int = signal.SIGINT) -> tuple[int, str, str]:
     started = time.monotonic()
     process.send_signal(send)
     out, err = process.communicate(timeout=20)
-    assert time.monotonic() - started < 2.0
+    assert time.monotonic() - started < 4.0
     assert b"Traceback" not in err and b"KeyboardInterrupt" not in err
     return process.returncode, out.decode(), err.decode()
 

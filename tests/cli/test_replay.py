@@ -2,19 +2,23 @@
 
 import html
 import json
+import math
 import os
 import re
 import signal
 import termios
 import time
 import xml.etree.ElementTree as ET
+from types import SimpleNamespace
 
 import pytest
 from driver import assert_refused, call, succeeded
 from terminal import Terminal
 
+from specdec_cli.cli import replay as replay_command
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Done, Prefill, Step, Token
+from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.store import traces
 from specdec_cli.store.traces import INCOMPLETE, TraceWriter, event_json, read_trace
 
@@ -99,7 +103,7 @@ def test_a_pipe_gets_the_text_at_once(tmp_path):
     started = time.monotonic()
     result = replay(record(tmp_path / "slow.jsonl", slow(0)))
     assert (result.exit_code, result.stdout) == (0, TEXT)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30, "the run took 100 s"
     assert "the model ended its answer after 5 tokens; big.gguf + small.gguf, k=3, greedy" in result.stderr
     bare = replay(record(tmp_path / "bare.jsonl", settings={}))
     assert (bare.exit_code, bare.stdout) == (0, TEXT)
@@ -201,15 +205,20 @@ def test_step_needs_a_terminal_that_can(trace):
 # --- on a terminal ------------------------------------------------------------------------------------------------
 
 
+def test_each_step_is_shown_when_its_time_has_come(monkeypatch):
+    """A clock that goes on only while it is slept, so that a busy machine does not matter."""
+    now = [7.0]
+    monkeypatch.setattr(replay_command, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    interrupt = SimpleNamespace(clock=lambda: now[0], is_set=lambda: False, POLL_S=Interrupt.POLL_S)
+    for speed, times in ((0.5, [0.02, 0.2, 1.0, 1.8, 2.0]), (1.0, [0.01, 0.1, 0.5, 0.9, 1.0]), (math.inf, [0] * 5)):
+        began, wait = now[0], replay_command._clock(interrupt, speed)
+        assert [wait(event) and round(now[0] - began, 6) for event in events()] == times
+
+
 @pytest.mark.slow
-def test_live_takes_the_time_it_took(trace):
+def test_live_at_half_the_speed(trace):
     with on_terminal(trace, "--speed", 0.5) as terminal:
-        terminal.read(until="first")
-        started = time.monotonic()  # 0.1 s into the run
-        terminal.read(until="✗ wrong")
-        assert 0.6 < time.monotonic() - started < 2.0  # at 0.5 s
         terminal.read(until="the model ended")
-        assert 1.4 < time.monotonic() - started < 3.5  # at 1.0 s
         assert terminal.ended() == 0
         assert "\n".join(terminal.lines[:2]) + "\n" == TEXT
         assert terminal.lines[2].split() == ["kept", "corrected", "bonus", "rejected"]
