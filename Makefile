@@ -41,7 +41,7 @@ run: setup ## Show what specdec does, in ten seconds
 BROWSER := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 
 # What every test run is started with; $(1): which tests.
-PYTEST = $(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not real and $(1)$(if $(BROWSER),, and not browser)"
+PYTEST = $(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not real and not fuzz and $(1)$(if $(BROWSER),, and not browser)"
 NO_BROWSER = @$(if $(BROWSER),,echo "No Chromium here: the tests of HTML pages in a browser are left out.")
 
 test: setup ## Run the tests, but for slow ones
@@ -60,11 +60,13 @@ test-all: setup ## Run all tests, slow ones too
 test-real: setup ## Run the tests on real models, which are fetched where that can be done
 	@tests/real/run $(VENV)/bin/python
 
-# How many damaged model files each test of them tries: other ones every time, about a minute and a half a test.
-CASES ?= 20000
+# Hostile input of every kind: the same for a seed. SCALE=0.1 tries a tenth of it.
+SEED  ?= 1
+SCALE ?= 1
 
-fuzz: setup ## Try many damaged model files
-	SPECDEC_FUZZ=$(CASES) $(VENV)/bin/python -m pytest tests/models/test_gguf_fuzz.py
+fuzz: setup ## Try to break it, with some 30,000 hostile files, names, servers and signals
+	SPECDEC_FUZZ_SCALE=$(SCALE) $(VENV)/bin/python -m pytest --hypothesis-seed=$(SEED) tests/models/test_gguf_fuzz.py
+	SPECDEC_FUZZ_SEED=$(SEED) SPECDEC_FUZZ_SCALE=$(SCALE) $(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m fuzz tests/fuzz
 
 lint: setup ## Check style and types
 	$(VENV)/bin/ruff check .

@@ -1,0 +1,95 @@
+"""What the tests of `make fuzz` share: how many cases, from which seed, and specdec in a child that may die of them."""
+
+import multiprocessing
+import os
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from pathlib import Path
+
+# Read here, not in a test: tests run without specdec's own settings.
+SEED = os.environ.get("SPECDEC_FUZZ_SEED", "1")
+SCALE = float(os.environ.get("SPECDEC_FUZZ_SCALE", "1"))
+
+EXIT_CODES = {0, 1, 2, 3, 4, 130}
+MOST_BYTES = 300 << 20
+"""Of memory beyond what Python, specdec and llama.cpp take before the first model is read."""
+
+_server = multiprocessing.get_context("forkserver")
+_server.set_forkserver_preload(["fuzzing_child"])
+os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # or the server, started now, would find nothing to import
+forkserver.ensure_running()
+
+
+def cases(count: int, name: str) -> Iterator[random.Random]:
+    """So many sources of chance, the same ones for a seed and a name, each a case's own."""
+    for i in range(max(1, round(count * SCALE))):
+        yield random.Random(f"{SEED}/{name}/{i}")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What became of a child. code: negative for the signal that ended it. peak: bytes beyond those at its start."""
+
+    code: int
+    out: bytes
+    err: bytes
+    seconds: float
+    peak: int
+
+    @property
+    def text(self) -> str:
+        return (self.out + self.err).decode("utf-8", "replace")
+
+    def assert_sound(self, about: object, seconds: float = 5.0, most_bytes: int = MOST_BYTES) -> None:
+        """No death by a signal, no traceback, no hang, no memory without end, nothing that a terminal obeys."""
+        case = f"{about}\nexit code {self.code} after {self.seconds:.1f} s, {self.peak >> 20} MiB\n{self.text[-3000:]}"
+        assert self.code in EXIT_CODES, case
+        assert "Traceback" not in self.text and "Exception ignored" not in self.text, case
+        assert self.seconds < seconds and self.peak < most_bytes, case
+        assert not obeyed(self.text), f"{obeyed(self.text)!r} in {case!r}"
+        if self.code not in (0, 130):
+            assert 1 <= self.err.decode("utf-8", "replace").rstrip().count("\n") <= 4, case
+
+
+def obeyed(text: str) -> set[str]:
+    """Characters that a terminal obeys, or that change how a line reads."""
+    unsafe = {*range(0x20), 0x7F, *range(0x80, 0xA0), 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)}
+    return {character for character in text if ord(character) in unsafe - {0x0A, 0x09, 0x0D}}
+
+
+def specdec(*args: object, seconds: float = 5.0, stdin: bytes = b"", **environment: str) -> Ended:
+    """Run a command in a child forked from a process that has imported everything already: some 20 ms each."""
+    from fuzzing_child import command
+
+    return in_child(command, [*map(str, args)], seconds=seconds, stdin=stdin, **environment)
+
+
+def in_child(function, *args, seconds: float = 5.0, stdin: bytes = b"", **environment: str) -> Ended:
+    """Run a function of an importable module in a child, its streams in files. It is killed after twice the time."""
+    from fuzzing_child import enter
+
+    with tempfile.TemporaryDirectory() as folder:
+        where = Path(folder)
+        (where / "in").write_bytes(stdin)
+        started = time.monotonic()
+        child = _server.Process(target=enter, args=(folder, {**os.environ, **environment}, function, args))
+        child.start()
+        child.join(2 * seconds + 5)
+        taken = time.monotonic() - started
+        if child.exitcode is None:
+            child.kill()
+            child.join()
+        out, err = ((where / name).read_bytes() for name in ("out", "err"))
+        peak = where / "peak"
+        return Ended(child.exitcode, out, err, taken, int(peak.read_text()) if peak.exists() else 0)
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

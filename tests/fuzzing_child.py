@@ -1,0 +1,38 @@
+"""Imported by the process from which `fuzzing` forks its children: specdec and llama.cpp, not yet started."""
+
+import importlib
+import os
+import pkgutil
+import sys
+from pathlib import Path
+
+import specdec_cli
+from specdec_cli.cli.app import app
+
+for module in pkgutil.walk_packages(specdec_cli.__path__, "specdec_cli."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+
+
+def enter(folder: str, environment: dict[str, str], function, args) -> None:
+    """The child: streams to files, the environment of the test, and a peak of memory at the end."""
+    from fuzzing import peak_bytes
+
+    where = Path(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, name in enumerate(("in", "out", "err")):
+        os.dup2(os.open(where / name, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT), number)
+    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "r" if n == 0 else "w", encoding="utf-8") for n in range(3))
+    before = peak_bytes()
+    try:
+        function(*args)
+    finally:
+        sys.stdout.flush()
+        (where / "peak").write_text(str(peak_bytes() - before))
+
+
+def command(args: list[str]) -> None:
+    """A command line, as the `specdec` command runs it."""
+    sys.argv = ["specdec", *args]
+    app()
