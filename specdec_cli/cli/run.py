@@ -58,8 +58,6 @@ def run(
     from specdec_cli.decoding.rules import REPRODUCIBLE
     from specdec_cli.engine.config import SamplingParams
     from specdec_cli.engine.config_layers import require_used, resolve
-    from specdec_cli.engine.engine import Engine
-    from specdec_cli.engine.generation import to_json
     from specdec_cli.engine.model_pair import check_pair
 
     settings = resolve(given.profile, given.flags)
@@ -74,6 +72,10 @@ def run(
     require_used(given.typed, [settings])
     _require_sense(baseline, quiet, verbose, stop or [])
     pair = check_pair(settings)
+    # What takes long to import waits until here: a file that is new is being tried meanwhile.
+    from specdec_cli.engine.engine import Engine
+    from specdec_cli.engine.generation import to_json
+
     silent = quiet or json_
     names = " + ".join(path.name for path in (pair.target_path, pair.draft_path) if path)
     with interruptible() as interrupt, ExitStack() as stack:

@@ -19,7 +19,7 @@ from specdec_cli.hub.failures import hub_errors
 from specdec_cli.hub.repository import RemoteModel
 from specdec_cli.models import draft_candidates, profiles, references, tokenizer_comparison
 from specdec_cli.models.gguf import read_header
-from specdec_cli.models.gguf_header import require_runnable
+from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary
 from specdec_cli.results import (
     DownloadPlan,
     DownloadResult,
@@ -95,6 +95,7 @@ class PairDownload:
     def _read(self, name: str) -> ModelSource:
         source = read_source(name, self.notes, here_first=False)
         require_runnable(source.header)
+        require_sound_vocabulary(source.header)
         return source
 
     def proposals(self) -> list[DraftProposal]:
