@@ -81,7 +81,7 @@ class LoadedModels:
         self.tuning = tuned = _find_tuning(pair, settings.gpu_layers, self.notes) if tune else None
         threads = settings.threads or (tuned.threads if tuned else host.physical_cores())
         threads_draft = settings.threads_draft or (tuned.threads_draft if tuned and not settings.threads else threads)
-        threads, threads_draft = self._limited(threads), self._limited(threads_draft)
+        threads, threads_draft = (_limited(count, self.note) for count in (threads, threads_draft))
         layers = tuned.gpu_layers_draft if tuned and settings.gpu_layers_draft == -1 else settings.gpu_layers_draft
         self.tuned_costs: Costs | None = None
         if tuned and (tuned.threads, tuned.threads_draft, tuned.gpu_layers_draft) == (threads, threads_draft, layers):
@@ -94,13 +94,6 @@ class LoadedModels:
         """For what the contexts have room."""
         if unused := _unused_layers(settings, has_draft=self.draft is not None):
             self.note(unused)
-
-    def _limited(self, threads: int) -> int:
-        """Threads that the machine can run: more wait for each other, and thousands end the process."""
-        most = host.processors()
-        if threads > most:
-            self.note(f"{threads:,} threads are more than this machine can run at once: it computes with {most}")
-        return min(threads, most)
 
     def _load(
         self, role: str, path: Path | None, header: Header | None, threads: int, layers: int
@@ -230,6 +223,14 @@ class LoadedModels:
         self.close_contexts()
         for loaded in reversed(self.all):
             loaded.model.close()
+
+
+def _limited(threads: int, note: Callable[[str], None]) -> int:
+    """Threads that the machine can run: more wait for each other, and thousands end the process."""
+    most = host.processors()
+    if threads > most:
+        note(f"{threads:,} threads are more than this machine can run at once: it computes with {most}")
+    return min(threads, most)
 
 
 def _unused_layers(settings: Settings, has_draft: bool) -> str:
