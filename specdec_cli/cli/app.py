@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from specdec_cli import __version__
+from specdec_cli.cli.chat import chat
 from specdec_cli.cli.check import check
 from specdec_cli.cli.compare import compare
 from specdec_cli.cli.demo import demo
@@ -48,6 +49,6 @@ def _root(
     """Options of specdec itself."""
 
 
-for command in (demo, run, pull, check, ls, show, rm, replay, compare, tune, drafters, doctor):
+for command in (demo, run, chat, pull, check, ls, show, rm, replay, compare, tune, drafters, doctor):
     app.command()(command)
 app.add_typer(draft, name="draft")

@@ -19,7 +19,7 @@ def gather(argument: str | None, file: Path | None) -> str | None:
     UsageError on an unreadable file or an empty prompt.
     """
     asked = "-" in (argument, str(file))
-    parts = [None if argument == "-" else argument, None if file is None or str(file) == "-" else _read(file)]
+    parts = [None if argument == "-" else argument, None if file is None or str(file) == "-" else read_file(file)]
     parts.append(_standard_input() if asked else _piped())
     given = [part for part in parts if part is not None]
     if not given:
@@ -30,7 +30,7 @@ def gather(argument: str | None, file: Path | None) -> str | None:
     return prompt
 
 
-def _read(file: Path) -> str:
+def read_file(file: Path) -> str:
     try:
         return _decoded(file.read_bytes(), str(file)).rstrip("\r\n")
     except OSError as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specdec_cli.cli import options as opt
-from specdec_cli.cli.error_reporting import close_stdout, interruptible
+from specdec_cli.cli.answering import show_answer
+from specdec_cli.cli.error_reporting import interruptible
 from specdec_cli.cli.output import print_json, print_parts, writing
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
-    from specdec_cli.cli.output import EventDisplay
     from specdec_cli.engine.config import Settings
     from specdec_cli.engine.engine import Engine
     from specdec_cli.engine.generation import Generation, GenerationResult
@@ -86,7 +86,7 @@ def run(
         if settings.drafter == "ngram" and "drafter" not in given.typed:
             engine.models.note("no draft model is given: drafts are n-grams of the text (-md names a model)")
         answer = engine.start(text, SamplingParams(stop=tuple(map(unescaped, stop or ()))), system=system, raw=raw)
-        error = _show(engine, answer, record, json_, quiet)
+        error = show_answer(engine, answer, record, json_, quiet)
         if baseline and answer.result.complete:
             with status_line("measuring the target alone", silent):
                 answer.measure_baseline()
@@ -114,40 +114,6 @@ def _open_trace(path: Path, settings: Settings, prompt: str) -> TraceWriter:
         out = path.open("w", encoding="utf-8")
     models = {name: getattr(settings, name) for name in ("target", "draft", "draft_small")}
     return TraceWriter(out, {**models, **settings.shaping(), "prompt": prompt})
-
-
-def _show(
-    engine: Engine, answer: Generation, trace: TraceWriter | None, as_json: bool, quiet: bool
-) -> SpecdecError | None:
-    """Run the prompt and show it. A reader that goes away ends the answer; a target that fails is told at the end."""
-    from specdec_cli.display.live import LiveDisplay
-    from specdec_cli.display.plain import on_stdout
-    from specdec_cli.display.status_line import StderrBar
-
-    silent = quiet or as_json
-    with status_line("measuring which passes round alike", silent or not engine.settings.bitwise):
-        answer.prepare()
-    display = None if as_json else on_stdout(engine.settings.max_tokens, quiet)
-    engine.clock = engine.interrupt.clock
-    engine.interrupt.stop_with(display.suspended if isinstance(display, LiveDisplay) else nullcontext)
-    displays: list[EventDisplay] = [part for part in (trace, display) if part is not None]
-    if not silent:
-        bar = display if isinstance(display, LiveDisplay) else StderrBar()
-        engine.models.show_reading(bar.reading)
-    error: SpecdecError | None = None
-    try:
-        try:
-            for event in answer:
-                for part in displays:
-                    part.show(event)
-        except SpecdecError as failure:
-            error = failure
-        engine.models.show_reading(None)  # what else is read is not the prompt of this answer
-        if display is not None:
-            display.close()
-    except BrokenPipeError:
-        close_stdout()
-    return error
 
 
 def _require_whole(result: GenerationResult, trace: TraceWriter | None, error: SpecdecError | None) -> None:

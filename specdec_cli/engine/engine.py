@@ -163,7 +163,7 @@ class Engine(AbstractContextManager["Engine"]):
         Passes of other widths round differently, so what a cache holds may differ in the last bits from what reading
         the prompt anew would give. With --bitwise nothing is reused.
         """
-        settings = self._settings_of(sampling, speculative)
+        settings = self.settings_of(sampling, speculative)
         given = sampling.stop if sampling else ()
         stop = (given,) if isinstance(given, str) else given
         if "" in stop:
@@ -178,7 +178,8 @@ class Engine(AbstractContextManager["Engine"]):
         """A prompt's tokens; arguments and errors are those of `stream`."""
         return tokenize(prompt, self.models.target.model, self.pair.target, system, raw).tokens
 
-    def _settings_of(self, sampling: SamplingParams | None, speculative: SpeculativeConfig | None) -> Settings:
+    def settings_of(self, sampling: SamplingParams | None, speculative: SpeculativeConfig | None) -> Settings:
+        """What an answer goes by. Raises UsageError on senseless values, and on what needs another engine."""
         named = Settings.named(sampling, speculative)
         changes = {name: check_value(name, value) for name, value in named.items()}
         chosen = changes.get("accept") or self._accept or self.settings.accept != "rejection"

@@ -54,13 +54,19 @@ def tokenize(
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": prompt})
     if template:
-        text = chat.render(header, messages)
-        bos = chat.special_token(header, "bos")
-        tokens = model.tokenize(text, add_bos=not (bos and text.startswith(bos)))
+        text, add_bos = render(messages, header)
+        tokens = model.tokenize(text, add_bos=add_bos)
     else:
         notes = ("--system is not used: the prompt goes to the model as it is",) if system else ()
         tokens = model.tokenize(str(prompt))
     return _checked(tokens, model, notes)
+
+
+def render(messages: Sequence[Message], header: Header) -> tuple[str, bool]:
+    """A conversation as its template writes it, and whether the BOS token is yet to be added."""
+    text = chat.render(header, [dict(message) for message in messages])
+    bos = chat.special_token(header, "bos")
+    return text, not (bos and text.startswith(bos))
 
 
 def _message(entry: object) -> dict[str, str]:

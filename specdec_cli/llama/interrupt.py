@@ -62,6 +62,8 @@ class Interrupt:
         self._flag[0] = b"\x01"
 
     def __enter__(self) -> Interrupt:
+        """Begin to catch, also once more: what was caught before is forgotten."""
+        self._flag[0], self._signal = b"\0", 0
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         caught = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup

@@ -1,0 +1,74 @@
+"""`specdec chat`: a conversation in the live view, turn after turn."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import typer
+
+from specdec_cli.cli import options as opt
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.display.status_line import status_line
+
+_CONTEXT = 8192
+"""Tokens of context where -c does not say, or as many as the model was trained on."""
+
+
+@opt.takes(*opt.ALL)
+def chat(
+    given: opt.Given,
+    system: opt.System = None,
+    resume: Annotated[str | None, typer.Option(help="Go on with a conversation that /save has kept.")] = None,
+    ctx_policy: Annotated[
+        Literal["drop", "stop"],
+        typer.Option(help="When the context is full: drop the oldest turns, or stop."),
+    ] = "drop",
+) -> None:
+    """Talk with a model: the draft model proposes, the target model decides.
+
+    /help lists the commands. Piped input is a script: each line a turn, several between lines of three quotes.
+    """
+    from specdec_cli.cli.chat_input import turns
+    from specdec_cli.engine.config_layers import require_used, resolve
+    from specdec_cli.engine.model_pair import check_pair
+    from specdec_cli.models.chat import template_of
+
+    settings = resolve(given.profile, given.flags)
+    require_used(given.typed, [settings])
+    pair = check_pair(settings)
+    if template_of(pair.target) is None:
+        raise UsageError(
+            f"{pair.target_path.name} has no chat template: it continues text",
+            "Use specdec run, or an instruct model: specdec chat -p qwen2.5-coder-1.5b.",
+        )
+    from specdec_cli.cli.chat_session import COMMANDS, ChatSession
+    from specdec_cli.engine.conversation import Conversation
+    from specdec_cli.engine.engine import Engine
+    from specdec_cli.llama.interrupt import Interrupt
+    from specdec_cli.store import conversations
+
+    if settings.ctx is None:
+        trained = pair.target.setting("context_length")
+        settings = replace(settings, ctx=min(_CONTEXT, trained if isinstance(trained, int) and trained else _CONTEXT))
+    with ExitStack() as stack:
+        interrupt = Interrupt()
+        with interrupt, status_line(f"loading {pair.target_path.name}", silent=False) as say:
+            engine = stack.enter_context(Engine(settings, interrupt, pair=pair))
+            engine.read_corpus(say)
+        conversation = Conversation(engine, drops=ctx_policy == "drop")
+        conversation.system = system
+        session = ChatSession(conversation, interrupt)
+        if resume:
+            conversation.messages = conversations.load(resume)
+        if sys.stdin.isatty():
+            session.say(
+                f"{pair.target_path.name}, {settings.ctx:,} tokens of context; /help lists commands, Ctrl-D leaves"
+            )
+        for turn in turns(COMMANDS, session.take_draft):
+            session.take(turn)
+            if session.left:
+                break
+        raise typer.Exit(session.exit_code)

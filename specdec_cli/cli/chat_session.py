@@ -1,0 +1,200 @@
+"""What a chat does with each line: a message for the model, or a command."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from specdec_cli.cli.answering import show_answer
+from specdec_cli.cli.error_reporting import complain
+from specdec_cli.cli.output import print_parts
+from specdec_cli.cli.prompt_input import read_file
+from specdec_cli.decoding.divergence import first_difference
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.display.turn_line import alone_line, turn_line
+from specdec_cli.engine.config import SpeculativeConfig
+from specdec_cli.engine.config_layers import check_value
+from specdec_cli.engine.conversation import Conversation
+from specdec_cli.engine.generation import Generation, GenerationResult
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.store import conversations
+
+
+class ChatSession:
+    """A conversation on a terminal, or of a script. left: the user has left it. exit_code: of the whole chat."""
+
+    def __init__(self, conversation: Conversation, interrupt: Interrupt) -> None:
+        self.conversation, self._interrupt = conversation, interrupt
+        self.left, self.exit_code = False, 0
+        self.answer: GenerationResult | None = None
+        """The last one."""
+        self.draft = ""
+        """What the next line begins with."""
+        self.attached = ""
+        """What the next message begins with."""
+        self._told: set[str] = set()
+
+    def take(self, line: str) -> None:
+        """A message, or a command. What goes wrong is told, and the chat goes on."""
+        try:
+            if line.startswith("/"):
+                name, _, argument = line.partition(" ")
+                if name not in COMMANDS:
+                    raise UsageError(f"there is no command {name}", "/help lists them.")
+                COMMANDS[name][0](self, argument.strip())
+            elif line.strip():
+                attached, self.attached = self.attached, ""
+                self.run(self.conversation.ask(f"{attached}{line}"))
+        except SpecdecError as error:
+            complain(error)
+            if not sys.stdin.isatty():
+                self.exit_code = error.exit_code
+
+    def take_draft(self) -> str:
+        draft, self.draft = self.draft, ""
+        return draft
+
+    def say(self, text: str) -> None:
+        print_parts(text, stderr=True, style="dim")
+
+    def run(self, answer: Generation) -> None:
+        """Show an answer, keep it, and tell what it was worth."""
+        conversation, result = self.conversation, answer.result
+        if conversation.n_dropped:
+            self.say(f"the context is full: the first {conversation.n_dropped} messages are left out from here on")
+        self.show(answer)
+        if result.text or result.complete:
+            conversation.keep(answer)
+        self.answer = result
+        print_parts(turn_line(result.metrics, result.baseline, result.cached_tokens), stderr=True)
+
+    def show(self, answer: Generation) -> None:
+        """Show an answer. Ctrl-C ends it, SIGTERM the chat."""
+        with self._interrupt as interrupt:
+            error = show_answer(self.conversation.engine, answer)
+        for note in answer.result.notes:
+            if note not in self._told:
+                self._told.add(note)
+                self.say(f"note: {note}")
+        if interrupt.exit_code not in (0, 130):
+            self.left, self.exit_code = True, interrupt.exit_code
+        elif interrupt.exit_code and not sys.stdin.isatty():
+            self.left, self.exit_code = True, 130
+        if error:
+            raise error
+
+
+def _help(session: ChatSession, _: str) -> None:
+    session.say("\n".join(f"{name:<10} {text}" for name, (_action, text) in COMMANDS.items()))
+    session.say('Several lines: """ before and after them, or Alt-Enter. Ctrl-C stops an answer, Ctrl-D leaves.')
+
+
+def _exit(session: ChatSession, _: str) -> None:
+    session.left = True
+
+
+def _clear(session: ChatSession, _: str) -> None:
+    session.conversation.clear()
+    session.say("a new conversation")
+
+
+def _again(session: ChatSession, _: str) -> None:
+    session.run(session.conversation.again())
+
+
+def _undo(session: ChatSession, _: str) -> None:
+    text = session.conversation.undo()
+    session.say("there is nothing to take back" if text is None else f"taken back: {text[:60]}")
+
+
+def _edit(session: ChatSession, argument: str) -> None:
+    text = session.conversation.undo()
+    if text is None:
+        raise UsageError("there is no message to change", "Write one.")
+    if argument or not sys.stdin.isatty():
+        session.run(session.conversation.ask(argument or text))
+    else:
+        session.draft = text
+
+
+def _system(session: ChatSession, argument: str) -> None:
+    if argument:
+        session.conversation.system = argument
+    session.say(f"system message: {session.conversation.system or 'none'}")
+
+
+def _set(session: ChatSession, argument: str) -> None:
+    name, _, text = argument.partition(" ")
+    field = "temperature" if name == "temp" else name
+    conversation = session.conversation
+    for which in ("sampling", "speculative"):
+        values = getattr(conversation, which)
+        if hasattr(values, field) and field != "stop":
+            value = check_value(name, text.strip(), text=True)
+            setattr(conversation, which, replace(values, **{field: value}))
+            conversation.check()
+            return
+    raise UsageError(f"there is nothing called {name!r} to set", "For example: /set temp 0.7; /show lists what is set.")
+
+
+def _show(session: ChatSession, _: str) -> None:
+    conversation = session.conversation
+    for name, value in conversation.check().shaping().items():
+        session.say(f"{name:<18} {value}")
+    n_ctx = conversation.engine.settings.ctx
+    session.say(f"{len(conversation.messages)} messages, {conversation.n_tokens:,} of {n_ctx:,} tokens")
+
+
+def _file(session: ChatSession, argument: str) -> None:
+    text = read_file(Path(argument).expanduser())
+    session.attached += f"{argument}:\n```\n{text}\n```\n\n"
+    session.say(f"{len(text):,} characters go with the next message")
+
+
+def _save(session: ChatSession, argument: str) -> None:
+    path = conversations.save(argument, session.conversation.messages)
+    session.say(f"kept as {path.stem}: specdec chat --resume {path.stem}")
+
+
+def _load(session: ChatSession, argument: str) -> None:
+    session.conversation.messages = conversations.load(argument)
+    session.say(f"{len(session.conversation.messages)} messages")
+
+
+def _alone(session: ChatSession, _: str) -> None:
+    before = session.answer
+    if before is None or not session.conversation.answered:
+        raise UsageError("there is no answer to compare with", "Ask something first.")
+    answer = session.conversation.again(alone=True, seed=before.seed)
+    session.show(answer)
+    if answer.result.complete:
+        differs_at = first_difference(before.tokens, answer.result.tokens)
+        print_parts(alone_line(before.metrics, answer.result.metrics, differs_at), stderr=True)
+
+
+def _drafts(session: ChatSession, argument: str) -> None:
+    if argument not in ("on", "off"):
+        raise UsageError(f"drafts are on or off, not {argument!r}", "/drafts off switches them off.")
+    session.conversation.speculative = SpeculativeConfig(drafter="none" if argument == "off" else None)
+    session.say(f"drafts are {argument}")
+
+
+COMMANDS: dict[str, tuple[Callable[[ChatSession, str], None], str]] = {
+    "/help": (_help, "these lines"),
+    "/exit": (_exit, "leave; Ctrl-D does, too"),
+    "/clear": (_clear, "begin a new conversation"),
+    "/regen": (_again, "answer the last message again"),
+    "/undo": (_undo, "take the last message and its answer back"),
+    "/edit": (_edit, "change the last message"),
+    "/system": (_system, "show the system message, or set another: /system TEXT"),
+    "/set": (_set, "set an option of run: /set temp 0.7"),
+    "/show": (_show, "what is set, and how full the context is"),
+    "/file": (_file, "put a file before the next message: /file PATH"),
+    "/save": (_save, "keep the conversation: /save NAME"),
+    "/load": (_load, "go on with one that was kept: /load NAME"),
+    "/alone": (_alone, "answer again with the target alone, and compare"),
+    "/drafts": (_drafts, "switch drafts off and on: /drafts off"),
+}
+"""Each command: what it does with its argument, and its line in /help."""
