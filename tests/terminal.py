@@ -58,15 +58,20 @@ class Terminal:
         deadline, begin = time.monotonic() + seconds, len(self.raw)
         while until is None or not (until in self.text or until.encode() in self.raw[begin:]):
             ended = self.process.poll() is not None
-            if select.select([self.main], [], [], 0.02)[0]:
-                piece = os.read(self.main, 65536)
-                self.raw += piece
-                self.stream.feed(piece)
-            elif ended:
+            if not self.take() and ended:
                 assert until is None, f"no {until!r} in\n{self.text}"
                 break
             assert time.monotonic() < deadline, f"waits for {until!r} in\n{self.text}"
         return self.text
+
+    def take(self) -> bool:
+        """Take in what is shown now, if anything is."""
+        if not select.select([self.main], [], [], 0.02)[0]:
+            return False
+        piece = os.read(self.main, 65536)
+        self.raw += piece
+        self.stream.feed(piece)
+        return True
 
     def press(self, keys):
         os.write(self.main, keys)

@@ -44,12 +44,13 @@ def chat(
             f"{pair.target_path.name} has no chat template: it continues text",
             "Use specdec run, or an instruct model: specdec chat -p qwen2.5-coder-1.5b.",
         )
-    from specdec_cli.cli.chat_session import COMMANDS, ChatSession
+    from specdec_cli.cli.chat_session import COMMANDS, ChatSession, load
     from specdec_cli.engine.conversation import Conversation
     from specdec_cli.engine.engine import Engine
     from specdec_cli.llama.interrupt import Interrupt
-    from specdec_cli.store import conversations
 
+    if settings.accept == "rejection" and given.flags["accept"] is None:
+        settings = replace(settings, accept="coupled")  # a sampled answer is the target's own too, for /alone
     if settings.ctx is None:
         trained = pair.target.setting("context_length")
         settings = replace(settings, ctx=min(_CONTEXT, trained if isinstance(trained, int) and trained else _CONTEXT))
@@ -62,12 +63,12 @@ def chat(
         conversation.system = system
         session = ChatSession(conversation, interrupt)
         if resume:
-            conversation.messages = conversations.load(resume)
+            load(session, resume)
         if sys.stdin.isatty():
             session.say(
                 f"{pair.target_path.name}, {settings.ctx:,} tokens of context; /help lists commands, Ctrl-D leaves"
             )
-        for turn in turns(COMMANDS, session.take_draft):
+        for turn in turns(list(COMMANDS), session.take_draft):
             session.take(turn)
             if session.left:
                 break

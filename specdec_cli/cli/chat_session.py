@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from rich.text import Text
+
 from specdec_cli.cli.answering import show_answer
 from specdec_cli.cli.error_reporting import complain
 from specdec_cli.cli.output import print_parts
@@ -14,12 +16,14 @@ from specdec_cli.cli.prompt_input import read_file
 from specdec_cli.decoding.divergence import first_difference
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.turn_line import alone_line, turn_line
-from specdec_cli.engine.config import SpeculativeConfig
+from specdec_cli.engine import kept_conversation
 from specdec_cli.engine.config_layers import check_value
 from specdec_cli.engine.conversation import Conversation
 from specdec_cli.engine.generation import Generation, GenerationResult
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.store import conversations
+
+_PIPE_WIDTH = 200
+"""Cells of a line where nothing is a terminal: what is said of an answer stays on one."""
 
 
 class ChatSession:
@@ -56,8 +60,8 @@ class ChatSession:
         draft, self.draft = self.draft, ""
         return draft
 
-    def say(self, text: str) -> None:
-        print_parts(text, stderr=True, style="dim")
+    def say(self, text: str | Text) -> None:
+        print_parts(text, stderr=True, style="dim", pipe_width=_PIPE_WIDTH)
 
     def run(self, answer: Generation) -> None:
         """Show an answer, keep it, and tell what it was worth."""
@@ -68,7 +72,7 @@ class ChatSession:
         if result.text or result.complete:
             conversation.keep(answer)
         self.answer = result
-        print_parts(turn_line(result.metrics, result.baseline, result.cached_tokens), stderr=True)
+        self.say(turn_line(result.metrics, result.baseline, result.cached_tokens))
 
     def show(self, answer: Generation) -> None:
         """Show an answer. Ctrl-C ends it, SIGTERM the chat."""
@@ -132,16 +136,15 @@ def _set(session: ChatSession, argument: str) -> None:
     for which in ("sampling", "speculative"):
         values = getattr(conversation, which)
         if hasattr(values, field) and field != "stop":
-            value = check_value(name, text.strip(), text=True)
-            setattr(conversation, which, replace(values, **{field: value}))
-            conversation.check()
+            values = replace(values, **{field: check_value(name, text.strip(), text=True)})
+            conversation.go_by(**{which: values})
             return
     raise UsageError(f"there is nothing called {name!r} to set", "For example: /set temp 0.7; /show lists what is set.")
 
 
 def _show(session: ChatSession, _: str) -> None:
     conversation = session.conversation
-    for name, value in conversation.check().shaping().items():
+    for name, value in conversation.settings.shaping().items():
         session.say(f"{name:<18} {value}")
     n_ctx = conversation.engine.settings.ctx
     session.say(f"{len(conversation.messages)} messages, {conversation.n_tokens:,} of {n_ctx:,} tokens")
@@ -154,12 +157,13 @@ def _file(session: ChatSession, argument: str) -> None:
 
 
 def _save(session: ChatSession, argument: str) -> None:
-    path = conversations.save(argument, session.conversation.messages)
+    path = kept_conversation.save(session.conversation, argument)
     session.say(f"kept as {path.stem}: specdec chat --resume {path.stem}")
 
 
-def _load(session: ChatSession, argument: str) -> None:
-    session.conversation.messages = conversations.load(argument)
+def load(session: ChatSession, argument: str) -> None:
+    for note in kept_conversation.load(session.conversation, argument):
+        session.say(f"note: {note}")
     session.say(f"{len(session.conversation.messages)} messages")
 
 
@@ -171,13 +175,14 @@ def _alone(session: ChatSession, _: str) -> None:
     session.show(answer)
     if answer.result.complete:
         differs_at = first_difference(before.tokens, answer.result.tokens)
-        print_parts(alone_line(before.metrics, answer.result.metrics, differs_at), stderr=True)
+        session.say(alone_line(before.metrics, answer.result.metrics, differs_at))
 
 
 def _drafts(session: ChatSession, argument: str) -> None:
     if argument not in ("on", "off"):
         raise UsageError(f"drafts are on or off, not {argument!r}", "/drafts off switches them off.")
-    session.conversation.speculative = SpeculativeConfig(drafter="none" if argument == "off" else None)
+    drafter = "none" if argument == "off" else None
+    session.conversation.go_by(speculative=replace(session.conversation.speculative, drafter=drafter))
     session.say(f"drafts are {argument}")
 
 
@@ -193,7 +198,7 @@ COMMANDS: dict[str, tuple[Callable[[ChatSession, str], None], str]] = {
     "/show": (_show, "what is set, and how full the context is"),
     "/file": (_file, "put a file before the next message: /file PATH"),
     "/save": (_save, "keep the conversation: /save NAME"),
-    "/load": (_load, "go on with one that was kept: /load NAME"),
+    "/load": (load, "go on with one that was kept: /load NAME"),
     "/alone": (_alone, "answer again with the target alone, and compare"),
     "/drafts": (_drafts, "switch drafts off and on: /drafts off"),
 }

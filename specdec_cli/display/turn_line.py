@@ -3,7 +3,6 @@
 from rich.text import Text
 
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.display.theme import LABEL
 from specdec_cli.evaluation.baseline import BaselineResult
 
 _ENDS = {
@@ -25,7 +24,7 @@ def turn_line(metrics: Metrics, baseline: BaselineResult | None, cached_tokens: 
     parts.append(f"{metrics.prompt_tokens:,} tokens read" + (f", {cached_tokens:,} known" if cached_tokens else ""))
     if metrics.reason in _ENDS:
         parts.append(_ENDS[metrics.reason])
-    return Text("; ".join(parts), LABEL)
+    return Text("; ".join(parts))
 
 
 def alone_line(drafted: Metrics, alone: Metrics, differs_at: int | None) -> Text:

@@ -23,22 +23,22 @@ class ContextFull(SpecdecError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class ReadText:
     """What the models have read, as text and as tokens. marks: where prompts and answers end in both, in order."""
 
     text: str = ""
     tokens: tuple[int, ...] = ()
     marks: tuple[tuple[int, int], ...] = ()
 
-    def followed_by(self, text: str, tokens: Sequence[int]) -> _Read:
+    def followed_by(self, text: str, tokens: Sequence[int]) -> ReadText:
         text, all_tokens = self.text + text, (*self.tokens, *tokens)
-        return _Read(text, all_tokens, (*self.marks, (len(text), len(all_tokens))))
+        return ReadText(text, all_tokens, (*self.marks, (len(text), len(all_tokens))))
 
 
 @dataclass(slots=True)
 class Conversation:
     """Messages, and the tokens they were. drops: whether a full context drops the oldest turns; the system message
-    never goes. sampling, speculative: what the next answer goes by.
+    never goes. sampling, speculative: what the next answer goes by. read: by the models, so far.
     """
 
     engine: Engine
@@ -48,7 +48,7 @@ class Conversation:
     speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     n_dropped: int = 0
     """Messages that the last prompt left out."""
-    _read_so_far: _Read = field(default_factory=_Read)
+    read: ReadText = field(default_factory=ReadText)
 
     @property
     def system(self) -> str | None:
@@ -75,11 +75,18 @@ class Conversation:
     @property
     def n_tokens(self) -> int:
         """Of the conversation, as far as it has been read."""
-        return len(self._read_so_far.tokens)
+        return len(self.read.tokens)
 
-    def check(self) -> Settings:
-        """What the next answer goes by. Raises UsageError if that makes no sense."""
+    @property
+    def settings(self) -> Settings:
+        """What the next answer goes by."""
         return self.engine.settings_of(self.sampling, self.speculative)
+
+    def go_by(self, sampling: SamplingParams | None = None, speculative: SpeculativeConfig | None = None) -> None:
+        """Let the next answers go by other values. Raises UsageError, and changes nothing, if they make no sense."""
+        sampling, speculative = sampling or self.sampling, speculative or self.speculative
+        self.engine.settings_of(sampling, speculative)
+        self.sampling, self.speculative = sampling, speculative
 
     def again(self, alone: bool = False, seed: int | None = None) -> Generation:
         """Another answer to the last message in place of the last one, which `keep` replaces. alone: by the target
@@ -99,7 +106,7 @@ class Conversation:
             self.messages.pop()
         self.messages.append({"role": "assistant", "content": answer.result.text})
         if answer.result.finish_reason != "stop_string":  # its tokens say more than its text
-            self._read_so_far = self._read_so_far.followed_by(answer.result.text, answer.result.tokens)
+            self.read = self.read.followed_by(answer.result.text, answer.result.tokens)
 
     def undo(self) -> str | None:
         """Take the last message of the user back, with its answer. Returns it; None if there is none."""
@@ -118,16 +125,16 @@ class Conversation:
         prompt = self._fitting()
         sampling = self.sampling if seed is None else replace(self.sampling, seed=seed)
         answer = self.engine.start(prompt.tokens, sampling, speculative)
-        self._read_so_far = prompt.followed_by("", [])
+        self.read = prompt.followed_by("", [])
         return answer
 
-    def _fitting(self) -> _Read:
+    def _fitting(self) -> ReadText:
         """The prompt that the context has room for, with the oldest turns left out if it must be so."""
         most = self.engine.settings.ctx or self.engine.models.target.model.n_ctx_train
         first = 1 if self.system is not None else 0
         messages, self.n_dropped = self.messages, 0
         while True:
-            prompt = self._read(messages)
+            prompt = self._prompt_of(messages)
             if not most or len(prompt.tokens) + LEAST_ANSWER <= most:
                 return prompt
             rest = _without_a_turn(messages[first:])
@@ -136,19 +143,19 @@ class Conversation:
             messages = [*messages[:first], *rest]
             self.n_dropped = len(self.messages) - len(messages)
 
-    def _read(self, messages: Sequence[Message]) -> _Read:
+    def _prompt_of(self, messages: Sequence[Message]) -> ReadText:
         """The prompt of some messages. What has been read before keeps the tokens that it had: those of an answer need
         not be those that a tokenizer would make of its text.
         """
         model = self.engine.models.target.model
         text, add_bos = render(messages, self.engine.pair.target)
-        before = self._read_so_far
+        before = self.read
         marks = [mark for mark in before.marks if text.startswith(before.text[: mark[0]])]
         if not marks:
-            return _Read(text, tuple(model.tokenize(text, add_bos=add_bos)))
+            return ReadText(text, tuple(model.tokenize(text, add_bos=add_bos)))
         end, count = marks[-1]
         rest = model.tokenize(text[end:], add_bos=False)
-        return _Read(text, (*before.tokens[:count], *rest), tuple(marks))
+        return ReadText(text, (*before.tokens[:count], *rest), tuple(marks))
 
 
 def _without_a_turn(messages: list[dict[str, str]]) -> list[dict[str, str]]:

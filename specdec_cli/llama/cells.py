@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
@@ -11,7 +15,7 @@ class Cells:
     """The memory of a llama.cpp context of up to `branches` sequences; sequence 0 is the text."""
 
     def __init__(self, handle: Any, branches: int) -> None:
-        self._memory = lib.llama_get_memory(handle)
+        self._handle, self._memory = handle, lib.llama_get_memory(handle)
         self._shared = [0] * branches
         """How much of the text belongs to each sequence; unused for sequence 0, which has all of it."""
 
@@ -44,6 +48,17 @@ class Cells:
         """Take all cells from position `length` on from every sequence. False: llama.cpp refused."""
         self._shared = [min(shared, length) for shared in self._shared]
         return bool(lib.llama_memory_seq_rm(self._memory, -1 if len(self._shared) > 1 else 0, length, -1))
+
+    def save(self, path: Path, tokens: Sequence[int]) -> bool:
+        """Write the text's cells and its tokens to a file."""
+        array = (lib.llama_token * len(tokens))(*tokens)
+        return bool(lib.llama_state_seq_save_file(self._handle, os.fsencode(path), 0, array, len(tokens)))
+
+    def load(self, path: Path, most: int) -> list[int]:
+        """Take the cells of a file, which gives their tokens; none if llama.cpp refuses it. The cache must be empty."""
+        array, count = (lib.llama_token * most)(), ctypes.c_size_t()
+        loaded = lib.llama_state_seq_load_file(self._handle, os.fsencode(path), 0, array, most, ctypes.byref(count))
+        return list(array[: count.value]) if loaded else []
 
     def clear(self) -> None:
         lib.llama_memory_clear(self._memory, False)

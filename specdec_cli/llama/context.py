@@ -68,7 +68,7 @@ class LlamaContext:
         self.length = 0
         self.reuses = False
         """Whether `begin` may keep what is held of a text already."""
-        self._tokens: list[int] = []
+        self.tokens: list[int] = []
         """The text, `length` tokens; and the nodes of the tree at its end, by number."""
         self._grown: list[int] = []
         self.decode_s = 0.0
@@ -95,10 +95,10 @@ class LlamaContext:
         kept = 0
         if self._failed:  # a recurrent state may have been overwritten in part
             self.cells.clear()
-            self.length, self._tokens, self._saved, self._failed = 0, [], None, False
+            self.length, self.tokens, self._saved, self._failed = 0, [], None, False
         if self.reuses:
             limit = min(len(text) - 1, self.length)
-            while kept < limit and self._tokens[kept] == text[kept]:
+            while kept < limit and self.tokens[kept] == text[kept]:
                 kept += 1
             if kept < self.length and not self.rewinds:
                 kept = 0
@@ -121,7 +121,7 @@ class LlamaContext:
         self._batch.fill(tokens, first, all_rows)
         self._pass()
         self.length = first + count
-        self._tokens.extend(tokens)
+        self.tokens.extend(tokens)
         self._last_pass = count
         if count < total and self.on_read is not None:
             self.on_read(total, total)
@@ -166,7 +166,7 @@ class LlamaContext:
         branches = self._branches
         self.cells.keep(branches.sequence(path[-1]) if path else 0, branches.used, self.length, len(path))
         self.length += len(path)
-        self._tokens.extend([self._grown[node] for node in path])
+        self.tokens.extend([self._grown[node] for node in path])
         self._grown.clear()
         if len(branches) > len(path):
             self._drop(self.length)
@@ -235,7 +235,7 @@ class LlamaContext:
             self._restore(length)
             return
         self.length = length
-        del self._tokens[length:]
+        del self.tokens[length:]
 
     def _has_snapshot(self, length: int) -> bool:
         """Whether the last pass left a state for `length`. llama.cpp does not check: it would take a stale one."""
@@ -248,9 +248,9 @@ class LlamaContext:
         restored = lib.llama_state_seq_set_data_ext(self._handle, state, len(state), 0, _PARTIAL)
         if restored != len(state) or not self.cells.drop(saved):
             raise SpecdecError("llama.cpp cannot restore this model's state", "Run it alone: --drafter none.")
-        again = self._tokens[saved:length]
+        again = self.tokens[saved:length]
         self.length = saved
-        del self._tokens[saved:]
+        del self.tokens[saved:]
         if again:
             self.decode(again)
 

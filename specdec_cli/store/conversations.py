@@ -1,10 +1,9 @@
-"""Conversations that are kept by name, for `chat --resume`."""
+"""Conversations that are kept by name, and beside them what the models' caches held of them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -16,17 +15,25 @@ from specdec_cli.store.json_store import JsonStore
 
 
 @dataclass(frozen=True, slots=True)
-class _KeptMessage:
+class KeptMessage:
     role: Literal["system", "user", "assistant"]
     content: str
 
 
 @dataclass(frozen=True, slots=True)
 class KeptConversation:
-    messages: tuple[_KeptMessage, ...]
+    """text, tokens, marks: what had been read of it (see engine/conversation.py). caches: by role, of which model file
+    and build of llama.cpp the file of its cache is.
+    """
+
+    messages: tuple[KeptMessage, ...]
+    text: str = ""
+    tokens: tuple[int, ...] = ()
+    marks: tuple[tuple[int, int], ...] = ()
+    caches: dict[str, str] = field(default_factory=dict)
 
 
-_CONVERSATIONS = JsonStore(
+CONVERSATIONS = JsonStore(
     lambda: platformdirs.user_data_path("specdec", appauthor=False) / "conversations",
     KeptConversation,
     "Fix the file, or remove it.",
@@ -34,23 +41,21 @@ _CONVERSATIONS = JsonStore(
 )
 
 
-def save(name: str, messages: Sequence[Mapping[str, str]]) -> Path:
-    """Keep a conversation, in place of an older one of that name. Raises UsageError on a name that is none, SpecdecError
-    if it cannot be written.
-    """
-    kept = tuple(_KeptMessage(message["role"], message["content"]) for message in messages)  # type: ignore[arg-type]
-    return _CONVERSATIONS.save(_checked(name), KeptConversation(kept))
+def cache_path(name: str, role: str) -> Path:
+    """Where the cache of a model is kept."""
+    return CONVERSATIONS.folder() / f"{name}.{role.replace(' ', '-')}.state"
 
 
-def load(name: str) -> list[dict[str, str]]:
-    """A conversation's messages. Raises UsageError if there is none of that name, SpecdecError if it is damaged."""
-    if (kept := _CONVERSATIONS.load(_checked(name))) is None:
-        hint = suggest(name, _CONVERSATIONS.names(), "Kept conversations")
+def load(name: str) -> KeptConversation:
+    """Raises UsageError if there is none of that name, SpecdecError if it is damaged."""
+    if (kept := CONVERSATIONS.load(checked(name))) is None:
+        hint = suggest(name, CONVERSATIONS.names(), "Kept conversations")
         raise UsageError(f"there is no kept conversation {name!r}", hint)
-    return [{"role": message.role, "content": message.content} for message in kept.messages]
+    return kept
 
 
-def _checked(name: str) -> str:
+def checked(name: str) -> str:
+    """A name for a conversation; raises UsageError if it is none."""
     if not re.fullmatch(r"[\w.-]{1,100}", name) or name.startswith("."):
         raise UsageError(f"{name!r} cannot be a conversation's name", "Use letters, digits, '.', '_' and '-'.")
     return name

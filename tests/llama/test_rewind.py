@@ -195,7 +195,7 @@ def replay_is_wrong(monkeypatch):
     restore = LlamaContext._restore
 
     def from_the_end(context, length):
-        context._tokens[context._saved[0] :] = context._tokens[: context._saved[0] - 1 : -1]
+        context.tokens[context._saved[0] :] = context.tokens[: context._saved[0] - 1 : -1]
         restore(context, length)
 
     monkeypatch.setattr(LlamaContext, "_restore", from_the_end)

@@ -1,0 +1,144 @@
+"""`specdec chat`: a script in a pipe, and a person at a terminal."""
+
+import re
+import signal
+import time
+
+import pytest
+import tiny
+from driver import TARGET, assert_refused, call, specdec
+from terminal import Terminal
+
+from specdec_cli.cli.chat_session import COMMANDS
+
+TEMPLATE = "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}[assistant] "
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chat")
+    target = tiny.write(folder / "target.gguf", "llama", chat_template=TEMPLATE)
+    draft = tiny.write(folder / "draft.gguf", "llama", noise=0.05, chat_template=TEMPLATE)
+    return ["-m", target, "-md", draft, "-k", 3, "-n", 8, "-c", 1024]
+
+
+def script(models, *lines, more=()):
+    """The answers, and what else was said, of a script of turns."""
+    done = specdec("chat", *models, *more, input="".join(f"{line}\n" for line in lines).encode())
+    return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode()
+
+
+def at_terminal(*args):
+    """A terminal that answers no questions of where the cursor is."""
+    return Terminal("chat", *args, size=(40, 100), env={"PROMPT_TOOLKIT_NO_CPR": "1"})
+
+
+def prompted(terminal):
+    """Wait until a line can be typed: what is typed before is echoed by the terminal itself."""
+    ends = time.monotonic() + 20
+    while terminal.text.split("\n")[-1].rstrip() != ">":
+        assert time.monotonic() < ends, terminal.text
+        terminal.take()
+
+
+def test_a_script_of_turns(models, tmp_path):
+    (tmp_path / "code.py").write_text("x = 1\n")
+    code, out, err = script(
+        models,
+        "one",
+        "/alone",
+        "/drafts off",
+        "/regen",
+        "/drafts on",
+        f"/file {tmp_path / 'code.py'}",
+        '"""two',
+        "of several lines",
+        '"""',
+        "",
+        "/save mine",
+        "/set temp 0.7",
+        "/set seed 3",
+        "/show",
+        "/undo",
+        "/system Be brief.",
+        "/edit three",
+        "/clear",
+        "/help",
+        "/exit",
+        "four",
+    )
+    assert code == 0 and len(re.findall("tokens read", err)) == 4
+    assert "wrote the same text, token for token" in err and "5 characters go with" in err and "taken back: " in err
+    assert re.search(r"^temp +0.7$", err, re.MULTILINE) and re.search(r"^seed +3$", err, re.MULTILINE)
+    assert "system message: Be brief." in err and all(name in err for name in COMMANDS)
+    again = script(models, "/show", more=["--resume", "mine"])
+    assert again[0] == 0 and "4 messages" in again[2] and "note" not in again[2]
+    assert out.count("\n") >= 5
+
+
+def test_what_is_wrong_is_told_and_the_chat_goes_on(models, tmp_path):
+    wrong = ["/nope", "/set", "/set temp hot", "/set drafter magic", "/drafts maybe", "/alone", "/edit", "/save a/b"]
+    code, _, err = script(models, *wrong, "/load none", f"/file {tmp_path}", "one", "x" * 4000, "two")
+    assert err.count("specdec: ") == 11 and "Traceback" not in err and code == 1
+    assert len(re.findall("tokens read", err)) == 2
+
+
+def test_what_cannot_be_talked_with(models):
+    assert_refused(call("chat", "-m", TARGET), 2, "has no chat template", "specdec run")
+    assert_refused(call("chat", "-m", "/none.gguf", "--drafter", "ngram"), 2, "there is no file")
+    code, _, err = script(models, more=["--resume", "none"])
+    assert code == 2 and "no kept conversation" in err
+
+
+def test_a_full_context(models):
+    lines = [f"question {i} which is rather long" for i in range(12)]
+    small = [*models[:-1], 256]
+    code, _, err = script(small, *lines)
+    assert code == 0 and "are left out from here on" in err
+    code, _, err = script(small, *lines, more=["--ctx-policy", "stop"])
+    assert code == 1 and "fills the context of 256 tokens" in err
+
+
+def test_at_a_terminal(models):
+    with at_terminal(*models) as terminal:
+        terminal.read(until="Ctrl-D leaves")
+        prompted(terminal)
+        terminal.press(b"one\r")
+        terminal.read(until="tokens read")
+        prompted(terminal)
+        terminal.press(b"/dra\t on\r")
+        terminal.read(until="drafts are on")
+        prompted(terminal)
+        terminal.press(b"/edit\r")
+        terminal.read(until="> one")
+        terminal.press(b"\x7f\x7f\x7ftwo\x1b\rthree\r")
+        assert "two" in terminal.read(until="tokens read")
+        prompted(terminal)
+        terminal.press(b"half\x03")
+        terminal.read(until="(Ctrl-D leaves)")
+        prompted(terminal)
+        terminal.press(b"\x04")
+        assert terminal.ended() == 0
+
+
+@pytest.mark.parametrize("send", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_at_the_prompt(models, send):
+    with at_terminal(*models) as terminal:
+        prompted(terminal)
+        assert terminal.ended_by(send) == 128 + send
+
+
+def test_an_answer_is_stopped_and_kept(models):
+    with at_terminal(*models[:-4], "-n", 16000, "-c", 16384) as terminal:
+        prompted(terminal)
+        terminal.press(b"one\r")
+        terminal.read(until="tok/pass")
+        terminal.process.send_signal(signal.SIGINT)
+        terminal.read(until="interrupted")
+        prompted(terminal)
+        terminal.press(b"/show\r")
+        terminal.read(until="2 messages")
+        prompted(terminal)
+        terminal.press(b"two\r")
+        terminal.read(until="tok/pass")
+        assert terminal.ended_by(signal.SIGTERM) == 143

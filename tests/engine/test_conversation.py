@@ -1,0 +1,155 @@
+"""A conversation reads nothing twice, in either model, and stays right when turns are changed, dropped or kept."""
+
+import pytest
+import tiny
+
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.engine import kept_conversation
+from specdec_cli.engine.config import SamplingParams, Settings
+from specdec_cli.engine.conversation import ContextFull, Conversation
+from specdec_cli.engine.engine import Engine
+from specdec_cli.store import conversations
+from specdec_cli.store.conversations import CONVERSATIONS
+
+TEMPLATE = (
+    "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant] {% endif %}"
+)
+FORGETFUL = TEMPLATE.replace("message.content", "message.content if loop.last or message.role != 'assistant' else '-'")
+
+
+@pytest.fixture
+def pair(tmp_path):
+    def made(template=TEMPLATE, ctx=1024, **settings):
+        target, draft = (tmp_path / f"{role}{len(template)}.gguf" for role in ("target", "draft"))
+        if not draft.exists():
+            tiny.write(target, "llama", chat_template=template)
+            tiny.write(draft, "llama", noise=0.05, chat_template=template)
+        settings = {"draft_tokens": 3, "max_tokens": 12, "ctx": ctx, "threads": 1, **settings}
+        return Engine(Settings(target=str(target), draft=str(draft), **settings), tune=False)
+
+    return made
+
+
+def ask(conversation, text):
+    answer = conversation.ask(text)
+    return told(conversation, answer)
+
+
+def told(conversation, answer):
+    reads = [event.tokens for event in answer if type(event).__name__ == "Prefill"]
+    conversation.keep(answer)
+    return answer.result, reads
+
+
+def afresh(pair, answer):
+    """The answer to the same prompt by an engine that has read nothing."""
+    with pair() as engine:
+        return engine.generate(list(answer.prompt), SamplingParams(seed=answer.seed)).tokens
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, FORGETFUL], ids=["plain", "forgetful"])
+def test_each_turn_reads_its_own_tokens_in_both_models(pair, template):
+    with pair(template) as engine:
+        conversation = Conversation(engine)
+        conversation.system = "Be brief."
+        for turn in range(10):
+            known = conversation.n_tokens
+            answer, reads = ask(conversation, f"Question {turn}?")
+            assert answer.tokens == afresh(pair, answer)
+            new = len(answer.prompt) - known
+            if turn and template == TEMPLATE:
+                assert len(reads) == 2, "a Prefill of the target, one of the draft"
+                assert all(new <= each <= new + 2 for each in reads), (
+                    "and the last token or two, which were not read yet"
+                )
+            elif turn:  # the last answer's place is another from the second turn on
+                assert max(reads) < 60
+
+
+def test_answers_keep_the_tokens_that_they_were_written_in(pair):
+    with pair() as engine:
+        conversation = Conversation(engine)
+        first, _ = ask(conversation, "eh hr")
+        second, _ = ask(conversation, "and?")
+        beginning = [*first.prompt, *first.tokens]
+        assert second.prompt[: len(beginning)] == beginning
+
+
+def test_turns_are_answered_again_taken_back_and_changed(pair):
+    with pair() as engine:
+        conversation = Conversation(engine)
+        with pytest.raises(UsageError, match="no message"):
+            conversation.again()
+        assert conversation.undo() is None
+        ask(conversation, "one")
+        second, _ = ask(conversation, "two")
+        alone = conversation.again(alone=True, seed=second.seed)
+        assert list(alone) and alone.result.tokens == second.tokens and not alone.result.metrics.drafted
+        again, reads = told(conversation, conversation.again())
+        assert again.tokens == second.tokens and max(reads) <= 2 and len(conversation.messages) == 4
+        assert conversation.undo() == "two" and len(conversation.messages) == 2
+        other, _ = ask(conversation, "three")
+        assert other.tokens == afresh(pair, other)
+        conversation.system = "Be kind."
+        changed, _ = ask(conversation, "four")
+        assert changed.tokens == afresh(pair, changed)
+        conversation.clear()
+        assert conversation.messages == [{"role": "system", "content": "Be kind."}]
+
+
+def test_a_full_context_drops_the_oldest_turns_and_never_the_system_message(pair):
+    with pair(ctx=256) as engine:
+        conversation = Conversation(engine)
+        conversation.system = "SYSTEM"
+        for turn in range(8):
+            answer, _ = ask(conversation, f"Question {turn}, which is long?")
+            text = b"".join(map(engine.models.target.model.piece, answer.prompt)).decode("utf-8", "replace")
+            assert text.startswith("[system] SYSTEM\n[user]") and f"Question {turn}" in text
+            assert len(answer.prompt) + 64 <= 256 and answer.complete
+        assert "Question 0" not in text and conversation.n_dropped and len(conversation.messages) == 17
+        conversation.drops = False
+        with pytest.raises(ContextFull, match="fills the context of 256"):
+            conversation.ask("One more?")
+        assert len(conversation.messages) == 17, "the message is not kept"
+        conversation.drops = True
+        with pytest.raises(ContextFull):
+            conversation.ask("long " * 300)
+
+
+def test_a_kept_conversation_goes_on_without_being_read_again(pair):
+    with pair() as engine:
+        conversation = Conversation(engine)
+        ask(conversation, "one")
+        ask(conversation, "two")
+        kept_conversation.save(conversation, "mine")
+        expected, _ = ask(conversation, "three")
+    with pair() as engine:
+        conversation = Conversation(engine)
+        assert kept_conversation.load(conversation, "mine") == []
+        answer, reads = ask(conversation, "three")
+        assert answer.tokens == expected.tokens and max(reads) < 30 < len(answer.prompt)
+    conversations.cache_path("mine", "draft").write_bytes(b"damaged")
+    (record := CONVERSATIONS.path("mine")).write_text(record.read_text().replace('"target": "', '"target": "other '))
+    with pair() as engine:
+        conversation = Conversation(engine)
+        assert [note.split()[2] for note in kept_conversation.load(conversation, "mine")] == ["target", "draft"]
+        answer, _ = ask(conversation, "three")
+        assert answer.tokens == expected.tokens
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".hidden", "x" * 200])
+def test_names_of_conversations(pair, name):
+    with pair() as engine, pytest.raises(UsageError, match="cannot be a conversation's name"):
+        kept_conversation.save(Conversation(engine), name)
+
+
+def test_what_is_not_there_or_damaged(pair):
+    with pair() as engine:
+        conversation = Conversation(engine)
+        with pytest.raises(UsageError, match="no kept conversation 'mine'"):
+            kept_conversation.load(conversation, "mine")
+        kept_conversation.save(conversation, "mine")
+        CONVERSATIONS.path("mine").write_text('{"format": 1, "messages": [{"role": "robot", "content": "x"}]}')
+        with pytest.raises(SpecdecError, match="cannot read"):
+            kept_conversation.load(conversation, "mine")
