@@ -1,12 +1,13 @@
 """`specdec chat`: a script in a pipe, and a person at a terminal."""
 
+import os
 import re
 import signal
 import time
 
 import pytest
 import tiny
-from driver import TARGET, assert_refused, call, specdec
+from driver import assert_refused, call, specdec
 from terminal import Terminal
 
 from specdec_cli.cli.chat_session import COMMANDS
@@ -24,7 +25,8 @@ def models(tmp_path_factory):
 
 def script(models, *lines, more=()):
     """The answers, and what else was said, of a script of turns."""
-    done = specdec("chat", *models, *more, input="".join(f"{line}\n" for line in lines).encode())
+    wide = {**os.environ, "COLUMNS": "200"}
+    done = specdec("chat", *models, *more, input="".join(f"{line}\n" for line in lines).encode(), env=wide)
     return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode()
 
 
@@ -84,8 +86,8 @@ def test_what_is_wrong_is_told_and_the_chat_goes_on(models, tmp_path):
 
 
 def test_what_cannot_be_talked_with(models):
-    assert_refused(call("chat", "-m", TARGET), 2, "has no chat template", "specdec run")
-    assert_refused(call("chat", "-m", "/none.gguf", "--drafter", "ngram"), 2, "there is no file")
+    assert_refused(call("chat"), 2, "has no chat template", "specdec run")
+    assert_refused(call("chat", "-m", "/none.gguf", SPECDEC_DRAFTER="ngram"), 2, "there is no file")
     code, _, err = script(models, more=["--resume", "none"])
     assert code == 2 and "no kept conversation" in err
 
@@ -106,13 +108,15 @@ def test_at_a_terminal(models):
         terminal.press(b"one\r")
         terminal.read(until="tokens read")
         prompted(terminal)
-        terminal.press(b"/dra\t on\r")
+        terminal.press(b"/dra\t")
+        terminal.read(until="/drafts")
+        terminal.press(b" on\r")
         terminal.read(until="drafts are on")
         prompted(terminal)
         terminal.press(b"/edit\r")
         terminal.read(until="> one")
         terminal.press(b"\x7f\x7f\x7ftwo\x1b\rthree\r")
-        assert "two" in terminal.read(until="tokens read")
+        assert "two" in terminal.read(until="known")
         prompted(terminal)
         terminal.press(b"half\x03")
         terminal.read(until="(Ctrl-D leaves)")
