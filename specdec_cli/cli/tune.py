@@ -40,7 +40,7 @@ def tune(
     from specdec_cli.display.tuning_tables import tables
     from specdec_cli.engine import tuning_run
     from specdec_cli.engine.config_layers import resolve
-    from specdec_cli.evaluation.tuning_result import TuningResult
+    from specdec_cli.evaluation.tuning_result import MeasuredTuning, TuningResult
 
     if not 1 <= seconds <= 3600:
         raise UsageError(f"tuning cannot take {seconds:g} seconds", "Give --seconds from 1 to 3600.")
@@ -55,3 +55,5 @@ def tune(
         print_json(result.to_json())
     else:
         print_parts(*tables(result))
+    if isinstance(result, MeasuredTuning) and not result.kept:
+        raise typer.Exit(1)
