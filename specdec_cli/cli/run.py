@@ -161,7 +161,7 @@ def _require_whole(result: GenerationResult, trace: TraceWriter | None, error: S
         if trace.problem:
             why = trace.problem.strerror
             raise SpecdecError(
-                f"the trace could not be written whole: {why}", "Free some space, or write it elsewhere."
+                f"the trace is not written whole: {why}", "Free some space, or write it elsewhere."
             )
 
 

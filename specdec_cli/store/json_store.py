@@ -55,7 +55,7 @@ class JsonStore(Generic[Record]):
             if data.get("format") not in self.formats:
                 raise ValueError(f"its format is {data.get('format')!r:.20}")
             return from_json({**data, "name": name}, self.schema)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, RecursionError) as error:
             what = f"cannot read {path}: {' '.join(str(error).split())}"
