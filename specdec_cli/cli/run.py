@@ -160,9 +160,7 @@ def _require_whole(result: GenerationResult, trace: TraceWriter | None, error: S
         trace.close()
         if trace.problem:
             why = trace.problem.strerror
-            raise SpecdecError(
-                f"the trace is not written whole: {why}", "Free some space, or write it elsewhere."
-            )
+            raise SpecdecError(f"the trace is not written whole: {why}", "Free some space, or write it elsewhere.")
 
 
 def _print_report(engine: Engine, answer: Generation, verbose: bool, unasked: dict[str, None]) -> None:

@@ -36,7 +36,7 @@ def tune(
 ) -> None:
     """Measure a pair on this machine, predict what speculation brings, and let run and compare know."""
     from specdec_cli.cli.output import print_json, print_parts
-    from specdec_cli.decoding.errors import UsageError
+    from specdec_cli.decoding.errors import SpecdecError, UsageError
     from specdec_cli.display.tuning_tables import tables
     from specdec_cli.engine import tuning_run
     from specdec_cli.engine.config_layers import resolve
@@ -56,4 +56,4 @@ def tune(
     else:
         print_parts(*tables(result))
     if isinstance(result, MeasuredTuning) and not result.kept:
-        raise typer.Exit(1)
+        raise SpecdecError(result.notes[-1], "Free some space, or fix the folder, and tune again.")

@@ -90,7 +90,7 @@ def files(home: Path) -> dict[Path, bytes]:
 
 @SHARDS
 def test_full_disks(kept, tmp_path, shard):
-    for number, chance in enumerate(cases(40, f"full disks/{shard}")):
+    for number, chance in enumerate(cases(25, f"full disks/{shard}")):
         home = tmp_path / str(number)
         shutil.copytree(kept, home)
         name = chance.choice([*COMMANDS])
@@ -144,7 +144,7 @@ def spoil(chance: random.Random, home: Path) -> dict[str, str]:
 def test_folders_that_cannot_be_written(kept, tmp_path, shard):
     more = {"ls": ("ls",), "results": ("compare", "--list"), "drafters": ("drafters",), "doctor": ("doctor",)}
     commands = {**COMMANDS, **more}
-    for number, chance in enumerate(cases(40, f"folders/{shard}")):
+    for number, chance in enumerate(cases(25, f"folders/{shard}")):
         home = tmp_path / str(number)
         shutil.copytree(kept, home)
         environment = spoil(chance, home)
@@ -241,7 +241,7 @@ def test_hostile_results(kept, tmp_path, shard):
     special = {"a pipe": os.mkfifo, "a folder": lambda path: path.mkdir()}
     for name in ("/dev/zero", "/dev/full", "/dev/null"):
         special[name] = lambda path, name=name: path.symlink_to(name)
-    for number, chance in enumerate(cases(40, f"results by command/{shard}")):
+    for number, chance in enumerate(cases(25, f"results by command/{shard}")):
         path = tmp_path / f"{number}.json"
         way = chance.choice((*special, *["a file"] * 15))
         special[way](path) if way in special else path.write_bytes(spoiled(chance, text))
@@ -259,7 +259,7 @@ def test_hostile_files_of_its_own(kept, tmp_path, shard):
     """What is kept of pairs and models: at most a note."""
     records = sorted(kept / path for path in files(kept) if path.suffix in (".json", ".gz", ".index"))
     assert len(records) >= 6, records
-    for number, chance in enumerate(cases(40, f"records/{shard}")):
+    for number, chance in enumerate(cases(20, f"records/{shard}")):
         home = tmp_path / str(number)
         shutil.copytree(kept, home)
         path = home / chance.choice(records).relative_to(kept)
