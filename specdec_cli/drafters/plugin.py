@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.errors import Interrupted, reason_of
 from specdec_cli.decoding.length_policy import LengthPolicy
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Rows, Step
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Logits, Rows, Step
 from specdec_cli.draft_length import DraftForm
-from specdec_cli.drafters.drafter_context import DrafterContext
+from specdec_cli.drafters.drafter_context import DrafterContext, DraftModel
 
-_ROUNDING = 1e-3
+_ROUNDING = 1e-4
 """By how much the probabilities of a distribution may miss 1."""
 _Result = TypeVar("_Result")
 
@@ -74,8 +74,11 @@ class PluginDrafter:
     def __init__(self, spec: PluginSpec, context: DrafterContext) -> None:
         self.name = spec.name
         self._sampler = copy(context.sampler)  # the target draws with the other
-        model, small = (context.model, context.small) if spec.needs_model else (None, None)
-        self._make = partial(spec.make, replace(context, sampler=self._sampler, model=model, small=small))
+        models = {"model": context.model, "small": context.small}
+        own: dict[str, Any] = {
+            name: _Model(each) if each and spec.needs_model else None for name, each in models.items()
+        }
+        self._make = partial(spec.make, replace(context, sampler=self._sampler, **own))
         self._drafter: Any = None
 
     def start(self, prompt: Sequence[int]) -> int:
@@ -114,10 +117,52 @@ class PluginDrafter:
             return NO_DRAFT
         q = None
         if draft.q is not None:
-            q = tuple(_distribution(*each) for each in zip(islice(draft.q, budget + 1), tokens, strict=True))
+            q = tuple(_distribution(*each) for each in zip(draft.q, tokens, strict=False))
         parents = None if draft.parents is None else _whole(draft.parents, budget)
         observer = None if draft.row_observer is None else partial(_show, draft.row_observer)
         return Draft(tokens, q, self.name, parents, observer)
+
+
+class _Model:
+    """A draft model as `DraftModel` describes it. llama.cpp ends the process where it is asked for too many rows, and
+    its rows are gone when it is closed: here they are counted, and copied.
+    """
+
+    def __init__(self, model: DraftModel) -> None:
+        self.n_ctx, self.n_vocab, self.max_rows = model.n_ctx, model.n_vocab, model.max_rows
+        self.rewinds = model.rewinds
+        self.checkpoint = model.checkpoint
+        self._model = model
+
+    @property
+    def length(self) -> int:
+        return self._model.length
+
+    def begin(self, text: Sequence[int]) -> int:
+        return self._model.begin(tuple(text))
+
+    def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
+        tokens = self._tokens(tokens, self.max_rows if all_rows else self.n_ctx)
+        return np.array(self._model.decode(tokens, bool(all_rows)))
+
+    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        tokens = self._tokens(tokens, self.max_rows)
+        above = _whole(parents, len(tokens))
+        if len(above) != len(tokens) or min(above) < -1:
+            raise ValueError("a tree has one parent for each node, -1 or an earlier node")
+        return np.array(self._model.grow(tokens, above))
+
+    def keep(self, path: Sequence[int]) -> None:
+        self._model.keep(_whole(path, self.n_ctx))
+
+    def rewind(self, length: int) -> None:
+        self._model.rewind(max(operator.index(length), 0))
+
+    def _tokens(self, tokens: Sequence[int], most: int) -> tuple[int, ...]:
+        read = _whole(tokens, most)
+        if not (0 < len(read) <= most and 0 <= min(read) <= max(read) < self.n_vocab):
+            raise ValueError(f"a model reads 1 to {most} tokens at once, each from 0 to {self.n_vocab - 1}")
+        return read
 
 
 class _RowCopies:

@@ -128,9 +128,11 @@ class ComparisonResult:
     trials: tuple[Trial, ...]
 
     @classmethod
-    def from_json(cls, data: object) -> ComparisonResult:
-        """What `to_json` gave, also in an older version; raises msgspec.ValidationError on anything else."""
-        return msgspec.convert(data, cls, str_keys=True)
+    def from_json(cls, text: bytes | str) -> ComparisonResult:
+        """What `to_json` gave, also in an older version. Raises msgspec.ValidationError on anything else, ValueError or
+        RecursionError on what is no JSON.
+        """
+        return msgspec.json.decode(text, type=cls)
 
     def to_json(self) -> Any:
         return {**msgspec.to_builtins(self, str_keys=True), "verdict": msgspec.to_builtins(self.verdict)}

@@ -128,11 +128,13 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 def is_device(path: Path) -> bool:
     """Whether a path is there and is no file, or only the name of one that is open, as /dev/stdout."""
-    return path.exists() and (not path.is_file() or path.is_relative_to("/dev"))
+    return path.exists() and (not path.is_file() or path.parent == Path("/dev") or path.parent.name == "fd")
 
 
 def beside(path: Path) -> Path:
-    """A name that no file has, in the folder of the file that a path leads to."""
+    """A name that no file has, in the folder of the file that a path leads to. Raises OSError if that is protected."""
+    if path.exists() and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     return Path(os.path.realpath(path)).with_name(f"specdec-{secrets.token_hex(8)}.tmp")
 
 

@@ -52,7 +52,7 @@ def load(name: str) -> ComparisonResult:
     """
     path = Path(name) if name.endswith(".json") else path_of(name)
     try:
-        return msgspec.json.decode(read_bytes(path), type=ComparisonResult)
+        return ComparisonResult.from_json(read_bytes(path))
     except FileNotFoundError:
         hint = suggest(name, [known for known, _ in kept()], "Kept results")
         raise UsageError(f"there is no kept result {name!r}", hint) from None

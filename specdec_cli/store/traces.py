@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -72,9 +73,11 @@ class TraceFile(TraceWriter):
         try:
             if self._has_events and not self.problem:
                 put(new, self._path)
-            new.unlink(missing_ok=True)
         except OSError as error:
-            self.problem = self.problem or error
+            self.problem = error
+        finally:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
 
 
 def event_json(event: Event) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from fakes import FakeTarget, Table, run, steps_of, tokens_of
+from fakes import FakeDraftModel, FakeTarget, Table, run, steps_of, tokens_of
 from faulty_drafters import NAME, RAISED, ROWS, TOKENS, WRITES, Fault, drafter, fault, installed, raising, set_to
 
 from specdec_cli import drafters
@@ -22,10 +22,10 @@ PENALISED = SamplingSettings(repeat_penalty=1.3)
 OWN = tokens_of(run(FakeTarget(TABLE), PROMPT, settings=PENALISED, max_tokens=24))
 
 
-def answer(wrong, needs_model=False):
+def answer(wrong, needs_model=False, model=None):
     """The events of an answer with a faulty drafter, whose context has all that the target's sampler has."""
     sampler = StandardSampler(PENALISED)
-    context = DrafterContext(None, TABLE.n_vocab, sampler, False, np.random.default_rng(1))
+    context = DrafterContext(model, TABLE.n_vocab, sampler, False, np.random.default_rng(1))
     with installed(partial(drafter, OWN, len(PROMPT), wrong, needs_model)):
         made = drafters.create(NAME, context)
     return run(FakeTarget(TABLE), PROMPT, made, k=4, sampler=sampler, max_tokens=24)
@@ -87,3 +87,30 @@ def test_an_interrupt_is_the_users():
 def test_a_class_that_is_none_is_refused(act):
     with pytest.raises(UsageError, match=r"does not load: (SystemExit: 0|it is no drafter)"):
         answer(Fault("", "load", act))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        *(lambda model, n=n: model.decode([1] * n, all_rows=True) for n in (0, 33)),
+        *(lambda model, n=n: model.decode([0, n]) for n in (-1, 8, 2**40, 1.5, None)),
+        lambda model: model.decode([1] * 5000),
+        lambda model: model.grow([1] * 33, [-1] * 33),
+        lambda model: model.grow([1, 2], [-1]),
+        lambda model: model.grow([1, 2], [-1, -2]),
+        lambda model: model.keep([0.5]),
+        lambda model: set_to(model, "length", -1),
+    ],
+)
+def test_a_draft_model_is_asked_for_nothing_that_ends_the_process(use):
+    """`FakeDraftModel` asserts what llama.cpp would abort on."""
+    given = []
+    answer(Fault("", "create", given.append), True, FakeDraftModel(TABLE))
+    model = given[0].model
+    row = model.decode([1, 2])
+    row[:] = 0
+    assert model.decode([1, 2]).any() and model.length == 4
+    with pytest.raises((TypeError, ValueError, AttributeError)):
+        use(model)
+    model.rewind(-5)
+    assert model.length == 0
