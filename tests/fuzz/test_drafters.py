@@ -19,6 +19,8 @@ from specdec_cli.store.traces import event_json, read_trace
 pytestmark = pytest.mark.fuzz
 
 TOKENS = 24
+SECONDS = 15
+"""Of a command on a busy machine."""
 WAYS = ("faulty", "faulty", "faulty", "faulty+ngram", "ngram+faulty", "faulty+model", "model+faulty", "model<faulty")
 SHARDS = pytest.mark.parametrize("shard", range(4))
 
@@ -81,9 +83,9 @@ def test_with_json_and_a_trace(answer, tmp_path, shard):
         args = ["run", "-m", TARGET, "-md", DRAFT, "--raw", "-n", TOKENS, "-k", chance.choice((4, "auto"))]
         args += ["--drafter", way, "--trace", trace, "--json", PROMPT]
         needs_model = "model" not in way and chance.random() < 0.5
-        ended = in_child(faulty_drafters.main, seed, own, len(prompt), needs_model, [*map(str, args)])
+        ended = in_child(faulty_drafters.main, seed, own, len(prompt), needs_model, [*map(str, args)], seconds=SECONDS)
         about = f"{faulty_drafters.fault(random.Random(seed)).about}, {way}, seed {seed}"
-        ended.assert_sound(about)
+        ended.assert_sound(about, seconds=SECONDS)
         if ended.code:
             assert ended.code == 2 and says_no(ended.text), f"{about}\n{ended.text}"
             continue
