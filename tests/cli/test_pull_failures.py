@@ -144,20 +144,9 @@ def test_a_disk_that_is_full_before(hub, inside, tmp_path):
     assert weights(hub) == 0 and not (tmp_path / "hf").exists()
 
 
-def test_a_disk_that_is_full_during(hub, inside, tmp_path):
-    plan = pulled_here(*PAIR, "--dry-run")
-    (file,) = plan["target"]["remote"]["files"]
-    blobs = Path(file["path"]).parents[2] / "blobs"
-    blobs.mkdir(parents=True)
-    partial = blobs / f"{file['digest']}.incomplete"
-    partial.symlink_to("/dev/full")
-    refused_here(tmp_path, "is full", "HF_HOME")
-    partial.unlink()
-    pulled_here()
-
-
 @pytest.mark.parametrize(
-    ("number", "says"), [(errno.EFBIG, "takes no file this large"), (errno.EACCES, "Permission denied")]
+    ("number", "says"),
+    [(errno.ENOSPC, "is full"), (errno.EFBIG, "takes no file this large"), (errno.EACCES, "Permission denied")],
 )
 def test_a_disk_that_refuses(hub, inside, tmp_path, monkeypatch, number, says):
     """As FAT does a large file."""
