@@ -8,7 +8,6 @@ import json
 import os
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from threading import Thread
 from unittest.mock import Mock
 
