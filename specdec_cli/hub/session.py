@@ -11,6 +11,7 @@ from concurrent.futures import TimeoutError as OutOfTime
 from threading import Thread
 from time import monotonic
 from typing import Any
+from urllib.parse import urlsplit
 
 from specdec_cli.decoding.errors import DownloadError, UsageError
 
@@ -26,6 +27,7 @@ def settings() -> Any:
     try:
         from huggingface_hub import constants
 
+        urlsplit(constants.ENDPOINT).port  # noqa: B018  # asking is what raises
         for seconds in (constants.HF_HUB_ETAG_TIMEOUT, constants.HF_HUB_DOWNLOAD_TIMEOUT):
             if not 0 < seconds <= _LONGEST_TIMEOUT:
                 raise ValueError(f"{seconds} s is no timeout")
