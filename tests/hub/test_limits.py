@@ -115,7 +115,9 @@ def test_weights_that_are_refused_for_a_while(hub, naps):
 
 
 @pytest.mark.parametrize(
-    ("licence", "shown"), [("mit " * 2_500_000, "mit " * 25), (["mit", "other"], "mit, other"), ({"a": 1}, ""), (5, "")]
+    ("licence", "shown"),
+    [("mit " * 2_500_000, "mit " * 25), (["mit", "other"], "mit, other"), ({"a": 1}, ""), (5, "")],
+    ids=["long", "two", "none", "number"],
 )
 def test_a_licence_is_a_short_text(hub, licence, shown):
     hub.add(BIG, {BIG_FILE: TARGET}, licence=licence)
