@@ -135,8 +135,12 @@ def _own_paths(model: RemoteModel, file: RemoteFile) -> list[Path]:
 
 def discard(model: RemoteModel, file: RemoteFile) -> None:
     """Remove a file's content, for all commits that have it. Raises as `remove` does."""
-    for path in (path_of(model, file), blob_of(model, file)):
+    pointer, blob = path_of(model, file), blob_of(model, file)
+    for path in (pointer, blob):
         _require_own(path.parent)
+    content = Path(os.path.realpath(blob))
+    shared = os.path.realpath(cache_dir() / "blobs")  # where huggingface_hub keeps what several repositories have
+    for path in (pointer, blob, *([content] if content.is_relative_to(shared) else [])):
         path.unlink(missing_ok=True)
 
 

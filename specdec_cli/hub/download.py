@@ -51,7 +51,8 @@ def download(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -
 
 def is_right(model: RemoteModel, file: RemoteFile) -> bool:
     """Whether the content that is here has the checksum that the Hub states; reads all of it."""
-    return _is_right(cache.path_of(model, file) if cache.is_whole(model, file) else cache.blob_of(model, file), file)
+    path = cache.path_of(model, file) if cache.is_whole(model, file) else cache.blob_of(model, file)
+    return _has_checksum(path, file)
 
 
 def _link(pointer: Path, blob: Path) -> None:
@@ -71,11 +72,10 @@ def _fetch_by_xet(model: RemoteModel, file: RemoteFile, progress: DownloadProgre
     if (metadata.etag, metadata.size, metadata.commit_hash) != (file.digest, file.size, model.commit):
         raise DownloadError(f"the Hub tells two stories about {file.name}", "Check HF_ENDPOINT, or try again.")
     path = Path(hf_hub_download(model.repo, file.name, revision=model.commit, tqdm_class=_bar(progress, file)))
-    try:
-        _verify(path.resolve(), file, progress)
-    except DownloadError:
-        path.unlink()  # it leads to what has been removed
-        raise
+    progress(file.name, "check", file.size)
+    if not _has_checksum(path, file):
+        cache.discard(model, file)
+        raise _altered(file)
 
 
 def _fetch_by_http(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -> None:
@@ -92,7 +92,10 @@ def _fetch_by_http(model: RemoteModel, file: RemoteFile, progress: DownloadProgr
         if not cache.is_here(model, file):
             blob.unlink(missing_ok=True)
             _fetch_rest(model, file, partial, progress)
-            _verify(partial, file, progress)
+            progress(file.name, "check", file.size)
+            if not _has_checksum(partial, file):
+                partial.unlink()
+                raise _altered(file)
             partial.replace(blob)
 
 
@@ -116,7 +119,7 @@ def _fetch_rest(model: RemoteModel, file: RemoteFile, partial: Path, progress: D
         before = cache.begun(model, file)
         try:
             return with_retries(fetch, streaming=True)
-        except DownloadError:
+        except DownloadError:  # a Hub without measure
             raise
         except Exception:
             if cache.begun(model, file) <= before:  # as long as bytes come, it continues
@@ -137,16 +140,12 @@ class _Partial(io.BufferedWriter):
         return super().write(data)
 
 
-def _verify(path: Path, file: RemoteFile, progress: DownloadProgress) -> None:
-    """Compare a file with its checksum; remove it and raise DownloadError if they differ."""
-    progress(file.name, "check", file.size)
-    if not _is_right(path, file):
-        path.unlink()
-        fix = "It has been removed. Try again; if it happens again, something on the way changes files."
-        raise DownloadError(f"{file.name} arrived altered: its checksum is not the one the Hub states", fix)
+def _altered(file: RemoteFile) -> DownloadError:
+    fix = "It has been removed. Try again; if it happens again, something on the way changes files."
+    return DownloadError(f"{file.name} arrived altered: its checksum is not the one the Hub states", fix)
 
 
-def _is_right(path: Path, file: RemoteFile) -> bool:
+def _has_checksum(path: Path, file: RemoteFile) -> bool:
     digest = hashlib.sha256()
     if len(file.digest) != 64:  # not in large-file storage: git's hash
         digest = hashlib.sha1(f"blob {file.size}\0".encode(), usedforsecurity=False)

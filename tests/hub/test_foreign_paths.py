@@ -102,6 +102,30 @@ def test_a_file_in_the_way_is_replaced(planned, outside, which, kind):
     assert state(outside) == {str(outside / "file"): b"not yours"}
 
 
+def test_what_the_library_takes_for_content_is_not_removed_elsewhere(planned, outside, monkeypatch):
+    """As of a file above the Hub's limit, for which huggingface_hub uses what is there."""
+    monkeypatch.setattr("specdec_cli.hub.download._LARGEST_BY_HTTP", 0)
+    (outside / "file").write_bytes(bytes(SIZES[0]))
+    blob = cache.blob_of(*planned)
+    blob.parent.mkdir(parents=True)
+    blob.symlink_to(outside / "file")
+    assert pull_here(*PAIR).exit_code == 4 and not blob.is_symlink()
+    assert state(outside) == {str(outside / "file"): bytes(SIZES[0])}
+
+
+def test_damaged_content_that_repositories_share(planned):
+    """huggingface_hub may keep content beside the repositories, with links to it in theirs."""
+    pulled_here()
+    blob, shared = cache.blob_of(*planned), cache.cache_dir() / "blobs" / "ab" / "abc"
+    shared.parent.mkdir(parents=True)
+    blob.replace(shared)
+    blob.symlink_to(os.path.relpath(shared, blob.parent))
+    assert pulled_here(*PAIR, "--check")["already"]
+    shared.write_bytes(bytes(SIZES[0]))
+    assert pulled_here(*PAIR, "--check")["downloaded"] == SIZES[0]
+    assert not shared.exists() and blob.read_bytes() == TARGET.read_bytes()
+
+
 def test_an_interrupted_pull_is_removed_but_no_link(planned, outside, hub):
     """`rm` of a profile whose download was cut short."""
     model, file = planned
