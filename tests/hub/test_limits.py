@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from pathlib import Path
 
 import hostile_hub as tricks
@@ -22,9 +23,9 @@ from hub_pairs import (
     pulled_here,
     refused_here,
 )
-from huggingface_hub import constants
+from huggingface_hub import close_session, constants
 
-from specdec_cli.hub import repository
+from specdec_cli.hub import repository, session
 from specdec_cli.models.references import Reference, select
 
 ALWAYS = 10**9
@@ -38,10 +39,15 @@ def hub():
 
 @pytest.fixture(autouse=True)
 def naps(monkeypatch, hub, tmp_path) -> list[float]:
-    """The waits that were asked for, none of which is waited. Timeouts are short."""
-    for name in ("HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"):
-        monkeypatch.setattr(constants, name, 0.2)
+    """The waits that were asked for, none of which is waited."""
     return here(monkeypatch, hub, tmp_path)
+
+
+@pytest.fixture
+def impatient(monkeypatch) -> None:
+    for name in ("HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"):
+        monkeypatch.setattr(constants, name, 0.5)
+    monkeypatch.setattr(session, "_TIMEOUTS_BEFORE_BODY", 0.4)
 
 
 def size(folder: Path) -> int:
@@ -50,6 +56,11 @@ def size(folder: Path) -> int:
 
 def slow_head(answer: tricks.Answer, _: object) -> None:
     answer.head_pause = 0.05
+
+
+def slow_body(answer: tricks.Answer, rng: random.Random) -> None:
+    tricks.drip(answer, rng)
+    answer.pause = 0.01
 
 
 def crowd(answer: tricks.Answer, _: object) -> None:
@@ -64,16 +75,12 @@ def crowd(answer: tricks.Answer, _: object) -> None:
         ("listing", tricks.deep, "as a Hub does"),
         ("listing", crowd, "as a Hub does"),
         ("listing", tricks.packed, "packs"),
-        ("listing", tricks.drip, "bytes a second"),
-        ("listing", slow_head, "no answer came to its end"),
         ("listing", tricks.refusal, "HTTP"),
         ("redirect", tricks.refusal, "HTTP"),
         ("redirect", tricks.endless, ""),
         ("content", tricks.endless, "more comes of"),
         ("content", tricks.endless_stated, "more comes of"),
         ("content", tricks.packed, "packs"),
-        ("content", tricks.drip, "bytes a second"),
-        ("content", slow_head, "no answer came to its end"),
     ],
 )
 def test_an_answer_without_measure(hub, tmp_path, step, trick, says):
@@ -85,7 +92,14 @@ def test_an_answer_without_measure(hub, tmp_path, step, trick, says):
     assert size(tmp_path / "hf") <= sum(SIZES) + (1 << 20)
 
 
-def test_weights_that_drip(hub, tmp_path, naps):
+@pytest.mark.parametrize("step", ["listing", "content"])
+@pytest.mark.parametrize(("trick", "says"), [(slow_head, "no answer came to its end"), (slow_body, "bytes a second")])
+def test_an_answer_that_drips(hub, tmp_path, impatient, step, trick, says):
+    hub.set_mode(Mode({step: [trick]}, ALWAYS, seed=0))
+    refused_here(tmp_path, says)
+
+
+def test_weights_that_drip(hub, tmp_path, naps, impatient):
     """After a header that came well."""
     hub.slow(content(hub, BIG_FILE), bytes_per_s=100)
     refused_here(tmp_path, "bytes a second", "Try again later")
@@ -140,32 +154,33 @@ def test_many_files_are_looked_through_once(form):
     assert len(str(refusal.value)) + len(refusal.value.hint) < 10_000
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("HF_HUB_DOWNLOAD_TIMEOUT", value) for value in ("soon", "-1", "9" * 30)),
-        ("HF_HUB_ETAG_TIMEOUT", "1.5"),
-        *(("HF_ENDPOINT", value) for value in ("http://[", "http://host:99999")),
-    ],
-)
-def test_settings_of_the_hub_that_make_no_sense(hub, tmp_path, name, value):
+@pytest.mark.parametrize(("name", "value"), [("HF_HUB_DOWNLOAD_TIMEOUT", "soon"), ("HF_ENDPOINT", "http://[")])
+def test_settings_that_the_library_cannot_start_with(hub, tmp_path, name, value):
     done = pull(hub, tmp_path, *PAIR, env={name: value})
     assert done.returncode == 2 and name in complaint(done.stderr)[0]
 
 
+@pytest.mark.parametrize("value", [-1, 10**30])
+def test_a_timeout_that_is_none(tmp_path, monkeypatch, value):
+    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", value)
+    monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", str(value))
+    refused_here(tmp_path, "HF_HUB_ETAG_TIMEOUT", "Correct", code=2)
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("HF_ENDPOINT", "http://a b"),
-        ("HTTP_PROXY", "nonsense"),
-        ("ALL_PROXY", "socks5://x"),
-        ("SSL_CERT_FILE", "/none"),
-    ],
+    ("name", "value"), [("HTTP_PROXY", "nonsense"), ("ALL_PROXY", "socks5://x"), ("SSL_CERT_FILE", "/none")]
 )
-def test_a_network_that_is_set_up_wrongly(hub, tmp_path, name, value):
-    done = pull(hub, tmp_path, *PAIR, env={name: value, "NO_PROXY": ""})
-    complaint(done.stderr)
-    assert done.returncode == 4
+def test_a_network_that_is_set_up_wrongly(tmp_path, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    monkeypatch.setenv("NO_PROXY", "")
+    close_session()
+    refused_here(tmp_path)
+    close_session()
+
+
+def test_an_address_that_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "ENDPOINT", "http://a b")
+    refused_here(tmp_path, "HF_ENDPOINT")
 
 
 def test_a_pull_whose_hub_recovers(hub):
