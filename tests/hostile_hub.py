@@ -307,22 +307,26 @@ STEPS = {"listing": LISTINGS + BODIES + HEADS, "redirect": [*HEADS, endless], "c
 
 @dataclass
 class Mode:
-    """Which tricks strike which step, and on how many of its answers; the seed is of what they choose."""
+    """Which tricks strike which step, on how many of its answers, after how many honest ones.
+
+    The seed is of what they choose. Two answers with content are those with the headers of a pair.
+    """
 
     tricks: dict[str, list[Trick]]
     times: int
     seed: int
+    honest: int = 0
 
     @classmethod
     def of(cls, rng: random.Random) -> Mode:
         tricks: dict[str, list[Trick]] = {}
         for step in rng.choices(list(STEPS), k=rng.choice([1, 1, 2])):
             tricks[step] = rng.sample(STEPS[step], rng.choice([1, 1, 1, 2]))
-        return cls(tricks, rng.choice([1, 2, 10**9, 10**9]), rng.randrange(2**32))
+        return cls(tricks, rng.choice([1, 2, 10**9, 10**9]), rng.randrange(2**32), rng.choice([0, 0, 1, 2, 2]))
 
     def __str__(self) -> str:
         steps = {step: [trick.__name__ for trick in tricks] for step, tricks in self.tricks.items()}
-        return f"{steps}, {self.times} times, seed {self.seed}"
+        return f"{steps}, {self.times} times after {self.honest}, seed {self.seed}"
 
 
 class HostileHandler(Handler):
@@ -331,8 +335,9 @@ class HostileHandler(Handler):
         assert isinstance(hub, HostileHub)
         step = "listing" if "/api/" in self.url.path else "redirect" if status == 302 else "content"
         with hub.lock:
-            tricks = hub.mode.tricks.get(step, []) if hub.left[step] > 0 else []
-            hub.left[step] -= 1
+            number = hub.answers[step] = hub.answers[step] + 1
+        struck = hub.mode.honest < number <= hub.mode.honest + hub.mode.times
+        tricks = hub.mode.tricks.get(step, []) if struck else []
         if not tricks:
             super().reply(body, span, status, headers, file)
             return
@@ -379,7 +384,7 @@ class HostileHub(HubServer):
 
     def set_mode(self, mode: Mode) -> None:
         self.mode = mode
-        self.left = dict.fromkeys(STEPS, mode.times)
+        self.answers = dict.fromkeys(STEPS, 0)
 
 
 def impatient(*args: object) -> None:

@@ -17,7 +17,7 @@ from specdec_cli.decoding.errors import DownloadError, UsageError
 
 _LEAST_RATE = 1024  # bytes a second, over one timeout; less is a server that keeps a connection open for nothing
 _TIMEOUTS_BEFORE_BODY = 3  # for all of name, connection, redirects and headers
-_MOST_SKIPPED = 64 << 10  # bytes of a redirect's or an error's body, read so that the connection can go on
+_MOST_SKIPPED = 64 << 10  # bytes of a redirect's body, read so that the connection can be used again
 _LONGEST_TIMEOUT = 86_400
 
 
@@ -97,10 +97,14 @@ def _limit(response: Any) -> None:
             raise DownloadError("the Hub packs what was to come as it is", "Check HF_ENDPOINT and the proxy.")
         timeout = response.request.extensions.get("timeout", {}).get("read")
         response.stream = _stream(response.stream, lambda stream: _fast_enough(stream, timeout))
-    else:  # what happened is in its headers; its body is not to be trusted with more
-        response.headers.pop("Content-Encoding", None)
+        return
+    response.headers.pop("Content-Encoding", None)
+    if response.has_redirect_location:
         response.stream = _stream(response.stream, _skipped)
-        hf_raise_for_status(response)
+        return
+    response.stream = _stream(response.stream, lambda _: iter(()))  # what happened is in its headers
+    hf_raise_for_status(response)
+    raise DownloadError(f"the Hub answers with HTTP {response.status_code}", "Check HF_ENDPOINT and the proxy.")
 
 
 def _stream(inner: Any, pieces: Callable[[Any], Iterator[bytes]]) -> Any:

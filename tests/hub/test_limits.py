@@ -58,6 +58,12 @@ def slow_head(answer: tricks.Answer, _: object) -> None:
     answer.head_pause = 0.05
 
 
+def no_redirect(answer: tricks.Answer, rng: random.Random) -> None:
+    """A status that promises an address, none, and a body that nobody waits for."""
+    slow_body(answer, rng)
+    answer.status = 300
+
+
 def slow_body(answer: tricks.Answer, rng: random.Random) -> None:
     tricks.drip(answer, rng)
     answer.pause = 0.01
@@ -92,8 +98,11 @@ def test_an_answer_without_measure(hub, tmp_path, step, trick, says):
     assert size(tmp_path / "hf") <= sum(SIZES) + (1 << 20)
 
 
+SLOW = [(slow_head, "no answer came to its end"), (slow_body, "bytes a second"), (no_redirect, "HTTP 300")]
+
+
 @pytest.mark.parametrize("step", ["listing", "content"])
-@pytest.mark.parametrize(("trick", "says"), [(slow_head, "no answer came to its end"), (slow_body, "bytes a second")])
+@pytest.mark.parametrize(("trick", "says"), SLOW)
 def test_an_answer_that_drips(hub, tmp_path, impatient, step, trick, says):
     hub.set_mode(Mode({step: [trick]}, ALWAYS, seed=0))
     refused_here(tmp_path, says)
