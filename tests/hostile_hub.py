@@ -387,7 +387,7 @@ class HostileHub(HubServer):
         self.answers = dict.fromkeys(STEPS, 0)
 
 
-def impatient(*args: object) -> None:
+def impatient(timeout: float, *args: object) -> None:
     """A command line, run in a process of its own, in which nobody waits as long as outside of tests."""
     import time
 
@@ -398,6 +398,6 @@ def impatient(*args: object) -> None:
 
     sleep = time.sleep
     time.sleep = lambda seconds: sleep(min(seconds, 0.01))
-    constants.HF_HUB_DOWNLOAD_TIMEOUT = constants.HF_HUB_ETAG_TIMEOUT = 0.2  # type: ignore[assignment]
+    constants.HF_HUB_DOWNLOAD_TIMEOUT = constants.HF_HUB_ETAG_TIMEOUT = timeout  # type: ignore[assignment]
     ranges._HEADERS_S = repository._LISTING_S = 2.0
     command([*map(str, args)])
