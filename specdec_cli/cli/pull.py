@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specdec_cli.cli.completion import models, pairs
+from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
@@ -69,8 +68,11 @@ def pull(
             print("Nothing was downloaded.", file=sys.stderr)
             raise typer.Exit(1)
         display = nullcontext(lambda *_: None) if json_ else DownloadDisplay(plan.files)
-        with _ends_on_signals(), display as progress:
-            result = download.run(plan, progress)
+        try:
+            with display as progress:
+                result = download.run(plan, progress)
+        except KeyboardInterrupt:
+            raise Interrupted("; what has come is kept, the same command goes on from there") from None
     if json_:
         print_json(result)
         return
@@ -104,20 +106,3 @@ def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> boo
         return False
     download.choose(proposals[number - 1].name)
     return True
-
-
-@contextmanager
-def _ends_on_signals() -> Iterator[None]:
-    """Let SIGTERM end a download as Ctrl-C does: the terminal is restored, what has come is kept."""
-
-    def stop(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    old = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except KeyboardInterrupt:
-        print("specdec: interrupted; what has come is kept, the same command goes on from there", file=sys.stderr)
-        raise typer.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, old)
