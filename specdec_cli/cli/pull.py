@@ -15,6 +15,7 @@ from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.engine.pair_download import PairDownload
+    from specdec_cli.results import DownloadPlan, DownloadResult
 
 
 def pull(
@@ -42,7 +43,6 @@ def pull(
     HF_ENDPOINT and HF_HUB_OFFLINE apply.
     """
     from specdec_cli.cli.output import print_json, print_parts
-    from specdec_cli.display.download_progress import DownloadDisplay
     from specdec_cli.display.pair_tables import plan_tables
     from specdec_cli.engine.pair_download import PairDownload
 
@@ -67,18 +67,23 @@ def pull(
         if asks and plan.to_download and not typer.confirm("Download?", default=True, err=True):
             print("Nothing was downloaded.", file=sys.stderr)
             raise typer.Exit(1)
-        display = nullcontext(lambda *_: None) if json_ else DownloadDisplay(plan.files)
-        try:
-            with display as progress:
-                result = download.run(plan, progress)
-        except KeyboardInterrupt:
-            raise Interrupted("; what has come is kept, the same command goes on from there") from None
+        result = _fetch(download, plan, json_)
     if json_:
         print_json(result)
         return
     pair = result.name or "the pair"
     print(f"{pair} was here already: nothing to download." if result.already else f"{pair} is ready.")
     print(f'Run it:  {result.run} "..."')
+
+
+def _fetch(download: PairDownload, plan: DownloadPlan, silent: bool) -> DownloadResult:
+    from specdec_cli.display.download_progress import DownloadDisplay
+
+    try:
+        with nullcontext(lambda *_: None) if silent else DownloadDisplay(plan.files) as progress:
+            return download.run(plan, progress)
+    except KeyboardInterrupt:
+        raise Interrupted("; what has come is kept, the same command goes on from there") from None
 
 
 def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 from specdec_cli.display.safe_streams import raw, safe
 
@@ -30,6 +31,10 @@ class SafeConsole(Console):
                 yield segment
             else:
                 yield Segment(safe(text), style and style.update_link(None))
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """A string, shown as wide as tables measure it here."""
+        return super().render_str(safe(text), **options)
 
     def show_cursor(self, show: bool = True) -> bool:
         return False
