@@ -10,6 +10,12 @@ from contextlib import contextmanager
 from types import FrameType
 
 
+class _Ended(KeyboardInterrupt):
+    """Python ends itself by SIGINT once a KeyboardInterrupt proper was raised while dataclasses were made, though it
+    was caught.
+    """
+
+
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
     """Let SIGTERM, SIGHUP and SIGQUIT raise KeyboardInterrupt as Ctrl-C does; the exit code tells which it was.
@@ -24,7 +30,7 @@ def ended_by_signals() -> Iterator[None]:
             restore()
             os._exit(128 + number)
         received.append(number)
-        raise KeyboardInterrupt
+        raise _Ended
 
     numbers = [getattr(signal, name, signal.SIGINT) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")]
     old = {number: signal.signal(number, end) for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
