@@ -14,11 +14,11 @@ from specdec_cli.cli.app import app
 
 pytestmark = pytest.mark.fuzz
 SHARDS = 8
-# fmt: off
-ODD = ("", " ", "-", "--", "-1", "0", "1", "2", "1e999", "nan", "inf", "-0", "0.5", "9" * 30, "9" * 5000, "65536",
-       "²", "1_0",
-       "0x10", "auto", "/", "/dev/null", "/dev/full", "/dev/zero", "/proc/self/mem", "..", "~", "a=b", "k=8", "a:b", "x" * 5000)
-# fmt: on
+ODD = (
+    *("", " ", "-", "--", "-1", "0", "1", "2", "1e999", "nan", "inf", "-0", "0.5", "9" * 30, "9" * 5000, "65536"),
+    *("\u00b2", "1_0", "0x10", "auto", "/", "/dev/null", "/dev/full", "/dev/zero", "/proc/self/mem", "..", "~", "a=b"),
+    *("k=8", "a:b", "x" * 5000),
+)
 VARIABLES = (
     *("HF_HOME", "HF_ENDPOINT", "HF_TOKEN", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_HUB_ETAG_TIMEOUT"),
     *("HF_HUB_DOWNLOAD_TIMEOUT", "TERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "COLORTERM", "TTY_COMPATIBLE"),

@@ -1,6 +1,5 @@
 """A signal at any moment, in every command that draws: the terminal is as it was, and the exit code tells which."""
 
-import os
 import random
 import shutil
 import signal
@@ -33,11 +32,15 @@ COMMANDS = (
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_signals(tmp_path, shard):
     for i, chance in enumerate(fuzzing.cases(15, f"signals/{shard}")):
-        (tmp_path / str(i)).mkdir()
-        (tmp_path / str(i) / "slow.jsonl").write_text(trace("some text").replace('"at": 0.0', '"at": 0.2'))
-        ended_by_chance(chance, COMMANDS[shard](tmp_path / str(i)))
-        assert shard not in (6, 7) or {*os.listdir(tmp_path / str(i))} <= {"slow.jsonl", "out.gguf"}
-        shutil.rmtree(tmp_path / str(i))
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        (folder / "slow.jsonl").write_text(trace("some text").replace('"at": 0.0', '"at": 0.2'))
+        ended_by_chance(chance, COMMANDS[shard](folder))
+        assert shard not in (6, 7) or {each.name for each in folder.iterdir()} <= {
+            "slow.jsonl",
+            "out.gguf",
+        }
+        shutil.rmtree(folder)
 
 
 def ended_by_chance(chance: random.Random, args) -> None:
