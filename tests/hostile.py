@@ -55,11 +55,11 @@ _THEIRS = ("\x1b[35;95m", "\x1b]", MARK + "\x07", "\x1b[2J", "\x1bc", "\x1bP", "
 
 def assert_shown(text: str, terminal: bool = False) -> None:
     """Nothing that a terminal obeys is there but for what specdec itself sends, and no part of a payload as it was."""
-    assert not [part for part in _THEIRS if part in text], repr(text)
+    assert not [part for part in _THEIRS if part in text], ascii(text)
     if terminal:  # which also gets a carriage return before each line break
         text = _OURS.sub("", text)
     left = obeyed(text if terminal else text.replace("\r", "\x1b"))
-    assert not left, f"{left!r} in {text!r}"
+    assert not left, f"{left!a} in {text!a}"
 
 
 def _file(folder: Path, name: str, source: Path, ending: str = ".gguf") -> Path:

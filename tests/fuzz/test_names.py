@@ -25,13 +25,13 @@ def test_names(tmp_path, place):
         args = [str(each) for each in PLACES[place](folder, text)]
         terminal = {"TERM": "xterm", "COLUMNS": str(chance.choice((20, 40, 80, 200)))}
         ended = fuzzing.in_child(on_terminal, args, **terminal)
-        about = f"{place}: {text!r}"
-        assert ended.code in fuzzing.EXIT_CODES and "Traceback" not in ended.text, f"{about}\n{ended}"
-        assert ended.seconds < 15, about  # compare measures
+        about = ascii((place, text))
+        assert ended.code in fuzzing.EXIT_CODES and "Traceback" not in ended.text, f"{about}\n{ended!a}"
+        assert ended.seconds < 30, about  # compare measures, and the machine may be busy
         assert_shown(ended.out.decode("utf-8", "replace"), terminal=True)
         if i % 2 == 0:
             ended = fuzzing.specdec(*args)
-            assert ended.code in fuzzing.EXIT_CODES and "Traceback" not in ended.text, f"{about}\n{ended}"
+            assert ended.code in fuzzing.EXIT_CODES and "Traceback" not in ended.text, f"{about}\n{ended!a}"
             assert_shown(ended.err.decode("utf-8", "replace"))
             if "recording" not in place:
                 assert_shown(ended.out.decode("utf-8", "replace"))

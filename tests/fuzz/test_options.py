@@ -82,10 +82,10 @@ def test_options(tmp_path, shard, monkeypatch):
     for chance in fuzzing.cases(1000 // SHARDS, f"options/{shard}"):
         args, environment = case(chance, known)
         ended = specdec(*args, seconds=10, **environment)
-        about = f"{args} {environment}"
+        about = ascii((args, environment))
         if "SPECDEC_DEBUG" in environment:
-            assert ended.code in fuzzing.EXIT_CODES, f"{about}\n{ended}"
+            assert ended.code in fuzzing.EXIT_CODES, f"{about}\n{ended!a}"
             continue
-        assert ended.code in fuzzing.EXIT_CODES and "Traceback" not in ended.text, f"{about}\n{ended}"
-        assert ended.seconds < 20, f"{about}\n{ended}"
+        assert ended.code in fuzzing.EXIT_CODES and "Traceback" not in ended.text, f"{about}\n{ended!a}"
+        assert ended.seconds < 20, f"{about}\n{ended!a}"
         assert_shown(ended.err.decode("utf-8", "replace"), terminal="FORCE_COLOR" in environment)

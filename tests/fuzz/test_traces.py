@@ -54,14 +54,14 @@ def test_traces(tmp_path, shard):
         path.write_bytes(recording(chance))
         flags = chance.choice(((), ("-v",), ("--svg", tmp_path / "run.svg"), ("--html", tmp_path / "run.html")))
         args = ["replay", str(path), *map(str, flags)]
-        about = f"{args} of {path.read_bytes()[:5000]!r}"
+        about = ascii((args, path.read_bytes()[:5000]))
         if i % 4 == 0:
             ended = fuzzing.in_child(on_terminal, [*args, "--speed", "1e300"], TERM="xterm")
             assert_shown(ended.out.decode("utf-8", "replace"), terminal=True)
         else:
             ended = fuzzing.specdec(*args)
             assert_shown(ended.err.decode("utf-8", "replace"))
-        assert ended.code in fuzzing.EXIT_CODES and "Traceback" not in ended.text, f"{about}\n{ended}"
+        assert ended.code in fuzzing.EXIT_CODES and "Traceback" not in ended.text, f"{about}\n{ended!a}"
         assert ended.seconds < 5 and ended.peak < fuzzing.MOST_BYTES, about
         for page in (*tmp_path.glob("*.svg"), *tmp_path.glob("*.html")):
             assert_shown(page.read_text("utf-8"))
