@@ -18,7 +18,7 @@ from specdec_cli.evaluation.simulator import Answer, Text
 from specdec_cli.models.user_files import write_whole
 from specdec_cli.store.json_store import from_json, loads
 
-_MOST_BYTES = 1 << 28
+_MOST_BYTES = 1 << 26
 _FIX = "Record it again."
 _Entry = TypeVar("_Entry", Answer, Text)
 _Thousandths = list[Annotated[int, Meta(ge=0, le=1000)]]

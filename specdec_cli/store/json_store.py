@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ FORMAT = 1
 Record = TypeVar("Record")
 Points = dict[Annotated[int, msgspec.Meta(ge=1)], Annotated[float, msgspec.Meta(gt=0, lt=1e6)]]
 """Tokens in a pass -> seconds."""
+_MOST_BYTES = 1 << 26
 _LONGEST_STEM = 100  # bytes of a model's name: file systems take 255 in all
 
 
@@ -48,11 +51,11 @@ class JsonStore(Generic[Record]):
         """A record; None if there is none. Raises SpecdecError if it cannot be read, or is damaged."""
         path = self.path(name)
         try:
-            data = from_json(loads(path.read_text("utf-8")), dict[str, Any])
+            data = from_json(loads(read_bytes(path)), dict[str, Any])
             if data.get("format") not in self.formats:
                 raise ValueError(f"its format is {data.get('format')!r:.20}")
             return from_json({**data, "name": name}, self.schema)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, RecursionError) as error:
             what = f"cannot read {path}: {' '.join(str(error).split())}"
@@ -79,6 +82,17 @@ def record_name(stems: Sequence[str], identity: str, digits: int = 8) -> str:
 def digest(text: str, digits: int) -> str:
     """The first hexadecimal digits of a text's SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:digits]
+
+
+def read_bytes(path: Path) -> bytes:
+    """A file's content; raises OSError if it is none, ValueError if it is larger than anything that is kept."""
+    if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, and a device has no end
+        raise OSError(errno.EINVAL, "it is no file")
+    with path.open("rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError("it is too large")
+    return content
 
 
 def loads(text: str | bytes) -> Any:
