@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Callable
@@ -115,10 +114,11 @@ def _command(arguments: list[str]) -> str:
 
 
 def _list(as_json: bool) -> None:
+    from specdec_cli.cli.output import json_text
     from specdec_cli.store import comparisons
 
     entries = [{"name": name, "when": f"{when:%Y-%m-%d %H:%M}"} for name, when in comparisons.kept()]
-    typer.echo(json.dumps(entries) if as_json else "\n".join(f"{each['name']}  {each['when']}" for each in entries))
+    print(json_text(entries) if as_json else "\n".join(f"{each['name']}  {each['when']}" for each in entries))
 
 
 def _writers(name: str | None, page: Path | None) -> list[Callable[[ComparisonResult], None]]:

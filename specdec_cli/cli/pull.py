@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specdec_cli.cli.completion import models, pairs
+from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.engine.pair_download import PairDownload
-    from specdec_cli.results import DownloadResult
+    from specdec_cli.results import DownloadPlan, DownloadResult
 
 
 def pull(
@@ -47,7 +46,6 @@ def pull(
     it again. Weights go to the Hugging Face cache (HF_HOME); HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE apply.
     """
     from specdec_cli.cli.output import print_json, print_parts
-    from specdec_cli.display.download_progress import DownloadDisplay
     from specdec_cli.display.pair_tables import plan_tables
     from specdec_cli.engine.pair_download import PairDownload
 
@@ -74,9 +72,7 @@ def pull(
         if asks and plan.to_download and not typer.confirm("Download?", default=True, err=True):
             print("Nothing was downloaded.", file=sys.stderr)
             raise typer.Exit(1)
-        display = nullcontext(lambda *_: None) if json_ else DownloadDisplay(plan.files)
-        with _ends_on_signals(), display as progress:
-            result = download.run(plan, progress)
+        result = _fetch(download, plan, json_)
     _report(result, check, json_)
 
 
@@ -89,6 +85,16 @@ def _report(result: DownloadResult, checked: bool, as_json: bool) -> None:
     pair, here = result.name or "the pair", "here already, undamaged" if checked else "here already"
     print(f"{pair} was {here}: nothing to download." if result.already else f"{pair} is ready.")
     print(f'Run it:  {result.run} "..."')
+
+
+def _fetch(download: PairDownload, plan: DownloadPlan, silent: bool) -> DownloadResult:
+    from specdec_cli.display.download_progress import DownloadDisplay
+
+    try:
+        with nullcontext(lambda *_: None) if silent else DownloadDisplay(plan.files) as progress:
+            return download.run(plan, progress)
+    except KeyboardInterrupt:
+        raise Interrupted("; what has come is kept, the same command goes on from there") from None
 
 
 def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> bool:
@@ -116,20 +122,3 @@ def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> boo
         return False
     download.choose(proposals[number - 1].name)
     return True
-
-
-@contextmanager
-def _ends_on_signals() -> Iterator[None]:
-    """Let SIGTERM end a download as Ctrl-C does: the terminal is restored, what has come is kept."""
-
-    def stop(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    old = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except KeyboardInterrupt:
-        print("specdec: interrupted; what has come is kept, the same command goes on from there", file=sys.stderr)
-        raise typer.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, old)

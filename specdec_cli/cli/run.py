@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specdec_cli.cli import options as opt
-from specdec_cli.cli.error_reporting import close_stdout, interruptible
+from specdec_cli.cli.error_reporting import close, interruptible
 from specdec_cli.cli.output import print_json, print_parts, writing
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.status_line import status_line
@@ -67,7 +67,7 @@ def run(
         settings = replace(settings, seed=secrets.randbits(32))
     text = gather(prompt, file)
     if text is None:
-        typer.echo(given.help())
+        print(given.help())
         raise typer.Exit(2)
     require_used(given.typed, [settings])
     _require_sense(baseline, quiet, verbose, stop or [])
@@ -128,7 +128,7 @@ def _show(
         answer.prepare()
     display = None if as_json else on_stdout(engine.settings.max_tokens, quiet)
     engine.clock = engine.interrupt.clock
-    engine.interrupt.stop_with(display.suspended if isinstance(display, LiveDisplay) else nullcontext)
+    engine.interrupt.stop_with(*([display.suspended] if isinstance(display, LiveDisplay) else []))
     displays: list[EventDisplay] = [part for part in (trace, display) if part is not None]
     if not silent:
         bar = display if isinstance(display, LiveDisplay) else StderrBar()
@@ -145,7 +145,7 @@ def _show(
         if display is not None:
             display.close()
     except BrokenPipeError:
-        close_stdout()
+        close(sys.stdout)
     return error
 
 

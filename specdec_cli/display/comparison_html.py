@@ -5,14 +5,10 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from jinja2 import Template
-from markupsafe import Markup
-
 from specdec_cli.decoding.divergence import first_difference
 from specdec_cli.display import charts
 from specdec_cli.display import comparison_tables as tables
-from specdec_cli.display.templates import environment
-from specdec_cli.display.theme import safe
+from specdec_cli.display.templates import render
 from specdec_cli.evaluation.comparison_result import ComparisonResult
 from specdec_cli.evaluation.statistics import FEW_DRAFTS
 from specdec_cli.evaluation.trials import Trial
@@ -29,12 +25,12 @@ def require() -> None:
 
 def page(result: ComparisonResult) -> str:
     """The page; raises SpecdecError if there is no matplotlib."""
-    pages = environment(finalize=_shown)
-    answers, left_out = _answers(result, pages.get_template("comparison_answers.html"))
+    answers, left_out = _answers(result)
     overall, verdict = result.of_category("all"), result.verdict
     details = {name: cells for name, *cells in tables.details_of(result)}
     facts, own = _facts(result)
-    return pages.get_template("comparison.html").render(
+    return render(
+        "comparison.html",
         result=result,
         verdict=verdict,
         overall=overall,
@@ -116,11 +112,6 @@ def _when(iso: str) -> str:
     return f"{moment.day} {moment:%B %Y, %H:%M}"
 
 
-def _shown(value: object) -> object:
-    """What a template prints, before it is escaped: control characters and direction overrides shown, not obeyed."""
-    return value if isinstance(value, Markup) else safe(str(value)).encode("utf-8", "replace").decode()
-
-
 @dataclass(frozen=True, slots=True)
 class _Answer:
     """An answer. leaves_at: the first token that is not its baseline's. divergences: position, margin, kind of each."""
@@ -130,7 +121,7 @@ class _Answer:
     divergences: list[tuple[int, float | None, str]]
 
 
-def _answers(result: ComparisonResult, template: Template) -> tuple[list[str], int]:
+def _answers(result: ComparisonResult) -> tuple[list[str], int]:
     """The HTML of each prompt's answers of the first round, those that diverge first; and how many have no room."""
     prompts: dict[str, dict[str, Trial]] = {}
     for trial in result.trials:
@@ -146,7 +137,8 @@ def _answers(result: ComparisonResult, template: Template) -> tuple[list[str], i
         answers = [_answer(result, trials[arm.name], trials.get(arm.baseline)) for arm in arms]
         differing = (i for i, answer in enumerate(answers) if answer.divergences)
         drafted = (i for i, arm in enumerate(arms) if arm.name == best)
-        block = template.render(
+        block = render(
+            "comparison_answers.html",
             number=number,
             shown=next(differing, next(drafted, 0)),
             prompt=prompt,

@@ -131,7 +131,7 @@ def check_value(name: str, value: Any, text: bool = False) -> Any:
         return None
     if name == "ngram_corpus":
         return _paths(value)
-    with suppress(msgspec.ValidationError):
+    with suppress(msgspec.ValidationError, UnicodeEncodeError):  # the latter: bytes that are no text
         return msgspec.convert(value, _types()[name], strict=not (text or name == "draft_tokens"))
     if name == "draft_tokens":
         raise UsageError(f"the number of draft tokens cannot be {value!r}", "Give -k a whole number, or auto.")

@@ -369,7 +369,7 @@ def test_a_pair_without_a_recording(tmp_path, quick):
 def test_what_tune_does_not_take():
     for flags in (["-k", "3"], ["--drafter", "none"], ["-n", "8"], ["a prompt"], ["--what-if"]):
         done = tune(*flags)
-        assert (done.exit_code, done.stdout) == (2, "") and "Error" in done.stderr
+        assert (done.exit_code, done.stdout) == (2, "") and "specdec: " in done.stderr
     for code, says, *flags in (
         (2, "cannot take", "--seconds", 0.5),
         (2, "cannot take", "--seconds", "nan"),
