@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, NoReturn, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
 from specdec_cli.decoding.costs import Curve
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models.user_files import write_whole
+from specdec_cli.models.user_files import parse_json, write_whole
 
 FORMAT = 1
 Record = TypeVar("Record")
@@ -82,12 +82,8 @@ def digest(text: str, digits: int) -> str:
 
 
 def loads(text: str | bytes) -> Any:
-    """JSON data; raises ValueError or RecursionError on anything else, such as the NaN that Python would read."""
-
-    def refuse(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
+    """JSON data; raises ValueError on anything else."""
+    return parse_json(text)
 
 
 def from_json(data: Any, schema: type[Record]) -> Record:
