@@ -182,7 +182,8 @@ def folder(tmp_path):
 
 
 def check(about: bytes, *args: object) -> None:
-    specdec(*args).assert_sound(f"{args}\n{about[:2000]!r}")
+    seconds = 15.0 if "tune" in args else 5.0  # to simulate what a machine would do takes seconds by itself
+    specdec(*args, seconds=seconds).assert_sound(f"{args}\n{about[:2000]!r}", seconds=seconds)
 
 
 @pytest.mark.parametrize("shard", range(4))
@@ -190,9 +191,7 @@ def test_settings(shard, folder):
     for rng in cases(35, f"settings {shard}"):
         content = mapping(rng, SETTINGS)
         (folder / "config.yaml").write_bytes(content)
-        check(
-            content, *rng.choice([("run", "x", "-n", 1, "-q"), ("run", "x", "-n", 1, "-q", "-p", "demo"), ("doctor",)])
-        )
+        check(content, "run", "x", "-n", 1, "-q", *rng.choice([(), ("-p", "demo")]))
 
 
 @pytest.mark.parametrize("shard", range(4))
