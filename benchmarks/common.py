@@ -12,7 +12,7 @@ from pathlib import Path
 
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine
-from specdec_cli.llama import library
+from specdec_cli.llama import host, library
 
 DEMO = Path(__file__).parent.parent / "profiles" / "demo"
 N_CTX = 1024
@@ -74,6 +74,6 @@ def machine() -> str:
         )
     versions = library.versions()
     return (
-        f"{name}, {library.physical_cores()} cores, Python {platform.python_version()}, "
+        f"{name}, {host.physical_cores()} cores, Python {platform.python_version()}, "
         f"llama-cpp-python {versions['llama-cpp-python']}"
     )

@@ -56,7 +56,7 @@ from agreement import compare
 from gguf import GGMLQuantizationType as Type
 from gguf import GGUFValueType, LlamaFileType
 
-from specdec_cli.llama import library
+from specdec_cli.llama import host
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +359,7 @@ def main() -> None:
     for field in fields(Shape):
         options.add_argument(f"--{field.name.replace('_', '-')}", type=int, metavar="N")
     options.add_argument("--verify", type=int, default=64, metavar="N", help="tokens to compare per prompt; 0: none")
-    options.add_argument("--threads", type=int, default=library.physical_cores(), help="to compare with")
+    options.add_argument("--threads", type=int, default=host.physical_cores(), help="to compare with")
     chosen = options.parse_args()
     if chosen.out.exists() and chosen.out.samefile(chosen.source):
         options.error("OUT is SRC")

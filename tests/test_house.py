@@ -64,6 +64,14 @@ def test_foreign_packages_are_imported_in_their_folders_alone(module, only):
     assert {path.parent.name for path in users} == only
 
 
+def test_models_are_loaded_in_one_place():
+    """Where a file that is new is loaded on trial first."""
+    for path in FILES:
+        for node in nodes_of(path):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Model":
+                assert path.name == "model_loading.py", path
+
+
 def test_nobody_asks_which_class_a_policy_or_a_drafter_is():
     kinds = {
         node.name for path in FILES if path.parent.name in ("draft_length", "drafters") for node in classes_of(path)

@@ -37,7 +37,7 @@ from common import add_models, machine, open_demo
 from peers import progress, tasks_of
 from server import Servers
 
-from specdec_cli.llama import library
+from specdec_cli.llama import host, library
 
 ARMS = ("--sweep", "k=1,2,4,8,auto", "--vs", "k=4,tree=2", "--vs", "k=8,tree=4", "--vs", "k=auto,tree=4")
 OFFLOADED = ("-ngl", "999", "-ngld", "999")
@@ -142,7 +142,7 @@ def parser() -> argparse.ArgumentParser:
         add_models(its)
         its.add_argument("--out", type=Path, required=True, metavar="FOLDER")
         its.add_argument("--seconds", type=float, default=540, help="to end in; models load besides")
-        its.add_argument("--threads", type=int, default=library.physical_cores())
+        its.add_argument("--threads", type=int, default=host.physical_cores())
         its.add_argument("--repeat", type=int, default=repeat, help="rounds over the prompts")
         its.add_argument("--tokens", type=int, default=128, help="of an answer, at most")
         return its

@@ -16,6 +16,7 @@ from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.engine.pair_download import PairDownload
+    from specdec_cli.results import DownloadResult
 
 
 def pull(
@@ -34,13 +35,16 @@ def pull(
     ] = None,
     as_: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Name for a pair given by models.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare and plan; download nothing.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check files that are here by their checksums; fetch damaged ones again.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; take the first draft proposed.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; do not ask.")] = False,
 ) -> None:
     """Download a pair, after its tokenizers were compared from the headers: one that does not fit costs no weights.
 
-    A pull that was cut short goes on where it stopped. Weights go to the Hugging Face cache (HF_HOME); HF_TOKEN,
-    HF_ENDPOINT and HF_HUB_OFFLINE apply.
+    A pull that was cut short goes on where it stopped. Each file's checksum is checked when it has come; --check does
+    it again. Weights go to the Hugging Face cache (HF_HOME); HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE apply.
     """
     from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.display.download_progress import DownloadDisplay
@@ -48,14 +52,16 @@ def pull(
     from specdec_cli.engine.pair_download import PairDownload
 
     asks = not (yes or json_ or dry_run) and sys.stdin.isatty() and sys.stderr.isatty()
-    download = PairDownload(name, target, draft, as_)
-    result = None if dry_run else download.existing()
+    download = PairDownload(name, target, draft, as_, check)
+    reading = "computing checksums" if check else "reading headers"
+    with status_line(reading, json_):
+        result = None if dry_run else download.existing()
     if result is None:
         with status_line("reading headers", json_):
             download.read_target()
         if download.needs_draft and not _choose(download, asks, yes, json_):
             return
-        with status_line("reading headers", json_):
+        with status_line(reading, json_):
             plan = download.plan()
         if dry_run and json_:
             print_json(plan)
@@ -71,11 +77,17 @@ def pull(
         display = nullcontext(lambda *_: None) if json_ else DownloadDisplay(plan.files)
         with _ends_on_signals(), display as progress:
             result = download.run(plan, progress)
-    if json_:
+    _report(result, check, json_)
+
+
+def _report(result: DownloadResult, checked: bool, as_json: bool) -> None:
+    from specdec_cli.cli.output import print_json
+
+    if as_json:
         print_json(result)
         return
-    pair = result.name or "the pair"
-    print(f"{pair} was here already: nothing to download." if result.already else f"{pair} is ready.")
+    pair, here = result.name or "the pair", "here already, undamaged" if checked else "here already"
+    print(f"{pair} was {here}: nothing to download." if result.already else f"{pair} is ready.")
     print(f'Run it:  {result.run} "..."')
 
 

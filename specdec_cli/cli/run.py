@@ -58,8 +58,6 @@ def run(
     from specdec_cli.decoding.rules import REPRODUCIBLE
     from specdec_cli.engine.config import SamplingParams
     from specdec_cli.engine.config_layers import require_used, resolve
-    from specdec_cli.engine.engine import Engine
-    from specdec_cli.engine.generation import to_json
     from specdec_cli.engine.model_pair import check_pair
 
     settings = resolve(given.profile, given.flags)
@@ -74,6 +72,10 @@ def run(
     require_used(given.typed, [settings])
     _require_sense(baseline, quiet, verbose, stop or [])
     pair = check_pair(settings)
+    # What takes long to import waits until here: a file that is new is being tried meanwhile.
+    from specdec_cli.engine.engine import Engine
+    from specdec_cli.engine.generation import to_json
+
     silent = quiet or json_
     names = " + ".join(path.name for path in (pair.target_path, pair.draft_path) if path)
     with interruptible() as interrupt, ExitStack() as stack:
@@ -106,12 +108,11 @@ def _require_sense(baseline: bool, quiet: bool, verbose: bool, stop: list[str]) 
 
 def _open_trace(path: Path, settings: Settings, prompt: str) -> TraceWriter:
     """Begin the record of a run."""
-    from specdec_cli.store.traces import TraceWriter
+    from specdec_cli.store.traces import TraceFile
 
-    with writing(path):
-        out = path.open("w", encoding="utf-8")
     models = {name: getattr(settings, name) for name in ("target", "draft", "draft_small")}
-    return TraceWriter(out, {**models, **settings.shaping(), "prompt": prompt})
+    with writing(path):
+        return TraceFile(path, {**models, **settings.shaping(), "prompt": prompt})
 
 
 def _show(
@@ -161,7 +162,7 @@ def _require_whole(result: GenerationResult, trace: TraceWriter | None, error: S
         trace.close()
         if trace.problem:
             why = trace.problem.strerror
-            raise SpecdecError(f"the trace is incomplete: {why}", "Free some space, or write it elsewhere.")
+            raise SpecdecError(f"the trace is not written whole: {why}", "Free some space, or write it elsewhere.")
 
 
 def _print_report(engine: Engine, answer: Generation, verbose: bool, unasked: dict[str, None]) -> None:

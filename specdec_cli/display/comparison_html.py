@@ -3,14 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Template
 from markupsafe import Markup
 
 from specdec_cli.decoding.divergence import first_difference
-from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display import charts
 from specdec_cli.display import comparison_tables as tables
 from specdec_cli.display.templates import environment
@@ -24,28 +22,13 @@ _MAX_TEXTS = 350_000
 _MAX_TOKENS = 1500
 
 
-def require(path: Path) -> None:
-    """Raise what `write` would, now rather than after minutes of measuring."""
+def require() -> None:
+    """Raise what `page` would, now rather than after minutes of measuring."""
     charts.require()
-    existed = path.exists()
-    try:
-        with path.open("a"):
-            pass
-        if not existed:
-            path.unlink()
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None
-
-
-def write(path: Path, result: ComparisonResult) -> None:
-    """Write the page; raises SpecdecError if there is no matplotlib, or the disk does not take it."""
-    try:
-        path.write_text(page(result), "utf-8")
-    except OSError as error:
-        raise SpecdecError(f"cannot write {path}: {error.strerror}", "Free some space, or name another file.") from None
 
 
 def page(result: ComparisonResult) -> str:
+    """The page; raises SpecdecError if there is no matplotlib."""
     pages = environment(finalize=_shown)
     answers, left_out = _answers(result, pages.get_template("comparison_answers.html"))
     overall, verdict = result.of_category("all"), result.verdict

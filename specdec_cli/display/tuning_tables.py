@@ -27,7 +27,8 @@ def tables(result: TuningResult) -> list[RenderableType]:
             lines.append(_DERIVED)
     if isinstance(result, MeasuredTuning):
         lines += _measurement(result)
-        notes, kept = result.notes, f"\nKept for run and compare: {result.kept}"
+        notes = result.notes
+        kept = f"\nKept for run and compare: {result.kept}" if result.kept else ""
     return [
         *(Text(safe(line), style="dim") for line in lines),
         *note_lines(notes),

@@ -16,7 +16,7 @@ from specdec_cli.engine.config_layers import resolve
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.pass_costs import usual_threads
 from specdec_cli.hub import cache
-from specdec_cli.llama import library
+from specdec_cli.llama import host, library
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.models import profiles, user_files
 from specdec_cli.results import BundledPair, CorpusCache, Diagnosis, UnusedGpu
@@ -33,8 +33,8 @@ def diagnose() -> Diagnosis:
         library.build_flags(),
         library.supports_gpu(),
         tuple(library.devices()),
-        library.physical_cores(),
-        library.available_memory(),
+        host.physical_cores(),
+        host.available_memory(),
         None if library.supports_gpu() else _unused_gpu(),
         str(cache.cache_dir()),
         CorpusCache(str(corpora.folder()), corpora.kept_bytes()),

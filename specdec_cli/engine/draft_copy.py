@@ -13,15 +13,16 @@ from time import perf_counter
 from typing import Protocol
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.engine.model_loading import load_model
 from specdec_cli.engine.model_pair import is_profile, model_name
 from specdec_cli.hub.cache import locate
-from specdec_cli.llama import library, quantize
+from specdec_cli.llama import host, quantize
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.llama.model import Model
 from specdec_cli.llama.quantize import Copy, Unfit
 from specdec_cli.models import layer_pruning, quantisations, tokenizer_comparison, user_files
 from specdec_cli.models.gguf import part_names, read_header
-from specdec_cli.models.gguf_header import Header, require_runnable
+from specdec_cli.models.gguf_header import Header
+from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary
 from specdec_cli.results import DraftCopyResult, SearchStep, format_bytes
 from specdec_cli.store import made_drafts
 
@@ -130,6 +131,7 @@ def _target(name: str) -> tuple[Path, Header]:
     path = locate(model_name(name, "target"), shlex.join(["specdec", "pull", *flag, name]))
     header = read_header(path)
     require_runnable(header)
+    require_sound_vocabulary(header)
     tokenizer_comparison.compare(header, header).require()  # there must be a tokenizer
     return path, header
 
@@ -147,7 +149,7 @@ def _job(options: CopyOptions, target: Path, header: Header, needed: int) -> Ite
         )
     folder = Path(tempfile.mkdtemp(prefix=".specdec-", dir=out.parent))
     try:
-        yield CopyJob(options, target, header, folder, options.threads or library.physical_cores())
+        yield CopyJob(options, target, header, folder, options.threads or host.physical_cores())
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -198,5 +200,5 @@ def _examine(made: Path, job: CopyJob, layers: int | None, tensors: int) -> Head
     if comparison.verdict != "identical" or actual != (layers, tensors):
         why = comparison.reason or f"it has {actual[0]} layers of {actual[1]} tensors, not {layers} of {tensors}"
         raise SpecdecError(f"the copy of {job.target.name} came out wrong: {why}", "Please report this.")
-    Model(made, 0, job.options.interrupt).close()
+    load_model(made, 0, job.options.interrupt).close()
     return header

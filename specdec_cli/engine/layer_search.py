@@ -18,6 +18,7 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine import prompt as prompt_text
 from specdec_cli.engine.acceptance_recorder import before_a_loop
 from specdec_cli.engine.draft_copy import CopyJob
+from specdec_cli.engine.model_loading import load_model
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.model import Model
 from specdec_cli.models import layer_pruning, suites
@@ -104,7 +105,7 @@ class _Answers:
         self.texts: list[tuple[list[int], list[int]]] = []  # of each prompt its tokens, and those of its answer
         prompts = suites.select(suites.load(suite or "python"), limit=_PROMPTS)
         interrupt = job.options.interrupt
-        with closing(Model(job.target, gpu_layers, interrupt)) as model:
+        with closing(load_model(job.target, gpu_layers, interrupt)) as model:
             longest = min(_LONGEST_PROMPT, (model.n_ctx_train or _LONGEST_PROMPT + _ANSWER) - _ANSWER)
             self._n_ctx = longest + _ANSWER
             with closing(self._context(model, 1)) as context:
@@ -123,7 +124,7 @@ class _Answers:
         """How often a model proposes the target's own next token."""
         agreed = 0
         with (
-            closing(Model(path, self._gpu_layers, self._job.options.interrupt)) as model,
+            closing(load_model(path, self._gpu_layers, self._job.options.interrupt)) as model,
             closing(self._context(model, _ANSWER)) as context,
         ):
             for prompt, answer in self.texts:

@@ -13,10 +13,11 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import ModelMemory
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.context_plan import ContextPlan, require_rewinding
+from specdec_cli.engine.model_loading import load_model
 from specdec_cli.engine.model_pair import ModelPair
 from specdec_cli.engine.pass_costs import PassCosts
 from specdec_cli.evaluation.simulator import REVIEWED
-from specdec_cli.llama import library, repacking
+from specdec_cli.llama import host, library, repacking
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
@@ -78,13 +79,14 @@ class LoadedModels:
         """Called when a model goes to other threads, and its passes cost something else."""
         self._settings, self._interrupt, self._tunes = settings, interrupt, tune
         self.tuning = tuned = _find_tuning(pair, settings.gpu_layers, self.notes) if tune else None
-        threads = settings.threads or (tuned.threads if tuned else library.physical_cores())
+        threads = settings.threads or (tuned.threads if tuned else host.physical_cores())
         threads_draft = settings.threads_draft or (tuned.threads_draft if tuned and not settings.threads else threads)
+        threads, threads_draft = (_limited(count, self.note) for count in (threads, threads_draft))
         layers = tuned.gpu_layers_draft if tuned and settings.gpu_layers_draft == -1 else settings.gpu_layers_draft
         self.tuned_costs: Costs | None = None
         if tuned and (tuned.threads, tuned.threads_draft, tuned.gpu_layers_draft) == (threads, threads_draft, layers):
             self.tuned_costs = tuned.costs
-        model = Model(pair.target_path, settings.gpu_layers, interrupt)
+        model = load_model(pair.target_path, settings.gpu_layers, interrupt)
         self.target = LoadedModel("target", pair.target_path, pair.target, model, threads, settings.gpu_layers)
         self.draft = self._load("draft", pair.draft_path, pair.draft, threads_draft, layers)
         self.small = self._load("small draft", pair.small_path, pair.small, threads_draft, layers)
@@ -98,7 +100,7 @@ class LoadedModels:
     ) -> LoadedModel | None:
         if path and header:
             with self._optional(role):
-                return LoadedModel(role, path, header, Model(path, layers, self._interrupt), threads, layers)
+                return LoadedModel(role, path, header, load_model(path, layers, self._interrupt), threads, layers)
         return None
 
     @contextmanager
@@ -161,7 +163,7 @@ class LoadedModels:
             "draft": (max(REVIEWED, plan.drafted_branches), plan.drafted_branches),
             "small draft": (REVIEWED, 1),
         }
-        free = library.available_memory()
+        free = host.available_memory()
         for loaded in self.all:
             free = None if loaded.on_gpu else free  # caches lie where the layers do
             n_ctx = plan.n_ctx if plan.beyond_trained else min(plan.n_ctx, loaded.model.n_ctx_train or plan.n_ctx)
@@ -221,6 +223,14 @@ class LoadedModels:
         self.close_contexts()
         for loaded in reversed(self.all):
             loaded.model.close()
+
+
+def _limited(threads: int, note: Callable[[str], None]) -> int:
+    """Threads that the machine can run: more wait for each other, and thousands end the process."""
+    most = host.processors()
+    if threads > most:
+        note(f"{threads:,} threads are more than this machine can run at once: it computes with {most}")
+    return min(threads, most)
 
 
 def _unused_layers(settings: Settings, has_draft: bool) -> str:

@@ -9,11 +9,13 @@ from typing import Literal
 
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.engine.config import Settings
+from specdec_cli.engine.model_loading import begin_trial
 from specdec_cli.hub import cache, ranges, repository
 from specdec_cli.hub.repository import RemoteModel
 from specdec_cli.models import profiles, references, tokenizer_comparison
 from specdec_cli.models.gguf import read_header, read_model
-from specdec_cli.models.gguf_header import Header, require_runnable
+from specdec_cli.models.gguf_header import Header
+from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,7 @@ def check_pair(settings: Settings) -> ModelPair:
     different tokenizers.
     """
     target_path = Path(settings.target)
-    target = read_header(target_path)
-    require_runnable(target)
+    target = _read_runnable(target_path)
     if not settings.chain.needs_model:
         return ModelPair(target, target_path, None, None, 0, ())
     if settings.draft is None and settings.chain.drafts_itself:
@@ -67,10 +68,19 @@ def check_pair(settings: Settings) -> ModelPair:
     return ModelPair(target, target_path, draft, draft_path, shared, (*notes, *more), small, small_path)
 
 
+def _read_runnable(path: Path) -> Header:
+    """A header that llama.cpp survives, as far as it tells; the trial of a new file runs on."""
+    new = begin_trial(path)
+    header = read_header(path)
+    require_runnable(header)
+    if new:
+        require_sound_vocabulary(header)
+    return header
+
+
 def _fitting(target: Header, path: Path) -> tuple[Header, int, tuple[str, ...]]:
     """A draft model's header, the ids it shares with the target, and notes. Raises as `check_pair` does."""
-    draft = read_header(path)
-    require_runnable(draft)
+    draft = _read_runnable(path)
     comparison = tokenizer_comparison.compare(target, draft)
     comparison.require()
     notes = [comparison.reason] if comparison.verdict == "compatible" else []

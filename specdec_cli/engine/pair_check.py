@@ -8,8 +8,9 @@ from typing import Any
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.model_pair import ModelSource, is_profile, model_name, read_source
 from specdec_cli.models import tokenizer_comparison
-from specdec_cli.models.gguf_header import Header, require_runnable
+from specdec_cli.models.gguf_header import Header
 from specdec_cli.models.memory import footprint
+from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary
 from specdec_cli.models.tokenizer_comparison import Comparison
 from specdec_cli.results import MemoryFit, ModelSummary, PairCheck, Place, format_bytes
 
@@ -33,10 +34,10 @@ class FreeMemory:
 
     @classmethod
     def now(cls) -> FreeMemory:
-        from specdec_cli.llama import library, repacking
+        from specdec_cli.llama import host, library, repacking
 
         gpus = [device.free for device in library.devices() if "GPU" in device.kind] if library.supports_gpu() else []
-        return cls(sum(gpus), library.available_memory(), repacking.repacked_types())
+        return cls(sum(gpus), host.available_memory(), repacking.repacked_types())
 
     def place(self, needed: int) -> Place:
         """Where so many bytes fit."""
@@ -65,6 +66,7 @@ def check_pair_by_name(target: str, draft: str | None = None, n_ctx: int = CONTE
     for source in (first, second):
         try:
             require_runnable(source.header)
+            require_sound_vocabulary(source.header)
         except SpecdecError as error:
             notes.append(str(error))
     return replace(check, notes=tuple(notes))

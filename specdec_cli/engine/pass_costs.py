@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.llama import agreement, library
+from specdec_cli.llama import agreement, host, library
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.threads import ThreadWatch
 from specdec_cli.llama.timing import pass_seconds
@@ -42,7 +42,7 @@ def place_of(threads: int, gpu_layers: int = -1) -> Place:
 def usual_threads() -> int:
     """CPU threads of a run whose command line does not say."""
     given = os.environ.get("SPECDEC_THREADS", "")
-    return int(given) if given.isdigit() and int(given) else library.physical_cores()
+    return int(given) if given.isdigit() and int(given) else host.physical_cores()
 
 
 def known_agreement(model: Path) -> Agreement | None:

@@ -20,16 +20,16 @@ from specdec_cli.engine.acceptance_recorder import record
 from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.loaded_models import memory_of
+from specdec_cli.engine.model_loading import load_model
 from specdec_cli.engine.model_pair import ModelPair, check_pair
 from specdec_cli.engine.prompt import fitting, tuning_prompts
 from specdec_cli.evaluation.comparison_result import CostPoints
 from specdec_cli.evaluation.prediction import calibrate, predict, verdict
 from specdec_cli.evaluation.simulator import Answer
 from specdec_cli.evaluation.tuning_result import HardwareInfo, HardwarePrediction, MeasuredTuning
-from specdec_cli.llama import library
+from specdec_cli.llama import host, library
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.llama.model import Model
 from specdec_cli.llama.timing import pass_seconds
 from specdec_cli.models import hardware, user_files
 from specdec_cli.models.suites import Prompt
@@ -115,8 +115,13 @@ def tune(
         memory = tuple(asdict(part) for part in memory_of(engine.models))
     if interrupt.is_set():
         raise Interrupted
-    path = tuning.save(*paths, Tuning(**place, costs=costs, calibrations={kind: calibration}))
-    acceptance_traces.write(path.with_suffix(f".{kind}.json.gz"), recording)
+    notes, kept = engine.notes, ""
+    try:
+        path = tuning.save(*paths, Tuning(**place, costs=costs, calibrations={kind: calibration}))
+        acceptance_traces.write(path.with_suffix(f".{kind}.json.gz"), recording)
+        kept = str(path)
+    except SpecdecError as error:  # which is no reason to lose what was measured
+        notes += (f"what was measured is not kept: {error}",)
     return MeasuredTuning(
         **_predicted(paths, recording, costs, "this machine"),
         **place,
@@ -124,8 +129,8 @@ def tune(
         placement_tried=placement,
         filled=tuner.filled,
         memory=memory,
-        notes=engine.notes,
-        kept=str(path),
+        notes=notes,
+        kept=kept,
     )
 
 
@@ -185,7 +190,7 @@ class Tuner:
 
     def _fastest(self, role: str, context: LlamaContext, sizes: tuple[int, ...]) -> int:
         """The number of threads with which passes of these sizes together take least."""
-        cores = library.physical_cores()
+        cores = host.physical_cores()
         candidates = sorted({1, 2, 4, 8, 12, 16, 24, 32, cores} & set(range(1, cores + 1)))
         total: dict[int, float] = {}
         for threads in candidates:
@@ -227,13 +232,13 @@ def place_draft(path: Path, settings: Settings, interrupt: Interrupt) -> tuple[S
     """
     if settings.gpu_layers_draft != -1 or not library.supports_gpu():
         return settings, {}
-    threads = settings.threads_draft or settings.threads or library.physical_cores()
+    threads = settings.threads_draft or settings.threads or host.physical_cores()
     places = {"GPU": -1, "CPU": 0}
     laps: dict[str, float] = {}
     for place, layers in places.items():
         with (
             suppress(SpecdecError),  # it may not fit beside the target
-            closing(Model(path, layers, interrupt)) as model,
+            closing(load_model(path, layers, interrupt)) as model,
             closing(LlamaContext(model, _PLACEMENT_CONTEXT, 1, threads, interrupt)) as context,
         ):
             text = model.tokenize("The quick brown fox jumps over the lazy dog.")

@@ -21,6 +21,7 @@ from queue import Empty, Queue
 from typing import IO
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
 
 _BEGUN = re.compile(r"\[ *(\d+)/ *\d+\] ")
@@ -55,7 +56,11 @@ def write(copy: Copy, interrupt: Interrupt, begun: Callable[[int], None]) -> lis
     that got another type than they should have. Raises SpecdecError if llama.cpp refuses or breaks down, Interrupted on
     Ctrl-C; what was written until then is left to the caller to remove.
     """
-    numbers = (copy.threads, -1 if copy.file_type is None else copy.file_type, *sorted(copy.drop))
+    numbers = (
+        min(copy.threads, host.processors()),
+        -1 if copy.file_type is None else copy.file_type,
+        *sorted(copy.drop),
+    )
     command = [sys.executable, "-c", _CHILD, "\n".join(sys.path), *map(str, (copy.source, copy.out, *numbers))]
     environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}  # an abort would start a debugger otherwise
     process = subprocess.Popen(

@@ -1,18 +1,14 @@
-"""What a GGUF header says of a model, and what llama.cpp would not survive in it."""
+"""What a GGUF header says of a model."""
 
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 from specdec_cli.decoding.errors import SpecdecError
-
-_MAX_LAYERS = 512
-_ENCODERS = ("bert", "nomic-bert", "jina-bert", "neo-bert", "modern-bert", "eurobert", "t5", "clip", "wavtokenizer")
 
 # ggml type: (name, values per block, bytes per block), from ggml.h and ggml-common.h
 TYPES = {
@@ -126,24 +122,6 @@ def shown(value: object) -> str:
     """A value of the metadata for a message: it may be anything, and megabytes long."""
     text = f"an array of {value.count:,} strings" if isinstance(value, StringArray) else str(value)
     return text if len(text) <= 80 else f"{text[:80]}…"
-
-
-def require_runnable(header: Header) -> None:
-    """Refuse what llama.cpp does not: values and kinds of model on which it ends the process, or answers nonsense."""
-    if header.order != sys.byteorder:
-        raise SpecdecError(
-            f"{header.name} was made for {header.order}-endian machines; this one is {sys.byteorder}-endian",
-            "Download a file for this machine, or convert it with gguf-convert-endian of the gguf package.",
-        )
-    if header.setting("attention.causal") is False or header.architecture.startswith(_ENCODERS):
-        what = f"{header.name} does not generate text: it is a {shown(header.architecture)} model"
-        raise SpecdecError(what, "Choose a causal language model, such as an instruct or a base model.")
-    layers = header.setting("block_count")
-    if layers is not None and not (type(layers) is int and 1 <= layers <= _MAX_LAYERS):
-        raise damaged(header.name, f"it claims {shown(layers)} layers")
-    for key, value in header.metadata.items():
-        if key.endswith("epsilon") and not (isinstance(value, float) and 0 <= value < float("inf")):
-            raise damaged(header.name, f"{shown(key)} is {shown(value)}")
 
 
 def damaged(name: str, why: str) -> SpecdecError:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import json
 import math
-import tempfile
-from collections.abc import Iterable, Mapping
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
 import platformdirs
 
@@ -18,6 +22,7 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 _Schema = TypeVar("_Schema")
 _MOST_YAML = 64 << 10  # bytes of settings or of a profile; those that come with specdec have some 2,000
 _MOST_DIGITS = 20  # of a whole number in JSON
+_BLOCK = 4096  # bytes
 
 
 def config_dir() -> Path:
@@ -38,14 +43,14 @@ def named(*folders: Path) -> dict[str, Path]:
     return dict(sorted(files.items()))
 
 
-def read_bytes(path: Path, most: int) -> bytes:
-    """What a file holds. Raises OSError, or ValueError if it is no file or has more than so many bytes."""
+def read_bytes(path: Path, most: int = 64 << 20) -> bytes:
+    """What a file holds. Raises OSError, also if it is no file, and ValueError if it has more than so many bytes."""
     if path.exists() and not path.is_file():  # a pipe would be waited for, and a device has no end
-        raise ValueError("it is a folder or a device")
+        raise OSError(errno.EINVAL, "it is no file")
     with path.open("rb") as file:
         data = file.read(most + 1)
     if len(data) > most:
-        raise ValueError(f"it has more than {most:,} bytes")
+        raise ValueError("it is too large")
     return data
 
 
@@ -132,24 +137,70 @@ def write_whole(path: Path, *parts: str | bytes | memoryview) -> None:
     """Replace a file's content; whatever happens, it is the old or the new. Raises SpecdecError if it cannot be."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-            new = Path(file.name)
-            try:
-                for part in parts:
-                    file.write(part.encode("utf-8") if isinstance(part, str) else part)
-                file.close()
-                new.replace(path)
-            finally:
-                new.unlink(missing_ok=True)
+        with replacing(path) as file:
+            for part in parts:
+                file.write(part.encode("utf-8") if isinstance(part, str) else part)
     except OSError as error:
         raise SpecdecError(f"cannot write {path}: {error.strerror}", "Free some space, or fix the folder.") from None
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file that takes the place of another when the block ends, and is removed if it fails. What is no file, such as
+    a pipe, is written to directly. Raises OSError.
+    """
+    if is_device(path):
+        with path.open("wb") as file:
+            yield file
+        return
+    new = beside(path)
+    try:
+        with new.open("xb") as file:
+            yield file
+        put(new, path)
+    finally:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+
+
+def is_device(path: Path) -> bool:
+    """Whether a path is there and is no file, or only the name of one that is open, as /dev/stdout."""
+    return path.exists() and (not path.is_file() or path.parent == Path("/dev") or path.parent.name == "fd")
+
+
+def beside(path: Path) -> Path:
+    """A name that no file has, in the folder of the file that a path leads to. Raises OSError if that is protected."""
+    if path.exists() and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    return Path(os.path.realpath(path)).with_name(f"specdec-{secrets.token_hex(8)}.tmp")
+
+
+def put(new: Path, path: Path) -> None:
+    """Let a file that was made `beside` another take its place and its permissions. Raises OSError."""
+    path = Path(os.path.realpath(path))
+    if path.exists():
+        shutil.copymode(path, new)
+    new.replace(path)
+
+
+def try_out(path: Path) -> None:
+    """Raise OSError now if a file could not be written after some work. Nothing changes."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if is_device(path):
+        return
+    new = beside(path)
+    try:
+        new.write_bytes(bytes(_BLOCK))  # on a full disk, an empty file can be made
+    finally:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
 
 
 def require_writable(folder: Path) -> None:
     """Raise SpecdecError now rather than after the work whose result is to be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        try_out(folder / "any")
     except OSError as error:
         raise SpecdecError(f"cannot write to {folder}: {error.strerror}", "Fix the folder, or free space.") from None

@@ -12,7 +12,7 @@ import pytest
 from driver import DEMO, DRAFT, PROMPT, TARGET, assert_refused, run, specdec, succeeded, told
 from hub_pairs import with_other_words
 
-from specdec_cli.llama import library
+from specdec_cli.llama import host, library
 from specdec_cli.models.gguf import read_header
 
 # --- models ------------------------------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def test_memory_that_is_not_there(monkeypatch):
     """Main memory counts where no layer is on the GPU."""
     assert_refused(run(PROMPT, "-c", 10**9), 1, "1,000,000,000 tokens", "GB", "-c")
     monkeypatch.setattr(library, "supports_gpu", lambda: True)
-    monkeypatch.setattr(library, "available_memory", lambda: 10**6)
+    monkeypatch.setattr(host, "available_memory", lambda: 10**6)
     assert_refused(run(PROMPT, "-n", 2, "-ngl", 0), 1, "256 tokens", "0.0 GB", "-c")
     assert run(PROMPT, "-n", 2, "-ngl", 1, "-ngld", 0).exit_code == 0
 

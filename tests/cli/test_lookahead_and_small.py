@@ -4,7 +4,7 @@ import pytest
 from driver import DRAFT, PROMPT, TARGET, assert_refused, call, run, succeeded, told
 from hub_pairs import with_other_words
 
-from specdec_cli.llama import library
+from specdec_cli.llama import host, library
 from specdec_cli.models import memory
 from specdec_cli.models.gguf import read_header
 
@@ -123,7 +123,7 @@ def test_a_small_model_for_which_there_is_no_room_costs_its_help_alone(monkeypat
     caches = [memory.cache_bytes(read_header(path), 256) for path in (TARGET, TARGET, DRAFT)]
     monkeypatch.setattr(library, "supports_gpu", lambda: False)
     for lacking in (0, 1):
-        monkeypatch.setattr(library, "available_memory", lambda lacking=lacking: sum(caches) - lacking)
+        monkeypatch.setattr(host, "available_memory", lambda lacking=lacking: sum(caches) - lacking)
         found = answer(*THREE, "--drafter", "small>model", "-k", 4)
         assert found["stats"]["accepted"] > 20
         assert ["the second draft model is not used" in note for note in found["notes"]] == [True] * lacking

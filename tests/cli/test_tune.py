@@ -10,8 +10,9 @@ from pathlib import Path
 import ggufs
 import pytest
 import tiny
-from driver import DRAFT, ESCAPE, PROMPT, TARGET, assert_refused, call, configure, succeeded, told
+from driver import DRAFT, ESCAPE, PROMPT, TARGET, assert_refused, call, complaint, configure, succeeded, told
 from engines import open_engine
+from full_disk import full_disk
 from terminal import Terminal
 
 from specdec_cli.decoding.costs import Costs, Curve
@@ -22,10 +23,10 @@ from specdec_cli.engine import pass_costs as costing
 from specdec_cli.engine import tuning_run as tuner
 from specdec_cli.evaluation.simulator import AHEAD, Answer
 from specdec_cli.evaluation.tuning_result import MeasuredTuning
-from specdec_cli.llama import library
+from specdec_cli.llama import host, library
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.model import Model
-from specdec_cli.models import profiles
+from specdec_cli.models import profiles, user_files
 from specdec_cli.store import acceptance_traces as recordings
 from specdec_cli.store import tuning
 from specdec_cli.store.acceptance_traces import Recording
@@ -155,7 +156,7 @@ def test_what_was_tuned_is_used_until_other_threads_are(opened, timed):
     [({"machine": "another; 64 cores"}, {}), ({"gpu_layers": 7}, {}), ({}, {"gpu_layers_draft": 0})],
 )
 def test_what_was_tuned_elsewhere_is_not(opened, timed, monkeypatch, changes, asked):
-    monkeypatch.setattr(library, "physical_cores", lambda: 1)  # with two, a busy machine would make it go to one
+    monkeypatch.setattr(host, "physical_cores", lambda: 1)  # with two, a busy machine would make it go to one
     keep(**changes, **({} if asked else {"threads": 2, "threads_draft": 2}))
     engine = opened(threads=None, **asked)
     assert engine.costs.of_pair([1, 2]) == Costs(Curve(PASSES), Curve(PASSES)) and len(timed) == 2
@@ -222,11 +223,25 @@ def test_a_damaged_file_costs_no_answer_and_is_replaced(quick, timed):
 # --- threads ---
 
 
+def test_a_disk_that_is_full_by_then_costs_what_is_kept_and_not_what_was_measured(quick, monkeypatch):
+    keep()
+    older = {path: path.read_bytes() for path in tuning.path_of(TARGET, DRAFT).parent.iterdir()}
+    with full_disk(0):
+        assert_refused(tune("--seconds", 1), 1, "cannot write to")
+    monkeypatch.setattr(recordings, "write", lambda *_: user_files.write_whole(Path("/dev/full"), "x"))
+    done = tune("--seconds", 1, "--json")
+    result = json.loads(done.stdout)
+    assert done.exit_code == 1 and "No space left" in complaint(done.stderr)[0]
+    assert result["kept"] == "" and result["predictions"] and "No space left" in result["notes"][0]
+    assert older.keys() == set(tuning.path_of(TARGET, DRAFT).parent.iterdir())
+
+
 @pytest.fixture
 def eight_cores(monkeypatch, quick):
     """A machine on which the target is fastest with 4 threads and the draft with 2; for single tokens, 8 seem best."""
     monkeypatch.delenv("SPECDEC_THREADS")
-    monkeypatch.setattr(library, "physical_cores", lambda: 8)
+    for count in ("physical_cores", "processors"):
+        monkeypatch.setattr(host, count, lambda: 8)
     init, now = LlamaContext.__init__, {}
     monkeypatch.setattr(LlamaContext, "__init__", lambda self, *args: init(self, *args[:3], 1, args[4]))
     monkeypatch.setattr(LlamaContext, "set_threads", lambda self, threads: now.update({self: threads}))

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.models.gguf import read_model
-from specdec_cli.models.gguf_header import Header, StringArray, require_runnable
+from specdec_cli.models.gguf_header import Header, StringArray
 from specdec_cli.models.memory import cache_bytes, footprint
+from specdec_cli.models.runnable import require_runnable
 from specdec_cli.models.tokenizer_comparison import compare
 
 # Read here, not in a test: tests run without specdec's own settings.

@@ -1,9 +1,11 @@
 """Hints for misspelt words, YAML that is none, and files that are written whole."""
 
 import os
+from pathlib import Path
 
 import pytest
 import yaml
+from full_disk import full_disk
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.models import user_files, yaml_reader
@@ -49,7 +51,7 @@ def test_what_is_no_mapping_is_a_usage_error(tmp_path, content):
 
 def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.yaml")
-    with pytest.raises(UsageError, match="a folder or a device"):
+    with pytest.raises(UsageError, match="it is no file"):
         user_files.read_mapping(tmp_path / "pipe.yaml")
 
 
@@ -92,3 +94,35 @@ def test_a_folder_that_cannot_be_written_is_told_before(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SpecdecError, match="cannot write to"):
         user_files.require_writable(tmp_path / "file")
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path, link = tmp_path / "results" / "a.json", tmp_path / "link.json"
+    user_files.write_whole(path, "old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    user_files.write_whole(link, b"newer", memoryview(b" still"))
+    assert path.read_text() == "newer still" and path.stat().st_mode & 0o777 == 0o640 and link.is_symlink()
+    for way in (lambda: user_files.write_whole(path, b"new", None), lambda: user_files.write_whole(path, "\ud800")):
+        with pytest.raises((TypeError, ValueError)):
+            way()
+    assert path.read_text() == "newer still" and list(path.parent.iterdir()) == [path]
+
+
+def test_what_is_no_file_is_written_to_as_it_is(tmp_path):
+    user_files.write_whole(Path("/dev/null"), "x")
+    with pytest.raises(SpecdecError, match="No space left"):
+        user_files.write_whole(Path("/dev/full"), "x")
+    assert Path("/dev/null").is_char_device() and Path("/dev/full").is_char_device()
+
+
+def test_a_place_is_tried_out_before_the_work(tmp_path):
+    (tmp_path / "old").write_text("old")
+    for place in (tmp_path / "old", tmp_path / "new", Path("/dev/full")):
+        user_files.try_out(place)
+    for place in (tmp_path, tmp_path / "nowhere" / "a", tmp_path / "old" / "a"):
+        with pytest.raises(OSError, match="directory"):
+            user_files.try_out(place)
+    with full_disk(4095), pytest.raises(OSError, match="too large"):
+        user_files.try_out(tmp_path / "old")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("old", "old")]

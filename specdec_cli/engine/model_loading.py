@@ -1,0 +1,68 @@
+"""Model files are loaded here and nowhere else: on trial first, in a child, if a file is not known yet."""
+
+from __future__ import annotations
+
+import atexit
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.llama import trial_load
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.trial_load import TrialLoad
+from specdec_cli.models.gguf import part_names
+from specdec_cli.store.trial_records import TRIALS, TrialRecord, name_of
+
+if TYPE_CHECKING:
+    from specdec_cli.llama.model import Model
+
+_known: dict[str, TrialRecord] = {}
+_running: dict[str, TrialLoad] = {}
+_lock = Lock()
+
+
+def begin_trial(path: Path) -> bool:
+    """Start the trial of a file, so that it runs beside what comes before loading. Returns whether the file is new: a
+    known one has no trial, and neither has one that cannot be read, which its reader will tell.
+    """
+    try:
+        name = name_of(path, trial_load.build())
+        n_bytes = sum(path.with_name(part).stat().st_size for part in part_names(path.name))
+    except (OSError, ValueError):
+        return False
+    if name not in _known and name not in _running:
+        with suppress(SpecdecError):  # a damaged record
+            if record := TRIALS.load(name):
+                _known[name] = record
+                return False
+        trial = _running[name] = TrialLoad(path, n_bytes)
+        atexit.register(trial.stop)
+    return name not in _known
+
+
+def load_model(path: Path, gpu_layers: int, interrupt: Interrupt) -> Model:
+    """Load a model that has come through its trial. path: a GGUF file whose header has been validated.
+
+    Raises SpecdecError if llama.cpp refuses the file or does not survive it, Interrupted on Ctrl-C.
+    """
+    from specdec_cli.llama.model import Model  # the import takes as long as half a trial
+
+    with _lock:
+        begin_trial(path)
+        name = name_of(path, trial_load.build())
+        if trial := _running.pop(name, None):
+            try:
+                _known[name] = TrialRecord(trial.death(interrupt), path.name)
+            finally:
+                trial.stop()
+                atexit.unregister(trial.stop)
+            with suppress(SpecdecError):  # it cannot be kept: it is tried again next time
+                TRIALS.save(name, _known[name])
+    if death := _known[name].death:
+        raise SpecdecError(
+            f"llama.cpp does not survive {path.name}: {death}",
+            "The file is damaged, or made for another version: download it again, or update llama-cpp-python.",
+        )
+    return Model(path, gpu_layers, interrupt)

@@ -1,0 +1,123 @@
+"""A file that llama.cpp does not survive ends a child, once, and not the process; a known file has no trial."""
+
+import signal
+import subprocess
+import threading
+
+import ggufs
+import pytest
+import tiny
+from driver import TARGET, assert_refused, run
+
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.engine import model_loading
+from specdec_cli.engine.model_loading import begin_trial, load_model
+from specdec_cli.llama import trial_load
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.store.trial_records import TRIALS
+
+
+@pytest.fixture
+def deadly(tmp_path):
+    """A model with a tensor table and a header that fit, and a number that llama.cpp asserts something of."""
+    whole = tiny.write(tmp_path / "whole.gguf", "olmo2-window")
+    return ggufs.with_keys(whole, tmp_path / "deadly.gguf", ggufs.scalar("olmo2.rope.dimension_count", ggufs.U32, 4))
+
+
+@pytest.fixture
+def children(monkeypatch):
+    """Those started; what this process knows of other files is forgotten."""
+    monkeypatch.setattr(model_loading, "_known", {})
+    started, start = [], subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **rest: started.append(start(*args, **rest)) or started[-1])
+    return started
+
+
+def load(path):
+    load_model(path, 0, Interrupt()).close()
+
+
+def test_a_deadly_file_is_an_error_and_is_known_from_then_on(deadly, children):
+    for _ in range(2):
+        with pytest.raises(
+            SpecdecError, match=r"does not survive deadly.gguf: GGML_ASSERT\(.*n_rot.*olmo2.cpp"
+        ) as told:
+            load(deadly)
+        assert "download it again" in told.value.hint and "/" not in str(told.value)
+        model_loading._known.clear()  # as in another process
+    assert [child.returncode for child in children] == [-signal.SIGABRT]
+
+
+def test_a_file_is_tried_once_until_it_or_llama_cpp_changes(tmp_path, children, monkeypatch):
+    path = tiny.write(tmp_path / "m.gguf", "llama")
+    load(path)
+    load(path)
+    model_loading._known.clear()
+    load(path)
+    assert len(children) == 1
+    path.write_bytes(path.read_bytes())
+    load(path)
+    assert len(children) == 2
+    monkeypatch.setattr(trial_load, "build", lambda: "another")
+    load(path)
+    assert len(children) == 3
+    for kept in TRIALS.folder().iterdir():
+        kept.write_text("{")
+    model_loading._known.clear()
+    load(path)
+    assert len(children) == 4, "a damaged record"
+
+
+def test_a_trial_runs_beside_other_work_and_by_one_at_a_time(tmp_path, children):
+    path = tiny.write(tmp_path / "m.gguf", "llama")
+    assert begin_trial(path) and begin_trial(path)
+    assert not begin_trial(tmp_path / "none.gguf"), "its reader tells"
+    threads = [threading.Thread(target=load, args=(path,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(children) == 1 and not begin_trial(path)
+
+
+@pytest.mark.parametrize("kind", [*tiny.RECURRENT, *tiny.HYBRID])
+def test_what_is_too_large_is_tried_without_its_weights(tmp_path, children, monkeypatch, kind):
+    monkeypatch.setattr(trial_load, "_MOST_BYTES", 1000)
+    load(tiny.write(tmp_path / "m.gguf", kind))
+    assert [(child.returncode, child.args[-1]) for child in children] == [(0, "")]
+
+
+def test_a_trial_without_end(tmp_path, children, monkeypatch):
+    path = tiny.write(tmp_path / "m.gguf", "llama")
+    monkeypatch.setattr(trial_load.trial_child, "__file__", str(tmp_path / "endless.py"))
+    (tmp_path / "endless.py").write_text("import time; time.sleep(60)")
+    monkeypatch.setattr(trial_load, "_WAIT_S", 0.1)
+    with pytest.raises(SpecdecError, match="on trial, which did not end"):
+        load(path)
+    interrupt = Interrupt()
+    interrupt.set()
+    with pytest.raises(Interrupted):
+        load_model(path, 0, interrupt)
+    assert [child.returncode for child in children] == [-signal.SIGKILL] * 2
+    assert not list(TRIALS.folder().glob("*")), "nothing is kept of it"
+
+
+def test_where_nothing_can_be_kept_each_start_tries(tmp_path, children, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    load(tiny.write(tmp_path / "m.gguf", "llama"))
+    assert len(children) == 1
+
+
+def test_on_the_command_line(deadly):
+    assert_refused(run("def f(", "-m", deadly, "--drafter", "none"), 1, "does not survive deadly.gguf: GGML_ASSERT")
+    small = tiny.write(deadly.with_name("target.gguf"), "llama")
+    done = run("def f(", "-m", small, "-md", deadly, "-n", 4, "--raw")
+    assert done.exit_code == 0 and "draft model is not used: llama.cpp does not survive deadly.gguf" in done.stderr
+
+
+def test_a_name_that_is_a_whole_command(tmp_path, children):
+    """A path goes to the child as one word."""
+    load(tiny.write(tmp_path / "a b;$(touch x) 'é\n.gguf", "llama"))
+    assert children[0].returncode == 0 and not (tmp_path / "x").exists()
+    assert run("def f(", "-m", TARGET, "--drafter", "none", "-n", 2).exit_code == 0

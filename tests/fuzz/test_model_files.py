@@ -1,0 +1,182 @@
+"""Files that pass for models, through `run`: other counts, types, shapes, tokens and architectures, and flipped bits.
+
+llama.cpp ends its process on many of them; specdec must not end with it.
+"""
+
+import math
+import random
+import struct
+
+import fuzzing
+import gguf
+import ggufs
+import pytest
+import tiny
+from driver import TARGET
+
+from specdec_cli.models.gguf_header import TYPES
+
+pytestmark = pytest.mark.fuzz
+
+KINDS = (*tiny.ATTENTION, *tiny.RECURRENT, *tiny.HYBRID, "qwen3", "olmo2-window")
+ARCHITECTURES = [name for name in gguf.MODEL_ARCH_NAMES.values() if not name.startswith(("clip", "mmproj"))]
+COUNTS = (0, 0, 1, 2, 3, 4, 7, 8, 16, 33, 255, 4096, 65535, 2**31 - 1, 2**32 - 1)
+SETTINGS = (
+    "block_count", "context_length", "embedding_length", "feed_forward_length", "vocab_size", "attention.head_count",
+    "attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.sliding_window",
+    "attention.kv_lora_rank", "attention.q_lora_rank", "attention.indexer.head_count", "attention.indexer.top_k",
+    "rope.dimension_count", "rope.scaling.original_context_length", "expert_count", "expert_used_count",
+    "expert_shared_count", "expert_group_count", "expert_group_used_count", "expert_feed_forward_length",
+    "expert_shared_feed_forward_length", "expert_gating_func", "leading_dense_block_count", "nextn_predict_layers",
+    "interleave_moe_layer_step", "full_attention_interval", "ssm.conv_kernel", "ssm.inner_size", "ssm.state_size",
+    "ssm.time_step_rank", "ssm.group_count", "wkv.head_size", "shortconv.l_cache", "kda.head_dim", "token_shift_count",
+    "altup.num_inputs", "embedding_length_per_layer_input", "pooling_type", "decoder_block_count",
+)  # fmt: skip
+TOKENIZERS = ("none", "no_vocab", "llama", "gpt2", "bert", "t5", "rwkv", "plamo2", "gemma4", "unheard-of", "")
+IDS = ("bos", "eos", "eot", "eom", "unknown", "padding", "fim_pre", "separator", "mask")
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory) -> list[bytes]:
+    folder = tmp_path_factory.mktemp("tiny")
+    return [tiny.write(folder / f"{kind}.gguf", kind).read_bytes() for kind in KINDS]
+
+
+class Model:
+    """A model's header in pieces, and its data. keys: name -> type and value."""
+
+    def __init__(self, raw: bytes) -> None:
+        where = ggufs.layout(raw)
+        self.keys: dict[bytes, bytes] = {}
+        for row in where.keys:
+            size = struct.unpack_from("<Q", raw, row.start)[0]
+            self.keys[raw[row.start + 8 : row.start + 8 + size]] = raw[row.start + 8 + size : row.stop]
+        self.tensors = [raw[row] for row in where.tensors]
+        self.data = raw[where.end + -where.end % 32 :]
+        self.architecture = self.keys[b"general.architecture"][12:].decode()
+
+    def set(self, name: str, kind: int, value: object) -> None:
+        self.keys[name.encode()] = struct.pack("<I", kind) + ggufs.pack(kind, value)
+
+    def raw(self) -> bytes:
+        keys = [ggufs.text(name) + value for name, value in self.keys.items()]
+        return ggufs.padded(ggufs.header(keys, self.tensors), self.data)
+
+    def pack(self) -> None:
+        """Let the tensors follow each other, as they must; what they gain is taken from the first one's values."""
+        end = 0
+        for i, row in enumerate(self.tensors):
+            name, shape, kind, _ = parts(row)
+            self.tensors[i] = tensor(name, shape, kind, end)
+            block, size = TYPES.get(kind, ("", 1, 4))[1:]
+            end += -(-math.prod(shape) // block * size // 32) * 32
+        self.data = (self.data * (1 + end // len(self.data)))[:end] if end < 1 << 24 else self.data
+
+    def rename(self, architecture: str) -> None:
+        """Another architecture, with the same settings."""
+        old = f"{self.architecture}.".encode()
+        for name in [name for name in self.keys if name.startswith(old)]:
+            self.keys[f"{architecture}.".encode() + name.removeprefix(old)] = self.keys.pop(name)
+        self.set("general.architecture", ggufs.STRING, architecture)
+        self.architecture = architecture
+
+
+def parts(row: bytes) -> tuple[bytes, list[int], int, int]:
+    """A tensor's name, shape, type and offset."""
+    size = struct.unpack_from("<Q", row)[0]
+    n_dims = struct.unpack_from("<I", row, 8 + size)[0]
+    shape = list(struct.unpack_from(f"<{n_dims}Q", row, 12 + size))
+    return row[8 : 8 + size], shape, *struct.unpack_from("<IQ", row, 12 + size + 8 * n_dims)
+
+
+def tensor(name: bytes, shape: list[int], kind: int, offset: int) -> bytes:
+    return ggufs.text(name) + ggufs.tensor("", shape, kind, offset)[8:]
+
+
+def other_counts(model: Model, rng: random.Random) -> None:
+    for name in rng.sample(SETTINGS, rng.randint(1, 4)):
+        kind = rng.choice((*[ggufs.U32] * 9, ggufs.I32, ggufs.BOOL, ggufs.F32, ggufs.STRING))
+        value = rng.choice(COUNTS)
+        values = {ggufs.I32: min(value, 2**31 - 1), ggufs.BOOL: value % 2, ggufs.F32: float(value), ggufs.STRING: "1"}
+        model.set(f"{model.architecture}.{name}", kind, values.get(kind, value))
+
+
+def other_architecture(model: Model, rng: random.Random) -> None:
+    model.rename(rng.choice(ARCHITECTURES))
+    other_counts(model, rng)
+
+
+def missing_key(model: Model, rng: random.Random) -> None:
+    model.keys.pop(rng.choice(list(model.keys)))
+
+
+def other_tokenizer(model: Model, rng: random.Random) -> None:
+    if rng.random() < 0.7:
+        model.set("tokenizer.ggml.model", ggufs.STRING, rng.choice(TOKENIZERS))
+    for name in rng.sample(IDS, rng.randint(0, 3)):
+        model.set(f"tokenizer.ggml.{name}_token_id", ggufs.U32, rng.choice((0, 1, 5, 299, 300, 2**31, 2**32 - 1)))
+    if rng.random() < 0.5:
+        tokens, merges = tiny.vocabulary()
+        for _ in range(rng.randint(0, 3)):
+            tokens[rng.randrange(len(tokens))] = rng.choice([*tokens, "", "x" * 70_000, "<0x41>", "▁"])
+        tokens = tokens[: rng.choice((300, 300, 300, 299, 1, 0))]
+        model.keys[b"tokenizer.ggml.tokens"] = ggufs.strings("", tokens)[8:]
+        model.keys[b"tokenizer.ggml.merges"] = ggufs.strings("", rng.choice((merges, merges[::-1], ["x"], [])))[8:]
+    if rng.random() < 0.3:
+        charsmap = [rng.randrange(-128, 128) for _ in range(rng.choice((0, 3, 4, 40)))]
+        model.keys[b"tokenizer.ggml.precompiled_charsmap"] = ggufs.values("", ggufs.I8, charsmap)[8:]
+
+
+def other_tensors(model: Model, rng: random.Random) -> None:
+    for _ in range(rng.randint(1, 3)):
+        i = rng.randrange(len(model.tensors))
+        name, shape, kind, offset = parts(model.tensors[i])
+        what = rng.randrange(6)
+        if what < 2:
+            kind = rng.choice((0, 1, 2, 8, 9, 12, 14, 24, 25, 26, 27, 28, 30, 39))
+        elif what == 2:
+            rng.shuffle(shape)
+            shape[rng.randrange(len(shape))] = rng.choice((0, 1, 16, 31, 32, 64, 300))
+        elif what == 3:
+            name = rng.choice((name + b"x", b"rope_freqs.weight", b"output_norm.bias", parts(model.tensors[0])[0]))
+        elif what == 4:
+            offset = rng.choice((0, 32, 1 << 40))
+        model.tensors[i : i + 1] = [] if what == 5 else [tensor(name, shape, kind, offset)]
+    if rng.random() < 0.9:
+        model.pack()
+
+
+CHANGES = (other_counts, other_architecture, other_architecture, missing_key, other_tokenizer, other_tensors)
+
+
+def flipped(raw: bytes, rng: random.Random) -> bytes:
+    """One bit of the header is another."""
+    damaged = bytearray(raw)
+    damaged[rng.randrange(ggufs.layout(raw).end)] ^= 1 << rng.randrange(8)
+    return bytes(damaged)
+
+
+def changed(raw: bytes, rng: random.Random) -> bytes:
+    model = Model(raw)
+    for change in rng.choices(CHANGES, k=rng.choice((1, 1, 2))):
+        change(model, rng)
+    return model.raw()
+
+
+@pytest.mark.parametrize("shard", range(8))
+@pytest.mark.parametrize(("damage", "count"), [(changed, 425), (flipped, 75)], ids=["changed", "flipped"])
+def test_a_file_that_is_no_model_ends_nothing_but_itself(tmp_path, bases, damage, count, shard):
+    failed = []
+    for i, rng in enumerate(fuzzing.cases(count, f"{damage.__name__} {shard}")):
+        path = tmp_path / f"{i}.gguf"
+        path.write_bytes(damage(rng.choice(bases), rng))
+        drafts = rng.random() < 0.2
+        alone = rng.choice(("none", "none", "ngram"))
+        models = ["-m", TARGET, "-md", path, "--drafter", "model"] if drafts else ["-m", path, "--drafter", alone]
+        ended = fuzzing.specdec("run", *models, "def f(é):", "-n", 4, "-t", 1, "-c", 256)
+        try:
+            ended.assert_sound(f"{damage.__name__} {shard} {models}")
+            path.unlink()
+        except AssertionError as error:
+            failed.append(str(error))
+    assert not failed, f"{len(failed)} of {i + 1}: " + "\n\n".join(failed)
