@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
@@ -35,12 +35,18 @@ class TokenizedPrompt:
 
 
 def tokenize(
-    prompt: Prompt, model: Model, header: Header, system: str | None = None, raw: bool = False
+    prompt: Prompt,
+    model: Model,
+    header: Header,
+    system: str | None = None,
+    raw: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> TokenizedPrompt:
     """The prompt's tokens, through the model's chat template if it has one.
 
     system: the system message of a text prompt. raw: leave the template out. Raises UsageError on messages that a
-    model without a template, or `raw`, cannot read, SpecdecError if nothing is left to continue.
+    model without a template, or `raw`, cannot read, SpecdecError if the template fails or nothing is left to continue,
+    Interrupted when `stopped` says so in the middle of the template.
     """
     notes: tuple[str, ...] = ()
     template = not raw and chat.template_of(header) is not None
@@ -54,7 +60,7 @@ def tokenize(
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": prompt})
     if template:
-        text = chat.render(header, messages)
+        text = chat.render(header, messages, stopped)
         bos = chat.special_token(header, "bos")
         tokens = model.tokenize(text, add_bos=not (bos and text.startswith(bos)))
     else:

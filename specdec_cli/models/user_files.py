@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import errno
+import json
+import math
 import os
 import secrets
 import shutil
@@ -11,13 +13,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NoReturn, TypeVar
 
 import platformdirs
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 
 _Schema = TypeVar("_Schema")
+_MOST_YAML = 64 << 10  # bytes of settings or of a profile; those that come with specdec have some 2,000
+_MOST_DIGITS = 20  # of a whole number in JSON
 _BLOCK = 4096  # bytes
 
 
@@ -39,23 +43,56 @@ def named(*folders: Path) -> dict[str, Path]:
     return dict(sorted(files.items()))
 
 
+def read_bytes(path: Path, most: int = 64 << 20) -> bytes:
+    """What a file holds. Raises OSError, also if it is no file, and ValueError if it has more than so many bytes."""
+    if path.exists() and not path.is_file():  # a pipe would be waited for, and a device has no end
+        raise OSError(errno.EINVAL, "it is no file")
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError("it is too large")
+    return data
+
+
 def parse_yaml(text: str) -> Any:
     """What a YAML text holds; raises ValueError, in one line, if it is not YAML."""
-    import yaml
+    from specdec_cli.models import yaml_reader
 
+    return yaml_reader.parse(text)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What a JSON text holds; raises ValueError, in one line, if it is not JSON, such as the NaN that Python reads."""
     try:
-        return yaml.safe_load(text)  # the quicker loader in C crashes on deep nesting
-    except yaml.MarkedYAMLError as error:
-        line = f" at line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ValueError(f"{error.problem or error.context}{line}") from None
-    except (ValueError, RecursionError, yaml.YAMLError) as error:  # PyYAML raises them all
-        raise ValueError(" ".join(str(error).split())) from None
+        return json.loads(text, parse_int=_whole_number, parse_float=_finite, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        place = f"column {error.colno}" if error.lineno == 1 else f"line {error.lineno}, column {error.colno}"
+        raise ValueError(f"{error.msg} at {place}") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits):,} digits")
+    return int(digits)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits:.20} is too large a number")
+    return number
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """A YAML file that holds one mapping, or nothing; raises UsageError if it holds anything else."""
     try:
-        data = parse_yaml(path.read_text("utf-8"))
+        data = parse_yaml(read_bytes(path, _MOST_YAML).decode("utf-8-sig"))
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot read {path}: {error}", "Fix or remove the file.") from None
     if data is None:
@@ -81,7 +118,7 @@ def check_keys(data: Iterable[Any], known: Iterable[str], path: Path) -> None:
     """Raise UsageError on the first unknown key, with the nearest known one."""
     for key in data:
         if key not in known:
-            raise UsageError(f"{path.name} has the unknown key {key!r}", suggest(str(key), known, "Keys"))
+            raise UsageError(f"{path.name} has the unknown key {key!r:.60}", suggest(str(key)[:60], known, "Keys"))
 
 
 def suggest(word: str, known: Iterable[str], what: str) -> str:

@@ -13,8 +13,7 @@ import platformdirs
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.evaluation.comparison_result import ComparisonResult
-from specdec_cli.models.user_files import require_writable, suggest, write_whole
-from specdec_cli.store.json_store import read_bytes
+from specdec_cli.models.user_files import read_bytes, require_writable, suggest, write_whole
 
 
 def path_of(name: str) -> Path:

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, NoReturn, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
 from specdec_cli.decoding.costs import Curve
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models.user_files import write_whole
+from specdec_cli.models.user_files import parse_json, read_bytes, write_whole
 
 FORMAT = 1
 Record = TypeVar("Record")
 Points = dict[Annotated[int, msgspec.Meta(ge=1)], Annotated[float, msgspec.Meta(gt=0, lt=1e6)]]
 """Tokens in a pass -> seconds."""
-_MOST_BYTES = 1 << 26
 _LONGEST_STEM = 100  # bytes of a model's name: file systems take 255 in all
 
 
@@ -51,7 +48,7 @@ class JsonStore(Generic[Record]):
         """A record; None if there is none. Raises SpecdecError if it cannot be read, or is damaged."""
         path = self.path(name)
         try:
-            data = from_json(loads(read_bytes(path)), dict[str, Any])
+            data = from_json(parse_json(read_bytes(path)), dict[str, Any])
             if data.get("format") not in self.formats:
                 raise ValueError(f"its format is {data.get('format')!r:.20}")
             return from_json({**data, "name": name}, self.schema)
@@ -82,26 +79,6 @@ def record_name(stems: Sequence[str], identity: str, digits: int = 8) -> str:
 def digest(text: str, digits: int) -> str:
     """The first hexadecimal digits of a text's SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:digits]
-
-
-def read_bytes(path: Path) -> bytes:
-    """A file's content; raises OSError if it is none, ValueError if it is larger than anything that is kept."""
-    if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, and a device has no end
-        raise OSError(errno.EINVAL, "it is no file")
-    with path.open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise ValueError("it is too large")
-    return content
-
-
-def loads(text: str | bytes) -> Any:
-    """JSON data; raises ValueError or RecursionError on anything else, such as the NaN that Python would read."""
-
-    def refuse(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
 
 
 def from_json(data: Any, schema: type[Record]) -> Record:

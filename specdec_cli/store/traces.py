@@ -12,8 +12,8 @@ import msgspec
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.types import Done, Event, Prefill, Step
-from specdec_cli.models.user_files import beside, is_device, put
-from specdec_cli.store.json_store import FORMAT, loads
+from specdec_cli.models.user_files import beside, is_device, parse_json, put
+from specdec_cli.store.json_store import FORMAT
 
 INCOMPLETE = "the recording is incomplete: the run was cut off before its end"
 
@@ -125,7 +125,7 @@ def _objects(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
     """Each line. Only a last line without its line break may be broken: it was cut off there."""
     for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b""), 1):
         try:
-            data = loads(line)
+            data = parse_json(line)
         except (ValueError, RecursionError):
             if number > 1 and not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
                 return
