@@ -46,13 +46,14 @@ def begun(model: RemoteModel, file: RemoteFile) -> int:
 
 def prepare(model: RemoteModel, file: RemoteFile) -> None:
     """Make the folders that a download writes to. Raises DownloadError as `_require_own` does."""
-    blob, lock = blob_of(model, file), lock_of(model, file)
-    for path in (blob, lock, path_of(model, file), ref_of(model.repo)):
+    blob, lock, ref = blob_of(model, file), lock_of(model, file), ref_of(model.repo)
+    for path in (blob, lock, path_of(model, file), ref):
         _require_own(path.parent)
     for path in (blob, lock):
         path.parent.mkdir(parents=True, exist_ok=True)
-    if not is_own(lock):
-        lock.unlink(missing_ok=True)
+    for path in (lock, ref):
+        if not is_own(path):
+            path.unlink(missing_ok=True)
 
 
 def is_own(path: Path) -> bool:

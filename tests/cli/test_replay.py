@@ -294,14 +294,18 @@ def test_the_key_ctrl_c(tmp_path, options):
 
 
 def test_suspended_step_by_step(trace):
-    with on_terminal(trace, "--step") as terminal:
+    """By Ctrl-Z, in a shell that has jobs."""
+    shell = ["bash", "-c", 'set -m; "$@"; echo "[stopped]"; read -r; fg; echo "[code $?]"', "bash"]
+    with on_terminal(trace, "--step", under=shell) as terminal:
         terminal.read(until="q: leave")
         raw = termios.tcgetattr(terminal.side)
-        terminal.process.send_signal(signal.SIGTSTP)
-        assert os.WIFSTOPPED(os.waitpid(terminal.process.pid, os.WUNTRACED)[1])
+        terminal.press(b"\x1a")
+        terminal.read(until="[stopped]")
         assert termios.tcgetattr(terminal.side) == terminal.before
-        terminal.process.send_signal(signal.SIGCONT)
+        terminal.press(b"\r")
+        terminal.read(until="prompt of 4 tokens")
         terminal.press(b"    ")
+        terminal.read(until="[code 0]")
         assert terminal.ended() == 0 and raw != terminal.before
 
 
