@@ -70,7 +70,7 @@ def test_a_draft_with_another_tokenizer(tmp_path):
     pair = (PROMPT, "-m", TARGET, "-md", path)
     says = (f"token 300 is {words[300].decode()!r}", repr("~" * len(words[300])), "--drafter none", "1 of 4,096")
     assert_refused(run(*pair), 3, *says)
-    path = ggufs.with_token(path, tmp_path / "two.gguf", 2000, b"~" * len(words[2000]))
+    path = ggufs.with_token(path, tmp_path / "two.gguf", 2000, b"^" * len(words[2000]))
     assert_refused(run(*pair[:-1], path), 3, "token 300", "2 of 4,096")
     assert run(*pair, "--drafter", "none", "-n", 1).exit_code == 0
 

@@ -286,7 +286,7 @@ def beside_a_gpu(quick, monkeypatch):
 
     monkeypatch.setattr(library, "supports_gpu", lambda: True)
     for module in (loaded_models, tuner):
-        monkeypatch.setattr(module, "Model", load)
+        monkeypatch.setattr(module, "load_model", load)
     monkeypatch.setattr(tuner, "pass_seconds", lambda *_, **__: {1: seconds[layers[-1]], 4: 1.0})
     return seconds, layers
 
