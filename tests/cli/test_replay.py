@@ -3,7 +3,6 @@
 import html
 import json
 import math
-import os
 import re
 import signal
 import termios

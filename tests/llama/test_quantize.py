@@ -1,6 +1,7 @@
 """Copies by llama.cpp's quantiser: what comes out computes what it should, and what goes wrong stays in its process."""
 
 import ctypes
+import os
 import signal
 import subprocess
 from contextlib import closing
