@@ -64,6 +64,21 @@ def test_foreign_packages_are_imported_in_their_folders_alone(module, only):
     assert {path.parent.name for path in users} == only
 
 
+def test_text_leaves_in_one_way():
+    """Rich has one console, and few write to a stream itself: our own codes, an answer to a file, an editor."""
+    users = {"Console": set(), "raw": set(), "echo": set(), "__stdout__": set(), "__stderr__": set(), "buffer": set()}
+    for path in FILES:
+        for node in nodes_of(path):
+            if isinstance(node, ast.Call):
+                name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+                if name in users:
+                    users[name].add(path.stem)
+            elif isinstance(node, ast.Attribute) and node.attr.startswith("__std"):
+                users[node.attr].add(path.stem)
+    assert users.pop("raw") == {"chat_input", "plain", "safe_console", "status_line"}
+    assert not any(users.values()), users
+
+
 def test_models_are_loaded_in_one_place():
     """Where a file that is new is loaded on trial first."""
     for path in FILES:

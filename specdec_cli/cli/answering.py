@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import sys
 from typing import TYPE_CHECKING
 
-from specdec_cli.cli.error_reporting import close_stdout
+from specdec_cli.cli.error_reporting import close
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.display.status_line import StderrBar, status_line
 
@@ -32,7 +32,7 @@ def show_answer(
         answer.prepare()
     display = None if as_json else on_stdout(engine.settings.max_tokens, quiet)
     engine.clock = engine.interrupt.clock
-    engine.interrupt.stop_with(display.suspended if isinstance(display, LiveDisplay) else nullcontext)
+    engine.interrupt.stop_with(*([display.suspended] if isinstance(display, LiveDisplay) else []))
     displays: list[EventDisplay] = [part for part in (trace, display) if part is not None]
     if not silent:
         bar = display if isinstance(display, LiveDisplay) else StderrBar()
@@ -49,5 +49,5 @@ def show_answer(
         if display is not None:
             display.close()
     except BrokenPipeError:
-        close_stdout()
+        close(sys.stdout)
     return error

@@ -36,7 +36,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"specdec {__version__}")
+        print(f"specdec {__version__}")
         raise typer.Exit
 
 

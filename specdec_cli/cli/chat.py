@@ -34,7 +34,7 @@ def chat(
     from specdec_cli.cli.chat_input import turns
     from specdec_cli.engine.config_layers import require_used, resolve
     from specdec_cli.engine.model_pair import check_pair
-    from specdec_cli.models.chat import template_of
+    from specdec_cli.models.chat_template import template_of
 
     settings = resolve(given.profile, given.flags)
     require_used(given.typed, [settings])

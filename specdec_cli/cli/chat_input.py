@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType
 
 import platformdirs
 
@@ -40,6 +37,9 @@ def _typed(commands: Sequence[str], draft: Callable[[], str]) -> Iterator[str]:
     from prompt_toolkit.completion import WordCompleter
     from prompt_toolkit.history import FileHistory
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+    from prompt_toolkit.output import create_output
+
+    from specdec_cli.display.safe_streams import raw
 
     keys = KeyBindings()
 
@@ -58,6 +58,7 @@ def _typed(commands: Sequence[str], draft: Callable[[], str]) -> Iterator[str]:
     folder = platformdirs.user_data_path("specdec", appauthor=False)
     folder.mkdir(parents=True, exist_ok=True)
     session: PromptSession[str] = PromptSession(
+        output=create_output(raw(sys.stdout)),  # it paints, and neutralises what is typed itself
         history=FileHistory(str(folder / "chat_history")),
         auto_suggest=AutoSuggestFromHistory(),
         completer=WordCompleter(list(commands), sentence=True),
@@ -67,9 +68,10 @@ def _typed(commands: Sequence[str], draft: Callable[[], str]) -> Iterator[str]:
     )
     while True:
         try:
-            with _ended_by_signals():
-                text = session.prompt("> ", default=draft())
-        except KeyboardInterrupt:
+            text = session.prompt("> ", default=draft())
+        except KeyboardInterrupt as error:
+            if type(error) is not KeyboardInterrupt:  # a signal, and not the key
+                raise
             print("(Ctrl-D leaves)", file=sys.stderr)
         except EOFError:
             return
@@ -77,19 +79,3 @@ def _typed(commands: Sequence[str], draft: Callable[[], str]) -> Iterator[str]:
             if text.lstrip().startswith(FENCE):
                 text = text.replace(FENCE, "").strip("\n")
             yield text
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """While a line is typed, SIGTERM and SIGHUP end the chat in order, so that the terminal is restored."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    names = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: signal.signal(number, leave) for number in names}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -78,14 +78,14 @@ class ChatSession:
         """Show an answer. Ctrl-C ends it, SIGTERM the chat."""
         with self._interrupt as interrupt:
             error = show_answer(self.conversation.engine, answer)
+            code = interrupt.exit_code
+            interrupt.clear()
         for note in answer.result.notes:
             if note not in self._told:
                 self._told.add(note)
                 self.say(f"note: {note}")
-        if interrupt.exit_code not in (0, 130):
-            self.left, self.exit_code = True, interrupt.exit_code
-        elif interrupt.exit_code and not sys.stdin.isatty():
-            self.left, self.exit_code = True, 130
+        if code not in (0, 130) or (code and not sys.stdin.isatty()):
+            self.left, self.exit_code = True, code
         if error:
             raise error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Callable
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
     from specdec_cli.models.suites import Prompt
 
 PAGES = {"html": "specdec_cli.display.comparison_html"}
-"""By option, the module that writes a comparison to a file: `require(path)` before measuring, `write(path, result)`
-after. The module can be removed together with its line."""
+"""By option, the module that makes a page of a comparison: `require()` before measuring, `page(result)` after. The
+module can be removed together with its line."""
 
 _output = partial(typer.Option, rich_help_panel="Output")
 _Suite = Annotated[
@@ -92,8 +91,8 @@ def compare(
     before = comparisons.load(against) if against else None
     result, code = _measure(run, chosen, system, raw, silent=json_ or md)
     result = replace(result, command=_command(sys.argv[1:]))
+    problem = _write(result, writers)  # first, for whatever goes wrong in showing it, it is kept
     _show(result, before, json_, md)
-    problem = _write(result, writers)
     require_exact(result)
     if error := run.error or problem:
         raise error
@@ -115,10 +114,11 @@ def _command(arguments: list[str]) -> str:
 
 
 def _list(as_json: bool) -> None:
+    from specdec_cli.cli.output import json_text
     from specdec_cli.store import comparisons
 
     entries = [{"name": name, "when": f"{when:%Y-%m-%d %H:%M}"} for name, when in comparisons.kept()]
-    typer.echo(json.dumps(entries) if as_json else "\n".join(f"{each['name']}  {each['when']}" for each in entries))
+    print(json_text(entries) if as_json else "\n".join(f"{each['name']}  {each['when']}" for each in entries))
 
 
 def _writers(name: str | None, page: Path | None) -> list[Callable[[ComparisonResult], None]]:
@@ -126,26 +126,31 @@ def _writers(name: str | None, page: Path | None) -> list[Callable[[ComparisonRe
 
     What cannot be written is refused now, not after minutes of measuring.
     """
+    from specdec_cli.cli.output import writing
     from specdec_cli.decoding.errors import UsageError
+    from specdec_cli.models.user_files import try_out
     from specdec_cli.store import comparisons
 
     writers: list[Callable[[ComparisonResult], None]] = []
     if name:
-        comparisons.path_of(name)
+        comparisons.require_place(name)
         writers.append(partial(comparisons.store, name))
     if page is not None:
         if "html" not in PAGES:
             raise UsageError("--html is not part of this installation", "Use --md or --json.")
         module = import_module(PAGES["html"])
-        module.require(page)
+        module.require()
+        with writing(page):
+            try_out(page)
         writers.append(partial(_write_page, module, page))
     return writers
 
 
 def _write_page(module: Any, path: Path, result: ComparisonResult) -> None:
     from specdec_cli.cli.output import say_written
+    from specdec_cli.models.user_files import write_whole
 
-    module.write(path, result)
+    write_whole(path, module.page(result))
     say_written(path)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-import typer
-
 from specdec_cli.cli.error_reporting import interruptible
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.display.status_line import status_line
@@ -22,12 +20,11 @@ _TITLE = "library.py, continued by a model of 9 M weights, draft 0.9 M, one core
 
 def demo() -> None:
     """Race the target alone against the target with drafts, on a small pair that comes with specdec."""
-    from rich.console import Console
-
     from specdec_cli.display import race_view
+    from specdec_cli.display.safe_console import SafeConsole
     from specdec_cli.engine import race as racing
 
-    console = Console(highlight=False)
+    console = SafeConsole()
     with interruptible() as interrupt, ExitStack() as stack:
         with status_line("loading", silent=False):
             engine = stack.enter_context(racing.engine_of(racing.settings(), interrupt))
@@ -40,4 +37,4 @@ def demo() -> None:
         with status_line("predicting for other machines", silent=False):
             result = race.result()
         console.print(race_view.result(result))
-        typer.echo(f"\n{_NEXT}")
+        print(f"\n{_NEXT}")

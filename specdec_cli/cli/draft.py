@@ -112,10 +112,9 @@ def _show(result: DraftCopyResult, as_json: bool) -> None:
     """Say what a draft is and how to use it."""
     from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.display.draft_making import draft_tables
-    from specdec_cli.display.theme import safe
 
     if as_json:
         print_json(result)
         return
     print_parts(draft_tables(result))
-    print(f"Use it:  {safe(result.run)}")  # in one line, to be copied
+    print(f"Use it:  {result.run}")  # in one line, to be copied

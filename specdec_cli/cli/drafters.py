@@ -7,8 +7,6 @@ from specdec_cli.cli import options as opt
 
 def drafters(json_: opt.Json = False) -> None:
     """List the drafters: what each needs and when it helps. Packages can bring more."""
-    from rich.markup import escape
-
     from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.display.grids import lines_table
     from specdec_cli.drafters import names
@@ -19,7 +17,7 @@ def drafters(json_: opt.Json = False) -> None:
         return
     for drafter in known:
         name, origin = drafter.pop("name"), drafter.pop("from")
-        print_parts(escape(name if origin == "specdec" else f"{name} (from {origin})"), style="bold")
+        print_parts(name if origin == "specdec" else f"{name} (from {origin})", style="bold")
         print_parts(lines_table(drafter))
     print_parts(
         "\nOne after the other:  ngram+model     One that drafts for another:  model<ngram, small>model", style="dim"

@@ -6,16 +6,22 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
 
 from specdec_cli.cli.short_options import refuse_glued
-from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.cli.signals import ended_by_signals
+from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
+from specdec_cli.display.safe_streams import neutralise_streams
 
 if TYPE_CHECKING:
     from specdec_cli.llama.interrupt import Interrupt
+
+
+_WrongUse: Any = typer.BadParameter.__base__
+"""What Typer raises on a command line that it cannot parse. It exports only this heir of it."""
 
 
 class ErrorReporting(TyperGroup):
@@ -27,27 +33,51 @@ class ErrorReporting(TyperGroup):
         refuse_glued(command, rest)
         return name, command, rest
 
+    def main(self, *args, **options):  # type: ignore[no-untyped-def]  # as below
+        """A command line, from its parsing to its exit code. Its output goes through streams that neutralise it."""
+        neutralise_streams()
+        with ended_by_signals(), _reporting():
+            code = super().main(*args, **{**options, "standalone_mode": False})
+            sys.stdout.flush()  # a full disk is told now, or never
+            sys.exit(code)
+
     def invoke(self, ctx):  # type: ignore[no-untyped-def]  # Typer's vendored Click has no public Context type
-        """Run a command, and turn what it raises into a message and an exit code."""
-        try:
+        """Run a command. Typer itself would report some of what it raises."""
+        with _reporting():
             return super().invoke(ctx)
-        except SpecdecError as error:
-            if os.environ.get("SPECDEC_DEBUG"):
-                raise
-            complain(error)
-            ctx.exit(error.exit_code)
-        except (KeyboardInterrupt, Interrupted, typer.Abort):  # the last: at a question
-            print("specdec: interrupted", file=sys.stderr)
-            ctx.exit(130)
-        except BrokenPipeError:
-            close_stdout()
-        except OSError as error:  # what no command foresaw: a full disk, a vanished terminal
-            if os.environ.get("SPECDEC_DEBUG"):
-                raise
-            where = f" {error.filename}" if error.filename else " the output"
-            complain(SpecdecError(f"cannot use{where}: {error.strerror}", "Free some space, or write elsewhere."))
-            close_stdout()
-            ctx.exit(1)
+
+
+@contextmanager
+def _reporting() -> Iterator[None]:
+    """Turn what is raised into a message and an exit code."""
+    code = 0
+    try:
+        yield
+        return
+    except _WrongUse as error:
+        code = 2
+        if what := error.format_message():  # else Typer has printed the help instead
+            command = error.ctx.command_path if error.ctx else "specdec"
+            complain(UsageError(what[0].lower() + what[1:].rstrip("."), f"{command} -h tells more."))
+    except SpecdecError as error:
+        if os.environ.get("SPECDEC_DEBUG"):
+            raise
+        complain(error)
+        code = error.exit_code
+    except (KeyboardInterrupt, Interrupted, typer.Abort) as error:  # the last: at a question
+        complain(SpecdecError(f"interrupted{error}"))
+        code = 130
+    except BrokenPipeError:
+        close(sys.stdout)
+    except OSError as error:  # what no command foresaw: a full disk, a vanished terminal
+        if os.environ.get("SPECDEC_DEBUG"):
+            raise
+        where = f" {error.filename}" if error.filename else " the output"
+        complain(SpecdecError(f"cannot use{where}: {error.strerror}", "Free some space, or write elsewhere."))
+        close(sys.stdout)
+        close(sys.stderr)
+        code = 1
+    sys.exit(code)
 
 
 @contextmanager
@@ -59,21 +89,18 @@ def interruptible(what_is_left: str = "") -> Iterator[Interrupt]:
         try:
             yield interrupt
         except Interrupted:
-            print(f"specdec: interrupted{what_is_left}", file=sys.stderr)
+            complain(SpecdecError(f"interrupted{what_is_left}"))
             raise typer.Exit(interrupt.exit_code) from None
 
 
 def complain(error: SpecdecError) -> None:
     """Print what went wrong and what to do. Never raises, even if stderr is closed."""
-    from specdec_cli.display.theme import safe
-
-    # A message may quote a model file, which may hold anything.
-    what, to_do = (safe(text.replace("\n", " ")) for text in (str(error), error.hint))
+    what, to_do = (text.replace("\n", " ") for text in (str(error), error.hint))
     lines = [f"specdec: {what}", *([f"  {to_do}"] if to_do else [])]
     with suppress(OSError):
         print("\n".join(lines), file=sys.stderr, flush=True)
 
 
-def close_stdout() -> None:
-    """The reader of our output has gone: what is still buffered must not complain when Python exits."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def close(stream: TextIO) -> None:
+    """Nobody reads or keeps what goes there: what is still buffered must not complain when Python exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

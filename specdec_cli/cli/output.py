@@ -26,6 +26,11 @@ class EventDisplay(Protocol):
     def close(self) -> None: ...
 
 
+def json_text(value: object, indent: int | None = None) -> str:
+    """JSON that a terminal can show: ASCII, with all control characters escaped, DEL too."""
+    return json.dumps(value, indent=indent).replace("\x7f", "\\u007f")
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Raise UsageError if the file, which the block makes, cannot be made."""
@@ -37,10 +42,9 @@ def writing(path: Path) -> Iterator[None]:
 
 def say_written(path: Path) -> None:
     """Tell, on stderr, what file there is now."""
-    from specdec_cli.display.theme import safe
     from specdec_cli.results import format_bytes
 
-    print(f"Wrote {safe(str(path))}, {format_bytes(path.stat().st_size)}.", file=sys.stderr)
+    print(f"Wrote {path}, {format_bytes(path.stat().st_size)}.", file=sys.stderr)
 
 
 def print_json(*results: object, indent: int | None = None) -> None:
@@ -50,16 +54,16 @@ def print_json(*results: object, indent: int | None = None) -> None:
     fields: dict[str, Any] = {}
     for result in results:
         fields |= msgspec.to_builtins(result, enc_hook=str)
-    print(json.dumps(fields, indent=indent), flush=True)
+    print(json_text(fields, indent), flush=True)
 
 
 def print_parts(
     *parts: RenderableType, stderr: bool = False, style: str | None = None, pipe_width: int | None = None
 ) -> None:
     """Print tables and lines, as wide as the terminal is. pipe_width: cells of what is no terminal, if not 80."""
-    from rich.console import Console
+    from specdec_cli.display.safe_console import SafeConsole
 
-    console = Console(stderr=stderr, highlight=False)
+    console = SafeConsole(stderr=stderr)
     if pipe_width and not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = pipe_width
         with console.capture() as printed:

@@ -7,8 +7,12 @@ import re
 import stat
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 from specdec_cli.decoding.errors import UsageError
+
+_MOST_BYTES = 1 << 26
+"""Of a prompt: a device such as /dev/zero has no end."""
 
 
 def gather(argument: str | None, file: Path | None) -> str | None:
@@ -32,7 +36,8 @@ def gather(argument: str | None, file: Path | None) -> str | None:
 
 def read_file(file: Path) -> str:
     try:
-        return _decoded(file.read_bytes(), str(file)).rstrip("\r\n")
+        with file.open("rb") as opened:
+            return _decoded(opened, str(file)).rstrip("\r\n")
     except OSError as error:
         raise UsageError(
             f"cannot read the prompt file {file}: {error.strerror}", "Check its path and permissions."
@@ -51,7 +56,7 @@ def _piped() -> str | None:
 
 
 def _standard_input(if_empty: str | None = "") -> str | None:
-    text = _decoded(sys.stdin.buffer.read(), "standard input")
+    text = _decoded(sys.stdin.buffer, "standard input")
     return text.rstrip("\r\n") if text else if_empty
 
 
@@ -60,7 +65,10 @@ def unescaped(text: str) -> str:
     return re.sub(r"\\[nt\\]", lambda escape: {"n": "\n", "t": "\t", "\\": "\\"}[escape[0][1]], text)
 
 
-def _decoded(data: bytes, source: str) -> str:
+def _decoded(file: BinaryIO, source: str) -> str:
+    data = file.read(_MOST_BYTES + 1)
+    if len(data) > _MOST_BYTES:
+        raise UsageError(f"{source} is longer than any prompt: more than {_MOST_BYTES >> 20} MiB", "Give less of it.")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

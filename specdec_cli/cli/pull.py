@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specdec_cli.cli.completion import models, pairs
+from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.engine.pair_download import PairDownload
+    from specdec_cli.results import DownloadPlan, DownloadResult
 
 
 def pull(
@@ -34,28 +34,32 @@ def pull(
     ] = None,
     as_: Annotated[str | None, typer.Option("--as", metavar="NAME", help="Name for a pair given by models.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare and plan; download nothing.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check files that are here by their checksums; fetch damaged ones again.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; take the first draft proposed.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; do not ask.")] = False,
 ) -> None:
     """Download a pair, after its tokenizers were compared from the headers: one that does not fit costs no weights.
 
-    A pull that was cut short goes on where it stopped. Weights go to the Hugging Face cache (HF_HOME); HF_TOKEN,
-    HF_ENDPOINT and HF_HUB_OFFLINE apply.
+    A pull that was cut short goes on where it stopped. Each file's checksum is checked when it has come; --check does
+    it again. Weights go to the Hugging Face cache (HF_HOME); HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE apply.
     """
     from specdec_cli.cli.output import print_json, print_parts
-    from specdec_cli.display.download_progress import DownloadDisplay
     from specdec_cli.display.pair_tables import plan_tables
     from specdec_cli.engine.pair_download import PairDownload
 
     asks = not (yes or json_ or dry_run) and sys.stdin.isatty() and sys.stderr.isatty()
-    download = PairDownload(name, target, draft, as_)
-    result = None if dry_run else download.existing()
+    download = PairDownload(name, target, draft, as_, check)
+    reading = "computing checksums" if check else "reading headers"
+    with status_line(reading, json_):
+        result = None if dry_run else download.existing()
     if result is None:
         with status_line("reading headers", json_):
             download.read_target()
         if download.needs_draft and not _choose(download, asks, yes, json_):
             return
-        with status_line("reading headers", json_):
+        with status_line(reading, json_):
             plan = download.plan()
         if dry_run and json_:
             print_json(plan)
@@ -68,15 +72,29 @@ def pull(
         if asks and plan.to_download and not typer.confirm("Download?", default=True, err=True):
             print("Nothing was downloaded.", file=sys.stderr)
             raise typer.Exit(1)
-        display = nullcontext(lambda *_: None) if json_ else DownloadDisplay(plan.files)
-        with _ends_on_signals(), display as progress:
-            result = download.run(plan, progress)
-    if json_:
+        result = _fetch(download, plan, json_)
+    _report(result, check, json_)
+
+
+def _report(result: DownloadResult, checked: bool, as_json: bool) -> None:
+    from specdec_cli.cli.output import print_json
+
+    if as_json:
         print_json(result)
         return
-    pair = result.name or "the pair"
-    print(f"{pair} was here already: nothing to download." if result.already else f"{pair} is ready.")
+    pair, here = result.name or "the pair", "here already, undamaged" if checked else "here already"
+    print(f"{pair} was {here}: nothing to download." if result.already else f"{pair} is ready.")
     print(f'Run it:  {result.run} "..."')
+
+
+def _fetch(download: PairDownload, plan: DownloadPlan, silent: bool) -> DownloadResult:
+    from specdec_cli.display.download_progress import DownloadDisplay
+
+    try:
+        with nullcontext(lambda *_: None) if silent else DownloadDisplay(plan.files) as progress:
+            return download.run(plan, progress)
+    except KeyboardInterrupt:
+        raise Interrupted("; what has come is kept, the same command goes on from there") from None
 
 
 def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> bool:
@@ -104,20 +122,3 @@ def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> boo
         return False
     download.choose(proposals[number - 1].name)
     return True
-
-
-@contextmanager
-def _ends_on_signals() -> Iterator[None]:
-    """Let SIGTERM end a download as Ctrl-C does: the terminal is restored, what has come is kept."""
-
-    def stop(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    old = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except KeyboardInterrupt:
-        print("specdec: interrupted; what has come is kept, the same command goes on from there", file=sys.stderr)
-        raise typer.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, old)

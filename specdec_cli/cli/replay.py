@@ -6,7 +6,6 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Annotated
@@ -66,8 +65,6 @@ def replay(
 
 def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key: bool, verbose: bool) -> int:
     """Replay on stdout, the report on stderr. Returns the exit code."""
-    from rich.console import Console
-
     from specdec_cli.cli.output import print_parts, print_report
     from specdec_cli.decoding.metrics import Metrics
     from specdec_cli.display.live import LiveDisplay
@@ -80,14 +77,14 @@ def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key:
     most = recorded if settings.max_tokens is None else settings.max_tokens
     with Interrupt() as interrupt:
         if by_key:
-            from specdec_cli.display.keys import keyboard
+            from specdec_cli.display.keys import Keyboard
+            from specdec_cli.display.safe_console import SafeConsole
             from specdec_cli.display.steps import StepDisplay
 
-            painted: list[StepDisplay] = []
-            with keyboard(interrupt.is_set, lambda: painted[0].suspended() if painted else nullcontext()) as wait:
-                painted.append(StepDisplay(Console(highlight=False), most))
-                display: EventDisplay = painted[0]
-                finished = _play(events, report, display, wait)
+            with Keyboard(interrupt.is_set) as keyboard:
+                display: EventDisplay = (painted := StepDisplay(SafeConsole(), most))
+                interrupt.stop_with(keyboard.suspended, painted.suspended)
+                finished = _play(events, report, display, keyboard.wait)
         else:
             display = on_stdout(most)
             if isinstance(display, LiveDisplay):
@@ -133,9 +130,11 @@ def _write(path: Path, content: str, recording: Path) -> None:
     """Write an export, never over the recording."""
     from specdec_cli.cli.output import say_written, writing
     from specdec_cli.decoding.errors import UsageError
+    from specdec_cli.models.user_files import try_out, write_whole
 
     if path.exists() and path.samefile(recording):
         raise UsageError(f"{path} is the recording itself", "Name another file.")
     with writing(path):
-        path.write_text(content, "utf-8")
+        try_out(path)
+    write_whole(path, content)
     say_written(path)

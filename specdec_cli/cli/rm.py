@@ -18,12 +18,11 @@ def rm(
     """Remove a pulled pair from the disk, but for files that another pulled pair uses."""
     from specdec_cli.cli.output import print_json
     from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.display.theme import safe
     from specdec_cli.engine.pair_list import plan_removal
     from specdec_cli.results import format_bytes
 
     plan = plan_removal(name)
-    kept = ", ".join(map(safe, plan.kept))
+    kept = ", ".join(plan.kept)
     if not yes and (json_ or not sys.stdin.isatty()):
         raise UsageError(f"{name} is not removed without being asked for", "Add --yes.")
     what = f"what an interrupted pull of {name} has begun" if plan.partial else name

@@ -67,7 +67,7 @@ def run(
         settings = replace(settings, seed=secrets.randbits(32))
     text = gather(prompt, file)
     if text is None:
-        typer.echo(given.help())
+        print(given.help())
         raise typer.Exit(2)
     require_used(given.typed, [settings])
     _require_sense(baseline, quiet, verbose, stop or [])
@@ -108,12 +108,11 @@ def _require_sense(baseline: bool, quiet: bool, verbose: bool, stop: list[str]) 
 
 def _open_trace(path: Path, settings: Settings, prompt: str) -> TraceWriter:
     """Begin the record of a run."""
-    from specdec_cli.store.traces import TraceWriter
+    from specdec_cli.store.traces import TraceFile
 
-    with writing(path):
-        out = path.open("w", encoding="utf-8")
     models = {name: getattr(settings, name) for name in ("target", "draft", "draft_small")}
-    return TraceWriter(out, {**models, **settings.shaping(), "prompt": prompt})
+    with writing(path):
+        return TraceFile(path, {**models, **settings.shaping(), "prompt": prompt})
 
 
 def _require_whole(result: GenerationResult, trace: TraceWriter | None, error: SpecdecError | None) -> None:
@@ -129,7 +128,7 @@ def _require_whole(result: GenerationResult, trace: TraceWriter | None, error: S
         trace.close()
         if trace.problem:
             why = trace.problem.strerror
-            raise SpecdecError(f"the trace is incomplete: {why}", "Free some space, or write it elsewhere.")
+            raise SpecdecError(f"the trace is not written whole: {why}", "Free some space, or write it elsewhere.")
 
 
 def _print_report(engine: Engine, answer: Generation, verbose: bool, unasked: dict[str, None]) -> None:

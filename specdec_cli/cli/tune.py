@@ -36,11 +36,11 @@ def tune(
 ) -> None:
     """Measure a pair on this machine, predict what speculation brings, and let run and compare know."""
     from specdec_cli.cli.output import print_json, print_parts
-    from specdec_cli.decoding.errors import UsageError
+    from specdec_cli.decoding.errors import SpecdecError, UsageError
     from specdec_cli.display.tuning_tables import tables
     from specdec_cli.engine import tuning_run
     from specdec_cli.engine.config_layers import resolve
-    from specdec_cli.evaluation.tuning_result import TuningResult
+    from specdec_cli.evaluation.tuning_result import MeasuredTuning, TuningResult
 
     if not 1 <= seconds <= 3600:
         raise UsageError(f"tuning cannot take {seconds:g} seconds", "Give --seconds from 1 to 3600.")
@@ -55,3 +55,5 @@ def tune(
         print_json(result.to_json())
     else:
         print_parts(*tables(result))
+    if isinstance(result, MeasuredTuning) and not result.kept:
+        raise SpecdecError(result.notes[-1], "Free some space, or fix the folder, and tune again.")

@@ -33,3 +33,19 @@ class DownloadError(SpecdecError):
 
 class Interrupted(Exception):
     """The user stopped a forward pass or a load. Not an error."""
+
+
+_LONGEST_REASON = 200  # characters
+
+
+def reason_of(error: BaseException) -> str:
+    """What an exception of anybody's code says, for a note: one short line of printable characters."""
+    name = type(error).__name__
+    try:
+        said = " ".join(str(error).split())
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        said = ""  # to say it fails, too
+    text = said if said and isinstance(error, Exception) else f"{name}: {said}" if said else name
+    return "".join(char if char.isprintable() else "\ufffd" for char in text[:_LONGEST_REASON])

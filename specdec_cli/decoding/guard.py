@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TypeVar
 
-from specdec_cli.decoding.errors import Interrupted
+from specdec_cli.decoding.errors import Interrupted, reason_of
 from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, LengthReason, Rows, Step, Target
 
@@ -18,11 +17,18 @@ class Speculation:
     the target cannot verify would make the whole batch fail: it is refused here.
     """
 
-    def __init__(self, drafter: Drafter, policy: LengthPolicy, target: Target, prompt: Sequence[int]) -> None:
+    def __init__(
+        self,
+        drafter: Drafter,
+        policy: LengthPolicy,
+        target: Target,
+        prompt: Sequence[int],
+        interrupted: Callable[[], bool],
+    ) -> None:
         self.note: str | None = None
         self._drafter, self._policy = drafter, policy
         self._n_vocab, self._most_branches = target.n_vocab, target.max_branches
-        self._prompt = prompt
+        self._prompt, self._interrupted = prompt, interrupted
         self._started = False
         self._guarded(lambda: policy.begin(len(prompt)), None)
 
@@ -35,11 +41,11 @@ class Speculation:
     @property
     def why(self) -> LengthReason:
         """Why the last draft had its length."""
-        return self._policy.why if self.note is None else LengthReason.NONE
+        return self._guarded(lambda: LengthReason(self._policy.why), LengthReason.NONE)
 
     def budget(self, room: int, most: int) -> int:
         """How many tokens to draft, `most` at most. room: how many may still follow the pending one."""
-        if self.note is not None or room < 1:
+        if room < 1:
             return 0
         return self._guarded(lambda: min(self._policy.limit(room), most), 0)
 
@@ -52,20 +58,19 @@ class Speculation:
 
     def observe(self, step: Step) -> None:
         """Tell drafter and policy what became of the last draft."""
-        for observe in (self._drafter.observe, self._policy.observe):
-            if self.note is None:
-                self._guarded(partial(observe, step), None)
+        self._guarded(lambda: self._drafter.observe(step), None)
+        self._guarded(lambda: self._policy.observe(step), None)
 
     def propose(self, context: Sequence[int], budget: int) -> Draft:
         """A draft of at most `budget` tokens that the target can verify; empty when there is no use in one."""
-        if self.note is not None or budget < 1:
+        if budget < 1:
             return NO_DRAFT
         return self._guarded(lambda: self._propose(context, budget), NO_DRAFT)
 
     def show(self, draft: Draft, logits: Rows) -> None:
         """Let a drafter see the rows of the pass that verified its draft, if it asks for them."""
-        if draft.row_observer is not None:
-            self._guarded(partial(draft.row_observer, logits), None)
+        if (observer := draft.row_observer) is not None:
+            self._guarded(lambda: observer(logits), None)
 
     def _propose(self, context: Sequence[int], budget: int) -> Draft:
         draft = self._drafter.propose(context, budget, self._policy)
@@ -80,12 +85,14 @@ class Speculation:
         return draft
 
     def _guarded(self, action: Callable[[], _Result], otherwise: _Result) -> _Result:
+        if self.note is not None:
+            return otherwise
         try:
             return action()
-        except Interrupted:
-            raise
         except Exception as error:  # drafters are anybody's code: whatever they raise, the answer goes on
-            self.note = f"the {self._drafter.name} drafter failed and the target went on alone: {error}"
+            if isinstance(error, Interrupted) and self._interrupted():
+                raise
+            self.note = f"the {self._drafter.name} drafter failed and the target went on alone: {reason_of(error)}"
             return otherwise
 
 

@@ -59,7 +59,7 @@ def generate(
     """
     context = list(prompt)
     sampler.watch(context)
-    speculation = Speculation(drafter, policy, target, prompt)
+    speculation = Speculation(drafter, policy, target, prompt, ending.interrupted)
     draft, why, draft_s, verify_s, index = NO_DRAFT, "", 0.0, 0.0, 0
     started = clock()
     try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.display.theme import safe
+from specdec_cli.display.safe_streams import safe
 from specdec_cli.evaluation.comparison_result import ComparisonResult
 from specdec_cli.evaluation.statistics import FEW_DRAFTS, Interval
 
@@ -286,5 +286,5 @@ def _hex(name: str) -> str:
 
 def _short(text: str, length: int) -> str:
     """A label: one line, nothing that a terminal or a browser would obey, not longer than there is room for."""
-    text = " ".join(safe(text).encode("utf-8", "replace").decode().split()) or "?"
+    text = " ".join(safe(text).split()) or "?"
     return text if len(text) <= length else text[: length - 1] + "\u2026"

@@ -3,18 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Template
-from markupsafe import Markup
-
 from specdec_cli.decoding.divergence import first_difference
-from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display import charts
 from specdec_cli.display import comparison_tables as tables
-from specdec_cli.display.templates import environment
-from specdec_cli.display.theme import safe
+from specdec_cli.display.templates import render
 from specdec_cli.evaluation.comparison_result import ComparisonResult
 from specdec_cli.evaluation.statistics import FEW_DRAFTS
 from specdec_cli.evaluation.trials import Trial
@@ -24,34 +18,19 @@ _MAX_TEXTS = 350_000
 _MAX_TOKENS = 1500
 
 
-def require(path: Path) -> None:
-    """Raise what `write` would, now rather than after minutes of measuring."""
+def require() -> None:
+    """Raise what `page` would, now rather than after minutes of measuring."""
     charts.require()
-    existed = path.exists()
-    try:
-        with path.open("a"):
-            pass
-        if not existed:
-            path.unlink()
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None
-
-
-def write(path: Path, result: ComparisonResult) -> None:
-    """Write the page; raises SpecdecError if there is no matplotlib, or the disk does not take it."""
-    try:
-        path.write_text(page(result), "utf-8")
-    except OSError as error:
-        raise SpecdecError(f"cannot write {path}: {error.strerror}", "Free some space, or name another file.") from None
 
 
 def page(result: ComparisonResult) -> str:
-    pages = environment(finalize=_shown)
-    answers, left_out = _answers(result, pages.get_template("comparison_answers.html"))
+    """The page; raises SpecdecError if there is no matplotlib."""
+    answers, left_out = _answers(result)
     overall, verdict = result.of_category("all"), result.verdict
     details = {name: cells for name, *cells in tables.details_of(result)}
     facts, own = _facts(result)
-    return pages.get_template("comparison.html").render(
+    return render(
+        "comparison.html",
         result=result,
         verdict=verdict,
         overall=overall,
@@ -133,11 +112,6 @@ def _when(iso: str) -> str:
     return f"{moment.day} {moment:%B %Y, %H:%M}"
 
 
-def _shown(value: object) -> object:
-    """What a template prints, before it is escaped: control characters and direction overrides shown, not obeyed."""
-    return value if isinstance(value, Markup) else safe(str(value)).encode("utf-8", "replace").decode()
-
-
 @dataclass(frozen=True, slots=True)
 class _Answer:
     """An answer. leaves_at: the first token that is not its baseline's. divergences: position, margin, kind of each."""
@@ -147,7 +121,7 @@ class _Answer:
     divergences: list[tuple[int, float | None, str]]
 
 
-def _answers(result: ComparisonResult, template: Template) -> tuple[list[str], int]:
+def _answers(result: ComparisonResult) -> tuple[list[str], int]:
     """The HTML of each prompt's answers of the first round, those that diverge first; and how many have no room."""
     prompts: dict[str, dict[str, Trial]] = {}
     for trial in result.trials:
@@ -163,7 +137,8 @@ def _answers(result: ComparisonResult, template: Template) -> tuple[list[str], i
         answers = [_answer(result, trials[arm.name], trials.get(arm.baseline)) for arm in arms]
         differing = (i for i, answer in enumerate(answers) if answer.divergences)
         drafted = (i for i, arm in enumerate(arms) if arm.name == best)
-        block = template.render(
+        block = render(
+            "comparison_answers.html",
             number=number,
             shown=next(differing, next(drafted, 0)),
             prompt=prompt,

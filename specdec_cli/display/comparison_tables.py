@@ -8,13 +8,14 @@ from dataclasses import replace
 from time import monotonic
 from typing import TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from specdec_cli.display.fitting_table import FittingTable
-from specdec_cli.display.theme import can_paint, safe
+from specdec_cli.display.safe_console import SafeConsole
+from specdec_cli.display.theme import can_paint
 from specdec_cli.evaluation.comparison_result import ComparisonResult
 from specdec_cli.evaluation.recorded_settings import RecordedSettings
 from specdec_cli.evaluation.statistics import LEAST_PROMPTS, Summary, geometric_interval, paired_ratios
@@ -60,7 +61,7 @@ class Progress(ExitStack):
 
     def __init__(self, out: TextIO, baselines: Mapping[str, str]) -> None:
         super().__init__()
-        self._live = Live(console=Console(file=out, highlight=False), auto_refresh=False, transient=True)
+        self._live = Live(console=SafeConsole(file=out), auto_refresh=False, transient=True)
         if can_paint(out):
             self.enter_context(self._live)
         self._baselines = baselines
@@ -88,12 +89,12 @@ def tables(result: ComparisonResult) -> list[RenderableType]:
     """The result as Rich renderables: the answer, all arms in their order, positions and time, advice, conditions."""
     verdict = result.verdict
     parts: list[RenderableType] = [Text(_PARTIAL, style="bold yellow")] if result.partial else []
-    parts += [Text(safe(str(verdict)), style=_STYLES.get(verdict.pays, "bold yellow")), Text(safe(verdict.sentence))]
-    parts += [Text(safe(line), style="yellow") for line in warnings(result)]
+    parts += [Text(str(verdict), style=_STYLES.get(verdict.pays, "bold yellow")), Text(verdict.sentence)]
+    parts += [Text(line, style="yellow") for line in warnings(result)]
     table = FittingTable(COLUMNS)
     for category in result.categories:
         if len(result.categories) > 1:
-            table.add([Text(safe(category), style="bold")])
+            table.add([Text(category, style="bold")])
         for summary in result.of_category(category):
             arm, speedup, bounds, difference, *cells = summary_cells(result, summary)
             best = category == "all" and summary.arm == verdict.winner
@@ -101,21 +102,21 @@ def tables(result: ComparisonResult) -> list[RenderableType]:
             finding = Text(*_FINDINGS.get(difference, ("", "")))
             table.add([label, speedup, bounds, finding, *cells], style="bold" if best else "")
     parts += [Text(), table]
-    parts += [Text(safe(line), style="dim") for line in key(result, signs=True)] + [Text()]
+    parts += [Text(line, style="dim") for line in key(result, signs=True)] + [Text()]
     details = FittingTable(DETAILS, folds=True)
     for arm, *cells in details_of(result):
         details.add([_breakable(arm), *cells])
     parts += [details, Text()] if details.rows else []
     for sentence in result.advice:
         line = Table.grid(padding=(0, 1))
-        line.add_row("-", Text(safe(sentence)))
+        line.add_row("-", sentence)
         parts.append(line)
     parts += [Text()] * bool(result.advice)
-    return parts + [Text(safe(line), style="dim") for line in preamble(result)]
+    return parts + [Text(line, style="dim") for line in preamble(result)]
 
 
 def _breakable(arm: str) -> Text:
-    return Text(safe(re.sub(r",(?=\S)", ", ", arm)))  # a narrow column breaks at spaces
+    return Text(re.sub(r",(?=\S)", ", ", arm))  # a narrow column breaks at spaces
 
 
 def markdown(result: ComparisonResult) -> str:
@@ -133,7 +134,7 @@ def markdown(result: ComparisonResult) -> str:
     if details := details_of(result):
         lines += ["", *map(_row, [DETAILS, [":---"] * 4, *details])]
     lines += ["", *(f"- {sentence}" for sentence in result.advice), ""] if result.advice else [""]
-    return safe("\n".join(lines + [f"{line}  " for line in preamble(result)]))
+    return "\n".join(lines + [f"{line}  " for line in preamble(result)])
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -1,10 +1,7 @@
 """What `doctor` says of an installation."""
 
-from rich.console import Console
-from rich.text import Text
-
 from specdec_cli.display.grids import label_grid
-from specdec_cli.display.theme import safe
+from specdec_cli.display.safe_console import SafeConsole
 from specdec_cli.results import Diagnosis
 
 
@@ -27,13 +24,13 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
     lines.append(("bundled pair", "works: tokenizers fit, both models decode" if pair.ok else pair.problem))
     if pair.ok:
         lines.append(("rounding", f"bundled target: {pair.rounding}"))
-    console, grid = Console(highlight=False), label_grid()
+    console, grid = SafeConsole(), label_grid()
     for label, text in lines:
-        grid.add_row(label, Text(safe(text)))  # a path is no markup
+        grid.add_row(label, text)
     console.print(grid)
     if gpu := diagnosis.unused_gpu:
-        console.print(f"\n{gpu.name} is there, but this build cannot use it. To enable it:", style="bold", markup=False)
+        console.print(f"\n{gpu.name} is there, but this build cannot use it. To enable it:", style="bold")
         if gpu.missing:
             console.print(f"  first install {gpu.missing}, then")
         console.print(f"  make ACCEL={gpu.accel} setup     (in a checkout)")
-        console.print(f"  {gpu.command}", soft_wrap=True, markup=False)
+        console.print(f"  {gpu.command}", soft_wrap=True)

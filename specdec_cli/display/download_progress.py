@@ -4,7 +4,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -14,9 +13,9 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
-from rich.text import Text
 
-from specdec_cli.display.theme import can_paint, safe
+from specdec_cli.display.safe_console import SafeConsole
+from specdec_cli.display.theme import can_paint
 from specdec_cli.results import PlannedFile, format_bytes
 
 _LINES = {"check": "checking", "wait": "waiting: another process is fetching"}
@@ -28,7 +27,7 @@ class DownloadDisplay(ExitStack):
 
     def __init__(self, files: Sequence[PlannedFile]) -> None:
         super().__init__()
-        self._out = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._out = SafeConsole(stderr=True, soft_wrap=True)
         self._begun = ""  # a new attempt at the same file needs no new line
         self._sizes = {file.name: file.size for file in files}
         self._tasks: dict[str, TaskID] = {}
@@ -39,13 +38,13 @@ class DownloadDisplay(ExitStack):
             TransferSpeedColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[state]}"),
-            console=Console(stderr=True, highlight=False),
+            console=SafeConsole(stderr=True),
         )
         if can_paint(sys.stderr):
             for file in files:
                 name = file.name.rpartition("/")[2]
                 name = name if len(name) <= 36 else f"…{name[-35:]}"  # quantisations and parts differ at the end
-                self._tasks[file.name] = self._bars.add_task(safe(name), total=file.size, state="")
+                self._tasks[file.name] = self._bars.add_task(name, total=file.size, state="")
             self.callback(self._bars.stop)
 
     def __call__(self, name: str, state: str, done: int) -> None:
@@ -57,7 +56,7 @@ class DownloadDisplay(ExitStack):
             self._bars.update(self._tasks[name], completed=done, state=_STATES.get(state, ""))
         elif state == "begin" and name != self._begun:
             rest = f", {format_bytes(done)} are here already" if done else ""
-            self._out.print(Text(safe(f"fetching {name} ({format_bytes(self._sizes[name])}{rest})")))
+            self._out.print(f"fetching {name} ({format_bytes(self._sizes[name])}{rest})")
             self._begun = name
         elif state in _LINES:
-            self._out.print(Text(safe(f"{_LINES[state]} {name}")))
+            self._out.print(f"{_LINES[state]} {name}")

@@ -4,12 +4,13 @@ import sys
 from collections import Counter
 from contextlib import ExitStack
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from specdec_cli.display.grids import lines_table, note_lines
+from specdec_cli.display.safe_console import SafeConsole
 from specdec_cli.display.status_line import status_line
-from specdec_cli.display.theme import can_paint, safe
+from specdec_cli.display.theme import can_paint
 from specdec_cli.results import DraftCopyResult, SearchStep, format_bytes
 
 
@@ -32,11 +33,11 @@ class DraftDisplay(ExitStack):
                 MofNCompleteColumn(),
                 TextColumn("tensors"),
                 TimeElapsedColumn(),
-                console=Console(stderr=True, highlight=False),
+                console=SafeConsole(stderr=True),
                 transient=True,
                 disable=self._silent or not can_paint(sys.stderr),
             )
-            self._task = self._bar.add_task(safe(f"writing {name}"), total=total)
+            self._task = self._bar.add_task(f"writing {name}", total=total)
             self.enter_context(self._bar)
         self._bar.update(self._task, completed=done)
         if done == total:

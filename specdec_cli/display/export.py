@@ -4,7 +4,6 @@ import re
 from io import StringIO
 
 from rich._export_format import CONSOLE_SVG_FORMAT
-from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 from rich.theme import Theme
@@ -12,7 +11,8 @@ from rich.theme import Theme
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Event, Step
 from specdec_cli.display.run_report import RunRecord, run_details, run_report
-from specdec_cli.display.theme import STYLES, legend, safe
+from specdec_cli.display.safe_console import SafeConsole
+from specdec_cli.display.theme import STYLES, legend
 from specdec_cli.evaluation.recorded_settings import RecordedSettings
 
 
@@ -29,8 +29,7 @@ def svg(settings: RecordedSettings, events: list[Event]) -> str:
         console.print()
     for part in (run_report, run_details):
         console.print(part(RunRecord(report, settings)))
-    picture = console.export_svg(title="specdec", theme=_theme(dark=True), code_format=code_format)
-    return picture.translate({0xFFFE: "\ufffd", 0xFFFF: "\ufffd"})  # XML forbids them; control characters are gone
+    return console.export_svg(title="specdec", theme=_theme(dark=True), code_format=code_format)
 
 
 def report_html(settings: RecordedSettings, events: list[Event]) -> tuple[str, str]:
@@ -50,22 +49,21 @@ def _text(events: list[Event]) -> Text:
     for event in events:
         if isinstance(event, Step):
             for token in event.tokens:
-                text.append(safe(token.text), STYLES[token.origin])
+                text.append(token.text, STYLES[token.origin])
         elif isinstance(event, Done):
-            text.append(safe(event.tail))
+            text.append(event.tail)
     return text
 
 
-def _console(width: int) -> Console:
+def _console(width: int) -> SafeConsole:
     """A console that records what is printed on it."""
-    return Console(
+    return SafeConsole(
         record=True,
         width=width,
         file=StringIO(),
         force_terminal=True,
         color_system="standard",
         no_color=False,
-        highlight=False,
         legacy_windows=False,
         theme=Theme({"dim": "bright_black"}),  # a grey of ours: half way to white is too pale on paper
         _environ={},

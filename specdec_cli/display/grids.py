@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from specdec_cli.display.theme import safe
-
 
 def label_grid() -> Table:
     """Labels and text with a hanging indent."""
@@ -22,12 +20,12 @@ def lines_table(lines: Mapping[str, str | Sequence[str] | None]) -> Table:
     for name, value in lines.items():
         for i, line in enumerate([value] if isinstance(value, str) else value or ()):
             if line:
-                grid.add_row(name if i == 0 else "", Text(safe(line)))  # a file's name is no markup
+                grid.add_row(name if i == 0 else "", line)
     return grid
 
 
 def note_lines(notes: Iterable[str]) -> list[Text]:
-    return [Text(f"note: {safe(note)}", style="yellow") for note in notes]
+    return [Text(f"note: {note}", style="yellow") for note in notes]
 
 
 def duration(seconds: float) -> str:

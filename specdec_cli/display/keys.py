@@ -1,14 +1,15 @@
-"""Single keys from a terminal, whose settings come back whatever happens."""
+"""Single keys from a terminal."""
+
+from __future__ import annotations
 
 import os
 import re
 import select
-import signal
 import sys
 import termios
 import tty
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 from specdec_cli.decoding.types import Event, Prefill
 
@@ -18,47 +19,35 @@ _LEAVE = {b"q", b"Q", b"\x03", b"\x04", b""}
 _KEY = re.compile(rb"\x1b\[[\d;]*[@-~]|\x1bO.|.", re.DOTALL)
 
 
-@contextmanager
-def keyboard(
-    interrupted: Callable[[], bool], around_stop: Callable[[], AbstractContextManager[object]]
-) -> Iterator[Callable[[Event], bool]]:
-    """Keys without Enter and without echo. The terminal's settings come back at the end, however it comes.
+class Keyboard:
+    """While entered, gives keys without Enter and without echo. interrupted: whether Ctrl-C or SIGTERM has come."""
 
-    interrupted: whether Ctrl-C or SIGTERM has come. around_stop: entered while Ctrl-Z stops the process. The signals
-    that would end or stop the process restore the settings first.
-    """
-    fd = sys.stdin.fileno()
-    before = termios.tcgetattr(fd)
-    pending: list[bytes] = []
-    stops: list[int] = []
+    def __init__(self, interrupted: Callable[[], bool]) -> None:
+        self._interrupted = interrupted
+        self._fd = sys.stdin.fileno()
+        self._pending: list[bytes] = []
+        self._before = termios.tcgetattr(self._fd)
 
-    def wait(event: Event) -> bool:
-        while not isinstance(event, Prefill) and not interrupted():
-            if stops:
-                suspend()
-            if not pending and select.select([fd], [], [], _POLL_S)[0]:
-                pending.extend(_KEY.findall(os.read(fd, 1024)) or [b""])  # b"": the terminal has hung up
-            if pending and (key := pending.pop(0)) in _NEXT | _LEAVE:
+    def __enter__(self) -> Keyboard:
+        tty.setcbreak(self._fd)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        termios.tcsetattr(self._fd, termios.TCSAFLUSH, self._before)
+
+    def wait(self, event: Event) -> bool:
+        """Wait for a key before an event is shown; False if the user has seen enough."""
+        while not isinstance(event, Prefill) and not self._interrupted():
+            if not self._pending and select.select([self._fd], [], [], _POLL_S)[0]:
+                self._pending.extend(_KEY.findall(os.read(self._fd, 1024)) or [b""])  # b"": the terminal has hung up
+            if self._pending and (key := self._pending.pop(0)) in _NEXT | _LEAVE:
                 return key in _NEXT
-        return not interrupted()
+        return not self._interrupted()
 
-    def suspend() -> None:
-        stops.clear()
-        with around_stop():
-            termios.tcsetattr(fd, termios.TCSADRAIN, before)
-            os.kill(os.getpid(), signal.SIGSTOP)
-            tty.setcbreak(fd, termios.TCSADRAIN)
-
-    def end(number: int, frame: object) -> None:
-        sys.exit(128 + number)
-
-    # Not at once: the signal may have come in the middle of a write.
-    handlers = ((signal.SIGTSTP, lambda number, _: stops.append(number)), (signal.SIGHUP, end), (signal.SIGQUIT, end))
-    old = {number: signal.signal(number, handler) for number, handler in handlers}
-    try:
-        tty.setcbreak(fd)
-        yield wait
-    finally:
-        termios.tcsetattr(fd, termios.TCSAFLUSH, before)
-        for number, handler in old.items():
-            signal.signal(number, handler)
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """While the process is stopped, the shell has the terminal."""
+        now = termios.tcgetattr(self._fd)
+        termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
+        yield
+        termios.tcsetattr(self._fd, termios.TCSADRAIN, now)

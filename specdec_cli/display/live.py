@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from time import monotonic
 
@@ -23,8 +23,9 @@ from rich.text import Text
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Event, Step
 from specdec_cli.display.live_rows import Panel
+from specdec_cli.display.safe_streams import safe
 from specdec_cli.display.status_line import ReadingBar
-from specdec_cli.display.theme import STYLES, append_token, safe
+from specdec_cli.display.theme import STYLES, append_token
 
 _INTERVAL_S = 1 / 12
 _OPEN_ROWS, _KEPT_ROWS = 8, 3
@@ -82,10 +83,10 @@ class LiveDisplay:
         with self._lock:
             self._report.add(event)
             if isinstance(event, Done):
-                self._finish(event.tail)
+                self._finish(safe(event.tail))
                 return
             if isinstance(event, Step):
-                self._fresh.append(event)
+                self._fresh.append(_shown(event))
                 self._rows.add(event)
             else:  # the first token may have come during this long pause
                 self._next = 0.0
@@ -114,7 +115,7 @@ class LiveDisplay:
 
     def _finish(self, tail: str) -> None:
         self._take_in()
-        self._open.append(safe(tail))
+        self._open.append(tail)
         erased, rest, self._open = self._erase(self._console.width), self._open, Text(end="")
         if rest and not rest.plain.endswith("\n"):
             rest.append("\n")
@@ -166,7 +167,7 @@ class LiveDisplay:
         for step in self._fresh:
             self._step = step
             for token in step.tokens:
-                append_token(self._open, safe(token.text).expandtabs(4), STYLES[token.origin])
+                append_token(self._open, token.text.expandtabs(4), STYLES[token.origin])
         self._fresh.clear()
 
     def _panel(self, width: int) -> list[Text]:
@@ -203,3 +204,10 @@ class LiveDisplay:
         # Where all of the screen is cleared at once, tmux keeps what was on it.
         below = f"\x1b[B{_CLEAR}\x1b[A" if rows > 1 else ""
         return f"\r{up}{below}{right}{_CLEAR_LINE}" + ("\n" if before else "")
+
+
+def _shown(step: Step) -> Step:
+    """A step whose texts are as wide as they will be shown, since their cells are counted."""
+    tokens = tuple(replace(token, text=safe(token.text)) for token in step.tokens)
+    rejected = tuple(map(safe, step.rejected_text))
+    return replace(step, tokens=tokens, rejected_text=rejected, source=safe(step.source), why=safe(step.why))

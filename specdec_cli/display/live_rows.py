@@ -11,7 +11,7 @@ from rich.text import Text
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Step
 from specdec_cli.display.grids import spark
-from specdec_cli.display.theme import LABEL, REJECTED, STYLES, append_token, legend, safe
+from specdec_cli.display.theme import LABEL, REJECTED, STYLES, append_token, legend
 from specdec_cli.evaluation.baseline import ProbedRatios
 from specdec_cli.evaluation.statistics import Interval, geometric_interval
 
@@ -148,4 +148,4 @@ def _number(value: float) -> str:
 
 def _visible(text: str) -> str:
     """A token on one row: line breaks, tabs and long spaces as symbols."""
-    return _SPACES.sub("\u2423", safe(text).replace("\n", "\u23ce").replace("\t", "\u21e5"))
+    return _SPACES.sub("\u2423", text.replace("\n", "\u23ce").replace("\t", "\u21e5"))

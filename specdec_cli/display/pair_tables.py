@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from specdec_cli.display.grids import label_grid, lines_table, note_lines
-from specdec_cli.display.theme import safe
 from specdec_cli.results import (
     DownloadPlan,
     DraftProposal,
@@ -47,10 +46,10 @@ def check_tables(check: PairCheck) -> RenderableType:
     models, tokenizers, findings = _two_models(""), _two_models("tokenizer"), label_grid()
     columns = [_model_cells(model, check.n_ctx) for model in (check.target, check.draft)]
     for name in columns[0]:
-        models.add_row(name, *(Text(safe("unknown" if cells[name] is None else str(cells[name]))) for cells in columns))
+        models.add_row(name, *("unknown" if cells[name] is None else str(cells[name]) for cells in columns))
     tokenizers.add_column("", no_wrap=True)
     for part in check.checks:
-        tokenizers.add_row(part.what, Text(safe(part.target)), Text(safe(part.draft)), _OUTCOMES[part.outcome])
+        tokenizers.add_row(part.what, part.target, part.draft, _OUTCOMES[part.outcome])
     _add_findings(findings, check)
     return Group(models, Text(), tokenizers, Text(), findings, *note_lines(check.notes or ()))
 
@@ -89,9 +88,9 @@ def plan_tables(plan: DownloadPlan) -> RenderableType:
             for file in model.remote.files:
                 state = "here already" if file.here else f"{file.begun / file.size:.0%} here" if file.begun else ""
                 about = (f"{model.remote.repo}/{file.name}", format_bytes(file.size), model.remote.licence, state)
-                grid.add_row(role, Text(safe(", ".join(filter(None, about)))))
+                grid.add_row(role, ", ".join(filter(None, about)))
     room = f"{format_bytes(plan.to_download)}; {format_bytes(plan.free)} are free in {plan.cache}"
-    grid.add_row("download", Text(safe(room)))
+    grid.add_row("download", room)
     if plan.check:
         _add_findings(grid, plan.check)
     return Group(grid, *note_lines(plan.notes))
@@ -127,7 +126,7 @@ def proposals_table(proposals: Sequence[DraftProposal]) -> RenderableType:
     table.add_column("tokenizer", no_wrap=True)
     for number, draft in enumerate(proposals, 1):
         sizes = format_bytes(draft.size), _count(draft.n_params)
-        table.add_row(str(number), Text(safe(draft.name)), *sizes, f"{draft.ratio:.1%}", draft.verdict)
+        table.add_row(str(number), draft.name, *sizes, f"{draft.ratio:.1%}", draft.verdict)
     return _Fitted(table, ("size", "parameters"))
 
 
@@ -142,12 +141,12 @@ def list_table(pairs: Sequence[PairSummary], notes: Iterable[str] = ()) -> Rende
     table.add_column("what", no_wrap=True, overflow="ellipsis", ratio=1)
     for pair in pairs:
         table.add_row(
-            Text(safe(pair.name), style="bold" if pair.here == "yes" else ""),
+            Text(pair.name, style="bold" if pair.here == "yes" else ""),
             f"{pair.fits_gb:g} GB" if pair.fits_gb else "",
             format_bytes(pair.size) if pair.size else "",
             Text(pair.here, style="green" if pair.here == "yes" else "dim"),
             f"{pair.speed.speedup:.2f}x" if pair.speed else "",
-            Text(safe(pair.description or " + ".join(name for name in (pair.target, pair.draft) if name))),
+            pair.description or " + ".join(name for name in (pair.target, pair.draft) if name),
         )
     return Group(_Fitted(table, ("for", "size", "what")), *note_lines(notes))
 
@@ -188,16 +187,16 @@ def _count(params: int) -> str:
 def _add_findings(grid: Table, check: PairCheck) -> None:
     """The verdict, the memory, and what to expect."""
     style, meaning = _VERDICTS[check.verdict]
-    verdict = Text(check.verdict, style=style).append(f": {safe(check.reason or meaning)}", style="not bold")
+    verdict = Text(check.verdict, style=style).append(f": {check.reason or meaning}", style="not bold")
     grid.add_row("verdict", verdict)
     if (check.verdict != "incompatible") != check.llama_cpp_accepts:
         own = "take this pair: it does not compare that" if check.llama_cpp_accepts else "refuse this pair over that"
         grid.add_row("", f"llama.cpp itself would {own}")
     grid.add_row("memory", _memory(check))
     if check.rounding:
-        grid.add_row("rounding", Text(safe(check.rounding)))
+        grid.add_row("rounding", check.rounding)
     for i, text in enumerate(check.advice):
-        grid.add_row("" if i else "advice", Text(safe(text)))
+        grid.add_row("" if i else "advice", text)
 
 
 def _memory(check: PairCheck) -> Text:

@@ -6,11 +6,12 @@ from time import monotonic
 from typing import TextIO
 
 from rich.color import ColorSystem
-from rich.console import Console
 
 from specdec_cli.decoding.types import Done, Event, Origin, Step
 from specdec_cli.display.live import LiveDisplay
-from specdec_cli.display.theme import STYLES, can_paint, safe
+from specdec_cli.display.safe_console import SafeConsole
+from specdec_cli.display.safe_streams import raw, safe
+from specdec_cli.display.theme import STYLES, can_paint
 
 _FLUSH_S = 0.03
 """Text is flushed at least this often, and not with each token of a fast model."""
@@ -19,13 +20,11 @@ _FLUSH_S = 0.03
 class PlainDisplay:
     """Writes the answer and nothing else.
 
-    neutralise: replace control characters, because `out` is a terminal; a file gets the text as it is.
-    coloured:   style each token by its origin (FORCE_COLOR).
+    out: what can be written to as it is, or a SafeStream. coloured: style each token by its origin (FORCE_COLOR).
     """
 
-    def __init__(self, out: TextIO, neutralise: bool = False, coloured: bool = False) -> None:
+    def __init__(self, out: TextIO, coloured: bool = False) -> None:
         self._out = out
-        self._neutralise = neutralise
         self._coloured = coloured
         self._flushed = 0.0
         self._last = "\n"
@@ -49,7 +48,7 @@ class PlainDisplay:
         self._last = text
         if self._coloured:
             text = STYLES[origin].render(safe(text), color_system=ColorSystem.STANDARD)
-        self._out.write(safe(text) if self._neutralise and not self._coloured else text)
+        self._out.write(text)
 
     def close(self) -> None:
         """End the last line, also where no Done came. Raises BrokenPipeError if nobody reads any more."""
@@ -61,10 +60,10 @@ class PlainDisplay:
 def on_stdout(max_tokens: int, quiet: bool = False) -> LiveDisplay | PlainDisplay:
     """The display for stdout: painted on a terminal that can, else plain text. quiet: plain text there too.
 
-    NO_COLOR and FORCE_COLOR are obeyed.
+    NO_COLOR and FORCE_COLOR are obeyed. A file gets the text as it is.
     """
-    console = Console(highlight=False)
+    console = SafeConsole()
     if can_paint(sys.stdout) and not quiet:
         return LiveDisplay(console, max_tokens)
     coloured = bool(os.environ.get("FORCE_COLOR")) and not console.no_color and not quiet
-    return PlainDisplay(sys.stdout, neutralise=sys.stdout.isatty(), coloured=coloured)
+    return PlainDisplay(sys.stdout if sys.stdout.isatty() and not coloured else raw(sys.stdout), coloured)

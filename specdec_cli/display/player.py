@@ -15,8 +15,7 @@ from specdec_cli.display.charts import COLOURS
 from specdec_cli.display.export import report_html
 from specdec_cli.display.run_report import settings_line
 from specdec_cli.display.steps import LostToken, headline, lost_tokens
-from specdec_cli.display.templates import environment
-from specdec_cli.display.theme import safe
+from specdec_cli.display.templates import render
 from specdec_cli.evaluation.recorded_settings import RecordedSettings
 
 _SPEEDS = (0.01, 0.03, 0.1, 0.25, 0.5, 1, 2, 4, 10)
@@ -45,21 +44,20 @@ class _ShownStep:
 
 def html(settings: RecordedSettings, prompt: str | None, events: list[Event]) -> str:
     """The page. prompt: what was asked, if the recording tells."""
-    pages = environment()
     report, report_styles = report_html(settings, events)
     took = events[-1].at if events else 0.0
-    page = pages.get_template("player.html").render(
-        described=safe(settings_line(settings)),
-        prompt=None if prompt is None else safe(prompt),
+    return render(
+        "player.html",
+        described=settings_line(settings),
+        prompt=prompt,
         steps=list(_steps(events)),
         report=Markup(report),
-        styles=Markup(pages.get_template("player.css").render(colours=COLOURS, report_styles=report_styles)),
+        styles=Markup(render("player.css", colours=COLOURS, report_styles=report_styles)),
         script=Markup(Path(__file__).with_name("player.js").read_text("utf-8")),
         hash=_hash,
         speeds=_SPEEDS,
         usual=max((speed for speed in _SPEEDS if speed <= min(took / _LEAST_S, 1)), default=_SPEEDS[0]),
     )
-    return page.encode("utf-8", "replace").decode()
 
 
 def _hash(text: str) -> str:
@@ -74,12 +72,12 @@ def _steps(events: Iterable[Event]) -> Iterator[_ShownStep]:
             at = max(event.at, before)
             drafted = max(at - event.verify_s - event.sample_s, before)
             begun = max(drafted - event.draft_s, before)
-            told = safe(headline(event)).replace(" ── ", "; ")
+            told = headline(event).replace(" ── ", "; ")
             yield _ShownStep(f"{begun:.4f} {drafted:.4f} {at:.4f}", told, list(_tokens(event)))
             before = at
         elif isinstance(event, Done) and event.tail:
             at = max(event.at, before)
-            tail = _ShownToken("span", safe(event.tail), "held back: it might have begun a stop string")
+            tail = _ShownToken("span", event.tail, "held back: it might have begun a stop string")
             yield _ShownStep(f"{at:.4f} {at:.4f} {at:.4f}", "the end: text that was held back", [tail])
 
 
@@ -98,7 +96,7 @@ def _tokens(step: Step) -> Iterator[_ShownToken]:
 def _written(token: Token) -> _ShownToken:
     chances = [f"{name} {value:.3f}" for name, value in (("p", token.p), ("q", token.q)) if value is not None]
     told = "the target alone" if token.origin == "plain" else token.origin
-    text = _underlined(safe(token.text)) if token.origin == "bonus" else safe(token.text)
+    text = _underlined(token.text) if token.origin == "bonus" else token.text
     return _ShownToken(_TAGS[token.origin], text, ", ".join([told, *chances]))
 
 
@@ -111,5 +109,5 @@ def _underlined(text: str) -> Markup:
 
 def _struck(lost: LostToken) -> _ShownToken:
     """A rejected line break breaks no line; a part of a character has no text of its own."""
-    text = safe(lost.text).replace("\n", "⏎").replace("\t", "⇥") or "▯"
-    return _ShownToken("del", text, lost.fate + (f", after {safe(lost.after)}" if lost.after else ""))
+    text = lost.text.replace("\n", "⏎").replace("\t", "⇥") or "▯"
+    return _ShownToken("del", text, lost.fate + (f", after {lost.after}" if lost.after else ""))

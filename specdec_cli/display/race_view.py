@@ -12,7 +12,7 @@ from rich.text import Text
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Event, Step
-from specdec_cli.display.theme import LABEL, STYLES, safe
+from specdec_cli.display.theme import LABEL, STYLES
 from specdec_cli.evaluation.race_result import RaceResult
 
 _ROWS = 16
@@ -44,7 +44,7 @@ class RaceView:
                 self._texts[drafts], self._metrics[drafts] = Text(), Metrics()
                 self._done[drafts] += 1
             for token in event.tokens:
-                self._texts[drafts].append(safe(token.text).expandtabs(4), STYLES[token.origin])
+                self._texts[drafts].append(token.text.expandtabs(4), STYLES[token.origin])
         self._metrics[drafts].add(event)
 
     def _render(self) -> RenderableType:

@@ -12,7 +12,6 @@ from rich.text import Text
 from specdec_cli.decoding.metrics import Metrics, ModelMemory
 from specdec_cli.decoding.rules import label
 from specdec_cli.display.grids import bar, duration, lines_table, note_lines, spark
-from specdec_cli.display.theme import safe
 from specdec_cli.evaluation.baseline import BaselineResult, speedup_of
 from specdec_cli.evaluation.recorded_settings import RecordedSettings
 from specdec_cli.evaluation.statistics import Interval
@@ -67,8 +66,8 @@ def run_report(run: RunRecord) -> RenderableType:
         ended = f"{_REASONS[metrics.reason]} {metrics.emitted}"
     if described := settings_line(run.settings):
         ended += f"; {described}"
-    headline = [Text(safe(line), "bold") for line in (_headline(run),) if line]
-    return Group(*note_lines(metrics.notes), *headline, *_speeds(run), lines_table(lines), Text(safe(ended)))
+    headline = [Text(line, "bold") for line in (_headline(run),) if line]
+    return Group(*note_lines(metrics.notes), *headline, *_speeds(run), lines_table(lines), Text(ended))
 
 
 def run_details(run: RunRecord) -> RenderableType:
@@ -222,7 +221,7 @@ def settings_line(settings: RecordedSettings, more: Sequence[str] = ()) -> str:
     elif settings.temp is not None:
         parts.append("greedy")
     parts += ["bitwise"] if settings.bitwise else []
-    return ", ".join([*parts, *more]).encode("utf-8", "replace").decode()  # a file's name need not be valid text
+    return ", ".join([*parts, *more])
 
 
 def _models(settings: RecordedSettings, drafter: str) -> str:

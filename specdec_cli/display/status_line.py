@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
+from specdec_cli.display.safe_streams import raw, safe
 from specdec_cli.display.theme import can_paint
 
 _SILENT_S = 0.5
@@ -22,13 +23,20 @@ def status_line(what: str, silent: bool) -> Iterator[Callable[[str], None]]:
 
     def show(text: str) -> None:
         if shown:
-            print(text, end="", file=sys.stderr, flush=True)
+            _write_over(text)
 
     show(f"{what} ...")
     try:
-        yield lambda now: show(f"\r\x1b[K{now} ...")
+        yield lambda now: show(f"{now} ...")
     finally:
-        show("\r\x1b[K")
+        show("")
+
+
+def _write_over(line: str) -> None:
+    """Write a line over the one that stands there, which a line break in a name would leave behind."""
+    out = raw(sys.stderr)
+    out.write("\r\x1b[K" + safe(line).replace("\n", " "))
+    out.flush()
 
 
 class ReadingBar:
@@ -62,5 +70,5 @@ class StderrBar:
         """Show how far reading has come; nothing is left of it at the end."""
         line = self._bar.line(what, done, total)
         if can_paint(sys.stderr) and (line or self._shown):
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            _write_over(line)
             self._shown = bool(line)

@@ -10,7 +10,7 @@ from rich.text import Text
 from specdec_cli.decoding.types import Done, Event, Step
 from specdec_cli.display.grids import duration
 from specdec_cli.display.live import LiveDisplay
-from specdec_cli.display.theme import LABEL, REJECTED, STYLES, safe
+from specdec_cli.display.theme import LABEL, REJECTED, STYLES
 
 
 class StepDisplay(LiveDisplay):
@@ -60,7 +60,7 @@ def _step_rows(step: Step, width: int) -> list[Text]:
     symbols = str.maketrans({"\n": "⏎", "\t": "⇥", " ": "␣"})
 
     def row(number: str, text: str, token: int | None, style: Style, what: str) -> Text:
-        shown = Text(safe(text).translate(symbols) or f"token {token}", style)
+        shown = Text(text.translate(symbols) or f"token {token}", style)
         shown.truncate(cells, overflow="ellipsis")
         line = Text(f"{number:>3}  ").append_text(shown)
         line.pad_right(max(cells + 7 - line.cell_len, 0))
@@ -81,7 +81,7 @@ def _step_rows(step: Step, width: int) -> list[Text]:
     for each in lost:
         if each.fate != "rejected":
             line = row(str(each.depth), each.text, each.id, REJECTED, each.fate)
-            rows.append(line.append(f" after {safe(each.after).translate(symbols)}" if each.after else "", "dim"))
+            rows.append(line.append(f" after {each.after.translate(symbols)}" if each.after else "", "dim"))
     return rows
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from specdec_cli.display.safe_streams import safe
 
-def environment(finalize: Callable[[Any], Any] | None = None) -> Environment:
-    """Every value is escaped, and a name that is missing is an error. finalize: what each value goes through before."""
+
+def render(template: str, **values: object) -> str:
+    """Every value is escaped, a name that is missing is an error, and control characters are shown, not obeyed."""
+    return safe(_environment().get_template(template).render(values))
+
+
+@functools.cache
+def _environment() -> Environment:
     return Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
-        finalize=finalize,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

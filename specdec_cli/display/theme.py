@@ -1,4 +1,4 @@
-"""How tokens look, and how text from a model is made safe for a terminal."""
+"""How tokens look, and on what."""
 
 from __future__ import annotations
 
@@ -22,14 +22,6 @@ STYLES: dict[Origin, Style] = {
 REJECTED = Style(color="red", strike=True)
 LABEL = Style(dim=True)
 
-_UNSAFE = {
-    **{code: chr(0x2400 + code) for code in range(0x20) if chr(code) not in "\n\t"},
-    0x7F: "\u2421",
-    **dict.fromkeys(range(0x80, 0xA0), "\ufffd"),
-    # Direction overrides and isolates could make one line look like another.
-    **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"),
-}
-
 
 def append_token(line: Text, text: str, style: Style) -> Text:
     """Append a token's text; spaces before it are neither underlined nor struck, which would look like other signs."""
@@ -47,8 +39,3 @@ def legend() -> Text:
 def can_paint(out: TextIO) -> bool:
     """Whether a stream is a terminal that can do more than print; FORCE_COLOR makes no terminal of a file."""
     return out.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
-
-
-def safe(text: str) -> str:
-    """The text with everything a terminal would obey replaced by something it shows; newlines and tabs stay."""
-    return text.translate(_UNSAFE)

@@ -7,7 +7,6 @@ from rich.table import Table
 from rich.text import Text
 
 from specdec_cli.display.grids import note_lines
-from specdec_cli.display.theme import safe
 from specdec_cli.evaluation.comparison_result import CostPoints
 from specdec_cli.evaluation.prediction import Prediction
 from specdec_cli.evaluation.tuning_result import HardwarePrediction, MeasuredTuning, TuningResult
@@ -27,13 +26,14 @@ def tables(result: TuningResult) -> list[RenderableType]:
             lines.append(_DERIVED)
     if isinstance(result, MeasuredTuning):
         lines += _measurement(result)
-        notes, kept = result.notes, f"\nKept for run and compare: {result.kept}"
+        notes = result.notes
+        kept = f"\nKept for run and compare: {result.kept}" if result.kept else ""
     return [
-        *(Text(safe(line), style="dim") for line in lines),
+        *(Text(line, style="dim") for line in lines),
         *note_lines(notes),
         *(Text(""), _curve(result.costs), Text(""), _predictions(result.predictions), Text("")),
-        *(Text(safe(line), style="" if i else "bold") for i, line in enumerate(result.verdict)),
-        *([Text(safe(kept), style="dim")] if kept else []),
+        *(Text(line, style="" if i else "bold") for i, line in enumerate(result.verdict)),
+        *([Text(kept, style="dim")] if kept else []),
     ]
 
 
@@ -69,7 +69,7 @@ def _predictions(predictions: Sequence[Prediction]) -> Table:
     table = _table(("category", "alone tok/s", "first token stands", "best fixed -k", "-k auto", "tok/step"), left=0)
     for each in predictions:
         table.add_row(
-            Text(safe(each.category)),  # a category is no markup
+            each.category,
             f"{each.alone_tokens_per_s:,.1f}",
             f"{each.acceptance:.0%}",
             f"{each.fixed:.2f}\u00d7 (k={each.best_k})" if each.best_k else "none pays",

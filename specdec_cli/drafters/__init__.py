@@ -21,6 +21,7 @@ from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.nested import Guesser, NestedDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.drafters.none import NoDrafter
+from specdec_cli.drafters.plugin import PluginSpec
 from specdec_cli.drafters.self import SelfDrafter
 from specdec_cli.drafters.small import SmallDrafter
 
@@ -62,9 +63,9 @@ def names() -> list[str]:
 
 
 @cache
-def spec(name: str) -> type[DrafterSpec]:
-    """A drafter's class; of `model<ngram` that of the first. Raises UsageError if there is none of that name, or its
-    package does not load.
+def spec(name: str) -> type[DrafterSpec] | PluginSpec:
+    """A drafter's class, or what a package's says of itself; of `model<ngram` that of the first. Raises UsageError if
+    there is none of that name, or its package does not load.
     """
     name = name.partition("<")[0]
     if name in _OURS:
@@ -73,11 +74,8 @@ def spec(name: str) -> type[DrafterSpec]:
     if entry is None:
         raise UsageError(f"there is no drafter {name!r}", f"Drafters: {', '.join(names())}.")
     try:
-        loaded: type[DrafterSpec] = entry.load()
-        if not (callable(loaded.create) and isinstance(loaded.needs_model, bool)):
-            raise TypeError("it is no drafter")
-        return loaded
-    except Exception as error:  # a package's import may raise anything
+        return PluginSpec.load(entry)
+    except RuntimeError as error:
         raise UsageError(
             f"the drafter {name!r} of the package {origin(name)} does not load: {error}", "Fix or remove the package."
         ) from None
@@ -113,7 +111,7 @@ def _nested(name: str) -> str:
         spec(part)
     if getattr(spec(outer), "nested_only", False):
         raise UsageError(f"{outer} drafts for another draft model only", f"Write {outer}>model.")
-    if speeds_up and (outer not in ("model", "self") or "<" in inner or not hasattr(spec(inner), "guess")):
+    if speeds_up and (outer not in ("model", "self") or "<" in inner or getattr(spec(inner), "guess", None) is None):
         raise UsageError(
             f"{inner!r} cannot speed up {outer!r}", "Write model<ngram or small>model; self may stand for model."
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from specdec_cli.decoding.errors import Interrupted
+from specdec_cli.decoding.errors import Interrupted, reason_of
 from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, Step
 
@@ -72,4 +72,4 @@ class ChainDrafter:
         self._failed.add(drafter.name)
         if len(self._failed) == len(self._drafters):
             raise error
-        self.note = f"the {drafter.name} drafter failed and the others went on: {error}"
+        self.note = f"the {drafter.name} drafter failed and the others went on: {reason_of(error)}"

@@ -67,7 +67,8 @@ def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
 
 
 def _merge(layers: list[dict[str, Any]]) -> Settings:
-    merged: dict[str, Any] = dict(ChainMap(*layers))
+    said = ({name: value for name, value in layer.items() if value is not None} for layer in layers)
+    merged: dict[str, Any] = dict(ChainMap(*said))
     if merged.get("drafter") is None:
         merged["drafter"] = AUTO
     if merged.get("seed") is not None or merged.get("bitwise"):  # a fixed seed asks for one text
@@ -131,15 +132,17 @@ def check_value(name: str, value: Any, text: bool = False) -> Any:
         return None
     if name == "ngram_corpus":
         return _paths(value)
-    with suppress(msgspec.ValidationError):
+    if isinstance(value, str) and "\0" in value:
+        raise UsageError(f"{name} holds a zero character", "Leave it out.")
+    with suppress(msgspec.ValidationError, UnicodeEncodeError):  # the latter: bytes that are no text
         return msgspec.convert(value, _types()[name], strict=not (text or name == "draft_tokens"))
     if name == "draft_tokens":
-        raise UsageError(f"the number of draft tokens cannot be {value!r}", "Give -k a whole number, or auto.")
+        raise UsageError(f"the number of draft tokens cannot be {value!r:.60}", "Give -k a whole number, or auto.")
     kind = str(Settings.__dataclass_fields__[name].type).partition(" ")[0]
     fix = "Fix it in config.yaml or in the profile."
-    if kind == "str" and isinstance(value, (int, float)):  # 4:3:4 is a number in base 60
+    if kind == "str" and isinstance(value, (int, float)):
         fix = "YAML reads a number there: put it in quotes, in config.yaml or in the profile."
-    raise UsageError(f"{name} is {value!r}, not {_KINDS[kind]}", fix)
+    raise UsageError(f"{name} is {value!r:.60}, not {_KINDS[kind]}", fix)
 
 
 @cache
@@ -150,9 +153,12 @@ def _types() -> dict[str, Any]:
 def _paths(value: Any) -> tuple[str, ...]:
     """One path or several."""
     paths = (value,) if isinstance(value, (str, Path)) else value
-    if not isinstance(paths, (list, tuple)) or not all(isinstance(path, (str, Path)) and str(path) for path in paths):
-        raise UsageError(f"ngram_corpus is {value!r}, not a path or a list of paths", "Name files or folders of text.")
-    return tuple(str(path) for path in paths)
+    given = paths if isinstance(paths, (list, tuple)) else [None]
+    names = [str(path) if isinstance(path, (str, Path)) else "" for path in given]
+    if any(not name or "\0" in name for name in names):
+        what = f"ngram_corpus is {value!r:.60}, not a path or a list of paths"
+        raise UsageError(what, "Name files or folders of text.")
+    return tuple(names)
 
 
 def require_used(typed: Collection[str], ways: Iterable[Settings]) -> None:

@@ -148,7 +148,7 @@ class Conversation:
         not be those that a tokenizer would make of its text.
         """
         model = self.engine.models.target.model
-        text, add_bos = render(messages, self.engine.pair.target)
+        text, add_bos = render(messages, self.engine.pair.target, self.engine.interrupt.is_set)
         before = self.read
         marks = [mark for mark in before.marks if text.startswith(before.text[: mark[0]])]
         if not marks:

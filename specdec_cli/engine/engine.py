@@ -23,7 +23,7 @@ from specdec_cli.engine.generation import Generation, GenerationResult
 from specdec_cli.engine.loaded_models import LoadedModels
 from specdec_cli.engine.model_pair import ModelPair, check_pair
 from specdec_cli.engine.pass_costs import PairCosts
-from specdec_cli.engine.prompt import Prompt, tokenize
+from specdec_cli.engine.prompt import Prompt, TokenizedPrompt, tokenize
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.target import LlamaTarget
 from specdec_cli.models import corpus_files
@@ -169,14 +169,18 @@ class Engine(AbstractContextManager["Engine"]):
         if "" in stop:
             raise UsageError("a stop string cannot be empty", "Leave it out, or name the text to stop at.")
         self.read_corpus()
-        text = tokenize(prompt, self.models.target.model, self.pair.target, system, raw)
+        text = self._tokenize(prompt, system, raw)
         seed = secrets.randbits(32) if settings.seed is None else settings.seed
         result = GenerationResult(settings, seed, text.tokens, (*self.pair.notes, *text.notes))
         return Generation(self, result, stop, reuse)
 
     def tokenize(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
         """A prompt's tokens; arguments and errors are those of `stream`."""
-        return tokenize(prompt, self.models.target.model, self.pair.target, system, raw).tokens
+        return self._tokenize(prompt, system, raw).tokens
+
+    def _tokenize(self, prompt: Prompt, system: str | None, raw: bool) -> TokenizedPrompt:
+        stopped = self.interrupt.is_set
+        return tokenize(prompt, self.models.target.model, self.pair.target, system, raw, stopped)
 
     def settings_of(self, sampling: SamplingParams | None, speculative: SpeculativeConfig | None) -> Settings:
         """What an answer goes by. Raises UsageError on senseless values, and on what needs another engine."""

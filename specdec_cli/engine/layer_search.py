@@ -104,12 +104,13 @@ class _Answers:
         self._job, self._gpu_layers = job, gpu_layers
         self.texts: list[tuple[list[int], list[int]]] = []  # of each prompt its tokens, and those of its answer
         prompts = suites.select(suites.load(suite or "python"), limit=_PROMPTS)
-        with closing(load_model(job.target, gpu_layers, job.options.interrupt)) as model:
+        interrupt = job.options.interrupt
+        with closing(load_model(job.target, gpu_layers, interrupt)) as model:
             longest = min(_LONGEST_PROMPT, (model.n_ctx_train or _LONGEST_PROMPT + _ANSWER) - _ANSWER)
             self._n_ctx = longest + _ANSWER
             with closing(self._context(model, 1)) as context:
                 for prompt in prompts:
-                    tokens = prompt_text.tokenize(prompt.text, model, job.header).tokens
+                    tokens = prompt_text.tokenize(prompt.text, model, job.header, stopped=interrupt.is_set).tokens
                     if len(tokens) <= longest and (answer := _answer(tokens, model, context)):
                         self.texts.append((tokens, answer))
         self.n_tokens = sum(len(answer) for _, answer in self.texts)

@@ -14,9 +14,9 @@ from specdec_cli.engine.config_layers import require_known
 from specdec_cli.engine.model_pair import ModelSource, model_name, read_source
 from specdec_cli.engine.pair_check import CONTEXT, FreeMemory, compare_sources
 from specdec_cli.hub import cache
-from specdec_cli.hub.download import DownloadProgress, download
+from specdec_cli.hub.download import DownloadProgress, download, is_right
 from specdec_cli.hub.failures import hub_errors
-from specdec_cli.hub.repository import RemoteModel
+from specdec_cli.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.models import draft_candidates, profiles, references, tokenizer_comparison
 from specdec_cli.models.gguf import read_header
 from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary
@@ -42,11 +42,17 @@ class PairDownload:
     """One pair to download: a profile's, or of models named as in `check`.
 
     target, draft: the models' names. A target without a draft needs one: `proposals`, then `choose`. save_as: the
-    pair's name, or one is made of the files' names. Raises UsageError if that names no pair or two.
+    pair's name, or one is made of the files' names. check: what is here already counts only if its checksum is right.
+    Raises UsageError if that names no pair or two.
     """
 
     def __init__(
-        self, name: str | None = None, target: str | None = None, draft: str | None = None, save_as: str | None = None
+        self,
+        name: str | None = None,
+        target: str | None = None,
+        draft: str | None = None,
+        save_as: str | None = None,
+        check: bool = False,
     ) -> None:
         if name and references.parse(name) and not target:  # a target, without the flag
             name, target = None, name
@@ -67,6 +73,8 @@ class PairDownload:
             raise UsageError("nothing was named to pull", "Give a profile (specdec ls lists them), or --target.")
         self.needs_draft = not name and not self.draft
         self.notes: list[str] = []
+        self._check = check
+        self._right: dict[str, bool] = {}
         self._sources: list[ModelSource] = []
         self._comparison: PairCheck | None = None
 
@@ -82,9 +90,17 @@ class PairDownload:
         for name in pulled_pairs.names():
             pair = pulled_pairs.readable(name)  # one that is damaged is written anew
             same = pair and self.name in ("", name) and pair.references == (self.target, self.draft)
-            if pair and same and pair.is_here():
+            if pair and same and pair.is_here() and all(self._is_here(*file) for file in pair.files()):
                 return self._result(pair, [path for path in pair.paths() if path], 0)
         return None
+
+    def _is_here(self, model: RemoteModel, file: RemoteFile) -> bool:
+        """Whether a file need not be downloaded. What has been checked once is not read again."""
+        if not cache.is_here(model, file):
+            return False
+        if self._check and file.digest not in self._right:
+            self._right[file.digest] = is_right(model, file)
+        return self._right.get(file.digest, True)
 
     def read_target(self) -> ModelSource:
         """Resolve the target and read its header, once."""
@@ -145,13 +161,29 @@ class PairDownload:
             self._comparison = compare_sources(target, draft, comparison, CONTEXT, FreeMemory.now())
             self._sources.append(draft)
         with hub_errors(self.target):
-            first, *others = map(_planned, self._sources)
+            first, *others = map(self._planned, self._sources)
             recorded = len(self._remotes) == len(self._sources)
             name = self.name or (_name(*self._remotes) if recorded else "")
             free, place, notes = cache.free_space(), str(cache.cache_dir()), tuple(self.notes)
             draft_plan = others[0] if others else None
             plan = DownloadPlan(name, recorded, first, draft_plan, 0, free, place, self._comparison, notes)
             return replace(plan, to_download=sum(file.size - file.begun for file in plan.files if not file.here))
+
+    def _planned(self, source: ModelSource) -> PlannedModel:
+        """A model with what the cache has of its files."""
+        planned = None
+        if remote := source.remote:
+            files = tuple(
+                PlannedFile(
+                    **asdict(file),
+                    here=self._is_here(remote, file),
+                    begun=cache.begun(remote, file),
+                    path=str(cache.path_of(remote, file)),
+                )
+                for file in remote.files
+            )
+            planned = PlannedRemote(**{**asdict(remote), "files": files})
+        return PlannedModel(source.name, str(source.path) if source.path else None, planned)
 
     @property
     def _remotes(self) -> list[RemoteModel]:
@@ -170,6 +202,8 @@ class PairDownload:
             pulled_pairs.require_writable()
         for model in self._remotes:
             for file in model.files:
+                if not self._right.pop(file.digest, True):
+                    cache.discard(model, file)
                 download(model, file, progress)
         paths = [
             cache.path_of(source.remote, source.remote.files[0]) if source.remote else source.path or Path(source.name)
@@ -205,23 +239,6 @@ def _name(target: RemoteModel, draft: RemoteModel | None = None) -> str:
         return pulled_pairs.name_of(target, draft)
     except UsageError as error:
         raise UsageError(str(error), "Give it a name with --as NAME.") from None
-
-
-def _planned(source: ModelSource) -> PlannedModel:
-    """A model with what the cache has of its files."""
-    planned = None
-    if remote := source.remote:
-        files = tuple(
-            PlannedFile(
-                **asdict(file),
-                here=cache.is_here(remote, file),
-                begun=cache.begun(remote, file),
-                path=str(cache.path_of(remote, file)),
-            )
-            for file in remote.files
-        )
-        planned = PlannedRemote(**{**asdict(remote), "files": files})
-    return PlannedModel(source.name, str(source.path) if source.path else None, planned)
 
 
 def _verdict(paths: Sequence[Path]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.llama.model import Model
-from specdec_cli.models import chat, profiles, suites
+from specdec_cli.models import chat_template, profiles, suites
 from specdec_cli.models.gguf_header import Header
 from specdec_cli.models.user_files import bundled_dir
 
@@ -35,15 +35,21 @@ class TokenizedPrompt:
 
 
 def tokenize(
-    prompt: Prompt, model: Model, header: Header, system: str | None = None, raw: bool = False
+    prompt: Prompt,
+    model: Model,
+    header: Header,
+    system: str | None = None,
+    raw: bool = False,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> TokenizedPrompt:
     """The prompt's tokens, through the model's chat template if it has one.
 
     system: the system message of a text prompt. raw: leave the template out. Raises UsageError on messages that a
-    model without a template, or `raw`, cannot read, SpecdecError if nothing is left to continue.
+    model without a template, or `raw`, cannot read, SpecdecError if the template fails or nothing is left to continue,
+    Interrupted when `stopped` says so in the middle of the template.
     """
     notes: tuple[str, ...] = ()
-    template = not raw and chat.template_of(header) is not None
+    template = not raw and chat_template.template_of(header) is not None
     if not isinstance(prompt, str):
         if all(isinstance(entry, Integral) for entry in prompt):
             return _checked([int(entry) for entry in prompt if isinstance(entry, Integral)], model)
@@ -54,7 +60,7 @@ def tokenize(
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": prompt})
     if template:
-        text, add_bos = render(messages, header)
+        text, add_bos = render(messages, header, stopped)
         tokens = model.tokenize(text, add_bos=add_bos)
     else:
         notes = ("--system is not used: the prompt goes to the model as it is",) if system else ()
@@ -62,10 +68,10 @@ def tokenize(
     return _checked(tokens, model, notes)
 
 
-def render(messages: Sequence[Message], header: Header) -> tuple[str, bool]:
+def render(messages: Sequence[Message], header: Header, stopped: Callable[[], bool]) -> tuple[str, bool]:
     """A conversation as its template writes it, and whether the BOS token is yet to be added."""
-    text = chat.render(header, [dict(message) for message in messages])
-    bos = chat.special_token(header, "bos")
+    text = chat_template.render(header, [dict(message) for message in messages], stopped)
+    bos = chat_template.special_token(header, "bos")
     return text, not (bos and text.startswith(bos))
 
 

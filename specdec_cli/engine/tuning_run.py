@@ -115,8 +115,13 @@ def tune(
         memory = tuple(asdict(part) for part in memory_of(engine.models))
     if interrupt.is_set():
         raise Interrupted
-    path = tuning.save(*paths, Tuning(**place, costs=costs, calibrations={kind: calibration}))
-    acceptance_traces.write(path.with_suffix(f".{kind}.json.gz"), recording)
+    notes, kept = engine.notes, ""
+    try:
+        path = tuning.save(*paths, Tuning(**place, costs=costs, calibrations={kind: calibration}))
+        acceptance_traces.write(path.with_suffix(f".{kind}.json.gz"), recording)
+        kept = str(path)
+    except SpecdecError as error:  # which is no reason to lose what was measured
+        notes += (f"what was measured is not kept: {error}",)
     return MeasuredTuning(
         **_predicted(paths, recording, costs, "this machine"),
         **place,
@@ -124,8 +129,8 @@ def tune(
         placement_tried=placement,
         filled=tuner.filled,
         memory=memory,
-        notes=engine.notes,
-        kept=str(path),
+        notes=notes,
+        kept=kept,
     )
 
 

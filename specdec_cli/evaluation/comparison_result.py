@@ -5,15 +5,19 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.evaluation.overall_verdict import OverallVerdict, overall_verdict
 from specdec_cli.evaluation.recorded_settings import RecordedSettings
 from specdec_cli.evaluation.statistics import LEAST_PROMPTS, Summary
 from specdec_cli.evaluation.trials import Trial
+
+ShortText: TypeAlias = Annotated[str, Meta(max_length=1000)]
+"""What is shown of another result, which may be anybody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class DeviceInfo:
 class MachineInfo:
     devices: tuple[DeviceInfo, ...]
     threads: int
-    platform: str
+    platform: ShortText
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,7 @@ class ComparisonResult:
     specdec: str
     partial: bool = False
     machine: MachineInfo
-    versions: dict[str, str]
+    versions: Annotated[dict[ShortText, ShortText], Meta(max_length=100)]
     build: str = ""
     models: dict[str, ModelInfo]
     experts: int = 0
@@ -124,9 +128,11 @@ class ComparisonResult:
     trials: tuple[Trial, ...]
 
     @classmethod
-    def from_json(cls, data: object) -> ComparisonResult:
-        """What `to_json` gave, also in an older version; raises msgspec.ValidationError on anything else."""
-        return msgspec.convert(data, cls, str_keys=True)
+    def from_json(cls, text: bytes | str) -> ComparisonResult:
+        """What `to_json` gave, also in an older version. Raises msgspec.ValidationError on anything else, ValueError or
+        RecursionError on what is no JSON.
+        """
+        return msgspec.json.decode(text, type=cls)
 
     def to_json(self) -> Any:
         return {**msgspec.to_builtins(self, str_keys=True), "verdict": msgspec.to_builtins(self.verdict)}

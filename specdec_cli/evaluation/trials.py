@@ -2,8 +2,14 @@
 
 import statistics
 from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta
 
 from specdec_cli.decoding.metrics import Metrics
+
+_LEAST_S = 1e-9
+"""Less is no time in which an answer is written, but a damaged file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +30,7 @@ class Trial:
     reason: str
     prefill_s: float
     ttft_s: float
-    decode_s: float
+    decode_s: Annotated[float, Meta(ge=0, lt=1e9)]
     draft_s: float
     draft_prefill_s: float = 0.0
     verify_s: float
@@ -42,8 +48,8 @@ class Trial:
     tokens_per_s: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        if len(self.tokens) > 1 and self.decode_s > 0:
-            object.__setattr__(self, "tokens_per_s", (len(self.tokens) - 1) / self.decode_s)
+        timed = len(self.tokens) > 1 and self.decode_s > _LEAST_S
+        object.__setattr__(self, "tokens_per_s", (len(self.tokens) - 1) / self.decode_s if timed else None)
 
 
 _COPIED = (

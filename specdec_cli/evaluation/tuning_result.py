@@ -31,7 +31,8 @@ class MeasuredTuning(TuningResult):
 
     placement_tried: seconds of a draft token by device; empty if only one was tried. filled: by model, seconds of a
     token in a filled cache, and how many `tokens` that holds; empty if a cache cannot be rewound. memory: bytes by
-    model. kept: the file that `run` and `compare` read.
+    model. kept: the file that `run` and `compare` read; empty if it
+    could not be written.
     """
 
     machine: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -36,6 +37,7 @@ def download(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -
     pointer = cache.path_of(model, file)
     if not cache.is_whole(model, file):
         with hub_errors(model.repo):
+            cache.prepare(model, file)
             pointer.unlink(missing_ok=True)  # it is not whole, or leads nowhere
             if file.size <= _LARGEST_BY_HTTP:
                 _fetch_by_http(model, file, progress)
@@ -43,8 +45,14 @@ def download(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -
                     _link(pointer, cache.blob_of(model, file))
             else:
                 _fetch_by_xet(model, file, progress)
-        write_whole(cache.folder_of(model.repo) / "refs" / "main", model.commit)
+        write_whole(cache.ref_of(model.repo), model.commit)
     progress(file.name, "done", file.size)
+
+
+def is_right(model: RemoteModel, file: RemoteFile) -> bool:
+    """Whether the content that is here has the checksum that the Hub states; reads all of it."""
+    path = cache.path_of(model, file) if cache.is_whole(model, file) else cache.blob_of(model, file)
+    return _has_checksum(path, file)
 
 
 def _link(pointer: Path, blob: Path) -> None:
@@ -60,25 +68,21 @@ def _fetch_by_xet(model: RemoteModel, file: RemoteFile, progress: DownloadProgre
     """Leave a file to huggingface_hub, if it would put there what was listed."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_download
 
-    metadata = get_hf_file_metadata(model.url(file))
+    metadata = with_retries(lambda: get_hf_file_metadata(model.url(file)))
     if (metadata.etag, metadata.size, metadata.commit_hash) != (file.digest, file.size, model.commit):
         raise DownloadError(f"the Hub tells two stories about {file.name}", "Check HF_ENDPOINT, or try again.")
     path = Path(hf_hub_download(model.repo, file.name, revision=model.commit, tqdm_class=_bar(progress, file)))
-    try:
-        _verify(path.resolve(), file, progress)
-    except DownloadError:
-        path.unlink()  # it leads to what has been removed
-        raise
+    progress(file.name, "check", file.size)
+    if not _has_checksum(path, file):
+        cache.discard(model, file)
+        raise _altered(file)
 
 
 def _fetch_by_http(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -> None:
     """Fetch a file's content under a lock that huggingface_hub uses too."""
     from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
-    blob, partial = cache.blob_of(model, file), cache.partial_of(model, file)
-    lock = cache.cache_dir() / ".locks" / cache.folder_of(model.repo).name / f"{file.digest}.lock"
-    for folder in (blob.parent, lock.parent):
-        folder.mkdir(parents=True, exist_ok=True)
+    blob, partial, lock = cache.blob_of(model, file), cache.partial_of(model, file), cache.lock_of(model, file)
     with ExitStack() as stack:
         try:
             stack.enter_context(WeakFileLock(lock, timeout=0.2))
@@ -88,7 +92,10 @@ def _fetch_by_http(model: RemoteModel, file: RemoteFile, progress: DownloadProgr
         if not cache.is_here(model, file):
             blob.unlink(missing_ok=True)
             _fetch_rest(model, file, partial, progress)
-            _verify(partial, file, progress)
+            progress(file.name, "check", file.size)
+            if not _has_checksum(partial, file):
+                partial.unlink()
+                raise _altered(file)
             partial.replace(blob)
 
 
@@ -97,39 +104,55 @@ def _fetch_rest(model: RemoteModel, file: RemoteFile, partial: Path, progress: D
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
-    if partial.is_file() and partial.stat().st_size > file.size:
-        partial.unlink()
+    if not cache.is_own(partial) or partial.stat().st_size > file.size:
+        partial.unlink(missing_ok=True)
     if file.size - cache.begun(model, file) > cache.free_space():
         raise OSError(errno.ENOSPC, "no space")
     constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
 
     def fetch() -> None:
         sizes: Any = {"resume_size": cache.begun(model, file), "expected_size": file.size}
-        with partial.open("ab") as out:
+        with _Partial(partial, file) as out:
             http_get(model.url(file), out, headers=build_hf_headers(), tqdm_class=_bar(progress, file), **sizes)
 
     while True:
         before = cache.begun(model, file)
         try:
             return with_retries(fetch, streaming=True)
+        except DownloadError:  # a Hub without measure
+            raise
         except Exception:
             if cache.begun(model, file) <= before:  # as long as bytes come, it continues
                 raise
 
 
-def _verify(path: Path, file: RemoteFile, progress: DownloadProgress) -> None:
-    """Compare a file with its checksum; remove it and raise DownloadError if they differ."""
-    progress(file.name, "check", file.size)
+class _Partial(io.BufferedWriter):
+    """A file to be continued. It takes no more bytes than the Hub announced, whatever comes."""
+
+    def __init__(self, path: Path, file: RemoteFile) -> None:
+        super().__init__(io.FileIO(path, "ab"))
+        self._file = file
+
+    def write(self, data: Any, /) -> int:
+        if self.tell() + len(data) > self._file.size:
+            what = f"more comes of {self._file.name} than the {self._file.size:,} bytes that the Hub announced"
+            raise DownloadError(what, "Check HF_ENDPOINT, or try again.")
+        return super().write(data)
+
+
+def _altered(file: RemoteFile) -> DownloadError:
+    fix = "It has been removed. Try again; if it happens again, something on the way changes files."
+    return DownloadError(f"{file.name} arrived altered: its checksum is not the one the Hub states", fix)
+
+
+def _has_checksum(path: Path, file: RemoteFile) -> bool:
     digest = hashlib.sha256()
     if len(file.digest) != 64:  # not in large-file storage: git's hash
         digest = hashlib.sha1(f"blob {file.size}\0".encode(), usedforsecurity=False)
     with path.open("rb") as content:
         for block in iter(lambda: content.read(8 << 20), b""):
             digest.update(block)
-    if digest.hexdigest() != file.digest:
-        path.unlink()
-        fix = "It has been removed. Try again; if it happens again, something on the way changes files."
-        raise DownloadError(f"{file.name} arrived altered: its checksum is not the one the Hub states", fix)
+    return digest.hexdigest() == file.digest
 
 
 def _bar(progress: DownloadProgress, file: RemoteFile) -> type[Any]:

@@ -11,11 +11,14 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from specdec_cli.decoding.errors import DownloadError
+from specdec_cli.hub.session import guard, http, settings
 
 _Result = TypeVar("_Result")
 
 _WAITS = (1.0, 2.0, 4.0)  # seconds before each new attempt
 _LONGEST_WAIT = 60.0
+_TOLD_WAIT = 5.0
+_log = logging.getLogger(__name__)
 _PASSING = (408, 429, 500, 502, 503, 504)
 # By name, for huggingface_hub has changed from httpx to httpx2. Without a connection nothing is tried again: the
 # machine is offline, or there is no such host.
@@ -48,7 +51,11 @@ _BY_NUMBER = {
 
 
 def with_retries(call: Callable[[], _Result], streaming: bool = False) -> _Result:
-    """Call, and again after a while if the failure may pass. streaming: the call itself retries broken connections."""
+    """Call, and again after a while if the failure may pass. streaming: the call itself retries broken connections.
+
+    Whatever asks the Hub does it in here, within the limits of `session`.
+    """
+    guard()
     for wait in _WAITS:
         try:
             return call()
@@ -57,7 +64,10 @@ def with_retries(call: Callable[[], _Result], streaming: bool = False) -> _Resul
                 raise
             response = getattr(error, "response", None)
             asked = str(response.headers.get("Retry-After", "")) if response is not None else ""
-            time.sleep(min(float(asked), _LONGEST_WAIT) if asked.isdecimal() else wait)
+            seconds = min(float(asked), _LONGEST_WAIT) if asked.isdecimal() else wait
+            if seconds >= _TOLD_WAIT:  # Python prints it to stderr unless the program logs elsewhere
+                _log.warning("specdec: the Hub asks for a wait of %.0f s", seconds)
+            time.sleep(seconds)
     return call()
 
 
@@ -74,14 +84,14 @@ def _may_pass(error: Exception) -> bool:
 @contextmanager
 def hub_errors(repo: str) -> Iterator[None]:
     """Turn what the Hub, the network and the disk raise into a DownloadError that says what to do."""
-    from huggingface_hub import constants
+    constants = settings()
     from huggingface_hub.errors import HTTPError, LocalEntryNotFoundError  # type: ignore[attr-defined]
 
     if not os.environ.get("SPECDEC_DEBUG"):  # what matters of its log is in the error
         logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     try:
         yield
-    except (HTTPError, OSError, ValueError) as error:  # the last: a token or an address that is none
+    except (HTTPError, http().InvalidURL, OSError, ValueError) as error:  # the last: a token that is none
         cause = error.__cause__ or error if isinstance(error, LocalEntryNotFoundError) else error
         what, fix = _explain(cause)
         names = {"repo": repo, "host": constants.ENDPOINT, "cache": constants.HF_HUB_CACHE}
@@ -104,7 +114,7 @@ def _explain(error: BaseException) -> tuple[str, str]:
             return f"the Hub refuses {{repo}} (HTTP {status})", "Check the name and HF_ENDPOINT."
         what = "asks us to slow down" if status == 429 else "answers with an error"
         return f"the Hub {what} (HTTP {status})", "Try again in some minutes; what has come is kept."
-    if isinstance(error, HTTPError):
+    if isinstance(error, (HTTPError, http().InvalidURL)):
         return "cannot reach {host}: " + ("{why}" if str(error) else type(error).__name__), _UNREACHED
     if (number := getattr(error, "errno", None)) is None:
         return "{repo} could not be read or kept: {why}", "Run the same again."

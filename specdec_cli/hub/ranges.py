@@ -9,20 +9,24 @@ from contextlib import closing, contextmanager
 from specdec_cli.decoding.errors import DownloadError
 from specdec_cli.hub.failures import hub_errors, with_retries
 from specdec_cli.hub.repository import RemoteModel
+from specdec_cli.hub.session import settings
 from specdec_cli.models.gguf import Opener, Readable
 
 _WINDOWS = (256 << 10, 1 << 20, 4 << 20)  # bytes asked for at once: most headers take two or three requests
-_HEADER_S = 120.0
+_HEADERS_S = 120.0
+"""For all files of a model together."""
 
 
 def opener(model: RemoteModel, notes: list[str]) -> Opener:
     """Opens the files of a remote model to read their headers. notes: what the user should know is added to it."""
     files = {file.name: file for file in model.files}
+    deadline = time.monotonic() + _HEADERS_S
 
     @contextmanager
     def remote(name: str) -> Iterator[tuple[Readable, int]]:
-        with hub_errors(model.repo), closing(_RangedFile(model.url(files[name]), files[name].size, notes)) as file:
-            yield file, files[name].size
+        size = files[name].size
+        with hub_errors(model.repo), closing(_RangedFile(model.url(files[name]), size, notes, deadline)) as file:
+            yield file, size
 
     return remote
 
@@ -33,12 +37,11 @@ class _RangedFile:
     A server that knows no ranges sends the whole file, of which no more is read than is asked for.
     """
 
-    def __init__(self, url: str, size: int, notes: list[str]) -> None:
-        self._url, self._size, self._notes = url, size, notes
+    def __init__(self, url: str, size: int, notes: list[str], deadline: float) -> None:
+        self._url, self._size, self._notes, self._deadline = url, size, notes, deadline
         self._at = self._requests = 0
         self._window: Generator[bytes] | None = None
         self._unread = b""
-        self._deadline = time.monotonic() + _HEADER_S
 
     def close(self) -> None:
         if self._window:
@@ -49,7 +52,7 @@ class _RangedFile:
         while not self._unread and self._at < self._size:
             self._unread = with_retries(self._next_piece)
             if time.monotonic() > self._deadline:
-                raise DownloadError(f"a header did not come within {_HEADER_S:.0f} s", "Try again later.")
+                raise DownloadError(f"the headers did not come within {_HEADERS_S:.0f} s", "Try again later.")
         taken, self._unread = self._unread[:size], self._unread[size:]
         self._at += len(taken)
         return taken
@@ -67,18 +70,12 @@ class _RangedFile:
 
     def _open_window(self, start: int) -> Generator[bytes]:
         """The pieces of one answer, from `start` on. Raises OSError if it ends early."""
-        from huggingface_hub import constants
-        from huggingface_hub.utils import (  # type: ignore[attr-defined]
-            build_hf_headers,
-            get_session,
-            hf_raise_for_status,
-        )
+        from huggingface_hub.utils import build_hf_headers, get_session  # type: ignore[attr-defined]
 
         end = min(start + _WINDOWS[min(self._requests, len(_WINDOWS) - 1)], self._size)
         headers = {**build_hf_headers(), "Range": f"bytes={start}-{end - 1}"}
-        timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
+        timeout = settings().HF_HUB_DOWNLOAD_TIMEOUT
         with get_session().stream("GET", self._url, headers=headers, timeout=timeout) as response:
-            hf_raise_for_status(response)
             self._requests += 1
             at = start
             if response.status_code != 206:
@@ -88,7 +85,8 @@ class _RangedFile:
                     self._notes.append(note)
             for piece in response.iter_bytes():
                 if at + len(piece) > start:
-                    yield piece[max(0, start - at) :]
-                at += len(piece)
+                    yield piece[max(0, start - at) : end - at]
+                if (at := at + len(piece)) > end:
+                    return
             if at < end:
                 raise OSError("the connection was closed early")

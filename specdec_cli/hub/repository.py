@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import Annotated
+
+import msgspec
 
 from specdec_cli.decoding.errors import DownloadError
 from specdec_cli.hub.failures import hub_errors, with_retries
+from specdec_cli.hub.session import settings
 from specdec_cli.models.references import Reference, select
 
-if TYPE_CHECKING:
-    from huggingface_hub.hf_api import RepoSibling
-
 _HEX = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_LISTING_S = 120.0
+_LARGEST_LISTING = 16 << 20  # bytes; the largest repositories of models have some thousand files, 200 bytes each
+_MOST_FILES = 20_000
+_LONGEST_LICENCE = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,34 +47,73 @@ class RemoteModel:
         return hf_hub_url(self.repo, file.name, revision=self.commit, endpoint=constants.ENDPOINT)
 
 
+class _LargeFile(msgspec.Struct):
+    size: int
+    sha256: str
+
+
+class _Sibling(msgspec.Struct):
+    rfilename: str
+    size: int | None = None
+    blobId: str | None = None
+    lfs: _LargeFile | None = None
+
+    def listed(self) -> RemoteFile:
+        """Raises ValueError if it cannot be: the cache names things after what is here."""
+        size, digest = (self.lfs.size, self.lfs.sha256) if self.lfs else (self.size or 0, self.blobId or "")
+        if not 0 < size < 2**50 or not _HEX.fullmatch(digest):
+            raise ValueError(f"{self.rfilename:.100} has no size or checksum")
+        return RemoteFile(self.rfilename, size, digest)
+
+
+class _Card(msgspec.Struct):
+    license: str | list[str] | None = None
+
+
+class _Listing(msgspec.Struct):
+    """What the Hub says of a repository, of which this much is read."""
+
+    sha: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})\Z")]
+    siblings: Annotated[list[_Sibling], msgspec.Meta(max_length=_MOST_FILES)]
+    gated: bool | str = False
+    cardData: msgspec.Raw = msgspec.Raw(b"{}")
+
+    @property
+    def licence(self) -> str:
+        try:
+            stated = msgspec.json.decode(self.cardData, type=_Card).license or ""
+        except (ValueError, RecursionError):  # people write what they like there
+            return ""
+        return (stated if isinstance(stated, str) else ", ".join(stated))[:_LONGEST_LICENCE]
+
+
 def resolve(reference: Reference) -> RemoteModel:
     """Ask the Hub, in one request, which files a reference means and at which commit. Raises DownloadError."""
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HFValidationError
-
     with hub_errors(reference.repo):
-        timeout = constants.HF_HUB_ETAG_TIMEOUT
         try:
-            info = with_retries(lambda: HfApi().model_info(reference.repo, files_metadata=True, timeout=timeout))
-            siblings = {str(file.rfilename): file for file in info.siblings or []}
-            files = tuple(_listed(name, siblings[name]) for name in select(reference, siblings))
-            if not _HEX.fullmatch(str(info.sha)):
-                raise ValueError("the commit")
+            body = with_retries(lambda: _listing(reference.repo))
         except UnicodeEncodeError:
             raise DownloadError("the token in HF_TOKEN is none", "It must be plain letters and digits.") from None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            if isinstance(error, OSError | HFValidationError):  # some of the Hub's refusals are ValueErrors too
-                raise
-            what = f"{constants.ENDPOINT} does not answer as a Hub does"
+        try:
+            listing = msgspec.json.decode(body, type=_Listing)
+            siblings = {file.rfilename: file for file in listing.siblings}
+            files = tuple(siblings[name].listed() for name in select(reference, siblings))
+        except (ValueError, RecursionError) as error:
+            what = f"{settings().ENDPOINT} does not answer as a Hub does: {error}"
             raise DownloadError(what, "Check the network and HF_ENDPOINT.") from None
-    licence = str(getattr(info.card_data, "license", None) or "")
-    return RemoteModel(str(reference), reference.repo, str(info.sha), files, bool(info.gated), licence)
+    return RemoteModel(str(reference), reference.repo, listing.sha, files, bool(listing.gated), listing.licence)
 
 
-def _listed(name: str, file: RepoSibling) -> RemoteFile:
-    """One file as the Hub lists it. Raises ValueError if it cannot be: the cache names things after what is here."""
-    size = file.lfs.size if file.lfs else file.size
-    digest = str(file.lfs.sha256 if file.lfs else file.blob_id)
-    if type(size) is not int or not 0 < size < 2**50 or not _HEX.fullmatch(digest):
-        raise ValueError(name)
-    return RemoteFile(name, size, digest)
+def _listing(repo: str) -> bytes:
+    """What the Hub answers when it is asked for a repository; no more than a list of files can be."""
+    from huggingface_hub.utils import build_hf_headers, get_session, validate_repo_id  # type: ignore[attr-defined]
+
+    validate_repo_id(repo)
+    endpoint, timeout, deadline = settings().ENDPOINT, settings().HF_HUB_ETAG_TIMEOUT, monotonic() + _LISTING_S
+    url, headers, body = f"{endpoint}/api/models/{repo}", build_hf_headers(), bytearray()
+    with get_session().stream("GET", url, params={"blobs": True}, headers=headers, timeout=timeout) as response:
+        for piece in response.iter_bytes():
+            body += piece
+            if len(body) > _LARGEST_LISTING or monotonic() > deadline:
+                raise DownloadError(f"the list of files that {endpoint} sends has no end", "Check HF_ENDPOINT.")
+    return bytes(body)

@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from time import perf_counter
 from types import FrameType
 
@@ -21,10 +21,12 @@ POLL = ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p).value if os.name =
 It needs neither Python nor the interpreter lock."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_ENDING = {*_SIGNALS, *(getattr(signal, name, signal.SIGINT) for name in ("SIGHUP", "SIGQUIT"))}
+"""The last two may have handlers in Python, too, which only run once a pass has ended."""
 
 
 class Interrupt:
-    """Catches SIGINT and SIGTERM while entered: the first sets the flag, a second raises KeyboardInterrupt."""
+    """Catches SIGINT and SIGTERM while entered: the first sets the flag, a second does what it would have done."""
 
     POLL_S = 0.03
     """How often code that waits for something else must look: Python goes on sleeping after a signal."""
@@ -35,16 +37,16 @@ class Interrupt:
         self._signal = 0
         self._stops: tuple[float, float | None] = (0.0, None)
         """Seconds that the process was stopped, and since when it is, if it is; replaced at once, for `clock`."""
-        self._around_stop: Callable[[], AbstractContextManager[object]] = nullcontext
+        self._around_stop: list[Callable[[], AbstractContextManager[object]]] = []
 
     def clock(self) -> float:
         """Seconds, without those that the process was stopped by Ctrl-Z after `stop_with`."""
         stopped_s, since = self._stops
         return (perf_counter() if since is None else since) - stopped_s
 
-    def stop_with(self, around: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
+    def stop_with(self, *around: Callable[[], AbstractContextManager[object]]) -> None:
         """While entered, let Ctrl-Z stop the process in the middle of a pass. around: entered for as long as it is."""
-        self._around_stop = around
+        self._around_stop += around
         if os.name == "posix" and os.getpgrp() != os.getsid(0):  # else there is no shell that could continue it
             # Python's handler has nothing to do: the thread that reads the wake-up byte stops the process.
             old = signal.signal(signal.SIGTSTP, lambda *_: None)
@@ -61,9 +63,11 @@ class Interrupt:
     def set(self) -> None:
         self._flag[0] = b"\x01"
 
+    def clear(self) -> None:
+        """Forget what was caught, to catch again."""
+        self._flag[0], self._signal, self._around_stop = b"\0", 0, []
+
     def __enter__(self) -> Interrupt:
-        """Begin to catch, also once more: what was caught before is forgotten."""
-        self._flag[0], self._signal = b"\0", 0
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         caught = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
@@ -80,13 +84,15 @@ class Interrupt:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._signal:
+            if callable(before := self._old_handlers[signal.Signals(number)]):
+                before(number, frame)
             raise KeyboardInterrupt
         self._signal = number
         self.set()
 
     def _watch(self, reader: int) -> None:
         while received := os.read(reader, 1):
-            if received[0] in _SIGNALS:
+            if received[0] in _ENDING:
                 self.set()
             elif received[0] == signal.SIGTSTP and signal.SIGTSTP in self._old_handlers:
                 self._stop()
@@ -96,6 +102,8 @@ class Interrupt:
         """Stop the process until the shell continues it; meanwhile the clock stands."""
         before, since = self._stops[0], perf_counter()
         self._stops = before, since
-        with self._around_stop():
+        with ExitStack() as stack:
+            for around in self._around_stop:
+                stack.enter_context(around())
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         self._stops = before + perf_counter() - since, None

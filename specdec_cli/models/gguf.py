@@ -112,12 +112,17 @@ def _is(value: object, number: int) -> bool:
     return type(value) is int and value == number
 
 
-def part_names(name: str) -> list[str]:
+def part_names(name: str, most: int = _MAX_PARTS) -> list[str]:
     """The names of all files of a model, from the name of any of them; just the one if it is not split."""
     match = _PART.fullmatch(name)
     if match is None or not 1 < (count := int(match["count"])) <= _MAX_PARTS:
         return [name]
-    return [f"{match['stem']}-{i:05}-of-{match['count']}.gguf" for i in range(1, count + 1)]
+    return [f"{match['stem']}-{i:05}-of-{match['count']}.gguf" for i in range(1, min(count, most) + 1)]
+
+
+def first_part(name: str) -> str:
+    """The name of a model's first file, from the name of any of them."""
+    return part_names(name, 1)[0]
 
 
 def _read_part(path: str, open_file: Opener) -> Header:

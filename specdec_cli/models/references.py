@@ -9,15 +9,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from specdec_cli.decoding.errors import DownloadError
-from specdec_cli.models.gguf import part_names
+from specdec_cli.models.gguf import first_part, part_names
 
 _NAME = r"[A-Za-z0-9][\w.-]{0,95}"
 _REFERENCE = re.compile(rf"(?P<repo>{_NAME}/{_NAME})(?::(?P<quant>[\w.-]+)|/(?P<file>[^:\\]+\.gguf))?", re.ASCII)
 _ADDRESS = re.compile(r"^https://(huggingface\.co|hf\.co)/")
 _QUANT = re.compile(
-    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|F16|F32|FP16|FP32|BF16|MXFP4(?:_MOE)?|NVFP4))$", re.IGNORECASE
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w{0,15}|TQ\d_\d|F16|F32|FP16|FP32|BF16|MXFP4(?:_MOE)?|NVFP4))$", re.IGNORECASE
 )
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
+_LONGEST_NAME = 250
+_MOST_SHOWN = 20
 _NOT_MODELS = re.compile(r"mmproj|imatrix|^mtp-", re.IGNORECASE)  # GGUF files that go with a language model
 
 
@@ -60,11 +62,11 @@ def select(reference: Reference, names: Iterable[str]) -> list[str]:
     """The files that make up a model, in order. Raises DownloadError, with what there is, unless it is one model."""
     names = {name for name in names if not leads_out(name)}
     own = [name for name in names if name.endswith(".gguf") and not _NOT_MODELS.search(name.rpartition("/")[2])]
-    models = {part_names(name)[0] for name in own}
+    models = {first_part(name) for name in own}
     if not models:
         raise DownloadError(f"there is no GGUF file in {reference.repo}", "Name a repository of GGUF files.")
     if reference.file:
-        chosen = models & {part_names(reference.file)[0]}
+        chosen = models & {first_part(reference.file)}
     elif reference.quant:
         chosen = {name for name in models if quant_of(name) == reference.quant.upper()}
     else:
@@ -83,13 +85,15 @@ def select(reference: Reference, names: Iterable[str]) -> list[str]:
 
 
 def leads_out(name: str) -> bool:
-    """Whether a name that somebody else chose would lead out of its folder."""
-    return "\\" in name or not name.isprintable() or any(part in ("", ".", "..") for part in name.split("/"))
+    """Whether a name that somebody else chose would lead out of its folder, or can be no file's."""
+    parts = name.split("/")
+    return len(name) > _LONGEST_NAME or not name.isprintable() or "\\" in name or not {"", ".", ".."}.isdisjoint(parts)
 
 
 def _listed(reference: Reference, models: set[str]) -> str:
     """How each model can be named: by its quantisation, or where that is not its own by its file."""
     quants = {name: quant_of(name) for name in models}
     ambiguous = {"", *(quant for quant, count in Counter(quants.values()).items() if count > 1)}
-    names = (f"/{name}" if quant in ambiguous else f":{quant}" for name, quant in quants.items())
-    return ", ".join(sorted(reference.repo + name for name in names))
+    names = sorted(f"/{name}" if quant in ambiguous else f":{quant}" for name, quant in quants.items())
+    more = [f"{len(names) - _MOST_SHOWN:,} more"] if len(names) > _MOST_SHOWN else []
+    return ", ".join([reference.repo + name for name in names[:_MOST_SHOWN]] + more)

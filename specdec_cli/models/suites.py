@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from specdec_cli.models import user_files
 from specdec_cli.models.user_files import bundled_dir, config_dir, named, suggest
 
 _FIX = "Give it a text under the key `prompt`, and an id and a category as text in quotes, or none."
-_MOST_BYTES = 64 << 20  # more is a mistake, such as a model's file
+_MOST_BYTES, _MOST_LINES = 16 << 20, 100_000  # more is a mistake, such as a model's file
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +99,9 @@ def _read(path: Path, source: str, suites: dict[str, Path]) -> str:
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise UsageError(f"{path.name} is over {_MOST_BYTES >> 20} MB, too large for prompts", "Give a text file.")
+        if len(data) > _MOST_BYTES or data.count(b"\n") > _MOST_LINES:
+            what = f"{path.name} is over {_MOST_BYTES >> 20} MB or {_MOST_LINES:,} lines, too large for prompts"
+            raise UsageError(what, "Give a part of it.")
         text = data.decode("utf-8-sig")
     except FileNotFoundError:
         hint = suggest(source, suites, "Suites")
@@ -142,10 +142,9 @@ def _in_json(line: str, where: str) -> dict[str, Any]:
     """A prompt, also with the keys of Spec-Bench and HumanEval; others, such as reference answers, are dropped."""
     fix = "Write one JSON object a line."
     try:
-        data = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
-        raise UsageError(f"{where} is not JSON: {reason}", fix) from None
+        data = user_files.parse_json(line)
+    except ValueError as error:
+        raise UsageError(f"{where} is not JSON: {error}", fix) from None
     if not isinstance(data, dict):
         raise UsageError(f"{where} is not a JSON object", fix)
     task, turns = data.get("task_id"), data.get("turns")

@@ -31,10 +31,16 @@ def digest(header: Header) -> str:
     sha = hashlib.sha256()
     for key, value in sorted(header.metadata.items()):
         if key.startswith("tokenizer.") and not key.startswith("tokenizer.chat_template"):
-            data = value.raw if isinstance(value, StringArray) else np.asarray(value).tobytes()
+            data = _content(value)
             sha.update(f"{key} {len(data)} ".encode())
             sha.update(data)
     return sha.hexdigest()
+
+
+def _content(value: Any) -> bytes:
+    if isinstance(value, list):  # arrays, each of its own length
+        return b"".join(b"%d " % len(part) + part for part in map(_content, value))
+    return value.raw if isinstance(value, StringArray) else np.asarray(value).tobytes()
 
 
 class Vocabulary:

@@ -15,10 +15,10 @@ from msgspec import Meta
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.evaluation.simulator import Answer, Text
-from specdec_cli.models.user_files import write_whole
-from specdec_cli.store.json_store import from_json, loads
+from specdec_cli.models.user_files import parse_json, write_whole
+from specdec_cli.store.json_store import from_json
 
-_MOST_BYTES = 1 << 28
+_MOST_BYTES = 1 << 26
 _FIX = "Record it again."
 _Entry = TypeVar("_Entry", Answer, Text)
 _Thousandths = list[Annotated[int, Meta(ge=0, le=1000)]]
@@ -112,7 +112,7 @@ def read(path: Path) -> Recording:
             text = file.read(_MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:
             raise ValueError("it is too large")
-        data = loads(text)
+        data = parse_json(text)
         record = from_json(data, _File)
         if not (record.answers or record.texts):
             raise ValueError("it holds no answers")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import platformdirs
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.evaluation.comparison_result import ComparisonResult
-from specdec_cli.models.user_files import suggest, write_whole
+from specdec_cli.models.user_files import read_bytes, require_writable, suggest, write_whole
 
 
 def path_of(name: str) -> Path:
@@ -24,8 +25,19 @@ def path_of(name: str) -> Path:
 
 def kept() -> list[tuple[str, datetime]]:
     """Names of the kept results and when each was taken, the oldest first."""
-    entries = [(path.stem, datetime.fromtimestamp(path.stat().st_mtime)) for path in _folder().glob("*.json")]
+    entries = []
+    for path in _folder().glob("*.json"):
+        with suppress(OSError, ValueError, OverflowError):  # a link to nothing, a time that no calendar has
+            entries.append((path.stem, datetime.fromtimestamp(path.stat().st_mtime)))
     return sorted(entries, key=lambda entry: entry[1])
+
+
+def require_place(name: str) -> None:
+    """Raise what `store` would, now rather than after minutes of measuring."""
+    path = path_of(name)
+    require_writable(path.parent)
+    if path.is_dir():
+        raise SpecdecError(f"cannot write {path}: it is a folder", "Use another name.")
 
 
 def store(name: str, result: ComparisonResult) -> None:
@@ -39,7 +51,7 @@ def load(name: str) -> ComparisonResult:
     """
     path = Path(name) if name.endswith(".json") else path_of(name)
     try:
-        return ComparisonResult.from_json(json.loads(path.read_text("utf-8")))
+        return ComparisonResult.from_json(read_bytes(path))
     except FileNotFoundError:
         hint = suggest(name, [known for known, _ in kept()], "Kept results")
         raise UsageError(f"there is no kept result {name!r}", hint) from None
@@ -49,7 +61,7 @@ def load(name: str) -> ComparisonResult:
         ) from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "Name another result.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SpecdecError(f"cannot read {path}: {' '.join(str(error).split())}", "Name another result.") from None
 
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, NoReturn, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
 from specdec_cli.decoding.costs import Curve
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models.user_files import write_whole
+from specdec_cli.models.user_files import parse_json, read_bytes, write_whole
 
 FORMAT = 1
 Record = TypeVar("Record")
@@ -48,11 +48,11 @@ class JsonStore(Generic[Record]):
         """A record; None if there is none. Raises SpecdecError if it cannot be read, or is damaged."""
         path = self.path(name)
         try:
-            data = from_json(loads(path.read_text("utf-8")), dict[str, Any])
+            data = from_json(parse_json(read_bytes(path)), dict[str, Any])
             if data.get("format") not in self.formats:
                 raise ValueError(f"its format is {data.get('format')!r:.20}")
             return from_json({**data, "name": name}, self.schema)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, RecursionError) as error:
             what = f"cannot read {path}: {' '.join(str(error).split())}"
@@ -79,15 +79,6 @@ def record_name(stems: Sequence[str], identity: str, digits: int = 8) -> str:
 def digest(text: str, digits: int) -> str:
     """The first hexadecimal digits of a text's SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:digits]
-
-
-def loads(text: str | bytes) -> Any:
-    """JSON data; raises ValueError or RecursionError on anything else, such as the NaN that Python would read."""
-
-    def refuse(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
 
 
 def from_json(data: Any, schema: type[Record]) -> Record:

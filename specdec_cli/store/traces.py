@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -11,7 +12,8 @@ import msgspec
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.types import Done, Event, Prefill, Step
-from specdec_cli.store.json_store import FORMAT, loads
+from specdec_cli.models.user_files import beside, is_device, parse_json, put
+from specdec_cli.store.json_store import FORMAT
 
 INCOMPLETE = "the recording is incomplete: the run was cut off before its end"
 
@@ -46,6 +48,36 @@ class TraceWriter:
             self._out.write(json.dumps(line) + "\n")
         except OSError as error:
             self.problem = self.problem or error
+
+
+class TraceFile(TraceWriter):
+    """Writes a file. A recording that was there stays until the new one has events, and is whole. Raises OSError if
+    the file cannot be made.
+    """
+
+    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
+        self._path = path
+        self._new = beside(path) if path.is_file() and not is_device(path) else None
+        self._has_events = False
+        super().__init__((self._new or path).open("w", encoding="utf-8"), settings)
+
+    def show(self, event: Event) -> None:
+        self._has_events = True
+        super().show(event)
+
+    def close(self) -> None:
+        super().close()
+        new, self._new = self._new, None
+        if new is None:
+            return
+        try:
+            if self._has_events and not self.problem:
+                put(new, self._path)
+        except OSError as error:
+            self.problem = error
+        finally:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
 
 
 def event_json(event: Event) -> dict[str, Any]:
@@ -93,7 +125,7 @@ def _objects(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
     """Each line. Only a last line without its line break may be broken: it was cut off there."""
     for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b""), 1):
         try:
-            data = loads(line)
+            data = parse_json(line)
         except (ValueError, RecursionError):
             if number > 1 and not line.endswith(b"\n") and len(line) < _LONGEST_LINE:
                 return

@@ -125,7 +125,7 @@ def test_at_a_terminal(models):
         assert terminal.ended() == 0
 
 
-@pytest.mark.parametrize("send", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("send", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_a_signal_at_the_prompt(models, send):
     with at_terminal(*models) as terminal:
         prompted(terminal)

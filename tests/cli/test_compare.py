@@ -31,7 +31,7 @@ def compare(*args):
 
 
 def result_of(text):
-    return ComparisonResult.from_json(json.loads(text))
+    return ComparisonResult.from_json(text)
 
 
 def measured(*args):

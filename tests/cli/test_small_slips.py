@@ -11,12 +11,12 @@ import pytest
 from driver import DRAFT, PROMPT, TARGET, assert_refused, call, specdec, succeeded, told
 from hub_pairs import BIG, FAR, NEAR, PAIR, pulled_here
 from real.test_memory import estimated, measured
-from rich.console import Console
 
 from specdec_cli.cli.prompt_input import gather, unescaped
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done
 from specdec_cli.display.run_report import RunRecord, run_details, run_report
+from specdec_cli.display.safe_console import SafeConsole
 from specdec_cli.evaluation.recorded_settings import RecordedSettings
 from specdec_cli.llama import library
 from specdec_cli.models import profiles
@@ -136,7 +136,7 @@ def test_a_seed_is_told_where_it_gives_the_answer_again():
 
 
 def test_an_answer_that_was_stopped_in_its_prompt_has_no_first_token():
-    out = Console(width=100)
+    out = SafeConsole(width=100)
     with out.capture() as shown:
         run = RunRecord(Metrics.of([Done("interrupted", "", (), 2.5)]), RecordedSettings(), load_s=2.5)
         out.print(run_report(run), run_details(run))

@@ -10,8 +10,9 @@ from pathlib import Path
 import ggufs
 import pytest
 import tiny
-from driver import DRAFT, ESCAPE, PROMPT, TARGET, assert_refused, call, configure, succeeded, told
+from driver import DRAFT, ESCAPE, PROMPT, TARGET, assert_refused, call, complaint, configure, succeeded, told
 from engines import open_engine
+from full_disk import full_disk
 from terminal import Terminal
 
 from specdec_cli.decoding.costs import Costs, Curve
@@ -25,7 +26,7 @@ from specdec_cli.evaluation.tuning_result import MeasuredTuning
 from specdec_cli.llama import host, library
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.model import Model
-from specdec_cli.models import profiles
+from specdec_cli.models import profiles, user_files
 from specdec_cli.store import acceptance_traces as recordings
 from specdec_cli.store import tuning
 from specdec_cli.store.acceptance_traces import Recording
@@ -222,6 +223,19 @@ def test_a_damaged_file_costs_no_answer_and_is_replaced(quick, timed):
 # --- threads ---
 
 
+def test_a_disk_that_is_full_by_then_costs_what_is_kept_and_not_what_was_measured(quick, monkeypatch):
+    keep()
+    older = {path: path.read_bytes() for path in tuning.path_of(TARGET, DRAFT).parent.iterdir()}
+    with full_disk(0):
+        assert_refused(tune("--seconds", 1), 1, "cannot write to")
+    monkeypatch.setattr(recordings, "write", lambda *_: user_files.write_whole(Path("/dev/full"), "x"))
+    done = tune("--seconds", 1, "--json")
+    result = json.loads(done.stdout)
+    assert done.exit_code == 1 and "No space left" in complaint(done.stderr)[0]
+    assert result["kept"] == "" and result["predictions"] and "No space left" in result["notes"][0]
+    assert older.keys() == set(tuning.path_of(TARGET, DRAFT).parent.iterdir())
+
+
 @pytest.fixture
 def eight_cores(monkeypatch, quick):
     """A machine on which the target is fastest with 4 threads and the draft with 2; for single tokens, 8 seem best."""
@@ -272,7 +286,7 @@ def beside_a_gpu(quick, monkeypatch):
 
     monkeypatch.setattr(library, "supports_gpu", lambda: True)
     for module in (loaded_models, tuner):
-        monkeypatch.setattr(module, "Model", load)
+        monkeypatch.setattr(module, "load_model", load)
     monkeypatch.setattr(tuner, "pass_seconds", lambda *_, **__: {1: seconds[layers[-1]], 4: 1.0})
     return seconds, layers
 
@@ -355,7 +369,7 @@ def test_a_pair_without_a_recording(tmp_path, quick):
 def test_what_tune_does_not_take():
     for flags in (["-k", "3"], ["--drafter", "none"], ["-n", "8"], ["a prompt"], ["--what-if"]):
         done = tune(*flags)
-        assert (done.exit_code, done.stdout) == (2, "") and "Error" in done.stderr
+        assert (done.exit_code, done.stdout) == (2, "") and "specdec: " in done.stderr
     for code, says, *flags in (
         (2, "cannot take", "--seconds", 0.5),
         (2, "cannot take", "--seconds", "nan"),

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from driver import assert_recorded, call
-from rich.console import Console
 
 from specdec_cli.decoding import accept, rules
 from specdec_cli.display import comparison_tables
+from specdec_cli.display.safe_console import SafeConsole
 from specdec_cli.store import comparisons
 
 KEPT = Path(__file__).parent / "unchanged"
@@ -101,7 +101,7 @@ def test_a_prediction_is_the_object_that_it_was(flags):
 @pytest.mark.parametrize("form", ["screen", "markdown"])
 def test_a_kept_result_is_read_and_shown_as_it_was(form, snapshot):
     kept = comparisons.load(str(RESULT))
-    console = Console(file=StringIO(), width=100, highlight=False, _environ={})
+    console = SafeConsole(file=StringIO(), width=100, _environ={})
     parts = [comparison_tables.markdown(kept)]
     if form == "screen":
         parts = [*comparison_tables.tables(kept), comparison_tables.against(kept, kept)]

@@ -137,13 +137,19 @@ def test_a_tree_that_the_target_cannot_verify_costs_the_draft_alone(most, says):
     assert tokens_of(events) == list(range(2, 10)) and says in events[-1].notes[0]
 
 
-def test_an_interrupt_in_the_drafter_is_not_a_failure():
+def test_an_interrupt_in_the_drafter_is_not_a_failure_unless_there_was_none():
+    stopped = []
+
     class Slow(ScriptedDrafter):
         def propose(self, context, budget, policy):
+            stopped.extend(self._drafts)
             raise Interrupted
 
-    events = counted([], Slow)
+    events = run(FakeTarget(Counting()), drafter=Slow([(1,)]), interrupted=lambda: bool(stopped))
     assert events[-1].reason == "interrupted" and events[-1].notes == ()
+    stopped.clear()
+    events = run(FakeTarget(Counting()), drafter=Slow([]), interrupted=lambda: bool(stopped))
+    assert events[-1].reason == "length" and "scripted drafter failed" in events[-1].notes[0]
 
 
 def test_metrics_are_a_fold_of_the_events():

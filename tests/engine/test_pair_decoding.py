@@ -121,12 +121,14 @@ def test_a_session_survives_an_interrupted_tree(monkeypatch, whose, failing):
             if self is context and len(self._branches):
                 passes.append(self)
                 if len(passes) == failing:
+                    engine.interrupt.set()
                     raise Interrupted
             whole(self)
 
         with monkeypatch.context() as patched:
             patched.setattr(LlamaContext, "_pass", interrupted)
             events = list(engine.events(prompt, seed=0))
+        engine.interrupt._flag[0] = b"\0"
         assert events[-1].reason == "interrupted" and len(passes) == failing
         got = tokens_of(events)
         assert got == expected[: len(got)] and len(got) < 40

@@ -2,6 +2,8 @@
 
 import ctypes
 import os
+import signal
+import subprocess
 from contextlib import closing
 
 import ggufs
@@ -137,9 +139,9 @@ def test_what_llama_cpp_refuses_is_told(tmp_path):
         prune(TARGET, tmp_path / "no folder" / "out.gguf", (1,))
 
 
-def test_an_interrupt_ends_the_process(tmp_path):
-    interrupt = Interrupt()
+def test_an_interrupt_ends_the_process(tmp_path, monkeypatch):
+    interrupt, started, start = Interrupt(), [], subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **rest: started.append(start(*args, **rest)) or started[-1])
     with pytest.raises(Interrupted):
         quantize.write(Copy(TARGET, tmp_path / "out.gguf", 1, (1,)), interrupt, lambda _: interrupt.set())
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert [process.returncode for process in started] == [-signal.SIGKILL]

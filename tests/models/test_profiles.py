@@ -62,7 +62,6 @@ REFUSED = {
     "no number": "memory_gb: .nan",
     "a size beyond all numbers": f"download_gb: 1{'0' * 400}",
     "sources in a line": "sources: https://example.org",
-    "a date": "verified: 2026-01-02",
     "a draft that is a list": "draft: [y]",
     "settings that are a list": "settings: [1]",
     "no target": "target:",

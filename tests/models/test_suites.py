@@ -177,11 +177,11 @@ MALFORMED = {
         "line 2 has the id '2', as has line 1",
     ),
     "duplicate id in YAML": ("a.yaml", "- {id: x, prompt: a}\n- b\n- {id: x, prompt: c}", "prompt 3 has the id 'x'"),
-    "YAML syntax": ("a.yaml", "prompts:\n  - prompt: [1\n", "a.yaml is not YAML: expected ',' or ']'"),
+    "YAML syntax": ("a.yaml", "prompts:\n  - prompt: [1\n", "expected ',' or ']' at line 3"),
     "YAML text": ("a.yaml", "just words\n", "a.yaml has no list of prompts"),
     "YAML prompts not a list": ("a.yaml", "prompts: words\n", "a.yaml has no list of prompts"),
     "YAML prompt not a text": ("a.yaml", "- one\n- yes\n", "a.yaml, prompt 2: prompt: Expected str, got bool"),
-    "YAML list that holds itself": ("a.yaml", "- &a [*a]\n", "got array"),
+    "YAML list that holds itself": ("a.yaml", "- &a [*a]\n", "a.yaml is not YAML: an alias (*name)"),
     "YAML prompt missing": ("a.yaml", "- {id: x}\n", "a.yaml, prompt 1: missing required field prompt"),
 }
 

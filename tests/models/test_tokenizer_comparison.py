@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from specdec_cli.decoding.errors import IncompatiblePair
 from specdec_cli.models.gguf_header import Header, StringArray
 from specdec_cli.models.tokenizer_comparison import compare
+from specdec_cli.models.vocab import digest
 
 MERGES = "tokenizer.ggml.merges"
 WORDS = [b"<unk>", b"<s>", b"</s>", b"a", b"b", b"ab", b"\xff"]
@@ -304,7 +305,8 @@ def test_a_bos_that_is_not_stated_is_the_one_that_llama_cpp_assumes():
     assert not compare(model(**SPM), draft(drop=keys, **SPM | {"add_bos_token": False})).llama_cpp_accepts
 
 
-ANYTHING = [[np.array([1, 2])], [[np.array([1, 2])], "x"], np.array([1.5, 2]), float("nan"), 10**18, "1"]
+RAGGED = [np.array([1, 2]), [], [np.array([3])]]
+ANYTHING = [RAGGED, [np.array([1, 2])], [[np.array([1, 2])], "x"], np.array([1.5, 2]), float("nan"), 10**18, "1"]
 
 
 @pytest.mark.parametrize("value", ANYTHING, ids=map(repr, ANYTHING))
@@ -314,3 +316,9 @@ ANYTHING = [[np.array([1, 2])], [[np.array([1, 2])], "x"], np.array([1.5, 2]), f
 def test_metadata_may_be_anything(key, value):
     for pair in ((model(), draft(**{key: value})), (model(**{key: value}), draft(**{key: copy.deepcopy(value)}))):
         json.dumps(asdict(compare(*pair)))
+    assert digest(model(**{key: value})) == digest(model(**{key: copy.deepcopy(value)})) != digest(model())
+
+
+def test_arrays_of_arrays_are_told_apart_by_their_lengths():
+    digests = {digest(model(pre=value)) for value in (RAGGED, RAGGED[:1], [np.array([1]), np.array([2])], [[], RAGGED])}
+    assert len(digests) == 4

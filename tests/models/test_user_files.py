@@ -1,9 +1,14 @@
 """Hints for misspelt words, YAML that is none, and files that are written whole."""
 
+import os
+from pathlib import Path
+
 import pytest
+import yaml
+from full_disk import full_disk
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.models import user_files
+from specdec_cli.models import user_files, yaml_reader
 
 
 def test_suggestions():
@@ -18,18 +23,55 @@ MALFORMED = {
     "not UTF-8": b"target: \xff\n",
     "control characters": "target: \x00\n",
     "an object": "target: !!python/object/apply:os.system ['true']\n",
-    "impossible date": "target: 2024-99-99\n",
+    "half a surrogate pair": 'target: "\\ud800"\n',
+    "NUL": 'target: "a\\0b"\n',
+    "aliases that multiply": "a0: &a0 [x, x]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]\n" for i in range(40)),
+    "merge keys that multiply": "a0: &a0 {x: 1}\n" + "".join(f"a{i}: &a{i} {{<<: [*a0, *a0]}}\n" for i in range(1, 40)),
+    "a list in itself": "target: &a [*a]\n",
+    "megabytes": "target: x\n" + "# \n" * 99_999,
     "deep nesting": "target: " + "[" * 5000 + "\n",
     "unhashable key": "target: x\n? [a]\n: b\n",
 }
 
 
+@pytest.fixture(params=["CSafeLoader", "SafeLoader"])
+def parser(request, monkeypatch):
+    """PyYAML's parser in C, and the one for where that was not built."""
+    monkeypatch.setattr(yaml_reader, "_PARSER", getattr(yaml, request.param))
+
+
+@pytest.mark.usefixtures("parser")
 @pytest.mark.parametrize("content", MALFORMED.values(), ids=MALFORMED)
 def test_what_is_no_mapping_is_a_usage_error(tmp_path, content):
     (tmp_path / "bad.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UsageError) as caught:
         user_files.read_mapping(tmp_path / "bad.yaml")
     assert "bad.yaml" in str(caught.value) and caught.value.hint and "\n" not in str(caught.value)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.yaml")
+    with pytest.raises(UsageError, match="it is no file"):
+        user_files.read_mapping(tmp_path / "pipe.yaml")
+
+
+@pytest.mark.usefixtures("parser")
+def test_values_are_what_they_look_like():
+    text = "[1, -2, 1.5, .5, 1e3, true, No, ~, null, '1', x, 4:3:4, 1:2.5, 2026-01-02, 0x10, 1_000, .nan, 1e999, <<]"
+    values = [1, -2, 1.5, 0.5, 1000.0, True, False, None, None, "1", "x", "4:3:4", "1:2.5", "2026-01-02", "0x10"]
+    assert user_files.parse_yaml(text) == [*values, "1_000", ".nan", "1e999", "<<"]
+    assert user_files.parse_yaml("7" * 4300) == user_files.parse_yaml(f"'{'7' * 4300}'")
+    assert user_files.parse_yaml("a: {b: [], c: }\nd: |\n  x\n  y\na: 2") == {"a": 2, "d": "x\ny\n"}
+    with pytest.raises(ValueError, match="too many values"):
+        user_files.parse_yaml("[" + "1, " * 250_000 + "]")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1", "NaN", "1e999", "[-Infinity]", "7" * 30, "[" * 99_999, b"\xff", "{1: 2}", "1 2"]
+)
+def test_what_is_no_json(text):
+    with pytest.raises(ValueError, match=r"^[^\n]+$"):
+        user_files.parse_json(text)
 
 
 def test_nothing_is_an_empty_mapping(tmp_path):
@@ -52,3 +94,35 @@ def test_a_folder_that_cannot_be_written_is_told_before(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(SpecdecError, match="cannot write to"):
         user_files.require_writable(tmp_path / "file")
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path, link = tmp_path / "results" / "a.json", tmp_path / "link.json"
+    user_files.write_whole(path, "old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    user_files.write_whole(link, b"newer", memoryview(b" still"))
+    assert path.read_text() == "newer still" and path.stat().st_mode & 0o777 == 0o640 and link.is_symlink()
+    for way in (lambda: user_files.write_whole(path, b"new", None), lambda: user_files.write_whole(path, "\ud800")):
+        with pytest.raises((TypeError, ValueError)):
+            way()
+    assert path.read_text() == "newer still" and list(path.parent.iterdir()) == [path]
+
+
+def test_what_is_no_file_is_written_to_as_it_is(tmp_path):
+    user_files.write_whole(Path("/dev/null"), "x")
+    with pytest.raises(SpecdecError, match="No space left"):
+        user_files.write_whole(Path("/dev/full"), "x")
+    assert Path("/dev/null").is_char_device() and Path("/dev/full").is_char_device()
+
+
+def test_a_place_is_tried_out_before_the_work(tmp_path):
+    (tmp_path / "old").write_text("old")
+    for place in (tmp_path / "old", tmp_path / "new", Path("/dev/full")):
+        user_files.try_out(place)
+    for place in (tmp_path, tmp_path / "nowhere" / "a", tmp_path / "old" / "a"):
+        with pytest.raises(OSError, match="directory"):
+            user_files.try_out(place)
+    with full_disk(4095), pytest.raises(OSError, match="too large"):
+        user_files.try_out(tmp_path / "old")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("old", "old")]

@@ -11,7 +11,7 @@ from driver import run, specdec
 from specdec_cli.engine import prompt
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
-from specdec_cli.models import chat
+from specdec_cli.models import chat_template as chat
 from specdec_cli.models.gguf import read_header
 
 DEFAULT_SYSTEM = {

@@ -1,9 +1,9 @@
 import ggufs
 import pytest
 
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.engine.prompt import tokenize
-from specdec_cli.models import chat
+from specdec_cli.models import chat_template as chat
 from specdec_cli.models.gguf_header import Header, StringArray
 
 CHATML = """{{ bos_token }}{% for m in messages %}
@@ -62,6 +62,21 @@ def test_the_conversation_is_rendered_up_to_where_the_answer_begins():
         ("{% generation %}a{% endgeneration %}b", "ab"),
         ("{% for m in messages %}\n    {% if true %}\nx\n    {% endif %}\n{% endfor %}\n", "x\n"),
         ("{{ 2 ** 3 * 4 }}", "32"),
+        ("{{ 'a' ~ none ~ nothing ~ 1 }}{{ 'ab' * 2 }}{{ [1] + [2] }}", "aNone1abab[1, 2]"),
+        ("{{ '%s|%5.1f' % ('a', 2) }}{{ '%(x)s' % {'x': 1} }}{{ '%s, %s'|format(1, 2) }}", "a|  2.011, 2"),
+        (
+            "{{ '{{{}}} {x:>3}'.format('a', x='b') }}{{ ('<'|safe).format() }}{{ ('{}'|safe).format('<') }}",
+            "{a}   b<&lt;",
+        ),
+        ("{{ 'a-b-c'.split('-', 1)[-1] }}{{ 'a  b'.replace(' ', '') }}{{ ['a', 'b'][::-1] | join('+') }}", "b-cabb+a"),
+        ("{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{{ loop.last }}{{ loop.length }}{% endfor %}", "a1True1"),
+        ("{% if messages | select('none') %}{{ messages | map('upper') | list | length }}{% endif %}", "1"),
+        (
+            "{% macro f(a, b='x') %}{{ a ~ b ~ varargs }}{% endmacro %}{% set y %}{{ f(1, 2, 3) }}{% endset %}{{ y }}",
+            "12(3,)",
+        ),
+        ("{% for a in [[[1]]] recursive %}{{ loop(a) if a is iterable else a }}{% endfor %}", "1"),
+        ("{{ {'a': [1]} | tojson(indent=2) }}", '{\n  "a": [\n    1\n  ]\n}'),
     ],
 )
 def test_what_templates_in_use_rely_on(template, text):
@@ -92,6 +107,49 @@ HOSTILE = {
     "class in a format": "{{ '{0.__class__.__mro__}'.format(messages) }}",
     "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
 }
+GROWING = {
+    "loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "calls": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "recursive loops": "{% for x in [0] recursive %}{{ loop([0, 0]) if loop.depth < 60 }}{% endfor %}",
+    **{
+        f"doubled by {step}": "{% set ns = namespace(x=('a',)) %}{% for i in range(40) %}{% set ns.x "
+        + step
+        + " %}{% endfor %}{{ ns.x }}"
+        for step in (
+            *("= ns.x ~ ns.x", "= ns.x + ns.x", "= ns.x|join + ns.x|join", "= (ns.x, ns.x)", "= [ns.x, ns.x]"),
+            *(
+                "= {'a': ns.x, 'b': ns.x}",
+                "= (ns.x|string).join('abc')",
+                "= ns.x * 2",
+                "%}{{ ns.x }}{{ ns.x }}{% endset",
+            ),
+        )
+    },
+    "nested": "{% set n = namespace(x=()) %}{% for i in range(9999) %}{% set n.x = (n.x,) %}{% endfor %}{{ {n.x: 1} }}",
+    "arguments": "{% set ns = namespace(x=()) %}{% macro f() %}{% set ns.x = varargs %}{% endmacro %}"
+    "{% for i in range(99999) %}{{ f(ns.x) }}{% endfor %}",
+    "literal text": "{% set a %}{% for i in range(99999) %}" + "a" * 999 + "{% endfor %}{% endset %}",
+    "products": "{{ 'a' * 1000 * 1000 * 1000 }}",
+    "powers": "{% set ns = namespace(x=3) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
+    "lists of one list": "{{ ([[1]] * 90000) | sum(start=[]) }}",
+    "copies in a sort": "{{ (['A' * 90000] * 90000) | sort }}",
+    "views": "{{ [dict.fromkeys(range(9999)).items()] * 9999 }}",
+    "one text in many fields": "{% set ns = namespace(x='a' * 90000) %}{{ ('{0.x}' * 90000).format(ns) }}",
+    "one text by % again and again": "{{ ('%(a)s' * 90000) % {'a': 'a' * 90000} }}",
+    **{
+        call: "{{ " + call + " }}"
+        for call in (
+            *("'%0999999999d' % 1", "'%*d' % (999999999, 1)", "'%.999999999f' | format(1)", "'{:999999999}'.format(1)"),
+            *("'{:{}}'.format(1, 999999999)", "'a'.center(999999999)", "'a'.ljust(999999999)", "'a'.zfill(999999999)"),
+            *("'a' | center(999999999)", "[1] | tojson(indent=999999999)", "lipsum(n=999999999)"),
+            *("'a\\nb' | indent(999999999)", "1.5 | round(99999999, 'ceil')", "('a' * 9000).replace('a', 'a' * 90000)"),
+            *("('a' * 9000) | replace('', 'a' * 90000)", "('a' * 9000) | join('a' * 90000)", "(5).to_bytes(999999999)"),
+            *("('a' * 90000).join('a' * 9000)", "(['a'] * 9000) | map('upper') | join('a' * 90000)", "'a' * 99999999"),
+            *("'\\t'.expandtabs(999999999)", "[1] | batch(999999999, 1) | list", "strftime_now('%9999999Y' * 999)"),
+        )
+    },
+    "source": "{{ a }}" * 9000,
+}
 BROKEN = {
     "syntax": "{% if %}",
     "unknown filter": "{{ messages | nonsense }}",
@@ -110,6 +168,36 @@ def test_a_hostile_or_broken_template_is_refused_in_one_line(template):
         chat.render(model(template), conversation)
     assert "--raw" in caught.value.hint and conversation == user()
     assert "only one" not in template or "only one system message" in str(caught.value)
+
+
+@pytest.mark.parametrize("template", GROWING.values(), ids=GROWING)
+def test_a_template_that_goes_on_or_grows_without_end_is_refused(template):
+    why = "too much time or memory|is unsafe|No filter named|is undefined|too long|too wide|recursion|the most is"
+    with pytest.raises(SpecdecError, match=rf"^the chat template of chat\.gguf failed: .*({why})") as caught:
+        chat.render(model(template), user())
+    assert "--raw" in caught.value.hint
+
+
+def test_a_template_is_interrupted_at_any_step():
+    """Ctrl-C sets a flag while specdec catches signals; otherwise it raises KeyboardInterrupt, which goes through."""
+    asked = iter([False] * 5000 + [True])
+    with pytest.raises(Interrupted):
+        tokenize("Hi", Letters(), model(GROWING["loops"]), stopped=lambda: next(asked))
+    assert next(asked, None) is None
+
+    def interrupt() -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        chat.render(model(), user(), interrupt)
+
+
+def test_a_long_conversation_may_be_copied_as_often_as_templates_do():
+    conversation = [message for _ in range(300) for message in (*user("word, " * 500), *user("b"))]
+    template = (
+        "{% for m in messages %}{% set c = (m.content|trim).split('</think>')[-1] %}{{ c.lstrip() ~ '\n' }}{% endfor %}"
+    )
+    assert len(chat.render(model(template), conversation)) == 300 * (2999 + 1 + 2)
 
 
 def test_tokens_of_a_conversation_have_one_bos():

@@ -1,0 +1,215 @@
+"""Drafters of other packages. Their code may do anything, so nothing of the answer is within its reach.
+
+What goes in is a copy, or cannot be written to. What comes out is checked and converted once. Whatever is raised, even
+SystemExit, becomes an ordinary exception, and the answer goes on without the drafter (`decoding.guard`).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import EntryPoint
+from itertools import islice
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec_cli.decoding.categorical import Categorical
+from specdec_cli.decoding.errors import Interrupted, reason_of
+from specdec_cli.decoding.length_policy import LengthPolicy
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Logits, Rows, Step
+from specdec_cli.draft_length import DraftForm
+from specdec_cli.drafters.drafter_context import DrafterContext, DraftModel
+
+_ROUNDING = 1e-4
+"""By how much the probabilities of a distribution may miss 1."""
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSpec:
+    """What a package's class says of itself; see `DrafterSpec`. guess: None if it has no such method."""
+
+    name: str
+    needs_model: bool
+    needs: str
+    helps: str
+    token_s: float
+    form: DraftForm
+    nested_only: bool
+    guess: Any
+    make: Callable[[DrafterContext], Any]
+
+    @classmethod
+    def load(cls, entry: EntryPoint) -> PluginSpec:
+        """The class that an entry point names. Raises RuntimeError if it does not load, or is no drafter."""
+        return _called(lambda: cls._of(entry.name, entry.load()))
+
+    @classmethod
+    def _of(cls, name: str, loaded: Any) -> PluginSpec:
+        create = loaded.create
+        usual = DraftForm.GROWN if loaded.needs_model else DraftForm.KNOWN
+        needs, helps = getattr(loaded, "needs", ""), getattr(loaded, "helps", "")
+        token_s = float(getattr(loaded, "token_s", 0.0))
+        form = getattr(loaded, "form", usual)
+        types = ((loaded.needs_model, bool), (needs, str), (helps, str), (form, DraftForm))
+        if not (callable(create) and all(isinstance(value, kind) for value, kind in types)):
+            raise TypeError("it is no drafter")
+        if not 0 <= token_s < np.inf:
+            raise ValueError(f"a token cannot take {token_s} s")
+        nested_only, guess = bool(getattr(loaded, "nested_only", False)), getattr(loaded, "guess", None)
+        return cls(name, loaded.needs_model, needs, helps, token_s, form, nested_only, guess, create)
+
+    def create(self, context: DrafterContext) -> PluginDrafter:
+        return PluginDrafter(self, context)
+
+
+class PluginDrafter:
+    """A package's drafter, for one answer. It is made where it is first needed: it need not hear of steps before."""
+
+    def __init__(self, spec: PluginSpec, context: DrafterContext) -> None:
+        self.name = spec.name
+        self._sampler = copy(context.sampler)  # the target draws with the other
+        models = {"model": context.model, "small": context.small}
+        own: dict[str, Any] = {
+            name: _Model(each) if each and spec.needs_model else None for name, each in models.items()
+        }
+        self._make = partial(spec.make, replace(context, sampler=self._sampler, **own))
+        self._drafter: Any = None
+
+    def start(self, prompt: Sequence[int]) -> int:
+        text = tuple(prompt)
+        self._drafter = _called(self._make)
+        read = _called(lambda: operator.index(self._drafter.start(text) or 0))
+        if not 0 <= read <= len(text):
+            raise ValueError(f"it says that it read {read} tokens of a prompt of {len(text)}")
+        return read
+
+    def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
+        text = tuple(context)
+        self._sampler.watch(text)
+        return _called(lambda: self._checked(self._drafter.propose(text, budget, policy), budget))
+
+    def observe(self, step: Step) -> None:
+        if self._drafter is not None:
+            _called(lambda: self._drafter.observe(step))
+
+    def guess(self, context: Sequence[int], ahead: Sequence[int], budget: int) -> Draft:
+        draft = _called(lambda: self._checked(self._drafter.guess(tuple(context), tuple(ahead), budget), budget))
+        if len(draft.tokens) > budget or draft.parents is not None:
+            raise ValueError(f"what it guessed is no chain of at most {budget} tokens")
+        return draft
+
+    def forget(self, length: int) -> None:
+        _called(lambda: self._drafter.forget(length))
+
+    def _checked(self, draft: Any, budget: int) -> Draft:
+        """A draft made of nothing but plain numbers and arrays of our own; of one that is too long, one token more than
+        `budget`. Raises TypeError or ValueError on what is no draft.
+        """
+        if not isinstance(draft, Draft):
+            raise TypeError(f"it proposed no Draft, but {type(draft).__name__}")
+        if not (tokens := _whole(draft.tokens, budget)):
+            return NO_DRAFT
+        q = None
+        if draft.q is not None:
+            q = tuple(_distribution(*each) for each in zip(draft.q, tokens, strict=False))
+        parents = None if draft.parents is None else _whole(draft.parents, budget)
+        observer = None if draft.row_observer is None else partial(_show, draft.row_observer)
+        return Draft(tokens, q, self.name, parents, observer)
+
+
+class _Model:
+    """A draft model as `DraftModel` describes it. llama.cpp ends the process where it is asked for too many rows, and
+    its rows are gone when it is closed: here they are counted, and copied.
+    """
+
+    def __init__(self, model: DraftModel) -> None:
+        self.n_ctx, self.n_vocab, self.max_rows = model.n_ctx, model.n_vocab, model.max_rows
+        self.rewinds = model.rewinds
+        self.checkpoint = model.checkpoint
+        self._model = model
+
+    @property
+    def length(self) -> int:
+        return self._model.length
+
+    def begin(self, text: Sequence[int]) -> int:
+        return self._model.begin(tuple(text))
+
+    def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
+        tokens = self._tokens(tokens, self.max_rows if all_rows else self.n_ctx)
+        return np.array(self._model.decode(tokens, bool(all_rows)))
+
+    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        tokens = self._tokens(tokens, self.max_rows)
+        above = _whole(parents, len(tokens))
+        if len(above) != len(tokens) or min(above) < -1:
+            raise ValueError("a tree has one parent for each node, -1 or an earlier node")
+        return np.array(self._model.grow(tokens, above))
+
+    def keep(self, path: Sequence[int]) -> None:
+        self._model.keep(_whole(path, self.n_ctx))
+
+    def rewind(self, length: int) -> None:
+        self._model.rewind(max(operator.index(length), 0))
+
+    def _tokens(self, tokens: Sequence[int], most: int) -> tuple[int, ...]:
+        read = _whole(tokens, most)
+        if not (0 < len(read) <= most and 0 <= min(read) <= max(read) < self.n_vocab):
+            raise ValueError(f"a model reads 1 to {most} tokens at once, each from 0 to {self.n_vocab - 1}")
+        return read
+
+
+class _RowCopies:
+    """Copies of rows, for as long as `rows` is there."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows: Rows | None = rows
+
+    def __getitem__(self, number: int) -> NDArray[np.float32]:
+        if self.rows is None:
+            raise ValueError("rows are there while they are shown, and not after")
+        return np.array(self.rows[number])
+
+
+def _show(observer: Callable[[Rows], None], rows: Rows) -> None:
+    copies = _RowCopies(rows)
+    try:
+        _called(lambda: observer(copies))
+    finally:
+        copies.rows = None
+
+
+def _called(action: Callable[[], _Result]) -> _Result:
+    """What an action of a package's code returns; raises RuntimeError whatever it raises, but for interrupts."""
+    try:
+        return action()
+    except (KeyboardInterrupt, Interrupted):
+        raise
+    except BaseException as error:
+        raise RuntimeError(reason_of(error)) from None
+
+
+def _whole(numbers: Iterable[Any], budget: int) -> tuple[int, ...]:
+    """Whole numbers as Python's own: at most one more than `budget`, for there may be no end of them."""
+    return tuple(operator.index(number) for number in islice(numbers, budget + 1))
+
+
+def _distribution(q: Any, token: int) -> Categorical:
+    """A distribution in arrays that its drafter does not have. Raises ValueError if `token` cannot be drawn from it."""
+    probs, ids = np.array(q.probs), None if q.ids is None else np.array(q.ids)
+    valid = probs.dtype.kind == "f" and probs.ndim == 1 and probs.size > 0
+    valid = valid and bool(((probs >= 0) & (probs <= 1 + _ROUNDING)).all())
+    valid = valid and abs(probs.sum(dtype=np.float64) - 1) < _ROUNDING
+    if valid and ids is not None:
+        valid = ids.dtype.kind in "iu" and ids.shape == probs.shape
+        ids = ids.astype(np.int64)
+        valid = valid and ids[0] >= 0 and bool((ids[1:] > ids[:-1]).all())
+    if not valid or (own := Categorical(ids, probs)).prob(token) <= 0:
+        raise ValueError("its q is no distribution, or not one that the token can be drawn from")
+    return own

@@ -1,0 +1,79 @@
+"""Full disks and folders that cannot be written: what was there stays, and nothing that was measured is lost."""
+
+import json
+
+import pytest
+from driver import DRAFT, PROMPT, TARGET, assert_refused, call, run, succeeded
+from full_disk import full_disk
+
+from specdec_cli.store import comparisons
+from specdec_cli.store.traces import INCOMPLETE, TraceFile, read_trace
+
+BRIEF = ("-m", TARGET, "-md", DRAFT, "--raw", "-k", 2, "-n", 6)
+FOLDERS = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A recording, a page and a picture of it."""
+    folder = tmp_path_factory.mktemp("recorded")
+    trace = folder / "run.jsonl"
+    succeeded("run", *BRIEF, PROMPT, "--trace", trace)
+    succeeded("replay", trace, "--html", folder / "page.html", "--svg", folder / "run.svg")
+    return folder
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("room", [100, 5000])
+def test_a_full_disk_costs_no_older_file(recorded, room):
+    before = contents(recorded)
+    trace = recorded / "run.jsonl"
+    with full_disk(min(room, 1000)):
+        done = run(*BRIEF, "-q", PROMPT, "--trace", trace)
+    assert done.exit_code == 1 and done.stdout and "the trace is not written whole" in done.stderr
+    for option, name in (("--html", "page.html"), ("--svg", "run.svg")):
+        with full_disk(room):
+            done = call("replay", trace, option, recorded / name)
+        assert done.exit_code in (1, 2) and "cannot write" in done.stderr and name in done.stderr
+    assert contents(recorded) == before
+
+
+def test_of_a_new_recording_what_there_was_room_for_stays(tmp_path):
+    with full_disk(1000):
+        assert run(*BRIEF, "-q", PROMPT, "--trace", tmp_path / "new.jsonl").exit_code == 1
+    assert INCOMPLETE in read_trace(tmp_path / "new.jsonl")[1][-1].notes
+
+
+def test_a_run_that_answers_nothing_leaves_an_older_recording(recorded):
+    before = contents(recorded)
+    TraceFile(recorded / "run.jsonl", {"target": "x"}).close()
+    assert contents(recorded) == before
+
+
+def test_a_comparison_that_cannot_be_kept_is_refused_before_or_shown_after():
+    kept = ("compare", *BRIEF, "--repeat", 1, PROMPT, "--save", "older")
+    succeeded(*kept)
+    (path,) = comparisons.path_of("older").parent.iterdir()
+    before = path.read_bytes()
+    with full_disk(4095):
+        assert_refused(call(*kept), 1, "cannot write to")
+    assert_refused(call(*kept, XDG_DATA_HOME="/dev/null"), 1, "cannot write to")
+    comparisons.path_of("folder").mkdir()
+    assert_refused(call(*kept[:-1], "folder"), 1, "it is a folder")
+    with full_disk(4096):
+        done = call(*kept)
+    assert done.exit_code == 1 and "k=2" in done.stdout and "File too large" in done.stderr
+    assert path.read_bytes() == before and not list(path.parent.glob("*.tmp"))
+
+
+@pytest.mark.parametrize("spoiled", [*[(name,) for name in FOLDERS], FOLDERS])
+def test_no_answer_is_lost_for_want_of_a_folder(spoiled, tmp_path):
+    (tmp_path / "file").touch()
+    unusable = dict.fromkeys(spoiled, str(tmp_path / "file"))
+    done = call("run", *BRIEF, "-k", "auto", PROMPT, "--json", **unusable)
+    notes = json.loads(done.stdout)["notes"]
+    assert done.exit_code == 0 and len(notes) <= 2, notes
+    assert call("compare", "--list", **unusable).exit_code == call("ls", **unusable).exit_code == 0

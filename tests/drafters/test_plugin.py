@@ -1,0 +1,116 @@
+"""What a drafter of a package may do wrong: whatever it is, the text is the target's own."""
+
+import random
+from functools import partial
+
+import numpy as np
+import pytest
+from fakes import FakeDraftModel, FakeTarget, Table, run, steps_of, tokens_of
+from faulty_drafters import NAME, RAISED, ROWS, TOKENS, WRITES, Fault, drafter, fault, installed, raising, set_to
+
+from specdec_cli import drafters
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.types import Draft
+from specdec_cli.drafters.drafter_context import DrafterContext
+
+PROMPT = (0, 2, 1, 3, 0, 2)
+TABLE = Table(8, 3, order=1)
+PENALISED = SamplingSettings(repeat_penalty=1.3)
+"""So that it shows if a drafter writes to the history that the target's sampler goes by."""
+OWN = tokens_of(run(FakeTarget(TABLE), PROMPT, settings=PENALISED, max_tokens=24))
+
+
+def answer(wrong, needs_model=False, model=None):
+    """The events of an answer with a faulty drafter, whose context has all that the target's sampler has."""
+    sampler = StandardSampler(PENALISED)
+    context = DrafterContext(model, TABLE.n_vocab, sampler, False, np.random.default_rng(1))
+    with installed(partial(drafter, OWN, len(PROMPT), wrong, needs_model)):
+        made = drafters.create(NAME, context)
+    return run(FakeTarget(TABLE), PROMPT, made, k=4, sampler=sampler, max_tokens=24)
+
+
+def assert_own(events, about):
+    """Returns how many drafted tokens were accepted."""
+    assert tokens_of(events) == OWN, about
+    assert all(len(note) < 300 and note.isprintable() and NAME in note for note in events[-1].notes), about
+    assert len(events[-1].notes) <= 1 and {step.source for step in steps_of(events)} <= {"", NAME}, about
+    assert all(type(token) is int for step in steps_of(events) for token in step.drafted), about
+    return Metrics.of(events).accepted
+
+
+def test_every_kind_of_fault():
+    accepted = []
+    for seed in range(300):
+        wrong = fault(random.Random(seed))
+        if wrong.where != "load":
+            accepted.append(assert_own(answer(wrong), wrong))
+    assert sum(map(bool, accepted)) > len(accepted) / 2, "nothing shows where nothing is drafted"
+
+
+@pytest.mark.parametrize("way", WRITES)
+@pytest.mark.parametrize("where", ["start", "propose"])
+def test_what_it_is_given_cannot_be_written_to(where, way):
+    events = answer(Fault(way, where, lambda text, *_: WRITES[way](text), after=1 if where == "propose" else 0))
+    assert_own(events, way)
+    assert "faulty drafter failed and the target went on alone: 'tuple'" in events[-1].notes[0]
+
+
+@pytest.mark.parametrize("way", ["written", "scaled"])
+def test_rows_are_copies(way):
+    events = answer(Fault(way, "rows", ROWS[way]))
+    assert assert_own(events, way) > 10 and events[-1].notes == ()
+
+
+def test_a_right_one_may_return_numbers_of_numpy():
+    for way in ("numpy", "an array"):
+        numbers = Fault(way, "propose", lambda draft, f=TOKENS[way]: Draft(f(draft.tokens)), instead=True)
+        events = answer(numbers)
+        assert assert_own(events, way) > 10 and events[-1].notes == ()
+
+
+@pytest.mark.parametrize("name", RAISED)
+@pytest.mark.parametrize("where", ["create", "start", "propose", "observe", "rows"])
+def test_whatever_it_raises_the_answer_goes_on_with_a_note(where, name):
+    events = answer(Fault(name, where, raising(RAISED[name])))
+    assert_own(events, name)
+    assert "went on alone: " in events[-1].notes[0] and not events[-1].notes[0].endswith(": ")
+
+
+def test_an_interrupt_is_the_users():
+    with pytest.raises(KeyboardInterrupt):
+        answer(Fault("", "propose", raising(KeyboardInterrupt())))
+
+
+@pytest.mark.parametrize("act", [raising(SystemExit(0)), lambda made: set_to(made, "form", "grown")])
+def test_a_class_that_is_none_is_refused(act):
+    with pytest.raises(UsageError, match=r"does not load: (SystemExit: 0|it is no drafter)"):
+        answer(Fault("", "load", act))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        *(lambda model, n=n: model.decode([1] * n, all_rows=True) for n in (0, 33)),
+        *(lambda model, n=n: model.decode([0, n]) for n in (-1, 8, 2**40, 1.5, None)),
+        lambda model: model.decode([1] * 5000),
+        lambda model: model.grow([1] * 33, [-1] * 33),
+        lambda model: model.grow([1, 2], [-1]),
+        lambda model: model.grow([1, 2], [-1, -2]),
+        lambda model: model.keep([0.5]),
+        lambda model: set_to(model, "length", -1),
+    ],
+)
+def test_a_draft_model_is_asked_for_nothing_that_ends_the_process(use):
+    """`FakeDraftModel` asserts what llama.cpp would abort on."""
+    given = []
+    answer(Fault("", "create", given.append), True, FakeDraftModel(TABLE))
+    model = given[0].model
+    row = model.decode([1, 2])
+    row[:] = 0
+    assert model.decode([1, 2]).any() and model.length == 4
+    with pytest.raises((TypeError, ValueError, AttributeError)):
+        use(model)
+    model.rewind(-5)
+    assert model.length == 0

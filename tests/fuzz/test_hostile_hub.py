@@ -1,0 +1,208 @@
+"""A hostile Hub, and a cache in which anything may lie: nothing outside of it changes, and every command ends."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import shutil
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from fuzzing import Ended, cases, in_child
+from hostile_hub import HostileHub, Mode, impatient
+from hub_pairs import BIG, NAME, PAIR, SIZES, publish
+
+pytestmark = pytest.mark.fuzz
+
+HONEST = Mode({}, 0, 0)
+NEVER_TO_BLAME = {"altered", "other", "endless_chunks", "changed_json", "names", "crowd", "split", "deep", "wide"}
+"""Tricks after which a model may be damaged, or unfit, or nameless: exit codes other than 0 and 4."""
+SPARE = 4 << 20
+
+
+@dataclass
+class Place:
+    """A cache, and beside it files that are none of its business."""
+
+    top: Path
+    hub: HostileHub
+
+    def run(self, *args: object) -> Ended:
+        own = {"HF_ENDPOINT": self.hub.endpoint, "HF_HOME": str(self.top / "hf"), "NO_PROXY": "127.0.0.1,localhost"}
+        own |= {"XDG_CONFIG_HOME": str(self.top / "config"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+        timeout = 5.0 if self.hub.mode is HONEST else 0.2  # the machine may be busy
+        ended = in_child(impatient, timeout, *args, **own)
+        error = max(0, ended.err.rfind(b"specdec: "))  # a plan may come before it
+        ended = replace(ended, out=ended.out + ended.err[:error], err=ended.err[error:])
+        told = args[0] == "check" and ended.code == 3  # its report says why; there is no other error
+        return replace(ended, err=b"specdec:\n  see the report") if told else ended
+
+    @property
+    def cache(self) -> Path:
+        return self.top / "hf" / "hub"
+
+    @property
+    def outside(self) -> Path:
+        return self.top / "outside"
+
+    def size(self) -> int:
+        return sum(path.lstat().st_size for path in (self.top / "hf").rglob("*"))
+
+    def state(self) -> dict[str, object]:
+        """Everything that is outside of the cache and the settings."""
+        return {str(path): _state(path) for path in self.outside.rglob("*")}
+
+    def wrong(self) -> list[str]:
+        """Contents in the cache under a checksum that is not theirs."""
+        blobs = [path for path in self.cache.glob("models--*/blobs/*") if path.is_file() and len(path.name) == 64]
+        return [path.name for path in blobs if hashlib.sha256(path.read_bytes()).hexdigest() != path.name]
+
+
+def _state(path: Path) -> object:
+    about = path.lstat()
+    content = path.read_bytes() if stat.S_ISREG(about.st_mode) else b""
+    return about.st_mode, about.st_size, about.st_mtime_ns, about.st_ino, hashlib.sha256(content).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[HostileHub]:
+    with HostileHub() as hub:
+        publish(hub)
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def pulled(hub, tmp_path_factory) -> Path:
+    """A cache and settings after an honest pull."""
+    place = Place(tmp_path_factory.mktemp("pulled"), hub)
+    hub.set_mode(HONEST)
+    assert place.run("pull", *PAIR).code == 0
+    return place.top
+
+
+@pytest.fixture
+def place(hub, pulled, tmp_path) -> Place:
+    return Place(tmp_path, hub)
+
+
+def fresh(place: Place, pulled: Path, number: int, full: bool) -> Place:
+    """A place for a case, empty or with the pair already pulled."""
+    top = place.top / str(number)
+    (top / "outside" / "folder").mkdir(parents=True)
+    (top / "outside" / "file").write_text("not yours")
+    if full:
+        for name in ("hf", "config"):
+            shutil.copytree(pulled / name, top / name, symlinks=True)
+    return Place(top, place.hub)
+
+
+def furnish(place: Place, rng: random.Random) -> str:
+    """Put something into the cache's way: at one of the paths that a pull uses, something else than it expects."""
+    repo = place.hub.repos[BIG]
+    commit, files = repo.main, repo.commits[repo.main]
+    file, about = next((name, about) for name, about in files.items() if name.endswith(".gguf"))
+    folder = place.cache / f"models--{BIG.replace('/', '--')}"
+    locks = place.cache / ".locks"
+    folders = [folder, folder / "blobs", folder / "snapshots", folder / "snapshots" / commit, folder / "refs", locks]
+    folders += [locks / folder.name]
+    blob, lock = folder / "blobs" / about.sha256, locks / folder.name / f"{about.sha256}.lock"
+    paths = [blob, blob.with_name(f"{blob.name}.incomplete"), lock, folder / "refs" / "main"]
+    paths += [folder / "snapshots" / commit / file]
+    if rng.random() < 0.4:
+        return _link_folder(place, rng.choice(folders), rng)
+    path = rng.choice(paths)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    victim = place.outside / rng.choice(["file", "nothing", "folder"])
+    same = place.outside / "same size"
+    same.write_bytes(bytes(about.size))
+    kinds = {
+        "link": lambda: path.symlink_to(victim),
+        "link to the same size": lambda: path.symlink_to(same),
+        "hard link": lambda: path.hardlink_to(place.outside / "file"),
+        "loop": lambda: path.symlink_to(path),
+        "pipe": lambda: os.mkfifo(path),
+        "folder": path.mkdir,
+        "device": lambda: path.symlink_to(rng.choice(["/dev/zero", "/dev/null", "/dev/full", "/dev/stdin"])),
+        "junk": lambda: path.write_bytes(rng.choice([b"\xff\xfe", b"", b"x" * about.size, b"\x1b[2J" * 100])),
+    }
+    kind = rng.choice(list(kinds))
+    kinds[kind]()
+    return f"{kind} at {path.relative_to(place.cache)}"
+
+
+def _link_folder(place: Place, folder: Path, rng: random.Random) -> str:
+    """A link to a folder outside that has all that the one in its place had, or would have."""
+    victim = place.outside / "moved"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if folder.exists():
+        shutil.move(folder, victim)
+    elif rng.random() < 0.7:
+        for name in ("blobs", "snapshots", "refs"):
+            (victim / name).mkdir(parents=True)
+    folder.symlink_to(rng.choice([victim, folder]))
+    return f"a link in place of {folder.relative_to(place.cache)}"
+
+
+def seconds() -> float:
+    """What five seconds are on a machine that others use too."""
+    return 5 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def assert_sound(place: Place, ended: Ended, about: object, before: dict[str, object], most: int) -> None:
+    ended.assert_sound(about, seconds())
+    assert place.state() == before, f"{about}: something outside of the cache has changed"
+    assert place.size() < most, f"{about}: {place.size():,} bytes on the disk"
+    if ended.code == 0:
+        assert not place.wrong(), about
+
+
+@pytest.mark.parametrize("shard", range(4))
+def test_a_hub_in_a_hundred_modes(place, pulled, shard):
+    for number, rng in enumerate(cases(25, f"hub modes {shard}")):
+        case = fresh(place, pulled, number, full=rng.random() < 0.3)
+        mode = Mode.of(rng)
+        tricks = {trick.__name__ for step in mode.tricks.values() for trick in step}
+        most = sum(SIZES) + SPARE + (sum(SIZES) + (128 << 20) if tricks & NEVER_TO_BLAME else 0)
+        before = case.state()
+        pull = ("pull", *PAIR, "--as", "again")
+        commands = [pull, (*pull, "--json"), (*pull, "--dry-run"), (*pull, "--check"), ("check", PAIR[1], PAIR[3])]
+        for args in rng.sample(commands, 2):
+            case.hub.set_mode(mode)
+            ended = case.run(*args)
+            about = f"case {shard}/{number}: {mode}: {args}"
+            assert_sound(case, ended, about, before, most)
+            if not tricks & NEVER_TO_BLAME:
+                assert ended.code in (0, 4), f"{about}\n{ended.code} {ended.text}"
+        case.hub.set_mode(HONEST)
+        for args in rng.sample([("ls",), ("rm", NAME, "--yes"), ("rm", "again", "--yes", "--json")], 1):
+            assert_sound(case, case.run(*args), f"{mode}: {args}", before, most)
+        ended = case.run(*pull, "--check")
+        assert_sound(case, ended, f"{mode}: the pull after it", before, most)
+        assert ended.code == 0, f"{mode}\n{ended.text}"
+        shutil.rmtree(case.top)
+
+
+@pytest.mark.parametrize("shard", range(2))
+def test_whatever_lies_in_the_cache(place, pulled, shard):
+    for number, rng in enumerate(cases(30, f"cache {shard}")):
+        case = fresh(place, pulled, number, full=rng.random() < 0.5)
+        about = furnish(case, rng)
+        before = case.state()
+        case.hub.set_mode(HONEST)
+        commands = [
+            ("pull", *PAIR),
+            ("pull", *PAIR, "--check"),
+            ("rm", NAME, "--yes"),
+            ("ls",),
+            ("check", PAIR[1], PAIR[3]),
+        ]
+        for args in rng.sample(commands, 3):
+            ended = case.run(*args)
+            ended.assert_sound(f"case {shard}/{number}: {about}: {args}", seconds())
+            assert case.state() == before, f"{about}: {args}\n{ended.text}"
+        shutil.rmtree(case.top)

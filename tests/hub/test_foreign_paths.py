@@ -1,0 +1,158 @@
+"""Links, pipes and other things in the cache: nothing outside of it is written or removed, and damage is repaired."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from driver import TARGET, call, complaint
+from hub_pairs import BIG_FILE, NAME, PAIR, SIZES, files, here, pull_here, pulled_here, weights
+
+from specdec_cli.hub import cache
+from specdec_cli.hub.repository import RemoteFile, RemoteModel, resolve
+from specdec_cli.models import references
+
+
+@pytest.fixture(autouse=True)
+def inside(monkeypatch, hub, tmp_path) -> None:
+    here(monkeypatch, hub, tmp_path)
+
+
+@pytest.fixture
+def planned() -> tuple[RemoteModel, RemoteFile]:
+    reference = references.parse(PAIR[1])
+    assert reference is not None
+    model = resolve(reference)
+    return model, model.files[0]
+
+
+@pytest.fixture
+def outside(tmp_path) -> Path:
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "file").write_text("not yours")
+    return folder
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and not path.is_symlink()}
+
+
+PATHS: dict[str, Callable[[RemoteModel, RemoteFile], Path]] = {
+    "repository": lambda model, _: cache.folder_of(model.repo),
+    "blobs": lambda model, file: cache.blob_of(model, file).parent,
+    "snapshots": lambda model, file: cache.path_of(model, file).parents[1],
+    "commit": lambda model, file: cache.path_of(model, file).parent,
+    "refs": lambda model, _: cache.ref_of(model.repo).parent,
+    "locks": lambda model, file: cache.lock_of(model, file).parents[1],
+    "lock": lambda model, file: cache.lock_of(model, file).parent,
+}
+
+
+@pytest.mark.parametrize("which", PATHS)
+@pytest.mark.parametrize("command", [["pull", *PAIR, "--check"], ["rm", NAME, "--yes"]], ids=["pull", "rm"])
+def test_a_linked_folder_is_left_alone(planned, outside, which, command):
+    """Whoever moved a part of the cache elsewhere keeps what is there."""
+    pulled_here()
+    folder = PATHS[which](*planned)
+    shutil.move(folder, outside / "moved")
+    folder.symlink_to(outside / "moved")
+    cache.blob_of(*planned).write_bytes(bytes(SIZES[0]))  # so that there is something to write
+    before = state(outside)
+    done = call(*command)
+    assert done.exit_code == (0 if command[0] == "rm" and which in ("refs", "locks", "lock") else 4), done.output
+    if done.exit_code:
+        assert "link" in complaint("\n".join(done.stderr.splitlines()[-2:]))[0]
+    assert state(outside) == before
+
+
+FILES: dict[str, Callable[[RemoteModel, RemoteFile], Path]] = {
+    "partial": cache.partial_of,
+    "blob": cache.blob_of,
+    "lock": cache.lock_of,
+    "ref": lambda model, _: cache.ref_of(model.repo),
+    "pointer": cache.path_of,
+}
+KINDS: dict[str, Callable[[Path, Path], None]] = {
+    "link": lambda path, victim: path.symlink_to(victim),
+    "new": lambda path, victim: path.symlink_to(victim.with_name("nothing")),
+    "hard link": lambda path, victim: path.hardlink_to(victim),
+    "pipe": lambda path, _: os.mkfifo(path),
+    "loop": lambda path, _: path.symlink_to(path),
+    "device": lambda path, _: path.symlink_to("/dev/zero"),
+    "junk": lambda path, _: path.write_bytes(b"\xff\0"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("which", FILES)
+def test_a_file_in_the_way_is_replaced(planned, outside, which, kind):
+    path = FILES[which](*planned)
+    path.parent.mkdir(parents=True)
+    KINDS[kind](path, outside / "file")
+    found = call("ls"), call("rm", NAME, "--yes")
+    assert [done.exit_code for done in found] == [0, 2]
+    done = pull_here(*PAIR)
+    # What has come is never a model whose beginning was somebody else's.
+    assert done.exit_code == (4 if (which, kind) == ("partial", "junk") else 0), done.output
+    assert done.exit_code or cache.path_of(*planned).read_bytes() == TARGET.read_bytes()
+    assert state(outside) == {str(outside / "file"): b"not yours"}
+
+
+def test_what_the_library_takes_for_content_is_not_removed_elsewhere(planned, outside, monkeypatch):
+    """As of a file above the Hub's limit, for which huggingface_hub uses what is there."""
+    monkeypatch.setattr("specdec_cli.hub.download._LARGEST_BY_HTTP", 0)
+    (outside / "file").write_bytes(bytes(SIZES[0]))
+    blob = cache.blob_of(*planned)
+    blob.parent.mkdir(parents=True)
+    blob.symlink_to(outside / "file")
+    assert pull_here(*PAIR).exit_code == 4 and not blob.is_symlink()
+    assert state(outside) == {str(outside / "file"): bytes(SIZES[0])}
+
+
+def test_damaged_content_that_repositories_share(planned):
+    """huggingface_hub may keep content beside the repositories, with links to it in theirs."""
+    pulled_here()
+    blob, shared = cache.blob_of(*planned), cache.cache_dir() / "blobs" / "ab" / "abc"
+    shared.parent.mkdir(parents=True)
+    blob.replace(shared)
+    blob.symlink_to(os.path.relpath(shared, blob.parent))
+    assert pulled_here(*PAIR, "--check")["already"]
+    shared.write_bytes(bytes(SIZES[0]))
+    assert pulled_here(*PAIR, "--check")["downloaded"] == SIZES[0]
+    assert not shared.exists() and blob.read_bytes() == TARGET.read_bytes()
+
+
+def test_an_interrupted_pull_is_removed_but_no_link(planned, outside, hub):
+    """`rm` of a profile whose download was cut short."""
+    model, file = planned
+    partial = cache.partial_of(model, file)
+    partial.parent.mkdir(parents=True)
+    partial.symlink_to(outside / "file")
+    assert cache.partial_files(model.repo) == []
+    partial.unlink()
+    partial.write_bytes(b"GGUF")
+    assert cache.partial_files(model.repo) == [partial]
+    shutil.move(partial.parent, outside / "blobs")
+    partial.parent.symlink_to(outside / "blobs")
+    assert cache.partial_files(model.repo) == []
+
+
+def test_damaged_content_of_the_right_size(hub, planned, tmp_path):
+    pulled_here()
+    blob = cache.blob_of(*planned)
+    damaged = bytes(SIZES[0])
+    blob.write_bytes(damaged)
+    hub.reset()
+    assert pulled_here()["already"] and hub.requests == []  # gigabytes are not read at each pull
+    assert pulled_here(*PAIR, "--check", "--dry-run")["to_download"] == SIZES[0] and blob.read_bytes() == damaged
+    hub.reset()
+    assert pulled_here(*PAIR, "--check")["downloaded"] == weights(hub) == SIZES[0]
+    assert blob.read_bytes() == TARGET.read_bytes() and BIG_FILE in files(tmp_path)
+    hub.reset()
+    assert pulled_here(*PAIR, "--check")["already"] and hub.requests == []
+    done = call("pull", *PAIR, "--check")
+    assert "undamaged" in done.stdout

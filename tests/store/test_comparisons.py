@@ -1,0 +1,114 @@
+"""Results that were kept, and files that anybody made: what is no result is refused before anything is measured."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.display.comparison_tables import against
+from specdec_cli.evaluation.comparison_result import ComparisonResult, MachineInfo, VariantInfo
+from specdec_cli.evaluation.recorded_settings import RecordedSettings
+from specdec_cli.evaluation.trials import Trial
+from specdec_cli.store import comparisons
+
+TRIAL = Trial(
+    arm="k=2", prompt="p", category="c", round=0, prompt_tokens=1, tokens=(1, 2, 3), reason="length", prefill_s=0.1,
+    ttft_s=0.1, decode_s=0.5, draft_s=0.1, verify_s=0.3, sample_s=0.1, overhead_s=0.0, steps=1, drafted=2, accepted=1,
+    reached=(1, 1), kept=(1, 0), row_costs={3: (1, 0.5)},
+)  # fmt: skip
+RESULT = ComparisonResult(
+    specdec="0.1.0", machine=MachineInfo((), 1, "here"), versions={"python": "3"}, models={}, context=9, max_tokens=3,
+    prompts={"p": "asked"}, rounds=1, arms=(VariantInfo("k=2", "k=2", RecordedSettings()),), trials=(TRIAL,),
+)  # fmt: skip
+
+
+def kept(tmp_path, change=lambda data: None):
+    """The file of a result, with something changed in it."""
+    data = RESULT.to_json()
+    change(data)
+    (tmp_path / "x.json").write_text(json.dumps(data))
+    return str(tmp_path / "x.json")
+
+
+def shown(before):
+    console = Console(width=100)
+    with console.capture() as printed:
+        console.print(against(RESULT, before))
+    return printed.get()
+
+
+def test_what_is_kept_comes_back(tmp_path):
+    comparisons.require_place("mine")
+    comparisons.store("mine", RESULT)
+    assert comparisons.load("mine") == comparisons.load(kept(tmp_path)) == RESULT
+    assert "1.00x" in shown(comparisons.load("mine"))
+    for name, mtime in (("mine", 1e9), ("theirs", 1e15)):
+        comparisons.store(name, RESULT)
+        os.utime(comparisons.path_of(name), (mtime, mtime))
+    comparisons.path_of("lost").symlink_to("nowhere")
+    assert [name for name, _ in comparisons.kept()][:1] == ["mine"]
+
+
+def in_trial(name, value):
+    return lambda data: data["trials"][0].update({name: value})
+
+
+def at_top(name, value):
+    return lambda data: data.update({name: value})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(at_top("machine", value) for value in (None, {}, [], {"devices": None, "threads": 1, "platform": ""})),
+        *(at_top("versions", value) for value in (None, {"x": "x" * 1001}, dict.fromkeys(map(str, range(101)), ""))),
+        *(at_top("prompts", value) for value in ({"p": "\ud800"}, {"p": 1}, None)),
+        *(in_trial("decode_s", value) for value in (-1, 1e300, float("nan"), 10**400, None)),
+        in_trial("tokens", [1.5]),
+    ],
+)
+def test_what_is_no_result_is_refused(tmp_path, change):
+    with pytest.raises(SpecdecError, match=r"x\.json"):
+        comparisons.load(kept(tmp_path, change))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(in_trial("decode_s", value) for value in (0, 1e-320, 1e-8, 9e8)),
+        *(in_trial("tokens_per_s", value) for value in (0, -1, 1e308)),
+        *(
+            at_top("models", value)
+            for value in ({"target": dict.fromkeys(("parameters", "bytes", "cache_bytes"), 1) | {"file": ""}},)
+        ),
+        *(at_top(name, []) for name in ("arms", "trials")),
+        at_top("unknown", [[]]),
+    ],
+)
+def test_any_result_can_be_compared_with(tmp_path, change):
+    assert shown(comparisons.load(kept(tmp_path, change)))
+
+
+@pytest.mark.parametrize("content", [b"[" * 10**5, b'{"a":' * 10**5, b"\xff\xfe", b"", b"null", b"1" * 5000])
+def test_what_is_no_json_is_refused(tmp_path, content):
+    path = Path(kept(tmp_path))
+    path.write_bytes(content)
+    with pytest.raises(SpecdecError, match=r"x\.json"):
+        comparisons.load(str(path))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: Path(path).symlink_to("/dev/zero")])
+def test_what_is_no_file_is_not_waited_for(tmp_path, make):
+    make(tmp_path / "x.json")
+    with pytest.raises(SpecdecError, match="it is no file"):
+        comparisons.load(str(tmp_path / "x.json"))
+
+
+def test_a_file_larger_than_any_result_is_not_read_whole(tmp_path):
+    with (tmp_path / "x.json").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(SpecdecError, match="it is too large"):
+        comparisons.load(str(tmp_path / "x.json"))
