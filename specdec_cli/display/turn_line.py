@@ -31,5 +31,7 @@ def alone_line(drafted: Metrics, alone: Metrics, differs_at: int | None) -> Text
     """How the target alone answered: the same text or not, and in what time. differs_at: the first other token."""
     if differs_at is not None:
         return Text(f"the target alone wrote another text from token {differs_at + 1} on")
+    if not drafted.drafted:
+        return Text("the target alone wrote the same text, token for token; nothing had been drafted")
     times = f"{alone.decode_s:.1f} s; with drafts it took {drafted.decode_s:.1f} s"
     return Text(f"the target alone wrote the same text, token for token, in {times}")
