@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -52,7 +53,7 @@ def run(
     trace: Annotated[Path | None, typer.Option(help="Record prompt and run to this file, as JSON lines.")] = None,
 ) -> None:
     """Answer one prompt: the draft model proposes, the target model decides."""
-    import secrets
+    _begin_trials(given)
 
     from specdec_cli.cli.prompt_input import gather, unescaped
     from specdec_cli.decoding.rules import REPRODUCIBLE
@@ -96,6 +97,15 @@ def run(
             _print_report(engine, answer, verbose, unasked)
         _require_whole(answer.result, record, error)
     raise typer.Exit(interrupt.exit_code)
+
+
+def _begin_trials(given: opt.Given) -> None:
+    """Begin to try files that are named and new, beside the imports: half a second of both."""
+    from specdec_cli.engine.model_loading import begin_trial
+
+    for name in ("target", "draft"):
+        if str(given.flags[name]).endswith(".gguf"):
+            begin_trial(Path(given.flags[name]))
 
 
 def _require_sense(baseline: bool, quiet: bool, verbose: bool, stop: list[str]) -> None:
