@@ -23,7 +23,9 @@ def enter(folder: str, environment: dict[str, str], function, args) -> None:
     os.environ.update(environment)
     for number, name in enumerate(("in", "out", "err")):
         os.dup2(os.open(where / name, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT), number)
-    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "r" if n == 0 else "w", encoding="utf-8") for n in range(3))
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(n, "r" if n == 0 else "w", encoding="utf-8", closefd=False) for n in range(3)
+    )
     before = peak_bytes()
     try:
         function(*args)

@@ -25,7 +25,7 @@ def on_terminal(args: list[str]) -> None:
         os.dup2(side, number)
     os.close(side)
     sys.stdin, sys.stdout, sys.stderr = (
-        os.fdopen(n, "r" if n == 0 else "w", encoding="utf-8", errors="replace") for n in range(3)
+        os.fdopen(n, "r" if n == 0 else "w", encoding="utf-8", errors="replace", closefd=False) for n in range(3)
     )
     try:
         command(args)
