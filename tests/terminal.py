@@ -79,7 +79,7 @@ class Terminal:
     def ended(self):
         """The exit code; the terminal must be as it was before."""
         self.read()
-        assert b"Traceback" not in self.raw
+        assert b"Traceback" not in self.raw, self.text
         assert termios.tcgetattr(self.side) == self.before
         for on, off in ((b"\x1b[?25l", b"\x1b[?25h"), (b"\x1b[?1049h", b"\x1b[?1049l")):
             assert self.raw.rfind(off) >= self.raw.rfind(on), "the cursor is gone, or a screen is left"
