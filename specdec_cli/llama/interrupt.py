@@ -20,13 +20,12 @@ POLL = ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p).value if os.name =
 """The abort callback, `bool (*)(void * data)`: C's strlen on the one-character flag, 0 until the flag is set, then 1.
 It needs neither Python nor the interpreter lock."""
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_ENDING = {*_SIGNALS, *(getattr(signal, name, signal.SIGINT) for name in ("SIGHUP", "SIGQUIT"))}
-"""The last two may have handlers in Python, too, which only run once a pass has ended."""
+_SIGNALS = {getattr(signal, name, signal.SIGINT) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")}
+"""All that end a command: what their handlers raised in a callback of llama.cpp would be lost."""
 
 
 class Interrupt:
-    """Catches SIGINT and SIGTERM while entered: the first sets the flag, a second does what it would have done."""
+    """Catches signals that end a command, while entered: the first sets the flag, a second does what it did before."""
 
     POLL_S = 0.03
     """How often code that waits for something else must look: Python goes on sleeping after a signal."""
@@ -92,7 +91,7 @@ class Interrupt:
 
     def _watch(self, reader: int) -> None:
         while received := os.read(reader, 1):
-            if received[0] in _ENDING:
+            if received[0] in _SIGNALS:
                 self.set()
             elif received[0] == signal.SIGTSTP and signal.SIGTSTP in self._old_handlers:
                 self._stop()

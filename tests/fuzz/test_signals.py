@@ -62,6 +62,7 @@ def ended_by_chance(chance: random.Random, args) -> None:
             if terminal.process.poll() is None:
                 terminal.process.send_signal(number)
                 read(terminal, chance.choice((0.0, 0.01, 0.2)))
+        terminal.raw = terminal.raw if loaded else b""  # what Python says of a signal before specdec has begun
         code = terminal.ended()
         # Before specdec has begun, and after it has ended, Python or the system decides.
         allowed = {128 + number for number in sent} | {-number for number in sent}
