@@ -78,8 +78,8 @@ class ChatSession:
         """Show an answer. Ctrl-C ends it, SIGTERM the chat."""
         with self._interrupt as interrupt:
             error = show_answer(self.conversation.engine, answer)
-            code = interrupt.exit_code
-            interrupt.clear()
+        code = interrupt.exit_code
+        interrupt.clear()
         for note in answer.result.notes:
             if note not in self._told:
                 self._told.add(note)

@@ -82,8 +82,9 @@ def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key:
             from specdec_cli.display.steps import StepDisplay
 
             with Keyboard(interrupt.is_set) as keyboard:
+                interrupt.stop_with(keyboard.suspended)  # before anything is shown that asks for a key
                 display: EventDisplay = (painted := StepDisplay(SafeConsole(), most))
-                interrupt.stop_with(keyboard.suspended, painted.suspended)
+                interrupt.stop_with(painted.suspended)
                 finished = _play(events, report, display, keyboard.wait)
         else:
             display = on_stdout(most)

@@ -63,7 +63,7 @@ class Interrupt:
         self._flag[0] = b"\x01"
 
     def clear(self) -> None:
-        """Forget what was caught, to catch again."""
+        """Forget what was caught, to catch again; not while entered."""
         self._flag[0], self._signal, self._around_stop = b"\0", 0, []
 
     def __enter__(self) -> Interrupt:
@@ -72,7 +72,8 @@ class Interrupt:
         caught = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
         self._old_handlers = {number: signal.signal(number, self._on_signal) for number in caught}
         self._old_fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        threading.Thread(target=self._watch, args=(self._reader,), daemon=True).start()
+        self._watcher = threading.Thread(target=self._watch, args=(self._reader,), daemon=True)
+        self._watcher.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -80,6 +81,7 @@ class Interrupt:
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
         os.close(self._writer)  # the thread reads the end of the pipe, closes its side and ends
+        self._watcher.join()  # else it could set the flag late, after `clear`
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._signal:
