@@ -19,6 +19,8 @@ SCALE = float(os.environ.get("SPECDEC_FUZZ_SCALE", "1"))
 EXIT_CODES = {0, 1, 2, 3, 4, 130}
 MOST_BYTES = 300 << 20
 """Of memory beyond what Python, specdec and llama.cpp take before the first model is read."""
+PATIENCE = 4
+"""How many times longer than on a machine of its own a case may take."""
 
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["fuzzing_child"])
@@ -34,7 +36,10 @@ def cases(count: int, name: str) -> Iterator[random.Random]:
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of a child. code: negative for the signal that ended it. peak: bytes beyond those at its start."""
+    """What became of a child. code: negative for the signal that ended it. peak: bytes beyond those at its start.
+    seconds: of processor time, its own children's too, or a quarter of those that passed, if that is more: the machine
+    may be busy.
+    """
 
     code: int
     out: bytes
@@ -72,7 +77,7 @@ def specdec(*args: object, seconds: float = 5.0, stdin: bytes = b"", **environme
 
 
 def in_child(function, *args, seconds: float = 5.0, stdin: bytes = b"", **environment: str) -> Ended:
-    """Run a function of an importable module in a child, its streams in files. It is killed after twice the time."""
+    """Run a function of an importable module in a child, its streams in files. It is killed when it hangs."""
     from fuzzing_child import enter
 
     with tempfile.TemporaryDirectory() as folder:
@@ -81,16 +86,18 @@ def in_child(function, *args, seconds: float = 5.0, stdin: bytes = b"", **enviro
         started = time.monotonic()
         child = _server.Process(target=enter, args=(folder, {**os.environ, **environment}, function, args))
         child.start()
-        child.join(2 * seconds + 5)
-        taken = time.monotonic() - started
+        child.join(PATIENCE * seconds + 5)
+        passed = time.monotonic() - started
         if child.exitcode is None:
             child.kill()
             child.join()
         out, err = ((where / name).read_bytes() for name in ("out", "err"))
-        peak = where / "peak"
-        return Ended(child.exitcode, out, err, taken, int(peak.read_text()) if peak.exists() else 0)
+        used, peak = map(float, (where / "used").read_text().split()) if (where / "used").exists() else (0.0, 0.0)
+        return Ended(child.exitcode, out, err, max(used, passed / PATIENCE), int(peak))
 
 
-def peak_bytes() -> int:
-    """The most memory that this process has had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+def used() -> tuple[float, int]:
+    """Seconds of processor time of this process and its children, and the most memory that it has had, in bytes."""
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    return seconds, own.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -15,8 +15,8 @@ for module in pkgutil.walk_packages(specdec_cli.__path__, "specdec_cli."):
 
 
 def enter(folder: str, environment: dict[str, str], function, args) -> None:
-    """The child: streams to files, the environment of the test, and a peak of memory at the end."""
-    from fuzzing import peak_bytes
+    """The child: streams to files, the environment of the test, and what it used at the end."""
+    from fuzzing import used
 
     where = Path(folder)
     os.environ.clear()
@@ -26,12 +26,13 @@ def enter(folder: str, environment: dict[str, str], function, args) -> None:
     sys.stdin, sys.stdout, sys.stderr = (
         os.fdopen(n, "r" if n == 0 else "w", encoding="utf-8", closefd=False) for n in range(3)
     )
-    before = peak_bytes()
+    _, before = used()
     try:
         function(*args)
     finally:
         sys.stdout.flush()
-        (where / "peak").write_text(str(peak_bytes() - before))
+        seconds, peak = used()
+        (where / "used").write_text(f"{seconds} {peak - before}")
 
 
 def command(args: list[str]) -> None:
