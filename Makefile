@@ -97,7 +97,7 @@ $(READY): pyproject.toml Makefile
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install -q --upgrade "pip>=25.1"
 	@if ls $(VENV)/.ready-* >/dev/null 2>&1 && ! test -e $@; then $(PIP) uninstall -q -y llama-cpp-python; fi
-	@CMAKE_ARGS="$(BUILD_FLAGS)" $(PIP) install -q --cache-dir "$$($(PIP) cache dir)/specdec-$(CHOSEN)" --group dev -e .
+	@CMAKE_ARGS="$(BUILD_FLAGS)" $(PIP) install -q --cache-dir "$$($(PIP) cache dir)/specdec-$(CHOSEN)" --group dev -e ".[serve]"
 	@rm -f $(VENV)/.ready-* && touch $@
 
 clean: ## Remove everything that set-up and tests made

@@ -20,6 +20,7 @@ ALLOWED = {
     "display": {"decoding", "evaluation"},
 }
 ALLOWED["engine"] = set(ALLOWED) - {"display"}
+ALLOWED["server"] = {"decoding", "engine", "display", "store"}
 ALLOWED["cli"] = set(ALLOWED)
 """Which folders a folder may import from, besides itself."""
 
@@ -56,7 +57,16 @@ def test_no_other_folder_holds_code():
 
 
 @pytest.mark.parametrize(
-    ("module", "only"), [("llama_cpp", {"llama"}), ("huggingface_hub", {"hub"}), ("click", set()), ("typer", {"cli"})]
+    ("module", "only"),
+    [
+        ("llama_cpp", {"llama"}),
+        ("huggingface_hub", {"hub"}),
+        ("click", set()),
+        ("typer", {"cli"}),
+        ("greenlet", {"engine"}),
+        ("starlette", {"server"}),
+        ("uvicorn", {"server"}),
+    ],
 )
 def test_foreign_packages_are_imported_in_their_folders_alone(module, only):
     """Click is not imported: Typer vendors it."""

@@ -32,15 +32,15 @@ class Servers:
 
     def __init__(self, binary: str, settings: Settings, flags: tuple[str, ...] = (), most: int = 3) -> None:
         self._binary, self._settings, self._flags, self._most = binary, settings, flags, most
-        self._running: dict[Static, _Server] = {}
+        self._running: dict[Static, RunningServer] = {}
 
-    def at(self, static: Static) -> _Server:
+    def at(self, static: Static) -> RunningServer:
         """The server with this setting; the one that was not asked for longest may have to go for it."""
         server = self._running.pop(static, None)
         if server is None:
             while len(self._running) >= self._most:
                 self._running.pop(next(iter(self._running))).stop()
-            server = _Server(self._command(static))
+            server = RunningServer(self._command(static))
         self._running[static] = server
         return server
 
@@ -63,14 +63,16 @@ class Servers:
             server.stop()
 
 
-class _Server:
+class RunningServer:
+    """A server of its own process, asked over HTTP. port: where it listens."""
+
     def __init__(self, command: list[str]) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
-            self._port = free.getsockname()[1]
+            self.port = free.getsockname()[1]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._is_warm = False
-        command = [*command, "--host", "127.0.0.1", "--port", str(self._port)]
+        command = [*command, "--host", "127.0.0.1", "--port", str(self.port)]
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
         deadline = monotonic() + START_S
         while not self._is_ready():
@@ -86,7 +88,7 @@ class _Server:
             return False
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, bytes]:
-        connection = HTTPConnection("127.0.0.1", self._port, timeout=ANSWER_S)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
         try:
             connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
             answer = connection.getresponse()
@@ -104,6 +106,14 @@ class _Server:
             raise SystemExit(f"llama-server answers {status}: {content.decode(errors='replace')}\n{self.log()}")
         found: dict[str, Any] = json.loads(content)
         return found
+
+    def __enter__(self) -> RunningServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
 
     def log(self) -> str:
         """The end of what it wrote."""

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from specdec_cli import __version__
+from specdec_cli.cli.batch import batch
 from specdec_cli.cli.chat import chat
 from specdec_cli.cli.check import check
 from specdec_cli.cli.compare import compare
@@ -20,6 +21,7 @@ from specdec_cli.cli.pull import pull
 from specdec_cli.cli.replay import replay
 from specdec_cli.cli.rm import rm
 from specdec_cli.cli.run import run
+from specdec_cli.cli.serve import serve
 from specdec_cli.cli.show import show
 from specdec_cli.cli.tune import tune
 
@@ -49,6 +51,6 @@ def _root(
     """Options of specdec itself."""
 
 
-for command in (demo, run, chat, pull, check, ls, show, rm, replay, compare, tune, drafters, doctor):
+for command in (demo, run, chat, serve, batch, pull, check, ls, show, rm, replay, compare, tune, drafters, doctor):
     app.command()(command)
 app.add_typer(draft, name="draft")

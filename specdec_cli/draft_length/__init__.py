@@ -12,9 +12,10 @@ from specdec_cli.draft_length.chain_length import ChainLength
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.known_draft import KnownLength
+from specdec_cli.draft_length.shared_load import SharedLoad
 from specdec_cli.draft_length.whole_draft import WholeDraftLength
 
-__all__ = ["LONGEST", "DraftForm", "adaptive_length", "chain_length", "fixed_length"]
+__all__ = ["LONGEST", "DraftForm", "SharedLoad", "adaptive_length", "chain_length", "fixed_length"]
 
 
 class DraftForm(Enum):

@@ -17,8 +17,6 @@ LONGEST = 16
 _HORIZON = 64
 """Reading what the draft model has missed must pay for itself over so many tokens more than there have been: how long
 an answer will be is not known, and -n says little of it."""
-_SLOW_STEP = 2.0
-"""By how much a step may have taken longer than expected by itself; beyond that it was the machine."""
 _RESTING = 7
 """Where a step is not worth a draft, so many more pass without a decision: on small models one takes 3 % of a step."""
 _OPTIMISM = 1.0
@@ -88,6 +86,8 @@ class AutoLength(LengthPolicy):
         if room < 1:
             return 0
         budgets = self._budgets
+        if self._costs.load != self._load_at_plan:
+            self._replan(afresh=True)
         lost = budgets.loss < self._loss_at_plan - _DROP * budgets.alone
         if budgets.loss > 0 and (lost or self._steps >= self._next_plan):
             self._replan(afresh=lost)
@@ -164,9 +164,7 @@ class AutoLength(LengthPolicy):
         self._steps += 1
         self._emitted += accepted + 1
         expected = costs.draft(read) + passes * costs.draft() + costs.verify_s(drafted + 1)
-        gain = (accepted + 1) * self._budgets.alone - min(
-            step.draft_s + step.verify_s + step.sample_s, _SLOW_STEP * expected
-        )
+        gain = (accepted + 1) * self._budgets.alone - costs.spent(step, expected)
         if self._catches_up or self._is_trial:  # it has been paid for, or will pay later
             gain += costs.draft(read) - costs.draft()
         self._budgets.add(gain)
@@ -215,6 +213,6 @@ class AutoLength(LengthPolicy):
             if self._plan.drafts:
                 break
         self._budgets.alone = costs.alone() - costs.other
-        self._loss_at_plan = self._budgets.loss
+        self._loss_at_plan, self._load_at_plan = self._budgets.loss, costs.load
         self._pause = min(2 * (_FIRST_PAUSE if afresh else self._pause), _LAST_PAUSE)
         self._next_plan = self._steps + self._pause

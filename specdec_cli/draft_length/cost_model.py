@@ -6,6 +6,7 @@ import math
 
 from specdec_cli.decoding.costs import SETTLED, Costs
 from specdec_cli.decoding.types import Step
+from specdec_cli.draft_length.shared_load import SharedLoad
 
 _COMMON_RATE = 0.03
 """What a surprise says of the whole curve."""
@@ -17,6 +18,8 @@ _ENOUGH = 8
 """Passes of a size after which its cost is known."""
 _MOST = 0.3
 """How far, in log seconds, one pass may be off before the rest of its surprise is taken for the machine's noise."""
+_SLOW_STEP = 2.0
+"""By how much a step may have taken longer than expected by itself; beyond that it was the machine."""
 
 
 class CostModel:
@@ -26,11 +29,15 @@ class CostModel:
     slows all).
     Plain steps count once they are SETTLED. longest: the longest draft that will be asked about. The state does not
     grow.
+
+    load: of the models, where other answers share their passes. If there are others, a row costs what it costs if each
+    sends as many, so drafts that make all of them together slower do not pay; and steps teach nothing: they wait for
+    others.
     """
 
-    def __init__(self, costs: Costs, longest: int) -> None:
+    def __init__(self, costs: Costs, longest: int, load: SharedLoad | None = None) -> None:
         self.longest = longest
-        self.other = costs.other
+        self._load, self._other = load or SharedLoad(), costs.other
         self._costs = costs
         self._verify = [costs.verify(max(n, 1)) for n in range(longest + 2)]
         self._near = [costs.draft(max(n, 1)) for n in range(3)]
@@ -43,13 +50,27 @@ class CostModel:
         self._plain = SETTLED
         """Steps without a draft until now, one after the other."""
 
+    @property
+    def load(self) -> int:
+        """How many answers there are."""
+        return self._load.answers
+
+    @property
+    def other(self) -> float:
+        """Seconds of a step, whatever it drafts."""
+        return self._other * self._load.answers
+
     def verify(self) -> list[float]:
         """Seconds to verify n tokens, for n = 0 (meaningless) to longest + 1."""
+        if self._load.answers > 1:
+            return [self.verify_s(n) for n in range(self.longest + 2)]
         common = self._common
         return [seconds * math.exp(common + own) for seconds, own in zip(self._verify, self._own, strict=True)]
 
     def verify_s(self, tokens: int) -> float:
         """Seconds to verify so many tokens."""
+        if self._load.answers > 1:
+            return self._load.verify(tokens)
         return self._verify[tokens] * math.exp(self._common + self._own[tokens])
 
     def learned(self) -> dict[int, float]:
@@ -62,9 +83,17 @@ class CostModel:
 
     def draft(self, tokens: int = 1) -> float:
         """Seconds for the draft model to read so many tokens in one pass."""
+        if self._load.answers > 1:
+            return self._load.draft(tokens)
         if tokens < 3:
             return self._near[tokens] * math.exp(self._drafting)
         return self._costs.draft(tokens) * math.exp(self._reading)
+
+    def spent(self, step: Step, expected: float) -> float:
+        """Seconds that a step took by itself, of which so many were expected."""
+        if self._load.answers > 1:
+            return expected
+        return min(step.draft_s + step.verify_s + step.sample_s, _SLOW_STEP * expected)
 
     def skip(self) -> None:
         """The next step does not follow the last one that was observed."""
@@ -75,6 +104,9 @@ class CostModel:
         """Learn from a step. In its draft_s the draft model read so many tokens in one pass, the first of `passes`;
         the others had one token each. passes: 0 if nothing was drafted, or what was is unknown.
         """
+        if self._load.answers > 1:
+            self.skip()
+            return
         rows = len(step.drafted) + 1
         seconds = step.verify_s + step.sample_s
         own = self._own
@@ -93,7 +125,7 @@ class CostModel:
                 self._reading += _READ_RATE / _DRAFT_RATE * surprise
         if self._at is not None:
             rest = step.at - self._at - step.draft_s - seconds
-            self.other += _DRAFT_RATE * (min(max(rest, 0.0), self._verify[1]) - self.other)
+            self._other += _DRAFT_RATE * (min(max(rest, 0.0), self._verify[1]) - self._other)
         self._at = step.at
 
 

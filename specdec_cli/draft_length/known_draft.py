@@ -14,10 +14,8 @@ _BEYOND = 1.0
 """By how much the worst outcome of a single draft may go beyond it, in the same unit."""
 _REST, _LONGEST_REST, _REFILL = 16, 256, 0.25
 """Steps of a rest, doubling as long as nothing is gained, and the loss budget after it."""
-_SLOW_STEP, _SEARCH = 2.0, 0.2
-"""By how much a step may have taken longer than expected by itself, and which share of a step it may take to find
-nothing; beyond that it was the machine.
-"""
+_SEARCH = 0.2
+"""Which share of a step it may take to find nothing; beyond that it was the machine."""
 _RATE_SHARE = 0.02
 """The weight of the latest step in the running means of tokens and of seconds."""
 
@@ -90,8 +88,7 @@ class KnownLength(LengthPolicy):
     def observe(self, step: Step, own_time: bool = True) -> None:
         drafted, accepted = len(step.drafted), step.accepted
         self._costs.observe(step, 1, 0)
-        seconds = step.draft_s + step.verify_s + step.sample_s + self._costs.other
-        seconds = min(seconds, _SLOW_STEP * (self._costs.verify_s(drafted + 1) + self._costs.other))
+        seconds = self._costs.spent(step, self._costs.verify_s(drafted + 1)) + self._costs.other
         self._update_price(accepted + 1, seconds)
         if self._resting:
             self._rest()

@@ -222,7 +222,7 @@ def _is_count(number: int | None) -> bool:
 
 
 def _check_length(settings: Settings) -> None:
-    from specdec_cli.llama.context import N_BATCH
+    from specdec_cli.llama.passes import N_BATCH
 
     tokens = settings.draft_tokens
     if tokens != AUTO and not 1 <= tokens < N_BATCH:
@@ -234,7 +234,7 @@ def _check_length(settings: Settings) -> None:
 
 
 def _check_lookahead(settings: Settings) -> None:
-    from specdec_cli.llama.context import MOST_SEQUENCES, N_BATCH
+    from specdec_cli.llama.passes import MOST_SEQUENCES, N_BATCH
 
     shape = settings.lookahead_shape
     if shape.tokens + 1 > N_BATCH or shape.branches > MOST_SEQUENCES:

@@ -9,8 +9,8 @@ from pathlib import Path
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.engine.config import AUTO, Settings
-from specdec_cli.llama.context import MAX_SNAPSHOTS
 from specdec_cli.llama.model import Model
+from specdec_cli.llama.passes import MAX_SNAPSHOTS
 
 _UNIT = 256
 """llama.cpp rounds a context up to a multiple of this."""

@@ -15,7 +15,7 @@ from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Drafter
-from specdec_cli.draft_length import DraftForm, adaptive_length, chain_length, fixed_length
+from specdec_cli.draft_length import DraftForm, SharedLoad, adaptive_length, chain_length, fixed_length
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel
@@ -40,10 +40,12 @@ class Drafting:
     """The drafters and length policies of a pair in memory. corpus: other texts for drafters that look into them.
 
     A policy that adapts serves all answers with the same drafter and sampling, and so learns from one to the next.
+    load: of the models, where other answers share their passes.
     """
 
-    def __init__(self, models: LoadedModels, costs: PairCosts, n_shared: int) -> None:
+    def __init__(self, models: LoadedModels, costs: PairCosts, n_shared: int, load: SharedLoad | None = None) -> None:
         self.corpus: Corpus | None = None
+        self._load = load
         self._models, self._costs, self._n_shared = models, costs, n_shared
         self._cost_models: list[CostModel] = []
         self._policies: dict[object, LengthPolicy] = {}
@@ -107,7 +109,7 @@ class Drafting:
             return None
         form = drafters.form(name)
         longest = settings.lookahead_shape.tokens if form is DraftForm.WHOLE else LONGEST
-        costs = CostModel(measured, min(self._models.target.opened.max_rows - 1, longest))
+        costs = CostModel(measured, min(self._models.target.opened.max_rows - 1, longest), self._load)
         plain = settings.tree == 1 and form is not DraftForm.WHOLE  # the passes of trees take longer
         if plain and not settings.bitwise:
             self._cost_models.append(costs)

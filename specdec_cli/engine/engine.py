@@ -15,7 +15,7 @@ from specdec_cli.decoding import rules
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.text import TextStream
-from specdec_cli.decoding.types import Event
+from specdec_cli.decoding.types import AcceptRule, Event
 from specdec_cli.engine.config import SamplingParams, Settings, SpeculativeConfig
 from specdec_cli.engine.config_layers import check_value, resolve
 from specdec_cli.engine.drafting import Drafting, Progress, read_corpus
@@ -157,8 +157,10 @@ class Engine(AbstractContextManager["Engine"]):
         system: str | None = None,
         raw: bool = False,
         reuse: bool = True,
+        watch: Callable[[AcceptRule], AcceptRule] | None = None,
     ) -> Generation:
-        """An answer to iterate over, which then has a result. reuse: go by what was read of the prompt before.
+        """An answer to iterate over, which then has a result. reuse: go by what was read of the prompt before. watch:
+        makes another acceptance rule of that of the answer, which may look at what that one sees.
 
         Passes of other widths round differently, so what a cache holds may differ in the last bits from what reading
         the prompt anew would give. With --bitwise nothing is reused.
@@ -172,7 +174,7 @@ class Engine(AbstractContextManager["Engine"]):
         text = self._tokenize(prompt, system, raw)
         seed = secrets.randbits(32) if settings.seed is None else settings.seed
         result = GenerationResult(settings, seed, text.tokens, (*self.pair.notes, *text.notes))
-        return Generation(self, result, stop, reuse)
+        return Generation(self, result, stop, reuse, watch)
 
     def tokenize(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
         """A prompt's tokens; arguments and errors are those of `stream`."""
@@ -209,10 +211,16 @@ class Engine(AbstractContextManager["Engine"]):
         self.models.open(prompt_tokens, ways or [self.settings])
 
     def events(
-        self, prompt: Sequence[int], seed: int, stop: Sequence[str] = (), settings: Settings | None = None
+        self,
+        prompt: Sequence[int],
+        seed: int,
+        stop: Sequence[str] = (),
+        settings: Settings | None = None,
+        watch: Callable[[AcceptRule], AcceptRule] | None = None,
     ) -> Iterator[Event]:
         """Decode an answer to tokens, with the contexts as they are open."""
         settings = settings or self.settings
+        rule = rules.RULES[settings.accept]
         self._answers = mine = self._answers + 1
         sampler = rules.sampler_of(settings.accept, settings.sampling, seed)
         target = self.models.target
@@ -226,7 +234,7 @@ class Engine(AbstractContextManager["Engine"]):
             LlamaTarget(context, agreement),
             self.drafting.drafter(settings, sampler, seed),
             policy,
-            rules.RULES[settings.accept],
+            watch(rule) if watch else rule,
             sampler,
             np.random.default_rng(seed),
             TextStream(target.model.piece, stop),

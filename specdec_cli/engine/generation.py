@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.rules import LOSSY
-from specdec_cli.decoding.types import Done, Event, FinishReason, Step
+from specdec_cli.decoding.types import AcceptRule, Done, Event, FinishReason, Step
 from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.loaded_models import LoadedModel
@@ -97,9 +97,16 @@ class GenerationResult:
 class Generation:
     """An answer in the making: iterate over it, then look at `result`. After an error it holds what there was."""
 
-    def __init__(self, engine: Engine, result: GenerationResult, stop: Sequence[str], reuse: bool) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        result: GenerationResult,
+        stop: Sequence[str],
+        reuse: bool,
+        watch: Callable[[AcceptRule], AcceptRule] | None = None,
+    ) -> None:
         self.result = result
-        self._engine, self._stop = engine, stop
+        self._engine, self._stop, self._watch = engine, stop, watch
         self._reuse = reuse and not result.settings.bitwise
 
     def prepare(self) -> None:
@@ -119,7 +126,7 @@ class Generation:
         self._allow_reuse(self._reuse)
         result.notes += tuple(models.notes)
         try:
-            for event in engine.events(result.prompt, result.seed, self._stop, result.settings):
+            for event in engine.events(result.prompt, result.seed, self._stop, result.settings, self._watch):
                 result.add(event)
                 yield event
         finally:

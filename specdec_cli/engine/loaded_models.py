@@ -169,21 +169,21 @@ class LoadedModels:
             n_ctx = plan.n_ctx if plan.beyond_trained else min(plan.n_ctx, loaded.model.n_ctx_train or plan.n_ctx)
             with nullcontext() if required or loaded is self.target else self._optional(loaded.role):
                 memory.require(loaded.header, n_ctx, free)
-                self._open(loaded, n_ctx, *shapes[loaded.role])
+                rows, branches = shapes[loaded.role]
+                context = LlamaContext(loaded.model, n_ctx, rows, loaded.threads, self._interrupt, branches)
+                loaded.context, loaded.costs = context, self.timed(loaded, context)
                 free = None if free is None else free - memory.cache_bytes(loaded.header, n_ctx)
         self.plan = plan
 
-    def _open(self, loaded: LoadedModel, n_ctx: int, rows: int, branches: int) -> None:
-        """Open a model's context, which goes to fewer threads where they wait for each other, unless the user chose
-        their number, or the text depends on it.
+    def timed(self, loaded: LoadedModel, context: LlamaContext) -> PassCosts:
+        """What a model's passes cost in a context, which goes to fewer threads where they wait for each other, unless
+        the user chose their number, or the text depends on it.
         """
-        context = LlamaContext(loaded.model, n_ctx, rows, loaded.threads, self._interrupt, branches)
-        loaded.context = context
-        costs = loaded.costs = PassCosts(loaded.path, context, loaded.gpu_layers, self.note)
+        costs = PassCosts(loaded.path, context, loaded.gpu_layers, self.note)
         settings = self._settings
         chosen = settings.threads or (loaded is self.draft and settings.threads_draft)
         if chosen or settings.bitwise or loaded.on_gpu or not self._tunes or loaded is self.small:
-            return
+            return costs
 
         def changed(threads: int, times: float) -> None:
             loaded.threads = threads
@@ -197,6 +197,7 @@ class LoadedModels:
             )
 
         costs.watch = ThreadWatch(context, costs.expected, changed)
+        return costs
 
     def show_reading(self, show: Callable[[str, int, int], None] | None) -> None:
         """Report how much of a prompt has been read: what reads it, tokens read, tokens in all. None: no more."""

@@ -34,6 +34,19 @@ class Batch:
             self._output[:count] = all_rows
             self._output[count - 1] = 1
 
+    def fill_texts(self, pieces: Sequence[tuple[int, Sequence[int], int, bool]]) -> None:
+        """Pieces of several texts, as `fill` takes one: sequence, tokens, position, whether all rows are computed."""
+        end = 0
+        for sequence, tokens, first, all_rows in pieces:
+            start, end = end, end + len(tokens)
+            self._token[start:end] = tokens
+            self._position[start:end] = self._positions[first : first + len(tokens)]
+            self._output[start:end] = all_rows
+            self._output[end - 1] = 1
+            for i in range(start, end):
+                self.struct.seq_id[i][0] = sequence
+        self.struct.n_tokens = end
+
     def fill_tree(self, tokens: Sequence[int], layout: Layout, first: int, unread: int) -> None:
         """Nodes of a tree after a text of `first` tokens; of the first `unread` no row is computed."""
         self.struct.n_tokens = count = len(tokens)

@@ -12,17 +12,23 @@ import llama_cpp.llama_cpp as lib
 
 
 class Cells:
-    """The memory of a llama.cpp context of up to `branches` sequences; sequence 0 is the text."""
+    """The memory of a text, and of a tree of up to `branches` sequences at its end. sequence: the text's; a tree needs
+    it to be 0, and all other sequences.
+    """
 
-    def __init__(self, handle: Any, branches: int) -> None:
-        self._handle, self._memory = handle, lib.llama_get_memory(handle)
+    def __init__(self, handle: Any, branches: int, sequence: int = 0) -> None:
+        self._handle, self._memory, self._sequence = handle, lib.llama_get_memory(handle), sequence
         self._shared = [0] * branches
         """How much of the text belongs to each sequence; unused for sequence 0, which has all of it."""
 
     @property
     def length(self) -> int:
         """Tokens of the text, as llama.cpp counts them."""
-        return int(lib.llama_memory_seq_pos_max(self._memory, 0)) + 1
+        return int(lib.llama_memory_seq_pos_max(self._memory, self._sequence)) + 1
+
+    def copy(self, other: Cells, length: int) -> None:
+        """Begin as another text of the same context does, with as many of its tokens. This one must be empty."""
+        lib.llama_memory_seq_cp(self._memory, other._sequence, self._sequence, 0, length)
 
     def share(self, source: int, goal: int, length: int, depth: int) -> None:
         """Let sequence `goal` begin as `source`: with the text of `length` tokens, and `depth` nodes of its branch.
@@ -45,21 +51,24 @@ class Cells:
             lib.llama_memory_seq_rm(self._memory, other, length, -1)
 
     def drop(self, length: int) -> bool:
-        """Take all cells from position `length` on from every sequence. False: llama.cpp refused."""
+        """Take all cells from position `length` on from the text and its tree. False: llama.cpp refused."""
         self._shared = [min(shared, length) for shared in self._shared]
-        return bool(lib.llama_memory_seq_rm(self._memory, -1 if len(self._shared) > 1 else 0, length, -1))
+        which = -1 if len(self._shared) > 1 else self._sequence
+        return bool(lib.llama_memory_seq_rm(self._memory, which, length, -1))
 
     def save(self, path: Path, tokens: Sequence[int]) -> bool:
         """Write the text's cells and its tokens to a file."""
         array = (lib.llama_token * len(tokens))(*tokens)
-        return bool(lib.llama_state_seq_save_file(self._handle, os.fsencode(path), 0, array, len(tokens)))
+        return bool(lib.llama_state_seq_save_file(self._handle, os.fsencode(path), self._sequence, array, len(tokens)))
 
     def load(self, path: Path, most: int) -> list[int]:
         """Take the cells of a file, which gives their tokens; none if llama.cpp refuses it. The cache must be empty."""
         array, count = (lib.llama_token * most)(), ctypes.c_size_t()
-        loaded = lib.llama_state_seq_load_file(self._handle, os.fsencode(path), 0, array, most, ctypes.byref(count))
+        name = os.fsencode(path)
+        loaded = lib.llama_state_seq_load_file(self._handle, name, self._sequence, array, most, ctypes.byref(count))
         return list(array[: count.value]) if loaded else []
 
     def clear(self) -> None:
-        lib.llama_memory_clear(self._memory, False)
+        which = -1 if len(self._shared) > 1 else self._sequence
+        lib.llama_memory_seq_rm(self._memory, which, -1, -1)
         self._shared = [0] * len(self._shared)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Draft, Logits, Rows, Verdict
-from specdec_cli.llama.context import N_BATCH, LlamaContext
+from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.passes import N_BATCH
 
 
 class LlamaTarget:

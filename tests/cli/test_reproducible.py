@@ -135,9 +135,9 @@ def test_a_long_prompt_shows_how_much_is_left(tmp_path):
     """Reading is made slow, for half a second must pass before anything is shown."""
     (tmp_path / "long.txt").write_text("x = [1, 2, 3]\n" * 80)
     (tmp_path / "sitecustomize.py").write_text(
-        "import time; from specdec_cli.llama.context import LlamaContext as c; p = c._pass\n"
-        "def slowly(self):\n    time.sleep(0.15 * (self._batch.struct.n_tokens > 16)); p(self)\n"
-        "c._pass = slowly\n"
+        "import time; from specdec_cli.llama.passes import Passes as c; p = c.run\n"
+        "def slowly(self):\n    time.sleep(0.15 * (self.batch.struct.n_tokens > 16)); return p(self)\n"
+        "c.run = slowly\n"
     )
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     args = ("run", "-f", tmp_path / "long.txt", "-n", 4, "--drafter", "none", "--raw")

@@ -22,7 +22,7 @@ from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.generation import GenerationResult, crowding_notes, to_json
-from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.passes import Passes
 
 
 def scaled(costs, one):
@@ -115,18 +115,18 @@ def test_a_session_survives_an_interrupted_tree(monkeypatch, whose, failing):
         prompt = engine.tokenize("def median(values):\n    return", raw=True)
         expected = tokens_of(engine.events(prompt, seed=0))
         context, passes = engine.models.contexts[whose], []
-        whole = LlamaContext._pass
+        whole = Passes.run
 
         def interrupted(self):
-            if self is context and len(self._branches):
+            if self is context._passes and len(context._branches):
                 passes.append(self)
                 if len(passes) == failing:
                     engine.interrupt.set()
                     raise Interrupted
-            whole(self)
+            return whole(self)
 
         with monkeypatch.context() as patched:
-            patched.setattr(LlamaContext, "_pass", interrupted)
+            patched.setattr(Passes, "run", interrupted)
             events = list(engine.events(prompt, seed=0))
         engine.interrupt._flag[0] = b"\0"
         assert events[-1].reason == "interrupted" and len(passes) == failing

@@ -24,7 +24,7 @@ def calls(engine, monkeypatch):
     """Each answer that was asked for: its prompt's tokens, whether drafts help, its most tokens."""
     made, events = [], engine.events
 
-    def watched(prompt, seed, stop=(), settings=None):
+    def watched(prompt, seed, stop=(), settings=None, watch=None):
         made.append((len(prompt), settings.drafter != "none", settings.max_tokens))
         return events(prompt, seed, stop, settings)
 

@@ -9,7 +9,8 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Draft
 from specdec_cli.drafters.draft_model import ModelDrafter
-from specdec_cli.llama.context import N_BATCH, LlamaContext
+from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.passes import N_BATCH
 from specdec_cli.llama.target import LlamaTarget
 
 FORGETFUL = (*tiny.RECURRENT, *tiny.HYBRID)

@@ -1,0 +1,130 @@
+"""`specdec serve` beside llama-server, under load: clients that each ask again as soon as they are answered.
+
+python benchmarks/peers/serving.py --server LLAMA_SERVER [--target M --draft D] --drafter model --clients 1 2 4 8
+
+All servers stay loaded, and take turns round by round. Speed is tokens of all clients over the seconds of a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from pathlib import Path
+from time import perf_counter
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from common import machine
+from server import RunningServer
+
+from specdec_cli.models import profiles, suites
+from specdec_cli.models.user_files import bundled_dir
+
+LLAMA_DRAFTS = {
+    "model": [["--spec-type", "draft-simple", "--spec-draft-n-max", str(n)] for n in (2, 4, 8)],
+    "ngram": [["--spec-type", kind] for kind in ("ngram-simple", "ngram-map-k", "ngram-mod", "ngram-cache")],
+}
+"""The settings of llama-server of which the best counts."""
+
+
+@dataclass
+class Arm:
+    """One server. speeds: tokens per second of each round; first_s: seconds to the first token of each request."""
+
+    name: str
+    server: RunningServer
+    speeds: list[float] = field(default_factory=list)
+    first_s: list[float] = field(default_factory=list)
+
+
+def ask(port: int, prompt: str, max_tokens: int) -> tuple[int, float]:
+    """Tokens of the answer, and seconds to the first."""
+    body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "stream": True}
+    body["stream_options"] = {"include_usage": True}
+    connection, begun, first, tokens = HTTPConnection("127.0.0.1", port, timeout=300), perf_counter(), 0.0, 0
+    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    if answer.status != 200:
+        raise SystemExit(f"port {port} answers {answer.status}: {answer.read()!r}")
+    for line in answer:
+        if not line.startswith(b"data: {"):
+            continue
+        chunk = json.loads(line[6:])
+        if not first and any(choice.get("text") for choice in chunk["choices"]):
+            first = perf_counter() - begun
+        tokens = (chunk.get("usage") or {}).get("completion_tokens", tokens)
+    connection.close()
+    return tokens, first or perf_counter() - begun
+
+
+def round_of(arm: Arm, prompts: list[str], clients: int, max_tokens: int) -> None:
+    begun = perf_counter()
+    with ThreadPoolExecutor(clients) as pool:
+        answers = list(pool.map(lambda prompt: ask(arm.server.port, prompt, max_tokens), prompts))
+    arm.speeds.append(sum(tokens for tokens, _ in answers) / (perf_counter() - begun))
+    arm.first_s += [first for _, first in answers]
+
+
+def commands(args: argparse.Namespace, slots: int) -> dict[str, list[object]]:
+    shape = ["-m", args.target, "-np", slots, "-t", args.threads, "-c"]
+    ours = [sys.executable, "-m", "specdec_cli", "serve", *shape, args.ctx]
+    theirs = [args.server, *shape, args.ctx * slots, "-kvu"]
+    pair = ["-md", args.draft] if args.drafter == "model" else []
+    found = {"specdec": [*ours, *pair, "--drafter", args.drafter], "specdec alone": [*ours, "--drafter", "none"]}
+    found["llama-server alone"] = theirs
+    for flags in LLAMA_DRAFTS[args.drafter]:
+        found[f"llama-server {' '.join(flags[1::2])}"] = [*theirs, *pair, *flags]
+    wanted = args.only or [""]
+    return {name: command for name, command in found.items() if any(part in name for part in wanted)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    demo = bundled_dir() / profiles.DEMO
+    parser.add_argument("--server", required=True, help="llama-server, built from the same source")
+    parser.add_argument("--target", type=Path, default=demo / "target.gguf")
+    parser.add_argument("--draft", type=Path, default=demo / "draft.gguf")
+    parser.add_argument("--drafter", choices=LLAMA_DRAFTS, default="model")
+    parser.add_argument("--suite", default="python")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--requests", type=int, default=40, help="of a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--ctx", type=int, default=1024, help="of a slot")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", nargs="*", help="arms whose names hold one of these")
+    args = parser.parse_args()
+    print(machine())
+    texts = itertools.cycle(prompt.text for prompt in suites.load(args.suite))
+    for clients in args.clients:
+        with ExitStack() as stack:
+            arms = [
+                Arm(name, stack.enter_context(RunningServer([*map(str, command)])))
+                for name, command in commands(args, clients).items()
+            ]
+            for number in range(args.rounds + 1):
+                prompts = list(itertools.islice(texts, args.requests if number else clients))
+                for arm in arms[:: 1 if number % 2 else -1]:
+                    round_of(arm, prompts, clients, args.max_tokens if number else 8)
+                    if not number:  # a warm-up
+                        arm.speeds, arm.first_s = [], []
+        report(arms, clients)
+
+
+def report(arms: list[Arm], clients: int) -> None:
+    """Medians, and the paired ratio to the first arm."""
+    print(f"\n{clients} clients: tokens/s, share of {arms[0].name}'s (median of rounds), first token")
+    for arm in arms:
+        ratio = statistics.median(own / ours for own, ours in zip(arm.speeds, arms[0].speeds, strict=True))
+        first_ms = 1000 * statistics.median(arm.first_s)
+        print(f"  {arm.name:<34} {statistics.median(arm.speeds):8.1f}  {ratio:5.2f}  {first_ms:7.1f} ms", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""`specdec batch`: many requests from a file, over the slots of one pair."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from specdec_cli.cli import options as opt
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.display.grids import duration
+
+if TYPE_CHECKING:
+    from specdec_cli.server.batch import BatchProgress
+
+
+@opt.takes(*opt.ALL)
+def batch(
+    given: opt.Given,
+    source: Annotated[Path, typer.Argument(metavar="IN.jsonl", help="Requests in OpenAI's batch format.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.jsonl", help="Where the answers go.")],
+    parallel: Annotated[int, typer.Option("--parallel", "-np", min=1, max=64, help="Answers at the same time.")] = 4,
+) -> None:
+    """Answer the requests of a file, several at a time. Started again, it goes on where it was.
+
+    A line asks as {"custom_id": "1", "url": "/v1/chat/completions", "body": {"messages": [...]}}, and an answer stands
+    in a line of its own, with the same custom_id. -c is the context of one answer.
+    """
+    from specdec_cli.cli.output import print_parts
+    from specdec_cli.cli.slots_opening import open_slots
+    from specdec_cli.display.status_line import status_line
+    from specdec_cli.server.answering import Answering
+    from specdec_cli.server.batch import Batch
+
+    if source.exists() and output.exists() and source.samefile(output):
+        raise UsageError("the answers would be written over the requests", "Give -o another file.")
+    with open_slots(given, parallel, most_waiting=16 * parallel) as slots:
+        work, started = Batch(source, output, slots.names[0]), monotonic()
+        with status_line("reading the requests", silent=False) as say:
+
+            def report(progress: BatchProgress) -> None:
+                say(_line(progress, monotonic() - started))
+
+            asyncio.run(work.run(Answering(slots.engine, slots.scheduler, slots.n_ctx), parallel, report))
+    progress, seconds = work.progress, monotonic() - started
+    for number, why in progress.bad:
+        print_parts(f"line {number} is no request: {why}", stderr=True)
+    failed = f", {progress.failed} of them errors" if progress.failed else ""
+    speed = f"; {progress.written / seconds:,.1f} tokens/s" if progress.written else ""
+    print_parts(f"{progress.done:,} answers in {output}{failed}{speed}", stderr=True, pipe_width=200)
+    raise typer.Exit(1 if work.progress.bad or work.progress.failed else 0)
+
+
+def _line(progress: BatchProgress, seconds: float) -> str:
+    """How far it is, and how long the rest will take at this speed."""
+    done, left = progress.done - progress.done_before, progress.total - progress.done
+    rest = f", {duration(seconds / done * left)} left" if done and left else ""
+    return f"{progress.done:,} of {progress.total:,} answers{rest}"

@@ -1,0 +1,192 @@
+"""Answers of several slots in turn, in one thread: each runs until it needs a pass, which is then one for many."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from greenlet import getcurrent, greenlet
+
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.decoding.types import Logits
+from specdec_cli.draft_length import SharedLoad
+from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.slots import Slots
+from specdec_cli.llama.passes import N_BATCH
+from specdec_cli.llama.shared_context import Piece, SharedPasses, SharedText
+
+Work = Callable[[Engine], None]
+"""What a job does with its slot's engine. It reports what comes, and what goes wrong, itself."""
+
+
+class QueueFull(SpecdecError):
+    """As many jobs wait as may."""
+
+
+@dataclass(eq=False)
+class Job:
+    """Some work that waits for a slot, or has one. prompt: the tokens by which a slot is chosen."""
+
+    prompt: Sequence[int]
+    work: Work
+    slot: Engine | None = None
+    run: greenlet | None = None
+    piece: Piece | None = None
+    """What it waits for."""
+
+
+class Scheduler(AbstractContextManager["Scheduler"]):
+    """Gives jobs slots, in the order in which they come, and runs their passes together. most_waiting: jobs without a
+    slot.
+
+    A pass of a draft model runs as soon as nobody can go on without; one of the target when all jobs wait for it, so
+    that it holds the drafts of all. Prompts are read in pieces between those, of which a pass takes as many as it would
+    of one prompt.
+    """
+
+    def __init__(self, engine: Engine, count: int, n_ctx: int, most_waiting: int = 64) -> None:
+        self._load = SharedLoad()
+        self.slots = Slots(engine, count, n_ctx, self._load)
+        for passes in self.slots.passes:
+            passes.ask = _ask
+        self.jobs: list[Job] = []
+        """Those that have a slot."""
+        self.waiting: deque[Job] = deque()
+        self._most = count + most_waiting
+        self._free = [*self.slots.engines]
+        self._changed = threading.Condition()
+        self._closing = self._drafted_last = False
+        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+        self._thread.start()
+
+    def submit(self, prompt: Sequence[int], work: Work) -> Job:
+        """Hand work in, from any thread. Raises QueueFull."""
+        job = Job(prompt, work)
+        with self._changed:
+            if self._closing or len(self.waiting) + len(self.jobs) >= self._most:
+                raise QueueFull("too many requests are waiting", "Try again later.")
+            self.waiting.append(job)
+            self._changed.notify()
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """Let a job end, from any thread: after the pass that runs now, if it has a slot."""
+        with self._changed:
+            if job in self.waiting:
+                self.waiting.remove(job)
+            elif job.slot is not None:
+                job.slot.interrupt.set()
+
+    def close(self, grace_s: float = 0.0) -> None:
+        """Take nothing new, let what runs go on for so many seconds, then end it."""
+        with self._changed:
+            self._closing = True
+            self.waiting.clear()
+            self._changed.notify()
+        self._thread.join(grace_s)
+        for engine in self.slots.engines:
+            engine.interrupt.set()
+        self._thread.join()
+        self.slots.__exit__()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        while self._admit():
+            pieces = {job: job.piece for job in self._next_pass() if job.piece}
+            passes = next(iter(pieces.values())).passes
+            before = passes.decode_s
+            try:
+                rows = passes.read([*pieces.values()])
+            except (SpecdecError, Interrupted) as error:
+                for job in pieces:
+                    self._go_on(job, error=error)
+            else:
+                self._observe(passes, [*pieces.values()], passes.decode_s - before)
+                for job, own in zip(pieces, rows, strict=True):
+                    self._go_on(job, own)
+
+    def _observe(self, passes: SharedPasses, pieces: Sequence[Piece], seconds: float) -> None:
+        """Let draft lengths know what a pass cost, if no prompt was in it."""
+        if not any(piece.is_long for piece in pieces):
+            role = ("verify", "draft", "small")[self.slots.passes.index(passes)]
+            self._load.observe(role, sum(len(piece.tokens) for piece in pieces), seconds)
+
+    def _admit(self) -> bool:
+        """Give free slots to jobs that wait; wait for one if there is nothing else to do. False: it is over."""
+        while True:
+            with self._changed:
+                while not (self.jobs or self.waiting or self._closing):
+                    self._changed.wait()
+                if self._closing and not self.jobs:
+                    return False
+                admitted = [self._take(self.waiting.popleft()) for _ in range(min(len(self._free), len(self.waiting)))]
+            for job in admitted:
+                self._go_on(job)
+            if self.jobs:
+                return True
+
+    def _take(self, job: Job) -> Job:
+        """Give a job the free slot that has read most of its prompt; of several, the one unused for longest."""
+        slot = max(self._free, key=lambda engine: _text(engine).common(job.prompt))
+        self._free.remove(slot)
+        slot.interrupt.clear()
+        job.slot, job.run = slot, greenlet(lambda _rows: job.work(slot))
+        self.jobs.append(job)
+        self._load.answers = len(self.jobs)
+        return job
+
+    def _go_on(self, job: Job, rows: Any = None, error: BaseException | None = None) -> None:
+        """Let a job run until it needs a pass, or has ended."""
+        assert job.run is not None and job.slot is not None
+        job.piece = job.run.throw(error) if error else job.run.switch(rows)
+        if job.run.dead:
+            with self._changed:
+                self.jobs.remove(job)
+                self._load.answers = max(len(self.jobs), 1)
+                self._free.append(job.slot)
+                job.slot = None
+
+    def _next_pass(self) -> list[Job]:
+        """Whose pieces come next: all for the same model."""
+        target = self.slots.passes[0]
+        drafting = [job for job in self.jobs if job.piece and job.piece.passes is not target]
+        verifying = [job for job in self.jobs if job.piece and job.piece.passes is target]
+        short = [job for job in drafting if job.piece and not job.piece.is_long]
+        # A draft model that reads a prompt takes turns with the target, so that nobody waits for all of it.
+        self._drafted_last = bool(short or (drafting and not (self._drafted_last and verifying)))
+        jobs = (short or drafting) if self._drafted_last else verifying
+        passes = jobs[0].piece.passes if jobs[0].piece else target
+        return _fitting([job for job in jobs if job.piece and job.piece.passes is passes])
+
+
+def _ask(piece: Piece) -> Logits:
+    """Leave a job until its piece has been read."""
+    scheduler = getcurrent().parent
+    assert scheduler is not None
+    rows: Logits = scheduler.switch(piece)
+    return rows
+
+
+def _text(engine: Engine) -> SharedText:
+    context = engine.models.target.opened
+    assert isinstance(context, SharedText)
+    return context
+
+
+def _fitting(jobs: list[Job]) -> list[Job]:
+    """Those whose pieces one pass takes: the short ones, and one long one; which was there first goes first."""
+    chosen, room, prompts = [], N_BATCH, 0
+    for job in sorted(jobs, key=lambda job: bool(job.piece and job.piece.is_long)):
+        assert job.piece is not None
+        size = len(job.piece.tokens)
+        if size <= room and not (job.piece.is_long and prompts):
+            prompts += job.piece.is_long
+            room -= size
+            chosen.append(job)
+    return chosen

@@ -1,0 +1,52 @@
+"""The target's own probabilities of the tokens of an answer, before temperature and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from specdec_cli.decoding.sampling import StandardSampler
+from specdec_cli.decoding.types import AcceptRule, Draft, Rows, Verdict
+
+
+class TokenLogprob(NamedTuple):
+    """A token's bytes and the natural logarithm of its probability; the same of the likeliest at its place."""
+
+    piece: bytes
+    logprob: float
+    likeliest: list[tuple[bytes, float]]
+
+
+class LogprobRule:
+    """An acceptance rule that notes the probabilities of what it accepts. most: of the likeliest tokens at a place.
+
+    What ends an answer ends it for `taken`, too: of a verdict's tokens only the first may have become text.
+    """
+
+    def __init__(self, rule: AcceptRule, piece: Callable[[int], bytes], most: int) -> None:
+        self._rule, self._piece, self._most = rule, piece, most
+        self._places: list[TokenLogprob] = []
+
+    def __call__(self, draft: Draft, rows: Rows, sampler: StandardSampler, rng: np.random.Generator) -> Verdict:
+        verdict = self._rule(draft, rows, sampler, rng)
+        nodes = [-1, *verdict.path]
+        tokens = [*(draft.tokens[node] for node in verdict.path), verdict.token]
+        self._places = [self._place(rows[node + 1], token) for node, token in zip(nodes, tokens, strict=True)]
+        return verdict
+
+    def taken(self, count: int) -> list[TokenLogprob]:
+        """Of the first tokens of the last verdict."""
+        return self._places[:count]
+
+    def _place(self, row: np.ndarray, token: int) -> TokenLogprob:
+        logits = np.asarray(row, np.float64)
+        logprobs = logits - logits.max()
+        logprobs -= np.log(np.exp(logprobs).sum())
+        most = min(self._most, len(logprobs))
+        best = np.argpartition(-logprobs, most - 1)[:most] if most else np.empty(0, int)
+        best = best[np.argsort(-logprobs[best], kind="stable")]
+        return TokenLogprob(
+            self._piece(token), float(logprobs[token]), [(self._piece(int(i)), float(logprobs[i])) for i in best]
+        )

@@ -1,0 +1,123 @@
+"""llama.cpp's own context, and its passes: a batch in, rows of logits out."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.decoding.types import Logits
+from specdec_cli.llama import library
+from specdec_cli.llama.batch import Batch
+from specdec_cli.llama.interrupt import POLL, Interrupt
+from specdec_cli.llama.model import Model
+
+N_BATCH = 512
+"""Tokens per llama_decode. llama.cpp computes in pieces of 512; more would only delay Ctrl-C on a GPU, whose passes
+cannot be aborted."""
+
+MAX_SNAPSHOTS = 8
+"""The longest draft that a recurrent state is kept for at each token, since each costs a whole state. llama.cpp's
+graph has no room for many: it aborts the process from 10 on for a Nemotron-H of 42 layers, from 22 on for an LFM2."""
+
+MOST_SEQUENCES = 256
+"""What llama.cpp is built for (LLAMA_MAX_SEQ); it aborts the process beyond."""
+
+# The bindings' own declaration returns a pointer object; the plain address is what is compared from pass to pass.
+_get_logits = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(("llama_get_logits", lib._lib))
+
+
+class Passes:
+    """One llama.cpp context with one reused batch. Arguments: n_ctx: tokens of the cache, over all sequences. max_rows:
+    of logits that a sequence may get of a pass. sequences: how many there may be, which share the cache.
+
+    Raises SpecdecError if the cache does not fit in memory.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        n_ctx: int,
+        max_rows: int,
+        threads: int,
+        interrupt: Interrupt,
+        sequences: int = 1,
+        all_rows: int | None = None,
+    ) -> None:
+        self.max_rows, self._all_rows = max_rows, all_rows or max_rows
+        self.handle = _opened(model, n_ctx, (self.max_rows, self._all_rows), threads, interrupt, sequences)
+        self.n_ctx: int = min(n_ctx, lib.llama_n_ctx(self.handle))  # llama.cpp rounds up to a multiple of 256
+        self.batch = Batch(N_BATCH, self.n_ctx, sequences)
+        self.decode_s = 0.0
+        """Seconds spent in llama_decode since the context was made, waiting for the device included."""
+        self.on_pass: Callable[[int, float], None] | None = None
+        """Called after each pass: its tokens, and its seconds."""
+        self.interrupt = interrupt
+        self._address = 0
+        self._rows: Logits = np.empty((0, model.n_vocab), np.float32)
+
+    def run(self) -> Logits:
+        """One pass over the batch. Returns its rows in their order, and more below them; valid until the next pass."""
+        before = perf_counter()
+        code = lib.llama_decode(self.handle, self.batch.struct)
+        address = _get_logits(self.handle)  # on a GPU this is what waits
+        seconds = perf_counter() - before
+        self.decode_s += seconds
+        if code == 2 or (code and self.interrupt.is_set()):
+            raise Interrupted
+        if code:
+            reason = library.last_error() or f"code {code}"
+            raise SpecdecError(
+                f"llama.cpp failed to decode: {reason}", "Try a smaller context (-c) or fewer GPU layers (-ngl)."
+            )
+        if address != self._address:
+            # llama.cpp's buffer rarely moves, so it is not wrapped for every pass. It has grown to the most rows ever
+            # asked for; slices of the array never go beyond that.
+            pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+            self._address = address
+            self._rows = np.ctypeslib.as_array(pointer, (self._all_rows, self._rows.shape[1]))
+        if self.on_pass is not None:
+            self.on_pass(self.batch.struct.n_tokens, seconds)
+        return self._rows
+
+    def close(self) -> None:
+        """Free the cache and the batch."""
+        if self.handle:
+            self._address, self._rows = 0, self._rows[:0].copy()
+            self.batch.free()
+            lib.llama_free(self.handle)
+            self.handle = None
+
+
+def _opened(model: Model, n_ctx: int, rows: tuple[int, int], threads: int, interrupt: Interrupt, sequences: int) -> Any:
+    """llama.cpp's own context. rows: the most of a sequence in a pass, and of all."""
+    params = lib.llama_context_default_params()
+    params.n_ctx = n_ctx
+    params.n_batch = params.n_ubatch = N_BATCH
+    params.n_threads = params.n_threads_batch = threads
+    params.n_outputs_max_per_seq, params.n_outputs_max = rows
+    params.n_seq_max, params.kv_unified = sequences, sequences > 1
+    params.no_perf = True
+    if not model.rewinds and rows[0] - 1 <= MAX_SNAPSHOTS:
+        params.n_rs_seq = rows[0] - 1
+    if POLL is not None:
+        params.abort_callback = lib.ggml_abort_callback(POLL)
+        params.abort_callback_data = interrupt.address
+    library.recent_errors.clear()
+    handle = lib.llama_init_from_model(model.handle, params)
+    if interrupt.is_set():
+        if handle:
+            lib.llama_free(handle)
+        raise Interrupted
+    if not handle:
+        reason = library.last_error() or "llama.cpp gave no reason"
+        raise SpecdecError(
+            f"no room for a context of {n_ctx} tokens of {model.path.name}: {reason}",
+            "Give a smaller context (-c), or fewer GPU layers (-ngl).",
+        )
+    return handle

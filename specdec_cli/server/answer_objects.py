@@ -1,0 +1,180 @@
+"""Answers as OpenAI's API has them, whole and in pieces, with llama-server's timings."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from specdec_cli.decoding.types import Done, Event, FinishReason, Step
+from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.engine.token_logprobs import TokenLogprob
+from specdec_cli.server.answering import Arrival, Choice
+from specdec_cli.server.request_bodies import Body, ChatBody
+from specdec_cli.store.traces import event_json
+
+_REASONS: dict[FinishReason, str] = {
+    "stop": "stop",
+    "stop_string": "stop",
+    "length": "length",
+    "context": "length",
+    "interrupted": "stop",
+}
+
+
+class Style:
+    """How one endpoint's objects look. kind: of an answer; chunk_kind: of a piece of one."""
+
+    prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
+
+    def __init__(self, model: str) -> None:
+        self.head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+
+    def chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        return {**self.head, "object": self.chunk_kind, "choices": choices, **more}
+
+    def opening(self, index: int) -> list[dict[str, Any]]:
+        """The chunks that an answer begins with."""
+        return []
+
+    def pieces(self, index: int, arrivals: Sequence[Arrival], steps: bool) -> list[dict[str, Any]]:
+        """The chunks of some events that follow each other. steps: tell the last one's step, too."""
+        event = arrivals[-1].event
+        text = "".join([text_of(arrival.event) for arrival in arrivals])
+        told = [arrival.logprobs for arrival in arrivals if arrival.logprobs is not None]
+        more = {"step": event_json(event)} if steps and isinstance(event, Step) else {}
+        chunks = []
+        if text or more or any(told):
+            logprobs = [place for places in told for place in places] if told else None
+            chunks.append(self.chunk([self.piece(index, text, logprobs)], **more))
+        if isinstance(event, Done):
+            chunks.append(self.chunk([self.last(index, event.reason)]))
+        return chunks
+
+    def piece(self, index: int, text: str, logprobs: Sequence[TokenLogprob] | None) -> dict[str, Any]:
+        return {"index": index, "text": text, "logprobs": _text_logprobs(logprobs), "finish_reason": None}
+
+    def last(self, index: int, reason: FinishReason) -> dict[str, Any]:
+        return {"index": index, "text": "", "logprobs": None, "finish_reason": _REASONS[reason]}
+
+    def choice(
+        self, index: int, text: str, reason: FinishReason, logprobs: Sequence[TokenLogprob] | None
+    ) -> dict[str, Any]:
+        return {
+            "index": index,
+            "text": text,
+            "logprobs": _text_logprobs(logprobs),
+            "finish_reason": _REASONS[reason],
+        }
+
+
+class ChatStyle(Style):
+    prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def opening(self, index: int) -> list[dict[str, Any]]:
+        first = {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+        return [self.chunk([first])]
+
+    def piece(self, index: int, text: str, logprobs: Sequence[TokenLogprob] | None) -> dict[str, Any]:
+        piece = {"index": index, "delta": {"content": text}, "finish_reason": None}
+        return piece if logprobs is None else {**piece, "logprobs": _chat_logprobs(logprobs)}
+
+    def last(self, index: int, reason: FinishReason) -> dict[str, Any]:
+        return {"index": index, "delta": {}, "finish_reason": _REASONS[reason]}
+
+    def choice(
+        self, index: int, text: str, reason: FinishReason, logprobs: Sequence[TokenLogprob] | None
+    ) -> dict[str, Any]:
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": text, "refusal": None},
+            "logprobs": None if logprobs is None else _chat_logprobs(logprobs),
+            "finish_reason": _REASONS[reason],
+        }
+
+
+def style_of(body: Body, model: str) -> Style:
+    return (ChatStyle if isinstance(body, ChatBody) else Style)(model)
+
+
+def whole(body: Body, choices: Sequence[Choice], model: str) -> dict[str, Any]:
+    """The answer to a request, all at once."""
+    style, results, told = style_of(body, model), [choice.answered for choice in choices], body.n_logprobs is not None
+    parts = [
+        style.choice(each.index, result.text, result.finish_reason, each.logprobs if told else None)
+        for each, result in zip(choices, results, strict=True)
+    ]
+    return {**style.head, "object": style.kind, "choices": parts, "usage": usage(results), "timings": timings(results)}
+
+
+def error_object(
+    message: str, kind: str = "invalid_request_error", param: str | None = None, code: str | None = None
+) -> dict[str, Any]:
+    return {"message": message, "type": kind, "param": param, "code": code}
+
+
+def text_of(event: Event) -> str:
+    """The text that an event adds to the answer."""
+    if isinstance(event, Step):
+        return "".join([token.text for token in event.tokens])
+    return event.tail if isinstance(event, Done) else ""
+
+
+def usage(results: Sequence[GenerationResult]) -> dict[str, Any]:
+    """Tokens of a request: its prompts, each once, and all its answers."""
+    prompts = {id(result.prompt): result for result in results}.values()
+    read, written = sum(len(each.prompt) for each in prompts), sum(each.metrics.emitted for each in results)
+    return {
+        "prompt_tokens": read,
+        "completion_tokens": written,
+        "total_tokens": read + written,
+        "prompt_tokens_details": {"cached_tokens": sum(each.cached_tokens for each in prompts)},
+    }
+
+
+def timings(results: Sequence[GenerationResult]) -> dict[str, Any]:
+    """What llama-server says of speed, of one answer or of several together; what is not known is left out."""
+    metrics = [each.metrics for each in results]
+    prompt_n = sum(each.prompt_tokens for each in metrics)
+    prompt_s, predicted_s = sum(each.prefill_s for each in metrics), sum(each.decode_s for each in metrics)
+    written, decoded = (sum(each.emitted for each in metrics), sum(max(each.emitted - 1, 0) for each in metrics))
+    told = {
+        "cache_n": sum(each.cached_tokens for each in results),
+        "prompt_n": prompt_n,
+        "prompt_ms": 1000 * prompt_s,
+        "predicted_n": written,
+        "predicted_ms": 1000 * predicted_s,
+    }
+    if prompt_n and prompt_s:
+        told |= {"prompt_per_token_ms": 1000 * prompt_s / prompt_n, "prompt_per_second": prompt_n / prompt_s}
+    if decoded and predicted_s:
+        told |= {"predicted_per_token_ms": 1000 * predicted_s / decoded, "predicted_per_second": decoded / predicted_s}
+    if drafted := sum(each.drafted for each in metrics):
+        told |= {"draft_n": drafted, "draft_n_accepted": sum(each.accepted for each in metrics)}
+    return told
+
+
+def _chat_logprobs(places: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def entry(piece: bytes, logprob: float) -> dict[str, Any]:
+        return {"token": piece.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(piece)}
+
+    content = [
+        {**entry(place.piece, place.logprob), "top_logprobs": [entry(*likely) for likely in place.likeliest]}
+        for place in places
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _text_logprobs(places: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
+    if places is None:
+        return None
+    texts = [place.piece.decode("utf-8", "replace") for place in places]
+    offsets = [sum(map(len, texts[:i])) for i in range(len(texts))]
+    likeliest = [{piece.decode("utf-8", "replace"): p for piece, p in place.likeliest} for place in places]
+    return {
+        "tokens": texts,
+        "token_logprobs": [place.logprob for place in places],
+        "top_logprobs": likeliest,
+        "text_offset": offsets,
+    }

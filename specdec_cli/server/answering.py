@@ -1,0 +1,181 @@
+"""From a request to its events: jobs on the scheduler's thread, whose events come to asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.decoding.types import AcceptRule, Event, Prefill, Step
+from specdec_cli.engine.config import SamplingParams
+from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.engine.scheduler import Scheduler
+from specdec_cli.engine.slots import require_chains
+from specdec_cli.engine.token_logprobs import LogprobRule, TokenLogprob
+from specdec_cli.server.request_bodies import Body, ChatBody, InvalidRequest
+
+_TOKENIZERS = 2
+"""Threads."""
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """One answer of a request. logprobs: of all its tokens, where they were asked for."""
+
+    index: int
+    prompt: Sequence[int]
+    sampling: SamplingParams
+    result: GenerationResult | None = None
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    @property
+    def answered(self) -> GenerationResult:
+        if self.result is None:
+            raise RuntimeError("the answer has not begun")
+        return self.result
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """An event of a choice, the probabilities of its tokens with it."""
+
+    choice: Choice
+    event: Event
+    logprobs: list[TokenLogprob] | None
+
+
+class Answering:
+    """Answers the requests of a server, or of a batch."""
+
+    def __init__(self, engine: Engine, scheduler: Scheduler, n_ctx: int) -> None:
+        self.scheduler, self._engine, self._n_ctx = scheduler, engine, n_ctx
+        self._pool = ThreadPoolExecutor(_TOKENIZERS, "tokenizer")
+
+    async def prepare(self, body: Body) -> list[Choice]:
+        """What a request's answers begin with. Raises InvalidRequest on what cannot be answered."""
+        choices: list[Choice] = []
+        try:
+            require_chains(self._engine.settings_of(body.sampling(0, 1), body.speculation()))
+            raw = not isinstance(body, ChatBody)
+            for prompt in body.prompts:
+                tokens = await self._apart(partial(self._engine.tokenize, prompt, raw=raw))
+                room = self._n_ctx - len(tokens)
+                if room < 1:
+                    raise InvalidRequest(
+                        f"the prompt has {len(tokens):,} tokens, and the context of a slot holds {self._n_ctx:,}",
+                        "messages" if isinstance(body, ChatBody) else "prompt",
+                        "context_length_exceeded",
+                    )
+                for number in range(body.n_choices):
+                    choices.append(Choice(len(choices), tokens, body.sampling(number, room)))
+        except SpecdecError as error:
+            said = f"{error}. {error.hint}" if error.hint else str(error)
+            raise InvalidRequest(said, status=400 if isinstance(error, UsageError) else 422) from None
+        return choices
+
+    async def tokenize(self, text: str, add_bos: bool) -> list[int]:
+        """add_bos: begin with the token that the vocabulary begins texts with, if it has one."""
+        return await self._apart(partial(self._engine.models.target.model.tokenize, text, add_bos=add_bos))
+
+    async def _apart(self, tokenize: Callable[[], list[int]]) -> list[int]:
+        """In a thread of its own: a template may take seconds."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, tokenize)
+
+    async def events(self, body: Body, choices: Sequence[Choice]) -> AsyncGenerator[list[Arrival], None]:
+        """The events of all choices as they come, those together that come in quick succession. Raises QueueFull, or
+        what ends an answer; if it is abandoned, the answers end after the pass that runs.
+        """
+        mail, jobs, left = _Mail(asyncio.get_running_loop()), [], len(choices)
+        try:
+            for choice in choices:
+                jobs.append(self.scheduler.submit(choice.prompt, _Work(body, choice, mail)))
+            while left:
+                arrivals, ended = await mail.take()
+                if arrivals:
+                    yield arrivals
+                left -= ended
+        finally:
+            for job in jobs:
+                self.scheduler.cancel(job)
+
+
+class _Mail:
+    """What goes from the scheduler's thread to asyncio. To wake asyncio costs as much as a small model's pass, and
+    takes a processor from it, so what follows within FLUSH_S waits for what follows then; the end does not wait.
+    """
+
+    FLUSH_S = 0.01
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self._arrived, self._wakes_at = loop, asyncio.Event(), 0.0
+        self._arrivals: deque[Arrival] = deque()
+        self._ends: deque[BaseException | None] = deque()
+
+    def put(self, arrival: Arrival) -> None:
+        self._arrivals.append(arrival)
+        now = perf_counter()
+        if now >= self._wakes_at:
+            self._wakes_at = now + self.FLUSH_S
+            self._wake()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """One answer has ended, with an error or without."""
+        self._ends.append(error)
+        self._wake()
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # the loop was closed
+            self._loop.call_soon_threadsafe(self._arrived.set)
+
+    async def take(self) -> tuple[list[Arrival], int]:
+        """What has come, at least something, and how many answers have ended. Raises the error of one that failed."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        errors = [self._ends.popleft() for _ in range(len(self._ends))]
+        arrivals = [self._arrivals.popleft() for _ in range(len(self._arrivals))]
+        if error := next(filter(None, errors), None):
+            raise error
+        return arrivals, len(errors)
+
+
+class _Work:
+    """What a slot does for a choice."""
+
+    def __init__(self, body: Body, choice: Choice, mail: _Mail) -> None:
+        self._body, self._choice, self._mail = body, choice, mail
+        self._rule: LogprobRule | None = None
+
+    def __call__(self, engine: Engine) -> None:
+        choice, speculative = self._choice, self._body.speculation()
+        try:
+            answer = engine.start(list(choice.prompt), choice.sampling, speculative, watch=self._watch(engine))
+            choice.result = answer.result
+            for event in answer:
+                if isinstance(event, Prefill):
+                    continue
+                places = None
+                if self._rule is not None and isinstance(event, Step):
+                    places = self._rule.taken(len(event.tokens))
+                    choice.logprobs += places
+                self._mail.put(Arrival(choice, event, places))
+            self._mail.end()
+        except Exception as error:
+            self._mail.end(error)
+
+    def _watch(self, engine: Engine) -> Callable[[AcceptRule], AcceptRule] | None:
+        most = self._body.n_logprobs
+        if most is None:
+            return None
+
+        def watch(rule: AcceptRule) -> AcceptRule:
+            self._rule = LogprobRule(rule, engine.models.target.model.piece, most)
+            return self._rule
+
+        return watch

@@ -1,0 +1,199 @@
+"""The HTTP side: routes, what a request must bring, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from itertools import groupby
+from typing import TypeVar
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.engine.scheduler import QueueFull
+from specdec_cli.server import answer_objects as objects
+from specdec_cli.server.answering import Answering, Choice
+from specdec_cli.server.gate import Gate
+from specdec_cli.server.request_bodies import Body, ChatBody, CompletionBody, InvalidRequest, TokenizeBody, parse
+from specdec_cli.server.server_metrics import ServerMetrics
+
+_MOST_BODY = 16 << 20
+_BODY_S = 30.0
+"""Bytes and seconds that a request's body may take."""
+_RETRY_S = 2
+_T = TypeVar("_T")
+
+
+class Server:
+    """The endpoints of one model. names: those that requests may call it by, the first one is its own."""
+
+    def __init__(self, answering: Answering, names: Sequence[str], page: str) -> None:
+        self._answering, self._names, self._page = answering, names, page
+        self._metrics = ServerMetrics(answering.scheduler)
+
+    def app(self, gate: Gate) -> Starlette:
+        cors = Middleware(CORSMiddleware, allow_origins=gate.cors, allow_methods=["*"], allow_headers=["*"])
+        routes = [
+            Route("/", self._show_page),
+            Route("/health", self._health),
+            Route("/metrics", self._show_metrics),
+            Route("/v1/models", self._models),
+            Route("/v1/chat/completions", self._chat, methods=["POST"]),
+            Route("/v1/completions", self._complete, methods=["POST"]),
+            Route("/tokenize", self._tokenize, methods=["POST"]),
+        ]
+        handlers = {HTTPException: _refused, InvalidRequest: _invalid, QueueFull: _busy, Exception: _failed}
+        return Starlette(
+            routes=routes,
+            middleware=[*([cors] if gate.cors else []), Middleware(gate.middleware)],
+            exception_handlers=handlers,  # type: ignore[arg-type]
+        )
+
+    async def _show_page(self, _: Request) -> Response:
+        return HTMLResponse(self._page)
+
+    async def _health(self, _: Request) -> Response:
+        return _json({"status": "ok"})
+
+    async def _show_metrics(self, _: Request) -> Response:
+        return PlainTextResponse(self._metrics.text(), media_type="text/plain; version=0.0.4")
+
+    async def _models(self, _: Request) -> Response:
+        model = {"id": self._names[0], "object": "model", "created": 0, "owned_by": "specdec"}
+        return _json({"object": "list", "data": [model]})
+
+    async def _tokenize(self, request: Request) -> Response:
+        body = parse(await _body_of(request), TokenizeBody)
+        tokens = await self._answering.tokenize(body.content, bool(body.add_special))
+        return _json({"tokens": tokens})
+
+    async def _chat(self, request: Request) -> Response:
+        body = parse(await _body_of(request), ChatBody)
+        return await self._answer(request, body)
+
+    async def _complete(self, request: Request) -> Response:
+        body = parse(await _body_of(request), CompletionBody)
+        return await self._answer(request, body)
+
+    async def _answer(self, request: Request, body: Body) -> Response:
+        if body.model is not None and body.model not in self._names:
+            what = f"there is no model {body.model!r:.80}; this server has {self._names[0]!r}"
+            raise InvalidRequest(what, "model", "model_not_found", 404)
+        choices = await self._answering.prepare(body)
+        if body.stream:
+            chunks = self._chunks(body, choices)
+            first = await anext(chunks)  # a full queue is an answer of its own
+            return StreamingResponse(_events(first, chunks), media_type="text/event-stream")
+        answer = await _unless_gone(request, self._whole(body, choices))
+        return _json(answer) if answer is not None else Response(status_code=499)
+
+    async def _whole(self, body: Body, choices: Sequence[Choice]) -> dict[str, object]:
+        async with aclosing(self._answering.events(body, choices)) as events:
+            async for _ in events:
+                pass
+        self._metrics.add(choices)
+        return objects.whole(body, choices, self._names[0])
+
+    async def _chunks(self, body: Body, choices: Sequence[Choice]) -> AsyncGenerator[list[object], None]:
+        """What a stream sends, some chunks at a time."""
+        style = objects.style_of(body, self._names[0])
+        async with aclosing(self._answering.events(body, choices)) as events:
+            opened: set[int] = set()
+            async for arrivals in events:
+                chunks: list[object] = []
+                for index, run in groupby(arrivals, key=lambda arrival: arrival.choice.index):
+                    if index not in opened:
+                        opened.add(index)
+                        chunks += style.opening(index)
+                    for some in [[each] for each in run] if body.return_steps else [[*run]]:
+                        chunks += style.pieces(index, some, bool(body.return_steps))
+                yield chunks
+        self._metrics.add(choices)
+        results = [choice.answered for choice in choices]
+        if body.tells_usage:
+            yield [style.chunk([], usage=objects.usage(results), timings=objects.timings(results))]
+
+
+async def _events(first: list[object], rest: AsyncIterator[list[object]]) -> AsyncIterator[bytes]:
+    """Chunks as server-sent events. What fails in the middle is told as one."""
+    try:
+        yield b"".join(map(_event, first))
+        async for chunks in rest:
+            yield b"".join(map(_event, chunks))
+        yield b"data: [DONE]\n\n"
+    except SpecdecError as error:
+        yield _event({"error": objects.error_object(str(error), "server_error")})
+
+
+def _event(data: object) -> bytes:
+    return b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+async def _unless_gone(request: Request, answer: Awaitable[_T]) -> _T | None:
+    """An answer, which is given up when the client goes away: None then."""
+    answering = asyncio.ensure_future(answer)
+    leaving = asyncio.ensure_future(_left(request.receive))
+    try:
+        await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return answering.result() if answering.done() else None
+    finally:
+        for task in (answering, leaving):
+            task.cancel()
+        await asyncio.gather(answering, leaving, return_exceptions=True)
+
+
+async def _left(receive: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        message = await receive()
+        if isinstance(message, dict) and message.get("type") == "http.disconnect":
+            return
+
+
+async def _body_of(request: Request) -> bytes:
+    """The body. Raises InvalidRequest if it is too large, or does not come."""
+
+    async def read() -> bytes:
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > _MOST_BODY:
+                raise InvalidRequest(f"the body is larger than {_MOST_BODY >> 20} MiB", status=413)
+        return bytes(body)
+
+    try:
+        return await asyncio.wait_for(read(), _BODY_S)
+    except asyncio.TimeoutError:
+        raise InvalidRequest("the body did not come", status=408) from None
+    except ClientDisconnect:
+        raise InvalidRequest("the client has gone", status=400) from None
+
+
+def _json(data: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(data), status, headers, "application/json")
+
+
+async def _invalid(_: Request, error: InvalidRequest) -> Response:
+    told = objects.error_object(str(error), param=error.param, code=error.code)
+    return _json({"error": told}, error.status)
+
+
+async def _refused(_: Request, error: HTTPException) -> Response:
+    return _json({"error": objects.error_object(error.detail)}, error.status_code)
+
+
+async def _busy(_: Request, error: QueueFull) -> Response:
+    told = objects.error_object(str(error), "rate_limit_error", code="queue_full")
+    return _json({"error": told}, 429, {"Retry-After": str(_RETRY_S)})
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    said = str(error) if isinstance(error, SpecdecError) else "something went wrong in the server"
+    return _json({"error": objects.error_object(said, "server_error")}, 500)

@@ -1,0 +1,186 @@
+"""What clients of OpenAI's API send, and what this server takes beyond that. Fields that are not here are ignored."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from specdec_cli.engine.config import SamplingParams, SpeculativeConfig
+from specdec_cli.engine.prompt import Prompt
+
+MOST_CHOICES = 16
+_MOST_STOPS = 16
+_Count = Annotated[int, Meta(ge=1, lt=2**31)]
+_Body = TypeVar("_Body")
+
+
+class InvalidRequest(Exception):
+    """A request that cannot be answered. param: the field that is wrong."""
+
+    def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400) -> None:
+        super().__init__(message)
+        self.param, self.code, self.status = param, code, status
+
+
+class StreamOptions(Struct):
+    include_usage: bool | None = None
+
+
+class Drafts(Struct, forbid_unknown_fields=True):
+    """A request's own way of drafting."""
+
+    drafter: str | None = None
+    draft_tokens: Annotated[int, Meta(ge=1, lt=512)] | Literal["auto"] | None = None
+    draft_min_p: Annotated[float, Meta(ge=0, lt=1)] | None = None
+    accept: str | None = None
+
+
+class TextPart(Struct):
+    type: str
+    text: str | None = None
+
+
+class Message(Struct):
+    role: str
+    content: str | list[TextPart] | None = None
+
+    def plain(self) -> dict[str, str]:
+        """With its content as one text. Raises InvalidRequest on pictures and sounds."""
+        parts = [TextPart("text", self.content)] if isinstance(self.content, str) else self.content or []
+        if other := next((part.type for part in parts if part.type != "text" or part.text is None), None):
+            raise InvalidRequest(f"a part of a message is of type {other!r}; only text can be read", "messages")
+        role = "system" if self.role == "developer" else self.role
+        return {"role": role, "content": "".join(part.text or "" for part in parts)}
+
+
+class Body(Struct):
+    """What both endpoints take. speculative: whether to draft, or how. return_steps: send each step's event, too."""
+
+    model: str | None = None
+    max_tokens: _Count | None = None
+    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    seed: int | None = None
+    stop: str | Annotated[list[str], Meta(max_length=_MOST_STOPS)] | None = None
+    n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    speculative: bool | Drafts | None = None
+    return_steps: bool | None = None
+
+    @property
+    def n_choices(self) -> int:
+        return self.n or 1
+
+    @property
+    def tells_usage(self) -> bool:
+        """Whether a stream ends with a count of tokens."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    def sampling(self, choice: int, room: int) -> SamplingParams:
+        """How a choice is sampled. room: tokens that fit into the context after the prompt."""
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        if "" in stop:
+            raise InvalidRequest("a stop string cannot be empty", "stop")
+        same = {name: getattr(self, name) for name in ("temperature", "top_p", "top_k", "min_p", "repeat_penalty")}
+        same |= {name: getattr(self, name) for name in ("frequency_penalty", "presence_penalty")}
+        seed = None if self.seed is None else (self.seed + choice) % 2**63
+        return SamplingParams(seed=seed, max_tokens=self.most_tokens or room, stop=stop, **same)
+
+    @property
+    def most_tokens(self) -> int | None:
+        return self.max_tokens
+
+    @property
+    def n_logprobs(self) -> int | None:
+        """How many likeliest tokens to tell at each place; None: no probabilities at all."""
+        return None
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        """What is asked, one prompt or several."""
+        raise NotImplementedError
+
+    def speculation(self) -> SpeculativeConfig:
+        if self.speculative is False:
+            return SpeculativeConfig(drafter="none")
+        drafts = self.speculative if isinstance(self.speculative, Drafts) else Drafts()
+        return SpeculativeConfig(drafts.drafter, drafts.draft_tokens, drafts.draft_min_p, accept=drafts.accept)
+
+
+class ChatBody(Body, kw_only=True):
+    messages: Annotated[list[Message], Meta(min_length=1)]
+    max_completion_tokens: _Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    tools: list[Any] | None = None
+    response_format: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.tools:
+            raise ValueError("tools are not supported")
+        if (self.response_format or {}).get("type", "text") != "text":
+            raise ValueError("response_format: only text is supported")
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        return [[message.plain() for message in self.messages]]
+
+    @property
+    def most_tokens(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def n_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+
+class CompletionBody(Body, kw_only=True):
+    prompt: str | list[str | int | list[int]]
+    """A text, tokens, or several of either."""
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.echo or self.suffix:
+            raise ValueError("echo and suffix are not supported")
+        if len(self.prompts) * self.n_choices > MOST_CHOICES or not self.prompts:
+            raise ValueError(f"one request takes 1 to {MOST_CHOICES} prompts, choices counted")
+
+    @property
+    def prompts(self) -> list[Prompt]:
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        tokens = [part for part in self.prompt if isinstance(part, int)]
+        several = [part for part in self.prompt if not isinstance(part, int)]
+        if tokens and several:
+            raise ValueError("a prompt is a text or tokens, or several of one kind")
+        return [tokens] if tokens else [*several]
+
+    @property
+    def n_logprobs(self) -> int | None:
+        return self.logprobs
+
+
+class TokenizeBody(Struct):
+    content: str
+    add_special: bool | None = None
+
+
+def parse(body: bytes, kind: type[_Body]) -> _Body:
+    """Raises InvalidRequest on what is not of this kind."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        _, _, where = str(error).partition(" - at `$")
+        raise InvalidRequest(str(error), where.strip(".`").partition(".")[0].partition("[")[0] or None) from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from None

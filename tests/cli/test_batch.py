@@ -1,0 +1,122 @@
+"""`specdec batch`: requests from a file, each answered once, whatever happens."""
+
+import json
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+import tiny
+from driver import SPECDEC, assert_refused, call
+from serving import TEMPLATE
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("batch")
+    target = tiny.write(folder / "target.gguf", "llama", chat_template=TEMPLATE)
+    draft = tiny.write(folder / "draft.gguf", "llama", noise=0.05, chat_template=TEMPLATE)
+    return ["-m", target, "-md", draft, "-t", 1, "-c", 1024]
+
+
+def requests(path, count, max_tokens=8):
+    body = {"max_tokens": max_tokens, "temperature": 0}
+    lines = [
+        {"custom_id": f"text {i}", "method": "POST", "url": "/v1/completions", "body": {**body, "prompt": f"a {i}"}}
+        if i % 2
+        else {
+            "custom_id": f"chat {i}",
+            "url": "/v1/chat/completions",
+            "body": {**body, "messages": [{"role": "user", "content": str(i)}]},
+        }
+        for i in range(count)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def answers(path):
+    return {line["custom_id"]: line["response"] for line in map(json.loads, path.read_bytes().splitlines())}
+
+
+def test_each_request_is_answered(models, tmp_path):
+    source, output = requests(tmp_path / "in.jsonl", 9), tmp_path / "out.jsonl"
+    done = call("batch", *models, source, "-o", output)
+    assert done.exit_code == 0 and "9 answers" in done.stderr
+    got = answers(output)
+    assert len(got) == 9 and {response["status_code"] for response in got.values()} == {200}
+    assert got["chat 4"]["body"]["choices"][0]["message"]["content"]
+    assert got["text 3"]["body"]["usage"]["completion_tokens"] == 8
+    before = output.read_bytes()
+    assert call("batch", *models, source, "-o", output).exit_code == 0 and output.read_bytes() == before
+
+
+def test_bad_lines_are_reported_and_stop_nobody(models, tmp_path):
+    source, output = requests(tmp_path / "in.jsonl", 4), tmp_path / "out.jsonl"
+    lines = source.read_text().splitlines()
+    bad = [
+        "nonsense",
+        '{"custom_id": "no url"}',
+        "[" * 5000,
+        lines[0],
+        '{"custom_id": "odd url", "url": "/v1/odd", "body": {}}',
+        '{"custom_id": "odd body", "url": "/v1/completions", "body": {"prompt": 5}}',
+        '{"custom_id": "long", "url": "/v1/completions", "body": {"prompt": "' + "x " * 3000 + '"}}',
+    ]
+    source.write_text("\n".join([*bad[:3], *lines, "", *bad[3:]]))
+    done = call("batch", *models, source, "-o", output)
+    assert done.exit_code == 1
+    for number in (1, 2, 3, 9):
+        assert f"line {number} is no request" in done.stderr
+    codes = {name: response["status_code"] for name, response in answers(output).items()}
+    assert codes == {
+        **{f"{'text' if i % 2 else 'chat'} {i}": 200 for i in range(4)},
+        "odd url": 404,
+        "odd body": 400,
+        "long": 400,
+    }
+
+
+def test_files_that_cannot_be_used(models, tmp_path):
+    source = requests(tmp_path / "in.jsonl", 1)
+    assert_refused(call("batch", *models, tmp_path / "none", "-o", tmp_path / "out"), 2, "cannot read")
+    assert_refused(call("batch", *models, source, "-o", source), 2, "over the requests")
+    (tmp_path / "other").write_text("something else\n")
+    assert_refused(call("batch", *models, source, "-o", tmp_path / "other"), 2, "something else")
+    assert (tmp_path / "other").read_text() == "something else\n"
+    assert_refused(call("batch", *models, source, "-o", tmp_path / "no" / "folder"), 1, "cannot write")
+
+
+def killed(models, source, output, chance, send):
+    """Whether it was ended by a signal before it was done."""
+    command = [*SPECDEC, "batch", *map(str, models), str(source), "-o", str(output)]
+    lines = output.read_bytes().count(b"\n") if output.exists() else 0
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        more = chance.randrange(1, 6)
+        while process.poll() is None:
+            if output.exists() and output.read_bytes().count(b"\n") >= lines + more:
+                process.send_signal(send)
+                break
+            time.sleep(0.005)
+        return process.wait(30) == (-send if send == signal.SIGKILL else 128 + send)
+
+
+@pytest.mark.parametrize("times", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_and_started_again(models, tmp_path, times):
+    source, output, chance = requests(tmp_path / "in.jsonl", 12 * times, 60), tmp_path / "out.jsonl", random.Random(1)
+    sends = [signal.SIGKILL] * (times - 1) + [signal.SIGINT]
+    assert sum(killed(models, source, output, chance, send) for send in sends) >= times / 2
+    assert call("batch", *models, source, "-o", output).exit_code == 0
+    lines = output.read_bytes().splitlines()
+    assert len(lines) == len(answers(output)) == 12 * times
+
+
+def test_a_line_that_was_cut_off_is_answered_again(models, tmp_path):
+    source, output = requests(tmp_path / "in.jsonl", 4), tmp_path / "out.jsonl"
+    assert call("batch", *models, source, "-o", output).exit_code == 0
+    whole = answers(output)
+    output.write_bytes(output.read_bytes()[:-30])
+    assert call("batch", *models, source, "-o", output).exit_code == 0
+    texts = [{name: each["body"]["choices"] for name, each in some.items()} for some in (whole, answers(output))]
+    assert texts[0] == texts[1]

@@ -1,0 +1,214 @@
+"""Several answers at once: what they say is what each would have said alone, and none is in another's way."""
+
+import threading
+from collections import defaultdict
+from contextlib import closing, contextmanager
+
+import numpy as np
+import pytest
+from engines import open_engine
+
+from specdec_cli import SamplingParams, SpeculativeConfig
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.engine.scheduler import QueueFull, Scheduler
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.shared_context import SharedPasses
+
+PROMPTS = (
+    "def median(values):\n    return",
+    "class Stack:\n    def push(self, item):\n",
+    "import os\n\ndef walk(folder):\n",
+    "for i in range(10):\n    print(i)\nfor i in range(10):\n",
+)
+WAYS = (
+    (SamplingParams(max_tokens=40), SpeculativeConfig(draft_tokens=3)),
+    (SamplingParams(max_tokens=60), SpeculativeConfig(drafter="ngram")),
+    (SamplingParams(max_tokens=30, temperature=0.8, seed=7), SpeculativeConfig(drafter="none")),
+    (SamplingParams(max_tokens=50, temperature=1.0, seed=3), SpeculativeConfig(draft_tokens=5, accept="coupled")),
+    (SamplingParams(max_tokens=45), SpeculativeConfig()),
+)
+
+
+class Noted:
+    """A rule that keeps the row by which each token of an answer was chosen."""
+
+    def __init__(self):
+        self.rows = []
+
+    def watch(self, rule):
+        def noting(draft, rows, sampler, rng):
+            verdict = rule(draft, rows, sampler, rng)
+            self.rows += [np.array(rows[node + 1]) for node in (-1, *verdict.path)]
+            return verdict
+
+        return noting
+
+
+class Answers:
+    """Jobs that write answers, and what came of them, by number."""
+
+    def __init__(self, scheduler):
+        self.scheduler, self.results, self.ended = scheduler, {}, threading.Semaphore(0)
+        self.noted = defaultdict(Noted)
+
+    def ask(self, prompt, sampling=None, speculative=None, number=None, each=lambda event: None):
+        number = len(self.results) if number is None else number
+        watch = self.noted[number].watch
+
+        def work(engine):
+            try:
+                answer = engine.start(prompt, sampling, speculative, raw=True, watch=watch)
+                self.results[number] = answer.result
+                for event in answer:
+                    each(event)
+            except SpecdecError as error:
+                self.results[number] = error
+            finally:
+                self.ended.release()
+
+        engine = self.scheduler.slots.engine
+        return self.scheduler.submit(prompt if isinstance(prompt, list) else engine.tokenize(prompt, raw=True), work)
+
+    def wait(self, count):
+        for _ in range(count):
+            assert self.ended.acquire(timeout=60)
+
+
+@contextmanager
+def answers(count, n_ctx=512, most_waiting=64, **settings):
+    with open_engine(**settings) as engine, Scheduler(engine, count, n_ctx, most_waiting) as scheduler:
+        yield Answers(scheduler)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """What each prompt is answered in each way by an engine of its own, and the rows."""
+    answered = {}
+    with open_engine() as engine:
+        for text in PROMPTS:
+            for number, way in enumerate(WAYS):
+                noted = Noted()
+                answer = engine.start(text, *way, raw=True, watch=noted.watch)
+                assert [*answer]
+                answered[text, number] = answer.result, noted.rows
+    return answered
+
+
+def rounding(load, tokens):
+    """How far a logit of the row after some tokens varies with where they lie in a cache that other texts share: there
+    the same numbers are added in another order.
+    """
+    rows, chance = [], np.random.default_rng(0)
+    for _ in range(8):
+        passes = SharedPasses(load("target"), 512, 17, 1, Interrupt(), [Interrupt(), Interrupt()])
+        text, other = passes.texts
+        with closing(passes):
+            for start in range(0, len(tokens), 2):
+                if chance.random() < 0.7:
+                    other.decode([5] * int(chance.integers(1, 8)))
+                if chance.random() < 0.6:
+                    other.rewind(int(chance.integers(0, other.length + 1)))
+                row = text.decode(tokens[start : start + 2])[-1]
+            rows.append(np.array(row))
+    return np.ptp(rows, axis=0).max()
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_answers_over_slots_are_those_of_an_engine_alone(alone, load, count):
+    """To the token; or the rows at the first other token differ by no more than rounding."""
+    order = sorted(alone, key=lambda case: hash((count, PROMPTS.index(case[0]), case[1])))
+    with answers(count) as some:
+        for number, (text, way) in enumerate(order):
+            some.ask(text, *WAYS[way], number)
+        some.wait(len(order))
+    for number, case in enumerate(order):
+        got, (expected, rows) = some.results[number], alone[case]
+        pairs = enumerate(zip(got.tokens, expected.tokens, strict=False))
+        if (at := next((i for i, (mine, own) in pairs if mine != own), None)) is not None:
+            differs = np.abs(some.noted[number].rows[at] - rows[at]).max()
+            noise = rounding(load, [*expected.prompt, *expected.tokens[:at]])
+            assert 0 < differs <= 2 * noise, f"{case}: other tokens from {at} on, {differs} against {noise}"
+        else:
+            assert got.tokens == expected.tokens
+
+
+def test_what_another_slot_has_read_is_not_read_again():
+    shared = "# " + "a long beginning that all requests share " * 8
+    with answers(4) as some:
+        some.ask(f"{shared}one", SamplingParams(max_tokens=4))
+        some.wait(1)
+        for end in ("two", "three", "four", "five", "six"):
+            some.ask(f"{shared}{end}", SamplingParams(max_tokens=30))
+        some.wait(5)
+    first, *rest = some.results.values()
+    assert first.cached_tokens == 0
+    assert all(result.cached_tokens > 0.9 * len(result.prompt) for result in rest)
+
+
+def test_a_job_that_is_cancelled_frees_its_slot_within_a_pass():
+    begun, steps = threading.Event(), []
+
+    def each(event):
+        steps.append(event)
+        begun.set()
+
+    with answers(1) as some:
+        job = some.ask("x", SamplingParams(max_tokens=400), SpeculativeConfig(drafter="none"), each=each)
+        waiting = some.ask("never", number="never")
+        some.scheduler.cancel(waiting)
+        assert begun.wait(30)
+        some.scheduler.cancel(job)
+        some.wait(1)
+        some.ask("y", SamplingParams(max_tokens=5), number="next")
+        some.wait(1)
+    assert some.results[0].finish_reason == "interrupted" and not some.results[0].complete
+    assert some.results["next"].complete and "never" not in some.results
+
+
+def test_no_more_wait_than_may():
+    hold, held = threading.Event(), threading.Event()
+
+    def each(_event):
+        held.set()
+        hold.wait(30)
+
+    with answers(1, most_waiting=2) as some:
+        some.ask("x", SamplingParams(max_tokens=3), each=each)
+        assert held.wait(30)
+        for number in (1, 2):
+            some.ask("x", SamplingParams(max_tokens=3), number=number)
+        with pytest.raises(QueueFull):
+            some.ask("x", number=3)
+        hold.set()
+        some.wait(3)
+    assert all(some.results[number].complete for number in range(3))
+
+
+def test_what_fails_costs_one_answer():
+    long = [5] * 600
+    with answers(3) as some:
+        some.ask(long, number="too long")
+        some.ask("x", speculative=SpeculativeConfig(tree=4), number="a tree")
+        some.ask("x", SamplingParams(max_tokens=600), number="until it is full")
+        some.ask("def f", SamplingParams(max_tokens=20), number="good")
+        some.wait(4)
+    assert "600 tokens" in str(some.results["too long"]) and isinstance(some.results["a tree"], UsageError)
+    assert some.results["until it is full"].finish_reason in ("context", "stop")
+    assert some.results["good"].complete
+
+
+def test_closing_ends_what_runs():
+    begun = threading.Event()
+    with answers(2, n_ctx=2048) as some:
+        some.ask("x", SamplingParams(max_tokens=2000), each=lambda _: begun.set())
+        assert begun.wait(30)
+        some.scheduler.close(grace_s=0.0)
+        assert some.results[0].finish_reason == "interrupted"
+        with pytest.raises(QueueFull):
+            some.ask("y")
+
+
+@pytest.mark.parametrize("setting", [{"tree": 4}, {"drafter": "lookahead"}, {"bitwise": True}])
+def test_slots_refuse_what_they_cannot_do(setting):
+    with open_engine(**setting) as engine, pytest.raises(UsageError):
+        Scheduler(engine, 2, 256)

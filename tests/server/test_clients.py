@@ -1,0 +1,108 @@
+"""Clients that others wrote, against the running server."""
+
+import os
+import subprocess
+import sys
+import time
+
+import openai
+import pytest
+import tiny
+from langchain_openai import ChatOpenAI
+from serving import TEMPLATE, Serving
+
+ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clients")
+    target = tiny.write(folder / "target.gguf", "llama", chat_template=TEMPLATE)
+    draft = tiny.write(folder / "draft.gguf", "llama", noise=0.05, chat_template=TEMPLATE)
+    with Serving("-m", target, "-md", draft, "-t", 1, "-c", 8192, "--api-key", "secret") as server:
+        yield server
+
+
+@pytest.fixture
+def client(server):
+    with openai.OpenAI(base_url=server.url, api_key="secret", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def ask(client):
+    def ask(**more):
+        return client.chat.completions.create(**{"model": "target", "messages": ASKED, "max_tokens": 20, **more})
+
+    return ask
+
+
+def test_openai_lists_and_chats(client, ask):
+    assert [model.id for model in client.models.list()] == ["target"]
+    answer = ask(temperature=0, extra_body={"speculative": {"draft_tokens": 4}})
+    assert answer.choices[0].message.content and answer.usage.completion_tokens == 20
+    assert answer.choices[0].finish_reason == "length" and answer.timings["draft_n"] > 0
+
+
+def test_openai_streams(ask):
+    whole = ask(temperature=0).choices[0].message.content
+    chunks = [*ask(temperature=0, stream=True, stream_options={"include_usage": True})]
+    *parts, last = chunks
+    assert "".join(part.choices[0].delta.content or "" for part in parts) == whole
+    assert parts[-1].choices[0].finish_reason == "length" and last.usage.completion_tokens == 20
+
+
+def test_openai_logprobs(ask):
+    content = ask(logprobs=True, top_logprobs=2).choices[0].logprobs.content
+    assert len(content) == 20 and all(len(place.top_logprobs) == 2 and place.logprob <= 0 for place in content)
+
+
+def test_openai_errors(server, client, ask):
+    with pytest.raises(openai.NotFoundError, match="gpt-9"):
+        ask(model="gpt-9")
+    with pytest.raises(openai.BadRequestError, match="context") as caught:
+        ask(messages=[{"role": "user", "content": "x " * 20_000}])
+    assert caught.value.code == "context_length_exceeded"
+    with pytest.raises(openai.AuthenticationError):
+        openai.OpenAI(base_url=server.url, api_key="wrong", max_retries=0).models.list()
+    completion = client.completions.create(model="target", prompt=["a", "b"], max_tokens=3, n=2)
+    assert [choice.index for choice in completion.choices] == [0, 1, 2, 3]
+
+
+def test_openai_cancels(server, ask):
+    headers = {"Authorization": "Bearer secret"}
+
+    def running():
+        return b"specdec_requests_running 1.0" in server.request("GET", "/metrics", **headers)[2]
+
+    stream = ask(stream=True, max_tokens=8000)
+    next(iter(stream))
+    assert running()
+    stream.close()
+    deadline = time.monotonic() + 5
+    while running():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_llm(server, tmp_path):
+    (tmp_path / "extra-openai-models.yaml").write_text(
+        f"- model_id: local\n  model_name: target\n  api_base: {server.url}\n  api_key_name: local\n"
+    )
+    environment = {**os.environ, "LLM_USER_PATH": str(tmp_path)}
+    run = [sys.executable, "-m", "llm"]
+    subprocess.run(
+        [*run, "keys", "set", "local", "--value", "secret"], env=environment, check=True, capture_output=True
+    )
+    for flags in ([], ["--no-stream"]):
+        asked = [*run, "-m", "local", "-o", "max_tokens", "12", "-o", "temperature", "0", *flags, "hello"]
+        done = subprocess.run(asked, env=environment, capture_output=True, timeout=60, check=False)
+        assert done.returncode == 0 and done.stdout.strip(), done.stderr.decode()
+
+
+def test_langchain(server):
+    model = ChatOpenAI(model="target", base_url=server.url, api_key="secret", max_tokens=12, temperature=0)
+    messages = [("system", "Be brief."), ("user", "hello")]
+    answer = model.invoke(messages)
+    assert answer.content and answer.usage_metadata["output_tokens"] == 12
+    assert "".join(chunk.content for chunk in model.stream(messages)) == answer.content

@@ -1,0 +1,307 @@
+"""`specdec serve`: its endpoints, what it refuses, and how it ends."""
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import tiny
+from driver import assert_refused, call
+from serving import TEMPLATE, Serving
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+ASKED = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("serve")
+    target = tiny.write(folder / "target.gguf", "llama", chat_template=TEMPLATE)
+    draft = tiny.write(folder / "draft.gguf", "llama", noise=0.05, chat_template=TEMPLATE)
+    return ["-m", target, "-md", draft, "-t", 1, "-k", 3]
+
+
+@pytest.fixture(scope="module")
+def server(models):
+    with Serving(*models, "-c", 512, "-np", 2) as server:
+        yield server
+
+
+def test_what_it_is(server):
+    _, _, health = server.request("GET", "/health")
+    _, _, listed = server.request("GET", "/v1/models")
+    status, headers, page = server.request("GET", "/")
+    assert json.loads(health) == {"status": "ok"} and json.loads(listed)["data"][0]["id"] == "target"
+    assert status == 200 and headers["content-type"].startswith("text/html") and page
+    assert server.post("/tokenize", {"content": "ab"}) == (
+        200,
+        {"tokens": server.post("/tokenize", {"content": "ab"})[1]["tokens"]},
+    )
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+def test_a_stream_says_what_the_whole_answer_says(server, path):
+    body = {"messages": ASKED, "prompt": "hello", "max_tokens": 20, "temperature": 0, "n": 2}
+    status, whole = server.post(path, body)
+    chunks = server.stream(path, {**body, "stream_options": {"include_usage": True}})
+    assert status == 200
+    *parts, last = chunks
+    for choice in whole["choices"]:
+        mine = [part["choices"][0] for part in parts if part["choices"][0]["index"] == choice["index"]]
+        text = "".join(part.get("text", "") + part.get("delta", {}).get("content", "") for part in mine)
+        assert text == choice.get("text", choice.get("message", {}).get("content"))
+        assert mine[-1]["finish_reason"] == choice["finish_reason"]
+        assert {part["finish_reason"] for part in mine[:-1]} == {None}
+    assert last["choices"] == [] and last["usage"] == {
+        **whole["usage"],
+        "prompt_tokens_details": last["usage"]["prompt_tokens_details"],
+    }
+    timings = whole["timings"]
+    assert timings["predicted_n"] == whole["usage"]["completion_tokens"] == last["timings"]["predicted_n"]
+    assert None not in timings.values() and timings["draft_n"] >= timings["draft_n_accepted"] > 0
+
+
+def test_a_request_may_say_how_to_draft(server):
+    body = {"prompt": "hello", "max_tokens": 40, "temperature": 0}
+    answers = [
+        server.post(TEXT, {**body, "speculative": way})[1]
+        for way in (None, False, True, {"drafter": "ngram", "draft_tokens": 8}, {"draft_tokens": 6})
+    ]
+    assert len({answer["choices"][0]["text"] for answer in answers}) == 1
+    assert "draft_n" not in answers[1]["timings"]
+    drafted = [answers[i]["timings"]["draft_n"] for i in (0, 2, 4)]
+    assert drafted[0] == drafted[1] and drafted[2] != drafted[0]
+
+
+def test_steps_come_where_they_are_asked_for(server):
+    chunks = server.stream(TEXT, {"prompt": "hello", "max_tokens": 20, "return_steps": True})
+    steps = [chunk["step"] for chunk in chunks if "step" in chunk]
+    assert [step["index"] for step in steps] == list(range(len(steps)))
+    assert sum(len(step["tokens"]) for step in steps) == 20
+    assert not any("step" in chunk for chunk in server.stream(TEXT, {"prompt": "hello", "max_tokens": 5}))
+
+
+def test_seeds_repeat_and_choices_differ(server):
+    body = {"prompt": "hello", "max_tokens": 20, "temperature": 2.0, "seed": 5, "n": 2}
+    first, second = ([choice["text"] for choice in server.post(TEXT, body)[1]["choices"]] for _ in range(2))
+    assert first == second and first[0] != first[1]
+
+
+def test_logprobs(server):
+    body = {"max_tokens": 6, "temperature": 0}
+    told = server.post(CHAT, {**body, "messages": ASKED, "logprobs": True, "top_logprobs": 3})[1]
+    for place in told["choices"][0]["logprobs"]["content"]:
+        best = [entry["logprob"] for entry in place["top_logprobs"]]
+        assert len(best) == 3 and best == sorted(best, reverse=True) and place["logprob"] == best[0] < 0
+    told = server.post(TEXT, {**body, "prompt": "hello", "logprobs": 0})[1]["choices"][0]["logprobs"]
+    assert len(told["tokens"]) == len(told["token_logprobs"]) == 6 and told["top_logprobs"] == [{}] * 6
+
+
+def test_stop_strings_and_several_prompts(server):
+    text = server.post(TEXT, {"prompt": "hello", "max_tokens": 20, "temperature": 0})[1]["choices"][0]["text"]
+    stopped = server.post(TEXT, {"prompt": "hello", "max_tokens": 20, "temperature": 0, "stop": text[4:6]})[1]
+    assert stopped["choices"][0]["text"] == text[: text.index(text[4:6])]
+    assert stopped["choices"][0]["finish_reason"] == "stop"
+    several = server.post(TEXT, {"prompt": ["hello", "x", "hello"], "max_tokens": 20, "temperature": 0})[1]
+    assert [choice["index"] for choice in several["choices"]] == [0, 1, 2]
+    assert several["choices"][0]["text"] == several["choices"][2]["text"] == text
+
+
+def test_what_was_read_is_not_read_again(server):
+    turns = [{"role": "user", "content": "a long question " * 12}]
+    for turn in range(3):
+        answer = server.post(CHAT, {"messages": turns, "max_tokens": 8, "temperature": 0})[1]
+        if turn:
+            new = answer["usage"]["prompt_tokens"] - answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+            assert new == answer["timings"]["prompt_n"] < 60
+        turns += [answer["choices"][0]["message"], {"role": "user", "content": f"and {turn}?"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "word", "param"),
+    [
+        (TEXT, "{", 400, "not JSON", None),
+        (TEXT, '{"prompt": ' + "[" * 100_000, 400, "prompt", "prompt"),
+        (TEXT, {}, 400, "prompt", None),
+        (TEXT, {"prompt": ""}, 422, "no tokens", None),
+        (TEXT, {"prompt": []}, 400, "prompts", None),
+        (TEXT, {"prompt": "x", "n": 0}, 400, ">= 1", "n"),
+        (TEXT, {"prompt": "x", "max_tokens": "many"}, 400, "int", "max_tokens"),
+        (TEXT, {"prompt": "x", "temperature": -1}, 400, ">= 0", "temperature"),
+        (TEXT, {"prompt": "x", "model": "gpt-9"}, 404, "gpt-9", "model"),
+        (TEXT, {"prompt": "x " * 2000}, 400, "context", "prompt"),
+        (TEXT, {"prompt": [99999]}, 400, "vocabulary", None),
+        (TEXT, {"prompt": "x", "stop": ""}, 400, "stop", "stop"),
+        (TEXT, {"prompt": "x", "speculative": {"drafter": "nobody"}}, 400, "nobody", None),
+        (TEXT, {"prompt": "x", "speculative": {"unheard": 1}}, 400, "unheard", "speculative"),
+        (TEXT, {"prompt": "x", "speculative": {"drafter": "lookahead", "draft_tokens": "auto"}}, 400, "chains", None),
+        (TEXT, {"prompt": "x", "echo": True}, 400, "echo", None),
+        (CHAT, {"messages": []}, 400, "length", "messages"),
+        (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "image_url", "messages"),
+        (CHAT, {"messages": ASKED, "tools": [{}]}, 400, "tools", None),
+        (CHAT, {"messages": ASKED, "response_format": {"type": "json_object"}}, 400, "response_format", None),
+        (CHAT, {"messages": ASKED * 3000}, 400, "context", "messages"),
+    ],
+)  # fmt: skip
+def test_wrong_requests_get_openais_error(server, path, body, status, word, param):
+    got, answer = server.post(path, body)
+    error = answer["error"]
+    assert (got, error["param"]) == (status, param) and word in error["message"] and len(error["message"]) < 300
+    assert error["type"] == "invalid_request_error"
+
+
+def test_other_paths_methods_and_sizes(server):
+    assert server.request("GET", "/nothing")[0] == 404 and server.request("GET", TEXT)[0] == 405
+    assert server.request("POST", TEXT, b"x" * (17 << 20))[0] == 413
+    unknown = {"messages": ASKED, "max_tokens": 3, "unheard": {"of": 1}, "user": "me", "tools": None}
+    assert server.post(CHAT, unknown)[0] == 200
+    assert server.request("POST", TEXT, {"prompt": "x"}, Host="evil.example")[0] == 403
+    assert server.request("POST", TEXT, {"prompt": "x"}, Origin="http://evil.example")[0] == 403
+    assert (
+        server.request("GET", "/health", Origin=f"http://localhost:{server.port}", Host=f"localhost:{server.port}")[0]
+        == 200
+    )
+
+
+def until(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_who_goes_away_frees_the_slot(server):
+    for stream in (True, False):
+        leavers = [server.opened({"prompt": "x", "max_tokens": 480, "stream": stream}) for _ in range(6)]
+        until(lambda: server.metric("requests_running") == 2)
+        for leaver in leavers:
+            leaver.close()
+        assert server.post(TEXT, {"prompt": "y", "max_tokens": 3})[0] == 200
+        until(lambda: server.metric("requests_running") == 0)
+
+
+def test_who_never_reads_disturbs_nobody(server):
+    sleepers = [
+        server.opened({"prompt": "x", "max_tokens": 400, "stream": True, "return_steps": True}) for _ in range(8)
+    ]
+    assert server.post(TEXT, {"prompt": "y", "max_tokens": 3})[0] == 200
+    until(lambda: server.metric("requests_running") == 0)
+    for sleeper in sleepers:
+        sleeper.close()
+
+
+def test_a_key_and_origins(models):
+    with Serving(*models, "-c", 256, "--api-key", "secret", "--cors", "http://friend.example") as server:
+        body = {"prompt": "x", "max_tokens": 2}
+        assert server.post(TEXT, body)[0] == 401 and server.post(TEXT, body, Authorization="Bearer wrong")[0] == 401
+        assert server.post(TEXT, body, Authorization="Bearer secret")[0] == 200
+        assert server.request("GET", "/health")[0] == 200 and server.request("GET", "/metrics")[0] == 401
+        friend = {"Authorization": "Bearer secret", "Origin": "http://friend.example"}
+        _, headers, _ = server.request("POST", TEXT, body, **friend)
+        assert headers["access-control-allow-origin"] == "http://friend.example"
+        assert server.post(TEXT, body, **{**friend, "Origin": "http://other.example"})[0] == 403
+
+
+def test_a_full_queue(models):
+    with Serving(*models, "-c", 16384, "-np", 1, "--queue", 1) as server:
+        busy = [server.opened({"prompt": "x", "max_tokens": 16000, "stream": True}) for _ in range(2)]
+        until(lambda: server.metric("requests_waiting") == 1)
+        status, headers, content = server.request("POST", TEXT, {"prompt": "y", "stream": True})
+        assert status == 429 and int(headers["retry-after"]) > 0 and b"waiting" in content
+        for connection in busy:
+            connection.close()
+        until(lambda: server.metric("requests_running") == 0)
+        assert server.post(TEXT, {"prompt": "y", "max_tokens": 2})[0] == 200
+
+
+@pytest.mark.parametrize("send", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_lets_answers_end(models, send):
+    with Serving(*models, "-c", 1024, "-np", 2) as server:
+        answers = []
+        asked = {"prompt": "x", "max_tokens": 300}
+        asking = threading.Thread(target=lambda: answers.append(server.post(TEXT, asked)))
+        asking.start()
+        until(lambda: server.metric("requests_running") == 1)
+        server.process.send_signal(send)
+        asking.join(30)
+        assert server.process.wait(20) == 128 + send
+        assert answers[0][0] == 200 and answers[0][1]["usage"]["completion_tokens"] == 300
+        with pytest.raises(OSError, match="refused"):
+            server.request("GET", "/health")
+        assert "Traceback" not in server.said
+
+
+def test_the_grace_ends(models):
+    with Serving(*models, "-c", 16384, "-np", 1, "--grace", 1) as server:
+        connection = server.opened({"prompt": "x", "max_tokens": 16000, "stream": True})
+        until(lambda: server.metric("requests_running") == 1)
+        started = time.monotonic()
+        assert server.ended() == 143 and time.monotonic() - started < 8
+        connection.close()
+
+
+def test_what_cannot_be_served(models, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert_refused(call("serve", *models, "--port", taken.getsockname()[1]), 1, "in use")
+    assert_refused(call("serve", "-m", tmp_path / "none.gguf", SPECDEC_DRAFTER="none"), 2, "there is no file")
+    assert_refused(call("serve", *models, "--host", "no.such.host.invalid"), 1, "cannot listen")
+    assert_refused(call("serve", *models, "--port", 0, "--tree", 4), 2, "chains")
+
+
+def test_a_template_that_fails_costs_its_request_alone(tmp_path):
+    bad = "{% if messages[-1].content == 'bad' %}{{ raise_exception('no') }}{% endif %}" + TEMPLATE
+    target = tiny.write(tmp_path / "target.gguf", "llama", chat_template=bad)
+    with Serving("-m", target, "--drafter", "ngram", "-t", 1, "-c", 256) as server:
+        status, answer = server.post(CHAT, {"messages": [{"role": "user", "content": "bad"}]})
+        assert 400 <= status < 500 and "no" in answer["error"]["message"]
+        assert server.post(CHAT, {"messages": ASKED, "max_tokens": 4})[0] == 200
+
+
+@pytest.mark.slow
+def test_two_thousand_requests_leave_nothing_behind(models):
+    """Some go away, some are wrong, some read slowly."""
+
+    def memory():
+        lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+        fields = dict(line.split(":", 1) for line in lines)
+        return int(fields["VmRSS"].split()[0]) / 1024, int(fields["Threads"])
+
+    def many(numbers):
+        for number in numbers:
+            kind = number % 5
+            if kind == 0:
+                connection = server.opened({"prompt": f"x {number}", "max_tokens": 60, "stream": bool(number % 2)})
+                time.sleep(number % 7 / 500)
+                connection.close()
+            elif kind == 1:
+                server.request("POST", TEXT, os.urandom(number % 200) + b"{")
+            elif kind == 2:
+                with server.opened({"prompt": f"x {number}", "max_tokens": 20, "stream": True}) as connection:
+                    while connection.recv(100):
+                        time.sleep(0.001)
+                        if number % 2:
+                            break
+            else:
+                assert server.post(TEXT, {"prompt": f"x {number}", "max_tokens": 10})[0] == 200
+
+    def round_of(first, last):
+        threads = [threading.Thread(target=many, args=(range(first + i, last, 8),)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        until(lambda: server.metric("requests_running") == server.metric("requests_waiting") == 0)
+        return memory()
+
+    with Serving(*models, "-c", 256, "-np", 4) as server:
+        before, threads_before = round_of(0, 400)
+        after, threads_after = round_of(400, 2000)
+        assert after - before < 5, f"{before:.1f} MiB after 400 requests, {after:.1f} after 2,000"
+        assert threads_after <= threads_before
+        assert "Traceback" not in server.said and server.ended() == 143
