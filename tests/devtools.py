@@ -14,7 +14,10 @@ from typing import Any
 
 from browser import Browser
 
-_KEYS = {" ": ("Space", 32), "ArrowLeft": ("ArrowLeft", 37), "ArrowRight": ("ArrowRight", 39), "Tab": ("Tab", 9)}
+_KEYS = {
+    " ": ("Space", 32), "ArrowLeft": ("ArrowLeft", 37), "ArrowRight": ("ArrowRight", 39), "Tab": ("Tab", 9),
+    "Enter": ("Enter", 13), "Escape": ("Escape", 27),
+}  # fmt: skip
 
 
 class Tab:
@@ -75,14 +78,17 @@ class Tab:
     def open(self, html: str, width: int = 1200, height: int = 800, dark: bool = False, scripts: bool = True) -> None:
         file = self.folder / "page.html"
         file.write_text(html, "utf-8")
+        self.visit(file.as_uri(), width, height, dark, scripts)
+
+    def visit(self, url: str, width: int = 1200, height: int = 800, dark: bool = False, scripts: bool = True) -> None:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         colours = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=colours)
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
         self.complaints.clear()
         self.requests.clear()
-        self.call("Page.navigate", url=file.as_uri())
-        self.until("document.readyState === 'complete' && location.protocol === 'file:'")
+        self.call("Page.navigate", url=url)
+        self.until(f"document.readyState === 'complete' && location.protocol === '{url.partition(':')[0]}:'")
 
     def ask(self, expression: str) -> Any:
         """The value of a JavaScript expression; the page's policy does not concern it."""
@@ -114,12 +120,15 @@ class Tab:
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
-    def press(self, key: str) -> None:
+    def press(self, key: str, shift: bool = False) -> None:
         code, number = _KEYS[key]
-        text = {"text": key} if key == " " else {}
-        same = {"key": key, "code": code, "windowsVirtualKeyCode": number}
+        text = {"text": {"Enter": "\r"}.get(key, key)} if key in (" ", "Enter") else {}
+        same = {"key": key, "code": code, "windowsVirtualKeyCode": number, "modifiers": 8 * shift}
         self.call("Input.dispatchKeyEvent", type="keyDown", **same, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", **same)
+
+    def type(self, text: str) -> None:
+        self.call("Input.insertText", text=text)
 
     def screenshot(self) -> bytes:
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])

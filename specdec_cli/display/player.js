@@ -1,6 +1,4 @@
-"use strict";
 // Plays the answer that stands in the page. A step is a <span>; its children are its tokens, in the order they came.
-const byId = (id) => document.getElementById(id);
 const [play, seek, status, tip, now] = ["play", "seek", "status", "tip", "now"].map(byId);
 const steps = [...document.querySelectorAll("#answer > span")];
 const times = steps.map((step) => step.dataset.times.split(" ").map(Number)); // draft begins, draft ends, verdict
@@ -57,17 +55,8 @@ function tell() {
   if (now.step === step) return;
   now.step = step;
   byId("headline").textContent = step ? step.dataset.headline : READING;
-  byId("rows").replaceChildren(...[...(step?.children ?? [])].map(row));
-}
-
-function row(token) {
-  const item = document.createElement("li");
-  const copy = document.createElement(token.localName);
-  copy.textContent = token.textContent.replaceAll("\n", "\u23ce").replaceAll("\t", "\u21e5").replaceAll(" ", "\u2423");
-  const told = document.createElement("small");
-  told.textContent = toldOf(token);
-  item.append(copy, told);
-  return item;
+  const tokens = [...(step?.children ?? [])];
+  byId("rows").replaceChildren(...tokens.map((token) => row(token.localName, token.textContent, toldOf(token))));
 }
 
 /** What the page says of a token; taken out of its title, so that no second tip comes up. */
@@ -130,9 +119,7 @@ document.addEventListener("pointerover", (event) => {
   tip.hidden = !token;
   if (!token) return;
   tip.textContent = toldOf(token);
-  const box = token.getClientRects()[0];
-  tip.style.left = `${Math.max(8, Math.min(event.clientX - 20, innerWidth - tip.offsetWidth - 8))}px`;
-  tip.style.top = `${box.top > tip.offsetHeight + 8 ? box.top - tip.offsetHeight - 6 : box.bottom + 6}px`;
+  placeTip(tip, token, event.clientX);
 });
 document.addEventListener("scroll", () => (tip.hidden = true), { passive: true });
 

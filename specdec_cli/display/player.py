@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from hashlib import sha256
-from pathlib import Path
 
 from markupsafe import Markup
 
@@ -15,7 +12,7 @@ from specdec_cli.display.charts import COLOURS
 from specdec_cli.display.export import report_html
 from specdec_cli.display.run_report import settings_line
 from specdec_cli.display.steps import LostToken, headline, lost_tokens
-from specdec_cli.display.templates import render
+from specdec_cli.display.templates import render, scripted_page
 from specdec_cli.evaluation.recorded_settings import RecordedSettings
 
 _SPEEDS = (0.01, 0.03, 0.1, 0.25, 0.5, 1, 2, 4, 10)
@@ -46,23 +43,17 @@ def html(settings: RecordedSettings, prompt: str | None, events: list[Event]) ->
     """The page. prompt: what was asked, if the recording tells."""
     report, report_styles = report_html(settings, events)
     took = events[-1].at if events else 0.0
-    return render(
+    return scripted_page(
         "player.html",
+        render("player.css", colours=COLOURS, report_styles=report_styles),
+        ("tokens.js", "player.js"),
         described=settings_line(settings),
         prompt=prompt,
         steps=list(_steps(events)),
         report=Markup(report),
-        styles=Markup(render("player.css", colours=COLOURS, report_styles=report_styles)),
-        script=Markup(Path(__file__).with_name("player.js").read_text("utf-8")),
-        hash=_hash,
         speeds=_SPEEDS,
         usual=max((speed for speed in _SPEEDS if speed <= min(took / _LEAST_S, 1)), default=_SPEEDS[0]),
     )
-
-
-def _hash(text: str) -> str:
-    """What the page's own policy knows its script and its style by."""
-    return f"sha256-{b64encode(sha256(text.encode()).digest()).decode()}"
 
 
 def _steps(events: Iterable[Event]) -> Iterator[_ShownStep]:
