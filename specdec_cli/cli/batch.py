@@ -14,7 +14,7 @@ from specdec_cli.decoding.errors import UsageError
 from specdec_cli.display.grids import duration
 
 if TYPE_CHECKING:
-    from specdec_cli.server.batch import BatchProgress
+    from specdec_cli.server.batch_run import BatchProgress
 
 
 @opt.takes(*opt.ALL)
@@ -32,13 +32,13 @@ def batch(
     from specdec_cli.cli.output import print_parts
     from specdec_cli.cli.slots_opening import open_slots
     from specdec_cli.display.status_line import status_line
-    from specdec_cli.server.answering import Answering
-    from specdec_cli.server.batch import Batch
+    from specdec_cli.server.batch_run import BatchRun
+    from specdec_cli.server.request_answering import Answering
 
     if source.exists() and output.exists() and source.samefile(output):
         raise UsageError("the answers would be written over the requests", "Give -o another file.")
     with open_slots(given, parallel, most_waiting=16 * parallel) as slots:
-        work, started = Batch(source, output, slots.names[0]), monotonic()
+        work, started = BatchRun(source, output, slots.names[0]), monotonic()
         with status_line("reading the requests", silent=False) as say:
 
             def report(progress: BatchProgress) -> None:

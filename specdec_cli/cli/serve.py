@@ -29,8 +29,8 @@ def serve(
     from specdec_cli.cli.slots_opening import open_slots
 
     try:
-        from specdec_cli.server.answering import Answering
         from specdec_cli.server.gate import LOOPBACK, Gate
+        from specdec_cli.server.request_answering import Answering
         from specdec_cli.server.running import listen, serve_forever
     except ImportError as error:
         what = f"specdec serve needs more packages: {error.name} is missing"

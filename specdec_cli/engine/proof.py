@@ -31,7 +31,7 @@ def divergence(
     sampler.watch(text)
     choice = Choice(sampler, position, len(text), seed)
     context = engine.models.target.opened
-    threads, watch = context.threads, context.on_pass
+    threads, watch = context.threads, context.passes.on_pass
     agreement = engine.costs.agreement if settings.bitwise else None
 
     def again(transcript: Transcript) -> LlamaTarget:
@@ -42,7 +42,7 @@ def divergence(
                 if length == context.length:
                     context.set_threads(count)
 
-        context.on_pass = change
+        context.passes.on_pass = change
         context.set_threads(transcript.threads[0][1] if transcript.threads else threads)
         return LlamaTarget(context, agreement)
 
@@ -50,7 +50,7 @@ def divergence(
     try:
         difference = explain(prompt, own, mine, position, choice, again, experts)
     finally:
-        context.on_pass = watch
+        context.passes.on_pass = watch
         context.set_threads(threads)
     if settings.bitwise and not difference.bug:
         return replace(difference, bug=f"passes that agreed bit for bit when measured do not here: {difference}")

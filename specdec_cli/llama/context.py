@@ -43,8 +43,8 @@ class LlamaContext:
         passes: Passes | None = None,
         sequence: int = 0,
     ) -> None:
-        self._passes = passes or Passes(model, n_ctx, max_rows, threads, interrupt, branches)
-        self._handle, self._sequence = self._passes.handle, sequence
+        self.passes = passes or Passes(model, n_ctx, max_rows, threads, interrupt, branches)
+        self._handle, self._sequence = self.passes.handle, sequence
         self.threads = threads
         self.thread_log = [(0, threads)]
         """The threads that the text began with, then each change: the tokens in the cache before the pass that it came
@@ -52,7 +52,7 @@ class LlamaContext:
         """
         self.on_read: Callable[[int, int], None] | None = None
         """Called while a long text is read: tokens read so far, and all."""
-        self.n_ctx = min(n_ctx, self._passes.n_ctx)
+        self.n_ctx = min(n_ctx, self.passes.n_ctx)
         self.n_vocab = model.n_vocab
         self.max_rows = max_rows
         self.length = 0
@@ -136,11 +136,11 @@ class LlamaContext:
         layout = self._branches.grow(parents)
         for source, goal, depth in layout.copies:
             self.cells.share(source, goal, self.length, depth)
-        self._passes.batch.fill_tree(tokens, layout, self.length, unread)
+        self.passes.batch.fill_tree(tokens, layout, self.length, unread)
         try:
-            rows = self._passes.run()
+            rows = self.passes.run()
         finally:
-            self._passes.batch.clear_tree()
+            self.passes.batch.clear_tree()
         self._grown.extend(tokens)
         return rows[: len(tokens) - unread]
 
@@ -162,24 +162,15 @@ class LlamaContext:
     def _read(self, tokens: Sequence[int], first: int, all_rows: bool) -> Logits:
         """One pass. Returns the last token's row, or all."""
         self._failed = not self.rewinds
-        self._passes.batch.fill(tokens, first, all_rows)
-        rows = self._passes.run()
+        self.passes.batch.fill(tokens, first, all_rows)
+        rows = self.passes.run()
         self._failed = False
         return rows[: len(tokens) if all_rows else 1]
 
     @property
     def decode_s(self) -> float:
         """Seconds spent in llama_decode since the context was made, waiting for the device included."""
-        return self._passes.decode_s
-
-    @property
-    def on_pass(self) -> Callable[[int, float], None] | None:
-        """Called after each pass: its tokens, and its seconds."""
-        return self._passes.on_pass
-
-    @on_pass.setter
-    def on_pass(self, call: Callable[[int, float], None] | None) -> None:
-        self._passes.on_pass = call
+        return self.passes.decode_s
 
     def set_threads(self, threads: int) -> None:
         self.threads = threads
@@ -239,4 +230,4 @@ class LlamaContext:
 
     def close(self) -> None:
         """Free the cache and the batch."""
-        self._passes.close()
+        self.passes.close()

@@ -13,7 +13,7 @@ import numpy as np
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.types import Logits
 from specdec_cli.llama import library
-from specdec_cli.llama.batch import Batch
+from specdec_cli.llama.decode_batch import Batch
 from specdec_cli.llama.interrupt import POLL, Interrupt
 from specdec_cli.llama.model import Model
 

@@ -36,7 +36,7 @@ class ThreadWatch:
         """Whether it may change the threads: others round otherwise."""
         self._asked = False
         """Whether fewer threads have been tried without knowing what passes can take."""
-        context.on_pass = self._passed
+        context.passes.on_pass = self._passed
 
     def try_fewer(self, token: int) -> None:
         """For an empty, unused context: where a pass takes long, see whether half the threads are faster."""
@@ -44,14 +44,14 @@ class ThreadWatch:
         if not self.on or threads == 1 or self._known or self._asked:
             return
         self._asked = True
-        watch, context.on_pass = context.on_pass, None
+        watch, context.passes.on_pass = context.passes.on_pass, None
         laps: list[float] = []
         for count in (threads, threads // 2):
             context.set_threads(count)
             laps.append(single_pass_s(context, token))
             if laps[0] < _LONG_S:
                 break
-        context.on_pass = watch
+        context.passes.on_pass = watch
         if laps[0] > _FASTER * laps[-1]:
             self._tell(threads // 2, laps[0] / laps[-1])
         else:

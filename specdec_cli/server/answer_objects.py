@@ -10,7 +10,7 @@ from typing import Any
 from specdec_cli.decoding.types import Done, Event, FinishReason, Step
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.token_logprobs import TokenLogprob
-from specdec_cli.server.answering import Arrival, Choice
+from specdec_cli.server.request_answering import Arrival, Choice
 from specdec_cli.server.request_bodies import Body, ChatBody
 from specdec_cli.store.traces import event_json
 

@@ -12,9 +12,9 @@ import uvicorn
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.display.chat_page import chat_page
-from specdec_cli.server.answering import Answering
-from specdec_cli.server.app import Server
+from specdec_cli.server.endpoints import Server
 from specdec_cli.server.gate import Gate
+from specdec_cli.server.request_answering import Answering
 
 _BACKLOG = 256
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from specdec_cli.engine.scheduler import Scheduler
-from specdec_cli.server.answering import Choice
+from specdec_cli.server.request_answering import Choice
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 

@@ -32,7 +32,7 @@ def passes(engine):
         def count(tokens, _seconds, role=loaded.role):
             counts[role] = counts.get(role, 0) + tokens
 
-        loaded.opened.on_pass = count
+        loaded.opened.passes.on_pass = count
     return counts
 
 

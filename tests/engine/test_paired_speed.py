@@ -63,10 +63,12 @@ def test_what_was_read_is_not_read_again(engine):
     tokens, prompt = answer_of(engine).result.tokens, engine.tokenize(PROMPT, raw=True)
     counts = {}
     for loaded in engine.models.all:
-        loaded.opened.on_pass = lambda count, _s, role=loaded.role: counts.update({role: counts.get(role, 0) + count})
+        loaded.opened.passes.on_pass = lambda count, _s, role=loaded.role: counts.update(
+            {role: counts.get(role, 0) + count}
+        )
     paired_speedup(engine, prompt, tokens, 0, (), engine.settings)
     for loaded in engine.models.all:
-        loaded.opened.on_pass = None
+        loaded.opened.passes.on_pass = None
         assert not loaded.opened.reuses
     assert counts["draft"] < 4 * len(tokens) and counts["target"] < 6 * len(tokens)
 

@@ -162,7 +162,7 @@ def test_no_pass_is_wider_than_what_agrees(monkeypatch, k):
         settings, prompt = engine.settings, engine.tokenize(LONG, raw=True)
         engine.drafting.policy(settings, prompt)  # measures, with passes of all sizes
         sizes = []
-        engine.models.target.opened.on_pass = lambda tokens, seconds: sizes.append(tokens)
+        engine.models.target.opened.passes.on_pass = lambda tokens, seconds: sizes.append(tokens)
         report = Metrics.of(engine.events(prompt, 0))
         assert sum(sizes[:4]) == len(prompt), "the prompt comes first"
         assert max(sizes[4:]) <= 3

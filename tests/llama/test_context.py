@@ -16,7 +16,7 @@ def test_a_long_text_is_read_in_pieces_that_depend_on_its_length_alone(opened):
     context = opened("target", 4)
     for total, pieces in ((20, [20]), (128, [128]), (129, [32, 97]), (400, [32, 128, 128, 112])):
         sizes, seen = [], []
-        context.on_pass = lambda tokens, seconds, sizes=sizes: sizes.append(tokens)
+        context.passes.on_pass = lambda tokens, seconds, sizes=sizes: sizes.append(tokens)
         context.on_read = lambda done, whole, seen=seen: seen.append((done, whole))
         context.rewind(0)
         context.decode(range(1, total + 1))

@@ -9,7 +9,7 @@ class Context:
     """A context whose passes take as long as a test says, with a watch over its threads. told: what that reports."""
 
     def __init__(self, threads=2, expected=None):
-        self.threads, self.length, self.on_pass = threads, 0, None
+        self.threads, self.length, self.on_pass, self.passes = threads, 0, None, self
         self.decoded, self.told = 0, []
         self.watch = ThreadWatch(self, expected or {}, lambda now, times: self.told.append((now, round(times))))
 
@@ -23,51 +23,51 @@ class Context:
     def rewind(self, length):
         self.length = length
 
-    def passes(self, *laps, tokens=1):
+    def laps(self, *laps, tokens=1):
         for seconds in laps:
             self.on_pass(tokens, seconds)
 
 
 def test_slow_passes_halve_the_threads_and_faster_ones_keep_them_halved():
     context = Context(4, {1: 0.01})
-    context.passes(0.01, 2.0, 1.0, 3.0)
+    context.laps(0.01, 2.0, 1.0, 3.0)
     assert context.threads == 2 and context.told == [], "a trial begins"
-    context.passes(0.02, 0.02, 0.02)
+    context.laps(0.02, 0.02, 0.02)
     assert context.threads == 2 and context.told == [(2, 150)]
-    context.passes(*[0.02] * 20)
+    context.laps(*[0.02] * 20)
     assert context.threads == 2, "with fewer all is well"
-    context.passes(1.0, 1.0, 1.0, 0.03, 0.03, 0.03)
+    context.laps(1.0, 1.0, 1.0, 0.03, 0.03, 0.03)
     assert context.threads == 1 and len(context.told) == 2
-    context.passes(*[9.0] * 20)
+    context.laps(*[9.0] * 20)
     assert context.threads == 1 and len(context.told) == 2, "one is the least"
 
 
 def test_a_trial_that_is_no_faster_is_taken_back():
     """As where weights are read from a disk, or the whole machine has become slower."""
     context = Context(expected={1: 0.05})
-    context.passes(0.65, 0.65, 0.65)
+    context.laps(0.65, 0.65, 0.65)
     assert context.threads == 1
-    context.passes(0.6, 0.6, 0.6)
+    context.laps(0.6, 0.6, 0.6)
     assert context.threads == 2
-    context.passes(*[0.6] * 20)
+    context.laps(*[0.6] * 20)
     assert context.threads == 2 and context.told == [], "now that is known to be how long they take"
 
 
 def test_without_knowledge_the_shortest_pass_counts():
     context = Context()
-    context.passes(1.0, 0.02, 1.1, 0.02, 0.9)
+    context.laps(1.0, 0.02, 1.1, 0.02, 0.9)
     assert context.threads == 2
-    context.passes(1.0, 0.02, 0.02, 0.02)
+    context.laps(1.0, 0.02, 0.02, 0.02)
     assert context.threads == 1 and len(context.told) == 1
 
 
 def test_without_knowledge_long_passes_ask_for_a_trial_once():
     waiting, large = Context(), Context()
-    waiting.passes(0.5, 0.5, 0.5, 0.015, 0.015, 0.015)
+    waiting.laps(0.5, 0.5, 0.5, 0.015, 0.015, 0.015)
     assert waiting.threads == 1 and waiting.told == [(1, 33)]
-    large.passes(0.3, 0.3, 0.3, 0.55, 0.55, 0.55)
+    large.laps(0.3, 0.3, 0.3, 0.55, 0.55, 0.55)
     assert large.threads == 2
-    large.passes(*[0.3] * 30)
+    large.laps(*[0.3] * 30)
     assert large.threads == 2 and large.told == []
 
 
@@ -86,15 +86,15 @@ def test_what_is_no_waiting(expected, laps):
     context = Context(expected={1: expected})
     for place, seconds in enumerate(laps):
         context.length = 50 * place if len(laps) > 1000 else 0
-        context.passes(seconds)
+        context.laps(seconds)
     assert context.told == [] and context.threads == 2
 
 
 def test_long_prompts_and_other_sizes_are_apart():
     context = Context(expected={1: 0.01, 8: 0.05})
     for _ in range(10):
-        context.passes(9.0, tokens=512)
-        context.passes(0.05, tokens=8)
+        context.laps(9.0, tokens=512)
+        context.laps(0.05, tokens=8)
     assert context.told == []
 
 
@@ -112,7 +112,7 @@ def test_before_anything_is_known_half_the_threads_are_tried(monkeypatch, long, 
     context = Clocked()
     monkeypatch.setattr("specdec_cli.llama.timing.perf_counter", lambda: clock[0])
     context.watch.try_fewer(7)
-    assert context.threads == threads and context.length == 0 and context.on_pass is not None
+    assert context.threads == threads and context.length == 0 and context.passes.on_pass is not None
     assert [now for now, _ in context.told] == ([1] if threads == 1 else [])
     context.set_threads(2)
     context.watch.try_fewer(7)
@@ -124,6 +124,6 @@ def test_what_is_not_tried(on):
     context = Context(expected={1: 0.01} if on else None)
     context.watch.on = on
     if not on:
-        context.passes(0.01, *[9.0] * 20)
+        context.laps(0.01, *[9.0] * 20)
     context.watch.try_fewer(7)
     assert context.threads == 2 and context.decoded == 0 and context.told == []

@@ -14,7 +14,7 @@ import msgspec
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.server import answer_objects as objects
-from specdec_cli.server.answering import Answering
+from specdec_cli.server.request_answering import Answering
 from specdec_cli.server.request_bodies import Body, ChatBody, CompletionBody, InvalidRequest, parse
 
 _ENDPOINTS: dict[str, type[ChatBody] | type[CompletionBody]] = {
@@ -47,7 +47,7 @@ class BatchProgress:
     written: int = 0
 
 
-class Batch:
+class BatchRun:
     """Answers the requests of a file. Each line of the output is written whole, and once: what stands there already is
     not asked again, and a last line that was cut off is taken away first.
     """

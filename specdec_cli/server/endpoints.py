@@ -20,8 +20,8 @@ from starlette.routing import Route
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.engine.scheduler import QueueFull
 from specdec_cli.server import answer_objects as objects
-from specdec_cli.server.answering import Answering, Choice
 from specdec_cli.server.gate import Gate
+from specdec_cli.server.request_answering import Answering, Choice
 from specdec_cli.server.request_bodies import Body, ChatBody, CompletionBody, InvalidRequest, TokenizeBody, parse
 from specdec_cli.server.server_metrics import ServerMetrics
 
