@@ -10,7 +10,7 @@ from typing import Any
 from specdec_cli.decoding.types import Done, Event, FinishReason, Step
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.token_logprobs import TokenLogprob
-from specdec_cli.server.request_answering import Arrival, Choice
+from specdec_cli.server.request_answering import Arrival, RequestChoice
 from specdec_cli.server.request_bodies import Body, ChatBody
 from specdec_cli.store.traces import event_json
 
@@ -98,7 +98,7 @@ def style_of(body: Body, model: str) -> Style:
     return (ChatStyle if isinstance(body, ChatBody) else Style)(model)
 
 
-def whole(body: Body, choices: Sequence[Choice], model: str) -> dict[str, Any]:
+def whole(body: Body, choices: Sequence[RequestChoice], model: str) -> dict[str, Any]:
     """The answer to a request, all at once."""
     style, results, told = style_of(body, model), [choice.answered for choice in choices], body.n_logprobs is not None
     parts = [

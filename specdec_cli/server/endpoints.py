@@ -21,7 +21,7 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.engine.scheduler import QueueFull
 from specdec_cli.server import answer_objects as objects
 from specdec_cli.server.gate import Gate
-from specdec_cli.server.request_answering import Answering, Choice
+from specdec_cli.server.request_answering import Answering, RequestChoice
 from specdec_cli.server.request_bodies import Body, ChatBody, CompletionBody, InvalidRequest, TokenizeBody, parse
 from specdec_cli.server.server_metrics import ServerMetrics
 
@@ -95,14 +95,14 @@ class Server:
         answer = await _unless_gone(request, self._whole(body, choices))
         return _json(answer) if answer is not None else Response(status_code=499)
 
-    async def _whole(self, body: Body, choices: Sequence[Choice]) -> dict[str, object]:
+    async def _whole(self, body: Body, choices: Sequence[RequestChoice]) -> dict[str, object]:
         async with aclosing(self._answering.events(body, choices)) as events:
             async for _ in events:
                 pass
         self._metrics.add(choices)
         return objects.whole(body, choices, self._names[0])
 
-    async def _chunks(self, body: Body, choices: Sequence[Choice]) -> AsyncGenerator[list[object], None]:
+    async def _chunks(self, body: Body, choices: Sequence[RequestChoice]) -> AsyncGenerator[list[object], None]:
         """What a stream sends, some chunks at a time."""
         style = objects.style_of(body, self._names[0])
         async with aclosing(self._answering.events(body, choices)) as events:

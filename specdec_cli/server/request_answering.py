@@ -26,7 +26,7 @@ _TOKENIZERS = 2
 
 
 @dataclass(slots=True, eq=False)
-class Choice:
+class RequestChoice:
     """One answer of a request. logprobs: of all its tokens, where they were asked for."""
 
     index: int
@@ -46,7 +46,7 @@ class Choice:
 class Arrival:
     """An event of a choice, the probabilities of its tokens with it."""
 
-    choice: Choice
+    choice: RequestChoice
     event: Event
     logprobs: list[TokenLogprob] | None
 
@@ -58,9 +58,9 @@ class Answering:
         self.scheduler, self._engine, self._n_ctx = scheduler, engine, n_ctx
         self._pool = ThreadPoolExecutor(_TOKENIZERS, "tokenizer")
 
-    async def prepare(self, body: Body) -> list[Choice]:
+    async def prepare(self, body: Body) -> list[RequestChoice]:
         """What a request's answers begin with. Raises InvalidRequest on what cannot be answered."""
-        choices: list[Choice] = []
+        choices: list[RequestChoice] = []
         try:
             require_chains(self._engine.settings_of(body.sampling(0, 1), body.speculation()))
             raw = not isinstance(body, ChatBody)
@@ -74,7 +74,7 @@ class Answering:
                         "context_length_exceeded",
                     )
                 for number in range(body.n_choices):
-                    choices.append(Choice(len(choices), tokens, body.sampling(number, room)))
+                    choices.append(RequestChoice(len(choices), tokens, body.sampling(number, room)))
         except SpecdecError as error:
             said = f"{error}. {error.hint}" if error.hint else str(error)
             raise InvalidRequest(said, status=400 if isinstance(error, UsageError) else 422) from None
@@ -88,7 +88,7 @@ class Answering:
         """In a thread of its own: a template may take seconds."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, tokenize)
 
-    async def events(self, body: Body, choices: Sequence[Choice]) -> AsyncGenerator[list[Arrival], None]:
+    async def events(self, body: Body, choices: Sequence[RequestChoice]) -> AsyncGenerator[list[Arrival], None]:
         """The events of all choices as they come, those together that come in quick succession. Raises QueueFull, or
         what ends an answer; if it is abandoned, the answers end after the pass that runs.
         """
@@ -148,7 +148,7 @@ class _Mail:
 class _Work:
     """What a slot does for a choice."""
 
-    def __init__(self, body: Body, choice: Choice, mail: _Mail) -> None:
+    def __init__(self, body: Body, choice: RequestChoice, mail: _Mail) -> None:
         self._body, self._choice, self._mail = body, choice, mail
         self._rule: LogprobRule | None = None
 

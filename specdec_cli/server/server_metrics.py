@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from specdec_cli.engine.scheduler import Scheduler
-from specdec_cli.server.request_answering import Choice
+from specdec_cli.server.request_answering import RequestChoice
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -36,7 +36,7 @@ class ServerMetrics:
         running.set_function(lambda: len(scheduler.jobs))
         waiting.set_function(lambda: len(scheduler.waiting))
 
-    def add(self, choices: Sequence[Choice]) -> None:
+    def add(self, choices: Sequence[RequestChoice]) -> None:
         """Count the answers of a request."""
         for choice in choices:
             metrics = choice.answered.metrics
