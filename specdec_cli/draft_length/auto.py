@@ -96,7 +96,7 @@ class AutoLength(LengthPolicy):
             self._replan(afresh=True)
             if not self._optimism and self._plan.speedup > _CLEAR:
                 budgets.refill()
-        if self._probe.due(self._pays and up_to_date):
+        if self._costs.probing or (self._costs.load == 1 and self._probe.due(self._pays and up_to_date)):
             self.why = LengthReason.BASELINE
             return 0
         if not (self._pays and up_to_date):

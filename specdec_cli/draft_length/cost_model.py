@@ -56,9 +56,14 @@ class CostModel:
         return self._load.answers
 
     @property
+    def probing(self) -> bool:
+        """Whether nothing is to be drafted now, for the sake of what is known of the load."""
+        return self._load.probing
+
+    @property
     def other(self) -> float:
-        """Seconds of a step, whatever it drafts."""
-        return self._other * self._load.answers
+        """Seconds of a step, whatever it drafts; those of shared passes are in what the passes cost."""
+        return 0.0 if self._load.answers > 1 else self._other
 
     def verify(self) -> list[float]:
         """Seconds to verify n tokens, for n = 0 (meaningless) to longest + 1."""

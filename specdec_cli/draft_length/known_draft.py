@@ -58,6 +58,9 @@ class KnownLength(LengthPolicy):
 
     def limit(self, room: int) -> int:
         self.why, self._confidences = LengthReason.NONE, []
+        if self._costs.probing:
+            self.why = LengthReason.BASELINE
+            return 0
         return 0 if self._resting else min(self._costs.longest, room)
 
     def should_draft(self, drafted: int, confidence: float, candidate: Candidate | None = None) -> bool:

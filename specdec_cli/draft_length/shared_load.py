@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
-from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.decoding.costs import SETTLED, Costs, Curve
 
 _LEAST_RATE, _MOST = 0.1, 0.7
 """What the latest pass of a size says of its cost, at least; and how far it may be off, in log seconds, before the rest
 is taken for the machine's noise."""
+_FIRST, _LAST = 8, 128
+"""Passes with drafts before a probe: at first, doubling, and at most."""
 
 
 class SharedLoad:
@@ -18,14 +20,38 @@ class SharedLoad:
         self.answers = 1
         self._curves: dict[str, LiveCurve] = {}
 
+        self.probing = False
+        """Whether nobody is to draft now, so that it is known what passes cost then."""
+        self._drafted, self._plain, self._left = 0, 0, 0
+        self._next: dict[int, int] = {}
+        """By the number of answers, after how many passes with drafts the next probe comes."""
+
     def begin(self, costs: Costs) -> None:
         """Go by these costs until passes have shown others."""
         self._curves = {"verify": LiveCurve(costs.verify), "draft": LiveCurve(costs.draft)}
 
     def observe(self, which: str, tokens: int, seconds: float) -> None:
-        """A pass of the target ("verify") or of the draft model ("draft") over so many tokens of all answers."""
-        if which in self._curves:
+        """A pass of the target ("verify") or of the draft model ("draft") over so many tokens of all answers, and what
+        was done for it since the pass before.
+        """
+        drafted = tokens > self.answers
+        if which == "verify":
+            self._probe(drafted)
+            self._plain = 0 if drafted else self._plain + 1
+        if which in self._curves and (which != "verify" or drafted or self._plain >= SETTLED):
             self._curves[which].observe(tokens, seconds)
+
+    def _probe(self, drafted: bool) -> None:
+        """A probe is SETTLED passes without a draft: alone, no answer could try what they cost together."""
+        if self.probing:
+            self._left -= 1
+            self.probing = self._left > 0
+            return
+        self._drafted = self._drafted + 1 if drafted else 0
+        after = self._next.setdefault(self.answers, _FIRST)
+        if self._drafted >= after:
+            self.probing, self._left, self._drafted = True, SETTLED + 2, 0  # one is under way
+            self._next[self.answers] = min(2 * after, _LAST)
 
     def verify(self, tokens: int) -> float:
         """Seconds of a pass of the target over so many tokens of each answer."""

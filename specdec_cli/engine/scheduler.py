@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 from greenlet import getcurrent, greenlet
@@ -60,6 +61,8 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         self._free = [*self.slots.engines]
         self._changed = threading.Condition()
         self._closing = self._drafted_last = False
+        self._passed_at: float | None = None
+        """When the last pass ended, if work has gone on since."""
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
         self._thread.start()
 
@@ -100,28 +103,30 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         while self._admit():
             pieces = {job: job.piece for job in self._next_pass() if job.piece}
             passes = next(iter(pieces.values())).passes
-            before = passes.decode_s
             try:
                 rows = passes.read([*pieces.values()])
             except (SpecdecError, Interrupted) as error:
                 for job in pieces:
                     self._go_on(job, error=error)
             else:
-                self._observe(passes, [*pieces.values()], passes.decode_s - before)
+                self._observe(passes, [*pieces.values()])
                 for job, own in zip(pieces, rows, strict=True):
                     self._go_on(job, own)
 
-    def _observe(self, passes: SharedPasses, pieces: Sequence[Piece], seconds: float) -> None:
-        """Let draft lengths know what a pass cost, if no prompt was in it."""
-        if not any(piece.is_long for piece in pieces):
-            role = ("verify", "draft", "small")[self.slots.passes.index(passes)]
-            self._load.observe(role, sum(len(piece.tokens) for piece in pieces), seconds)
+    def _observe(self, passes: SharedPasses, pieces: Sequence[Piece]) -> None:
+        """Let draft lengths know what a pass cost, with all that led to it, if no prompt was read meanwhile."""
+        now = perf_counter()
+        role = ("verify", "draft", "small")[self.slots.passes.index(passes)]
+        if self._passed_at is not None and not any(piece.is_long for piece in pieces):
+            self._load.observe(role, sum(len(piece.tokens) for piece in pieces), now - self._passed_at)
+        self._passed_at = now
 
     def _admit(self) -> bool:
         """Give free slots to jobs that wait; wait for one if there is nothing else to do. False: it is over."""
         while True:
             with self._changed:
                 while not (self.jobs or self.waiting or self._closing):
+                    self._passed_at = None
                     self._changed.wait()
                 if self._closing and not self.jobs:
                     return False
