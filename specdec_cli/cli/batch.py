@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,6 @@ import typer
 
 from specdec_cli.cli import options as opt
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.display.grids import duration
 
 if TYPE_CHECKING:
     from specdec_cli.server.batch_run import BatchProgress
@@ -29,6 +27,8 @@ def batch(
     A line asks as {"custom_id": "1", "url": "/v1/chat/completions", "body": {"messages": [...]}}, and an answer stands
     in a line of its own, with the same custom_id. -c is the context of one answer.
     """
+    import asyncio
+
     from specdec_cli.cli.output import print_parts
     from specdec_cli.cli.slots_opening import open_slots
     from specdec_cli.display.status_line import status_line
@@ -56,6 +56,8 @@ def batch(
 
 def _line(progress: BatchProgress, seconds: float) -> str:
     """How far it is, and how long the rest will take at this speed."""
+    from specdec_cli.display.grids import duration
+
     done, left = progress.done - progress.done_before, progress.total - progress.done
     rest = f", {duration(seconds / done * left)} left" if done and left else ""
     return f"{progress.done:,} of {progress.total:,} answers{rest}"

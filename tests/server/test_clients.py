@@ -19,7 +19,7 @@ def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("clients")
     target = tiny.write(folder / "target.gguf", "llama", chat_template=TEMPLATE)
     draft = tiny.write(folder / "draft.gguf", "llama", noise=0.05, chat_template=TEMPLATE)
-    with Serving("-m", target, "-md", draft, "-t", 1, "-c", 8192, "--api-key", "secret") as server:
+    with Serving("-m", target, "-md", draft, "-t", 1, "-c", 32768, "--api-key", "secret") as server:
         yield server
 
 
@@ -61,7 +61,7 @@ def test_openai_errors(server, client, ask):
     with pytest.raises(openai.NotFoundError, match="gpt-9"):
         ask(model="gpt-9")
     with pytest.raises(openai.BadRequestError, match="context") as caught:
-        ask(messages=[{"role": "user", "content": "x " * 20_000}])
+        ask(messages=[{"role": "user", "content": "x " * 40_000}])
     assert caught.value.code == "context_length_exceeded"
     with pytest.raises(openai.AuthenticationError):
         openai.OpenAI(base_url=server.url, api_key="wrong", max_retries=0).models.list()
@@ -75,7 +75,7 @@ def test_openai_cancels(server, ask):
     def running():
         return b"specdec_requests_running 1.0" in server.request("GET", "/metrics", **headers)[2]
 
-    stream = ask(stream=True, max_tokens=8000)
+    stream = ask(stream=True, max_tokens=32000)
     next(iter(stream))
     assert running()
     stream.close()

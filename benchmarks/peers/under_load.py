@@ -1,6 +1,6 @@
 """`specdec serve` beside llama-server, under load: clients that each ask again as soon as they are answered.
 
-python benchmarks/peers/serving.py --server LLAMA_SERVER [--target M --draft D] --drafter model --clients 1 2 4 8
+python benchmarks/peers/under_load.py --server LLAMA_SERVER [--target M --draft D] --drafter model --clients 1 2 4 8
 
 All servers stay loaded, and take turns round by round. Speed is tokens of all clients over the seconds of a round.
 """
