@@ -31,6 +31,7 @@ from specdec_cli.store import corpora, tuning
 
 _REPORT_EVERY_S = 0.1
 _PIECE = 1 << 18  # characters
+_MOST_POLICIES = 64
 
 Progress = Callable[[str], None]
 """Called with what is being done."""
@@ -47,8 +48,8 @@ class Drafting:
         self.corpus: Corpus | None = None
         self._load = load
         self._models, self._costs, self._n_shared = models, costs, n_shared
-        self._cost_models: list[CostModel] = []
-        self._policies: dict[object, LengthPolicy] = {}
+        self._policies: dict[object, tuple[LengthPolicy, CostModel | None]] = {}
+        """By what they depend on, the latest used last; with costs, where what they learn is true of other answers."""
 
     def policy(self, settings: Settings, prompt: Sequence[int]) -> LengthPolicy:
         if not settings.adapts:
@@ -76,11 +77,10 @@ class Drafting:
     def forget(self) -> None:
         """Passes cost something else from now on: nothing that was learned of them is true."""
         self._policies.clear()
-        self._cost_models.clear()
 
     def learned_costs(self) -> list[dict[int, float]]:
         """Seconds to verify n tokens, as the answers so far have shown them."""
-        return [costs.learned() for costs in self._cost_models]
+        return [costs.learned() for _, costs in self._policies.values() if costs]
 
     def _usable(self, settings: Settings) -> list[str]:
         """The drafters asked for, without those whose draft model could not be had; the notes say why."""
@@ -92,14 +92,30 @@ class Drafting:
     def _fixed(self, settings: Settings) -> LengthPolicy:
         tokens = settings.draft_tokens if isinstance(settings.draft_tokens, int) else 1
         key = (tokens, settings.draft_min_p, settings.drafter, settings.tree, settings.sampling)
-        policy = fixed_length(tokens, settings.draft_min_p, settings.temp == 0, settings.chain.looks_ahead)
-        return self._policies.setdefault(key, policy)
+        known = self._known(key)
+        return known or self._keep(
+            key, fixed_length(tokens, settings.draft_min_p, settings.temp == 0, settings.chain.looks_ahead)
+        )
+
+    def _known(self, key: object) -> LengthPolicy | None:
+        """The policy that was kept, now the one that was used last."""
+        if key not in self._policies:
+            return None
+        self._policies[key] = kept = self._policies.pop(key)
+        return kept[0]
+
+    def _keep(self, key: object, policy: LengthPolicy, costs: CostModel | None = None) -> LengthPolicy:
+        """Keep a policy, and forget the one that was not used for longest: a server is asked for many."""
+        self._policies[key] = policy, costs
+        if len(self._policies) > _MOST_POLICIES:
+            self._policies.pop(next(iter(self._policies)))
+        return policy
 
     def _adaptive(self, name: str, settings: Settings, prompt: Sequence[int]) -> LengthPolicy | None:
         shape = (settings.drafter, settings.draft_min_p, settings.tree, settings.lookahead)
         key = (name, shape, settings.sampling, settings.accept, settings.bitwise)
-        if key in self._policies:
-            return self._policies[key]
+        if known := self._known(key):
+            return known
         try:
             measured = self._costs_of(name, settings, prompt)
         except SpecdecError as error:  # without costs there is no adapting, and the draft model does not work
@@ -111,11 +127,9 @@ class Drafting:
         longest = settings.lookahead_shape.tokens if form is DraftForm.WHOLE else LONGEST
         costs = CostModel(measured, min(self._models.target.opened.max_rows - 1, longest), self._load)
         plain = settings.tree == 1 and form is not DraftForm.WHOLE  # the passes of trees take longer
-        if plain and not settings.bitwise:
-            self._cost_models.append(costs)
         calibration = self._calibration(settings)
         policy = adaptive_length(form, costs, calibration, settings.draft_min_p, greedy=settings.temp == 0)
-        return self._policies.setdefault(key, policy)
+        return self._keep(key, policy, costs if plain and not settings.bitwise else None)
 
     def _calibration(self, settings: Settings) -> Calibration:
         """What the draft model's confidence is worth, as far as it is known before the first answer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,13 +13,15 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Logits
 from specdec_cli.draft_length import SharedLoad
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.slots import Slots
 from specdec_cli.llama.passes import N_BATCH
 from specdec_cli.llama.shared_context import Piece, SharedPasses, SharedText
+
+_LOG = logging.getLogger(__name__)
 
 Work = Callable[[Engine], None]
 """What a job does with its slot's engine. It reports what comes, and what goes wrong, itself."""
@@ -105,7 +108,7 @@ class Scheduler(AbstractContextManager["Scheduler"]):
             passes = next(iter(pieces.values())).passes
             try:
                 rows = passes.read([*pieces.values()])
-            except (SpecdecError, Interrupted) as error:
+            except Exception as error:  # whatever it is, it must not end the thread
                 for job in pieces:
                     self._go_on(job, error=error)
             else:
@@ -149,7 +152,10 @@ class Scheduler(AbstractContextManager["Scheduler"]):
     def _go_on(self, job: Job, rows: Any = None, error: BaseException | None = None) -> None:
         """Let a job run until it needs a pass, or has ended."""
         assert job.run is not None and job.slot is not None
-        job.piece = job.run.throw(error) if error else job.run.switch(rows)
+        try:
+            job.piece = job.run.throw(error) if error else job.run.switch(rows)
+        except Exception:
+            _LOG.exception("a job did not handle its own error")
         if job.run.dead:
             with self._changed:
                 self.jobs.remove(job)
