@@ -37,6 +37,8 @@ def batch(
 
     if source.exists() and output.exists() and source.samefile(output):
         raise UsageError("the answers would be written over the requests", "Give -o another file.")
+    if not output.parent.is_dir():
+        raise UsageError(f"there is no folder {output.parent}", "Make it first.")
     with open_slots(given, parallel, most_waiting=16 * parallel) as slots:
         work, started = BatchRun(source, output, slots.names[0]), monotonic()
         with status_line("reading the requests", silent=False) as say:
@@ -44,7 +46,7 @@ def batch(
             def report(progress: BatchProgress) -> None:
                 say(_line(progress, monotonic() - started))
 
-            asyncio.run(work.run(Answering(slots.engine, slots.scheduler, slots.n_ctx), parallel, report))
+            asyncio.run(work.run(Answering(slots.engine, slots.scheduler, slots.max_tokens), parallel, report))
     progress, seconds = work.progress, monotonic() - started
     for number, why in progress.bad:
         print_parts(f"line {number} is no request: {why}", stderr=True)

@@ -19,11 +19,14 @@ _CONTEXT = 4096
 
 @dataclass(frozen=True, slots=True)
 class OpenSlots:
-    """n_ctx: tokens of context of a slot. names: what requests may call the model by, its own first."""
+    """n_ctx: tokens of context of a slot. max_tokens: of an answer, if given. names: what requests may call the
+    model by, its own first.
+    """
 
     engine: Engine
     scheduler: Scheduler
     n_ctx: int
+    max_tokens: int | None
     names: tuple[str, ...]
 
 
@@ -51,4 +54,4 @@ def open_slots(given: Given, count: int, most_waiting: int) -> Iterator[OpenSlot
         for note in engine.notes:
             print_parts(f"note: {note}", stderr=True, style="dim")
         names = dict.fromkeys([*([given.profile] if given.profile else []), path.stem, path.name])
-        yield OpenSlots(engine, scheduler, n_ctx, tuple(names))
+        yield OpenSlots(engine, scheduler, n_ctx, given.flags["max_tokens"], tuple(names))

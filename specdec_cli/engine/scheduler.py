@@ -31,6 +31,10 @@ class QueueFull(SpecdecError):
     """As many jobs wait as may."""
 
 
+_COSTS = {"target": "verify", "draft": "draft", "small draft": "small"}
+"""What the costs of a model's passes are called."""
+
+
 @dataclass(eq=False)
 class Job:
     """Some work that waits for a slot, or has one. prompt: the tokens by which a slot is chosen."""
@@ -55,8 +59,10 @@ class Scheduler(AbstractContextManager["Scheduler"]):
     def __init__(self, engine: Engine, count: int, n_ctx: int, most_waiting: int = 64) -> None:
         self._load = SharedLoad()
         self.slots = Slots(engine, count, n_ctx, self._load)
-        for passes in self.slots.passes:
+        for passes in self.slots.passes.values():
             passes.ask = _ask
+        self._roles = {passes: _COSTS[role] for role, passes in self.slots.passes.items()}
+        self.n_ctx = n_ctx
         self.jobs: list[Job] = []
         """Those that have a slot."""
         self.waiting: deque[Job] = deque()
@@ -68,6 +74,15 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         """When the last pass ended, if work has gone on since."""
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
         self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def most_jobs(self) -> int:
+        """How many there may be, those that wait counted."""
+        return self._most
 
     def submit(self, prompt: Sequence[int], work: Work) -> Job:
         """Hand work in, from any thread. Raises QueueFull."""
@@ -108,20 +123,19 @@ class Scheduler(AbstractContextManager["Scheduler"]):
             passes = next(iter(pieces.values())).passes
             try:
                 rows = passes.read([*pieces.values()])
+                self._observe(passes, [*pieces.values()])
             except Exception as error:  # whatever it is, it must not end the thread
                 for job in pieces:
                     self._go_on(job, error=error)
             else:
-                self._observe(passes, [*pieces.values()])
                 for job, own in zip(pieces, rows, strict=True):
                     self._go_on(job, own)
 
     def _observe(self, passes: SharedPasses, pieces: Sequence[Piece]) -> None:
         """Let draft lengths know what a pass cost, with all that led to it, if no prompt was read meanwhile."""
         now = perf_counter()
-        role = ("verify", "draft", "small")[self.slots.passes.index(passes)]
         if self._passed_at is not None and not any(piece.is_long for piece in pieces):
-            self._load.observe(role, sum(len(piece.tokens) for piece in pieces), now - self._passed_at)
+            self._load.observe(self._roles[passes], sum(len(piece.tokens) for piece in pieces), now - self._passed_at)
         self._passed_at = now
 
     def _admit(self) -> bool:
@@ -140,8 +154,12 @@ class Scheduler(AbstractContextManager["Scheduler"]):
                 return True
 
     def _take(self, job: Job) -> Job:
-        """Give a job the free slot that has read most of its prompt; of several, the one unused for longest."""
-        slot = max(self._free, key=lambda engine: _text(engine).common(job.prompt))
+        """Give a job a free slot: the one whose text it goes on with, else the one unused for longest. What other texts
+        begin with is copied from them.
+        """
+        common = {engine: _text(engine).common(job.prompt) for engine in self._free}
+        own = [engine for engine, tokens in common.items() if tokens and 2 * tokens >= _text(engine).length]
+        slot = max(own, key=lambda engine: common[engine]) if own else self._free[0]
         self._free.remove(slot)
         slot.interrupt.clear()
         job.slot, job.run = slot, greenlet(lambda _rows: job.work(slot))
@@ -162,10 +180,21 @@ class Scheduler(AbstractContextManager["Scheduler"]):
                 self._load.answers = max(len(self.jobs), 1)
                 self._free.append(job.slot)
                 job.slot = None
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        """Let free slots together hold no more than one may: attention goes over all that is held."""
+        held = sum(_text(engine).length for engine in self._free)
+        for engine in self._free[:-1]:
+            if held <= self.n_ctx:
+                return
+            held -= _text(engine).length
+            for loaded in engine.models.all:
+                loaded.opened.rewind(0)
 
     def _next_pass(self) -> list[Job]:
         """Whose pieces come next: all for the same model."""
-        target = self.slots.passes[0]
+        target = self.slots.passes["target"]
         drafting = [job for job in self.jobs if job.piece and job.piece.passes is not target]
         verifying = [job for job in self.jobs if job.piece and job.piece.passes is target]
         short = [job for job in drafting if job.piece and not job.piece.is_long]

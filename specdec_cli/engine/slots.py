@@ -19,7 +19,6 @@ from specdec_cli.engine.pass_costs import PairCosts
 from specdec_cli.evaluation.simulator import REVIEWED
 from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.llama.passes import N_BATCH
 from specdec_cli.llama.shared_context import SharedPasses
 from specdec_cli.models import memory
 
@@ -58,16 +57,19 @@ class Slots(AbstractContextManager["Slots"]):
         self.engine, models = engine, engine.models
         settings = replace(engine.settings, ctx=n_ctx)
         plan = ContextPlan.of(settings, [settings], 1, models.target.model, None)
-        plan = replace(plan, rows=min(max(plan.rows, 1 + LONGEST), N_BATCH // count))  # a request may ask for more
+        plan = replace(plan, rows=max(plan.rows, 1 + LONGEST))  # a request may ask for more
         interrupts = [Interrupt() for _ in range(count)]
-        self.passes: list[SharedPasses] = []
-        """Of the target first."""
+        self.passes: dict[str, SharedPasses] = {}
+        """By the roles of the models, the target first."""
         shares = [self._share(loaded, n_ctx, plan.rows, interrupts) for loaded in models.all]
         parts = [[part for part in own if part] for own in zip(*shares, strict=True)]
         slots = [SlotModels(models, own, plan, n_ctx) for own in parts]
         self.engines = [_slot(engine, *each, load) for each in zip(slots, interrupts, strict=True)]
         models.on_threads_changed = self._forget
-        load.begin(self._measured())
+        self.costs = self._measured()
+        load.begin(self.costs)
+        for slot in slots:
+            slot.tuned_costs = self.costs  # nothing is measured while other answers are written
 
     def _share(
         self, loaded: LoadedModel, n_ctx: int, rows: int, interrupts: Sequence[Interrupt]
@@ -75,6 +77,8 @@ class Slots(AbstractContextManager["Slots"]):
         """A model once for each slot. A draft model that has no room costs the drafts: None."""
         models = self.engine.models
         try:
+            if loaded is not models.target:
+                n_ctx = min(n_ctx, loaded.model.n_ctx_train or n_ctx)
             memory.require(loaded.header, n_ctx * len(interrupts), None if loaded.on_gpu else host.available_memory())
             passes = SharedPasses(
                 loaded.model,
@@ -89,7 +93,7 @@ class Slots(AbstractContextManager["Slots"]):
                 raise
             models.note(f"the {loaded.role} model is not used: {error}")
             return [None] * len(interrupts)
-        self.passes.append(passes)
+        self.passes[loaded.role] = passes
         costs = models.timed(loaded, passes.texts[0])
         return [replace(loaded, context=text, costs=costs) for text in passes.texts]
 
@@ -102,12 +106,12 @@ class Slots(AbstractContextManager["Slots"]):
         first = self.engines[0]
         text = first.tokenize(_MEASURED_TEXT, raw=True)
         costs = first.costs.of_pair(text) if first.models.draft else Costs(first.costs.verify(text), Curve({1: 1e-6}))
-        for passes in self.passes:
+        for passes in self.passes.values():
             passes.texts[0].rewind(0)
         return costs
 
     def __exit__(self, *_: object) -> None:
-        for passes in self.passes:
+        for passes in self.passes.values():
             passes.close()
 
 

@@ -12,7 +12,9 @@ from specdec_cli.decoding.types import Logits
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
-from specdec_cli.llama.passes import Passes
+from specdec_cli.llama.passes import N_BATCH, Passes
+
+_LEAST_PIECE = 64
 
 
 class Piece(NamedTuple):
@@ -46,6 +48,9 @@ class SharedPasses(Passes):
         interrupts: Sequence[Interrupt],
     ) -> None:
         count = len(interrupts)
+        max_rows = min(max_rows, (N_BATCH - _LEAST_PIECE) // count)
+        self.longest_piece = N_BATCH - count * max_rows
+        """Tokens of a prompt that a pass has room for, whatever the others need."""
         super().__init__(model, count * n_ctx, max_rows, threads, interrupt, count, count * max_rows)
         self.texts = [SharedText(self, model, n_ctx, threads, own, i) for i, own in enumerate(interrupts)]
         self.ask: Callable[[Piece], Logits] = lambda piece: self.read([piece])[0]
@@ -69,6 +74,7 @@ class SharedText(LlamaContext):
     ) -> None:
         super().__init__(model, n_ctx, passes.max_rows, threads, interrupt, passes=passes, sequence=sequence)
         self._shared, self._interrupt = passes, interrupt
+        self._piece = min(self._piece, passes.longest_piece)
 
     def common(self, text: Sequence[int]) -> int:
         """How many tokens of a text it begins with."""
@@ -93,5 +99,4 @@ class SharedText(LlamaContext):
         return rows
 
     def close(self) -> None:
-        """Free the cache of all texts."""
-        self._shared.close()
+        """Nothing: others use the cache, too, and `SharedPasses.close` frees it."""

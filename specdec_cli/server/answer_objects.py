@@ -30,6 +30,8 @@ class Style:
 
     def __init__(self, model: str) -> None:
         self.head = {"id": f"{self.prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+        self._offsets: dict[int, int] = {}
+        """Characters of each choice that were sent."""
 
     def chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
         return {**self.head, "object": self.chunk_kind, "choices": choices, **more}
@@ -49,11 +51,14 @@ class Style:
             logprobs = [place for places in told for place in places] if told else None
             chunks.append(self.chunk([self.piece(index, text, logprobs)], **more))
         if isinstance(event, Done):
-            chunks.append(self.chunk([self.last(index, event.reason)]))
+            done = timings([arrivals[-1].choice.answered])
+            chunks.append(self.chunk([self.last(index, event.reason)], timings=done))
         return chunks
 
     def piece(self, index: int, text: str, logprobs: Sequence[TokenLogprob] | None) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": _text_logprobs(logprobs), "finish_reason": None}
+        told = _text_logprobs(logprobs, self._offsets.get(index, 0))
+        self._offsets[index] = self._offsets.get(index, 0) + len(text)
+        return {"index": index, "text": text, "logprobs": told, "finish_reason": None}
 
     def last(self, index: int, reason: FinishReason) -> dict[str, Any]:
         return {"index": index, "text": "", "logprobs": None, "finish_reason": _REASONS[reason]}
@@ -105,7 +110,7 @@ def whole(body: Body, choices: Sequence[RequestChoice], model: str) -> dict[str,
         style.choice(each.index, result.text, result.finish_reason, each.logprobs if told else None)
         for each, result in zip(choices, results, strict=True)
     ]
-    return {**style.head, "object": style.kind, "choices": parts, "usage": usage(results), "timings": timings(results)}
+    return {**style.head, "object": style.kind, "choices": parts, **figures(choices)}
 
 
 def error_object(
@@ -121,15 +126,19 @@ def text_of(event: Event) -> str:
     return event.tail if isinstance(event, Done) else ""
 
 
-def usage(results: Sequence[GenerationResult]) -> dict[str, Any]:
+def figures(choices: Sequence[RequestChoice]) -> dict[str, Any]:
+    return {"usage": _usage(choices), "timings": timings([choice.answered for choice in choices])}
+
+
+def _usage(choices: Sequence[RequestChoice]) -> dict[str, Any]:
     """Tokens of a request: its prompts, each once, and all its answers."""
-    prompts = {id(result.prompt): result for result in results}.values()
-    read, written = sum(len(each.prompt) for each in prompts), sum(each.metrics.emitted for each in results)
+    first = {id(choice.prompt): choice.answered for choice in reversed(choices)}.values()
+    read, written = sum(len(each.prompt) for each in first), sum(each.answered.metrics.emitted for each in choices)
     return {
         "prompt_tokens": read,
         "completion_tokens": written,
         "total_tokens": read + written,
-        "prompt_tokens_details": {"cached_tokens": sum(each.cached_tokens for each in prompts)},
+        "prompt_tokens_details": {"cached_tokens": sum(each.cached_tokens for each in first)},
     }
 
 
@@ -166,11 +175,11 @@ def _chat_logprobs(places: Sequence[TokenLogprob]) -> dict[str, Any]:
     return {"content": content, "refusal": None}
 
 
-def _text_logprobs(places: Sequence[TokenLogprob] | None) -> dict[str, Any] | None:
+def _text_logprobs(places: Sequence[TokenLogprob] | None, start: int = 0) -> dict[str, Any] | None:
     if places is None:
         return None
     texts = [place.piece.decode("utf-8", "replace") for place in places]
-    offsets = [sum(map(len, texts[:i])) for i in range(len(texts))]
+    offsets = [start + sum(map(len, texts[:i])) for i in range(len(texts))]
     likeliest = [{piece.decode("utf-8", "replace"): p for piece, p in place.likeliest} for place in places]
     return {
         "tokens": texts,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
@@ -21,7 +22,6 @@ _ENDPOINTS: dict[str, type[ChatBody] | type[CompletionBody]] = {
     "/v1/chat/completions": ChatBody,
     "/v1/completions": CompletionBody,
 }
-_LONGEST_LINE = 16 << 20
 
 
 class RequestLine(msgspec.Struct):
@@ -117,7 +117,7 @@ class BatchRun:
             if not line.strip():
                 continue
             try:
-                request = msgspec.json.decode(line, type=RequestLine)
+                request = msgspec.json.decode(line.removeprefix(codecs.BOM_UTF8), type=RequestLine)
             except (msgspec.DecodeError, ValueError, RecursionError) as error:
                 self.progress.bad.append((number, str(error)))
                 continue
@@ -138,10 +138,12 @@ class BatchRun:
             if not line.endswith(b"\n"):
                 break
             try:
-                done.add(msgspec.json.decode(line, type=_Answered).custom_id)
+                answered = msgspec.json.decode(line, type=_Answered)
             except (msgspec.DecodeError, ValueError, RecursionError):
                 what = f"{self._output} holds something else in line {number}"
                 raise UsageError(what, "Choose another file for the answers.") from None
+            done.add(answered.custom_id)
+            self.progress.failed += answered.response.status_code != 200
             end += len(line)
         if end < self._output.stat().st_size:
             with self._output.open("r+b") as file:
@@ -149,15 +151,19 @@ class BatchRun:
         return done
 
 
+class _Response(msgspec.Struct):
+    status_code: int
+
+
 class _Answered(msgspec.Struct):
     custom_id: str
+    response: _Response
 
 
 def _lines(path: Path) -> Iterator[bytes]:
     """A file's lines. Raises UsageError if it cannot be read."""
     try:
         with path.open("rb") as file:
-            while line := file.readline(_LONGEST_LINE):
-                yield line
+            yield from file
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}", "Check the path.") from None

@@ -16,6 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.engine.scheduler import QueueFull
@@ -29,6 +30,8 @@ _MOST_BODY = 16 << 20
 _BODY_S = 30.0
 """Bytes and seconds that a request's body may take."""
 _RETRY_S = 2
+_GONE = 499
+"""The status of a request whose client did not wait, as nginx has it."""
 _T = TypeVar("_T")
 
 
@@ -46,6 +49,7 @@ class Server:
             Route("/health", self._health),
             Route("/metrics", self._show_metrics),
             Route("/v1/models", self._models),
+            Route("/v1/models/{name}", self._one_model),
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
             Route("/v1/completions", self._complete, methods=["POST"]),
             Route("/tokenize", self._tokenize, methods=["POST"]),
@@ -61,14 +65,28 @@ class Server:
         return HTMLResponse(self._page)
 
     async def _health(self, _: Request) -> Response:
-        return _json({"status": "ok"})
+        alive = self._answering.scheduler.is_alive
+        return _json({"status": "ok" if alive else "broken"}, 200 if alive else 503)
 
     async def _show_metrics(self, _: Request) -> Response:
         return PlainTextResponse(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
     async def _models(self, _: Request) -> Response:
-        model = {"id": self._names[0], "object": "model", "created": 0, "owned_by": "specdec"}
-        return _json({"object": "list", "data": [model]})
+        return _json({"object": "list", "data": [self._model]})
+
+    async def _one_model(self, request: Request) -> Response:
+        self._require(request.path_params["name"])
+        return _json(self._model)
+
+    @property
+    def _model(self) -> dict[str, object]:
+        return {"id": self._names[0], "object": "model", "created": 0, "owned_by": "specdec"}
+
+    def _require(self, name: str | None) -> None:
+        """Raise InvalidRequest on the name of another model."""
+        if name is not None and name not in self._names:
+            what = f"there is no model {name!r:.80}; this server has {self._names[0]!r}"
+            raise InvalidRequest(what, "model", "model_not_found", 404)
 
     async def _tokenize(self, request: Request) -> Response:
         body = parse(await _body_of(request), TokenizeBody)
@@ -84,16 +102,14 @@ class Server:
         return await self._answer(request, body)
 
     async def _answer(self, request: Request, body: Body) -> Response:
-        if body.model is not None and body.model not in self._names:
-            what = f"there is no model {body.model!r:.80}; this server has {self._names[0]!r}"
-            raise InvalidRequest(what, "model", "model_not_found", 404)
+        self._require(body.model)
         choices = await self._answering.prepare(body)
         if body.stream:
             chunks = self._chunks(body, choices)
-            first = await anext(chunks)  # a full queue is an answer of its own
-            return StreamingResponse(_events(first, chunks), media_type="text/event-stream")
+            first = await _unless_gone(request, anext(chunks))  # a full queue is an answer of its own
+            return _Stream(first, chunks) if first is not None else await _gone(chunks)
         answer = await _unless_gone(request, self._whole(body, choices))
-        return _json(answer) if answer is not None else Response(status_code=499)
+        return _json(answer) if answer is not None else Response(status_code=_GONE)
 
     async def _whole(self, body: Body, choices: Sequence[RequestChoice]) -> dict[str, object]:
         async with aclosing(self._answering.events(body, choices)) as events:
@@ -117,9 +133,28 @@ class Server:
                         chunks += style.pieces(index, some, bool(body.return_steps))
                 yield chunks
         self._metrics.add(choices)
-        results = [choice.answered for choice in choices]
         if body.tells_usage:
-            yield [style.chunk([], usage=objects.usage(results), timings=objects.timings(results))]
+            yield [style.chunk([], **objects.figures(choices))]
+
+
+class _Stream(StreamingResponse):
+    """Chunks as they come. However it ends, what makes them is told."""
+
+    def __init__(self, first: list[object], rest: AsyncGenerator[list[object], None]) -> None:
+        super().__init__(_events(first, rest), media_type="text/event-stream")
+        self._rest = rest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self.body_iterator.aclose()  # type: ignore[attr-defined]
+            await self._rest.aclose()
+
+
+async def _gone(chunks: AsyncGenerator[list[object], None]) -> Response:
+    await chunks.aclose()
+    return Response(status_code=_GONE)
 
 
 async def _events(first: list[object], rest: AsyncIterator[list[object]]) -> AsyncIterator[bytes]:
@@ -129,8 +164,8 @@ async def _events(first: list[object], rest: AsyncIterator[list[object]]) -> Asy
         async for chunks in rest:
             yield b"".join(map(_event, chunks))
         yield b"data: [DONE]\n\n"
-    except SpecdecError as error:
-        yield _event({"error": objects.error_object(str(error), "server_error")})
+    except Exception as error:
+        yield _event({"error": _what_failed(error)})
 
 
 def _event(data: object) -> bytes:
@@ -186,7 +221,7 @@ async def _invalid(_: Request, error: InvalidRequest) -> Response:
 
 
 async def _refused(_: Request, error: HTTPException) -> Response:
-    return _json({"error": objects.error_object(error.detail)}, error.status_code)
+    return _json({"error": objects.error_object(error.detail)}, error.status_code, dict(error.headers or {}))
 
 
 async def _busy(_: Request, error: QueueFull) -> Response:
@@ -195,5 +230,9 @@ async def _busy(_: Request, error: QueueFull) -> Response:
 
 
 async def _failed(_: Request, error: Exception) -> Response:
+    return _json({"error": _what_failed(error)}, 500)
+
+
+def _what_failed(error: Exception) -> dict[str, object]:
     said = str(error) if isinstance(error, SpecdecError) else "something went wrong in the server"
-    return _json({"error": objects.error_object(said, "server_error")}, 500)
+    return objects.error_object(said, "server_error")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import Sequence
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,7 +17,7 @@ from specdec_cli.server.answer_objects import error_object
 
 _OPEN = ("/", "/health")
 """Paths that need no key: they tell nothing."""
-_SEND_S = 60.0
+SEND_S = 60.0
 """How long a client may leave a piece of an answer unread."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -26,8 +27,9 @@ class Gate:
     for this machine alone; then a page elsewhere cannot reach it by a name of its own either.
     """
 
-    def __init__(self, key: str | None, cors: Sequence[str], local: bool) -> None:
-        self._key, self.cors, self._local = key, cors, local
+    def __init__(self, key: str | None, cors: Sequence[str], local: bool, send_s: float = SEND_S) -> None:
+        self._key, self.cors, self._local = key, [origin.rstrip("/") for origin in cors], local
+        self._send_s = send_s
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
         async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
@@ -36,26 +38,35 @@ class Gate:
                 return
 
             async def send_in_time(message: Message) -> None:
-                await asyncio.wait_for(send(message), _SEND_S)
+                await asyncio.wait_for(send(message), self._send_s)
 
             if refusal := self._refusal(scope["path"], Headers(scope=scope)):
                 status, message = refusal
                 body = msgspec.json.encode({"error": error_object(message)})
                 await Response(body, status, media_type="application/json")(scope, receive, send)
                 return
-            await app(scope, receive, send_in_time)
+            with suppress(asyncio.TimeoutError):  # it does not read: the connection is closed
+                await app(scope, receive, send_in_time)
 
         return guarded
 
     def _refusal(self, path: str, headers: Headers) -> tuple[int, str] | None:
         """Status and reason, if a request may not come in."""
         host = headers.get("host", "")
-        if self._local and urlsplit(f"//{host}").hostname not in LOOPBACK:
+        if self._local and _host_of(f"//{host}") not in LOOPBACK:
             return 403, "this server answers on this machine alone"
         origin = headers.get("origin")
-        if origin and urlsplit(origin).netloc != host and not {origin, "*"} & {*self.cors}:
+        if origin and origin.partition("://")[2] != host and not {origin, "*"} & {*self.cors}:
             return 403, f"pages of {origin[:80]} may not ask; --cors lets them"
-        given = headers.get("authorization", "").removeprefix("Bearer ").strip()
-        if self._key and path not in _OPEN and not hmac.compare_digest(given.encode(), self._key.encode()):
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        told = given.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
+        if self._key and path not in _OPEN and not hmac.compare_digest(told, self._key.encode()):
             return 401, "the API key is missing or wrong: Authorization: Bearer KEY"
+        return None
+
+
+def _host_of(address: str) -> str | None:
+    try:
+        return urlsplit(address).hostname
+    except ValueError:
         return None

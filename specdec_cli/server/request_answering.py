@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 
-from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import AcceptRule, Event, Prefill, Step
 from specdec_cli.engine.config import SamplingParams
 from specdec_cli.engine.engine import Engine
@@ -52,17 +52,19 @@ class Arrival:
 
 
 class Answering:
-    """Answers the requests of a server, or of a batch."""
+    """Answers the requests of a server, or of a batch. max_tokens: of an answer, where a request does not say."""
 
-    def __init__(self, engine: Engine, scheduler: Scheduler, n_ctx: int) -> None:
-        self.scheduler, self._engine, self._n_ctx = scheduler, engine, n_ctx
+    def __init__(self, engine: Engine, scheduler: Scheduler, max_tokens: int | None = None) -> None:
+        self.scheduler, self._engine, self._n_ctx = scheduler, engine, scheduler.n_ctx
+        self._max_tokens = max_tokens
         self._pool = ThreadPoolExecutor(_TOKENIZERS, "tokenizer")
 
     async def prepare(self, body: Body) -> list[RequestChoice]:
         """What a request's answers begin with. Raises InvalidRequest on what cannot be answered."""
         choices: list[RequestChoice] = []
         try:
-            require_chains(self._engine.settings_of(body.sampling(0, 1), body.speculation()))
+            settings = self._engine.settings_of(body.sampling(0, 1), body.speculation())
+            require_chains(settings)
             raw = not isinstance(body, ChatBody)
             for prompt in body.prompts:
                 tokens = await self._apart(partial(self._engine.tokenize, prompt, raw=raw))
@@ -74,10 +76,14 @@ class Answering:
                         "context_length_exceeded",
                     )
                 for number in range(body.n_choices):
-                    choices.append(RequestChoice(len(choices), tokens, body.sampling(number, room)))
+                    most = min(room, self._max_tokens or room)
+                    sampling = body.sampling(number, most, settings.seed)
+                    choices.append(RequestChoice(len(choices), tokens, sampling))
         except SpecdecError as error:
             said = f"{error}. {error.hint}" if error.hint else str(error)
-            raise InvalidRequest(said, status=400 if isinstance(error, UsageError) else 422) from None
+            raise InvalidRequest(said) from None
+        if len(choices) > self.scheduler.most_jobs:
+            raise InvalidRequest(f"this server writes {self.scheduler.most_jobs} answers at once, at most", "n")
         return choices
 
     async def tokenize(self, text: str, add_bos: bool) -> list[int]:
@@ -92,12 +98,17 @@ class Answering:
         """The events of all choices as they come, those together that come in quick succession. Raises QueueFull, or
         what ends an answer; if it is abandoned, the answers end after the pass that runs.
         """
-        mail, jobs, left = _Mail(asyncio.get_running_loop()), [], len(choices)
+        mail, jobs, left, ready = _Mail(asyncio.get_running_loop()), [], len(choices), set[int]()
         try:
-            for choice in choices:
-                jobs.append(self.scheduler.submit(choice.prompt, _Work(body, choice, mail)))
+            waiting = list(choices)
             while left:
+                # The others of a prompt wait until it has been read, and go on from there.
+                first = {id(choice.prompt): choice for choice in reversed(choices)}
+                begun = [each for each in waiting if id(each.prompt) in ready or first[id(each.prompt)] is each]
+                waiting = [each for each in waiting if each not in begun]
+                jobs += [self.scheduler.submit(each.prompt, _Work(body, each, mail)) for each in begun]
                 arrivals, ended = await mail.take()
+                ready |= {id(arrival.choice.prompt) for arrival in arrivals}
                 if arrivals:
                     yield arrivals
                 left -= ended
@@ -114,15 +125,17 @@ class _Mail:
     FLUSH_S = 0.01
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop, self._arrived, self._wakes_at = loop, asyncio.Event(), 0.0
+        self._loop, self._arrived = loop, asyncio.Event()
+        self._wakes_at: dict[int, float] = {}
+        """By choice."""
         self._arrivals: deque[Arrival] = deque()
         self._ends: deque[BaseException | None] = deque()
 
     def put(self, arrival: Arrival) -> None:
         self._arrivals.append(arrival)
-        now = perf_counter()
-        if now >= self._wakes_at:
-            self._wakes_at = now + self.FLUSH_S
+        now, index = perf_counter(), arrival.choice.index
+        if now >= self._wakes_at.get(index, 0.0):
+            self._wakes_at[index] = now + self.FLUSH_S
             self._wake()
 
     def end(self, error: BaseException | None = None) -> None:

@@ -84,15 +84,16 @@ class Body(Struct):
         """Whether a stream ends with a count of tokens."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
-    def sampling(self, choice: int, room: int) -> SamplingParams:
-        """How a choice is sampled. room: tokens that fit into the context after the prompt."""
+    def sampling(self, choice: int, most: int, seed: int | None = None) -> SamplingParams:
+        """How a choice is sampled. most: tokens of the answer, and seed, where the request does not say."""
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         if "" in stop:
             raise InvalidRequest("a stop string cannot be empty", "stop")
         same = {name: getattr(self, name) for name in ("temperature", "top_p", "top_k", "min_p", "repeat_penalty")}
         same |= {name: getattr(self, name) for name in ("frequency_penalty", "presence_penalty")}
-        seed = None if self.seed is None else (self.seed + choice) % 2**63
-        return SamplingParams(seed=seed, max_tokens=self.most_tokens or room, stop=stop, **same)
+        seed = seed if self.seed is None else self.seed
+        seed = None if seed is None else (seed + choice) % 2**63
+        return SamplingParams(seed=seed, max_tokens=self.most_tokens or most, stop=stop, **same)
 
     @property
     def most_tokens(self) -> int | None:

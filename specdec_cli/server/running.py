@@ -42,7 +42,7 @@ def serve_forever(
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=max(round(grace_s), 1),
+        timeout_graceful_shutdown=max(grace_s, 0.01),  # type: ignore[arg-type]
         lifespan="off",
     )
     server = _Uvicorn(config)

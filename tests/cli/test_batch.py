@@ -85,7 +85,7 @@ def test_files_that_cannot_be_used(models, tmp_path):
     (tmp_path / "other").write_text("something else\n")
     assert_refused(call("batch", *models, source, "-o", tmp_path / "other"), 2, "something else")
     assert (tmp_path / "other").read_text() == "something else\n"
-    assert_refused(call("batch", *models, source, "-o", tmp_path / "no" / "folder"), 1, "cannot write")
+    assert_refused(call("batch", *models, source, "-o", tmp_path / "no" / "folder"), 2, "there is no folder")
 
 
 def killed(models, source, output, chance, send):

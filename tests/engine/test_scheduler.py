@@ -11,7 +11,9 @@ from engines import open_engine
 from specdec_cli import SamplingParams, SpeculativeConfig
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.scheduler import QueueFull, Scheduler
+from specdec_cli.llama import context
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.passes import N_BATCH
 from specdec_cli.llama.shared_context import SharedPasses
 
 PROMPTS = (
@@ -143,6 +145,41 @@ def test_what_another_slot_has_read_is_not_read_again():
     first, *rest = some.results.values()
     assert first.cached_tokens == 0
     assert all(result.cached_tokens > 0.9 * len(result.prompt) for result in rest)
+
+
+def test_conversations_keep_their_slots():
+    """Though all begin alike."""
+    begin, grown = "# " + "a beginning that all share " * 4, {}
+    with answers(4) as some:
+        for turn in range(3):
+            for talk in "ab":
+                grown[talk] = grown.get(talk, begin) + f" {talk} says {turn} " * 10
+                some.ask(grown[talk], SamplingParams(max_tokens=4), number=(talk, turn))
+                some.wait(1)
+    for (_, turn), result in some.results.items():
+        assert not turn or result.cached_tokens > len(result.prompt) - 60
+
+
+def test_idle_slots_hold_no_more_than_one_may():
+    with answers(4) as some:
+        for number in range(6):
+            some.ask([*range(5, 400 + number)], SamplingParams(max_tokens=3))
+            some.wait(1)
+        held = [engine.models.target.opened.length for engine in some.scheduler.slots.engines]
+    assert sum(held) <= 512 and max(held) > 390
+
+
+@pytest.mark.parametrize("count", [2, 64])
+def test_a_prompt_is_read_while_others_write(monkeypatch, count):
+    """As on a GPU, where a pass takes all that there is room for."""
+    monkeypatch.setattr(context, "_CPU_PIECE", N_BATCH)
+    with answers(count, n_ctx=2048) as some:
+        writing = threading.Event()
+        some.ask("x", SamplingParams(max_tokens=1500), number="long", each=lambda _: writing.set())
+        assert writing.wait(30)
+        some.ask([5, 6, 7] * 500, SamplingParams(max_tokens=1), number="read")
+        some.wait(2)
+    assert some.results["read"].metrics.ttft_s < some.results["long"].metrics.decode_s / 2
 
 
 def test_a_job_that_is_cancelled_frees_its_slot_within_a_pass():

@@ -127,7 +127,7 @@ def test_what_was_read_is_not_read_again(server):
         (TEXT, "{", 400, "not JSON", None),
         (TEXT, '{"prompt": ' + "[" * 100_000, 400, "prompt", "prompt"),
         (TEXT, {}, 400, "prompt", None),
-        (TEXT, {"prompt": ""}, 422, "no tokens", None),
+        (TEXT, {"prompt": ""}, 400, "no tokens", None),
         (TEXT, {"prompt": []}, 400, "prompts", None),
         (TEXT, {"prompt": "x", "n": 0}, 400, ">= 1", "n"),
         (TEXT, {"prompt": "x", "max_tokens": "many"}, 400, "int", "max_tokens"),
@@ -159,7 +159,9 @@ def test_other_paths_methods_and_sizes(server):
     assert server.request("POST", TEXT, b"x" * (17 << 20))[0] == 413
     unknown = {"messages": ASKED, "max_tokens": 3, "unheard": {"of": 1}, "user": "me", "tools": None}
     assert server.post(CHAT, unknown)[0] == 200
-    assert server.request("POST", TEXT, {"prompt": "x"}, Host="evil.example")[0] == 403
+    for host in ("evil.example", "[::1", ""):
+        assert server.request("POST", TEXT, {"prompt": "x"}, Host=host)[0] in (400, 403)
+    assert server.request("GET", "/v1/models/target")[0] == 200 and server.request("GET", "/v1/models/other")[0] == 404
     assert server.request("POST", TEXT, {"prompt": "x"}, Origin="http://evil.example")[0] == 403
     assert (
         server.request("GET", "/health", Origin=f"http://localhost:{server.port}", Host=f"localhost:{server.port}")[0]
@@ -194,11 +196,29 @@ def test_who_never_reads_disturbs_nobody(server):
         sleeper.close()
 
 
+def test_who_leaves_before_the_first_token_frees_the_slot(models):
+    """The prompt takes seconds to read."""
+    with Serving(*models, "-c", 65536, "-np", 1) as server:
+        leaver = server.opened({"prompt": "x y z " * 8000, "max_tokens": 3, "stream": True})
+        until(lambda: server.metric("requests_running") == 1)
+        leaver.close()
+        until(lambda: server.metric("requests_running") == 0, seconds=3)
+
+
+def test_choices_share_a_prompt(server):
+    body = {"prompt": "a prompt that is read once", "max_tokens": 4, "temperature": 0}
+    one, three = (server.post(TEXT, {**body, "n": n})[1] for n in (1, 3))
+    assert one["usage"]["prompt_tokens"] == three["usage"]["prompt_tokens"]
+    assert three["usage"]["completion_tokens"] == 12
+    other = server.post(TEXT, {**body, "prompt": "another prompt, of three choices", "n": 3})[1]
+    assert other["timings"]["prompt_n"] <= other["usage"]["prompt_tokens"] + 2
+
+
 def test_a_key_and_origins(models):
     with Serving(*models, "-c", 256, "--api-key", "secret", "--cors", "http://friend.example") as server:
         body = {"prompt": "x", "max_tokens": 2}
         assert server.post(TEXT, body)[0] == 401 and server.post(TEXT, body, Authorization="Bearer wrong")[0] == 401
-        assert server.post(TEXT, body, Authorization="Bearer secret")[0] == 200
+        assert server.post(TEXT, body, Authorization="bearer secret")[0] == 200
         assert server.request("GET", "/health")[0] == 200 and server.request("GET", "/metrics")[0] == 401
         friend = {"Authorization": "Bearer secret", "Origin": "http://friend.example"}
         _, headers, _ = server.request("POST", TEXT, body, **friend)
@@ -252,6 +272,7 @@ def test_what_cannot_be_served(models, tmp_path):
     assert_refused(call("serve", "-m", tmp_path / "none.gguf", SPECDEC_DRAFTER="none"), 2, "there is no file")
     assert_refused(call("serve", *models, "--host", "no.such.host.invalid"), 1, "cannot listen")
     assert_refused(call("serve", *models, "--port", 0, "--tree", 4), 2, "chains")
+    assert_refused(call("serve", *models, "--api-key", ""), 2, "key is empty")
 
 
 def test_a_template_that_fails_costs_its_request_alone(tmp_path):
