@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import random
-import resource
 import sys
 import tempfile
 import time
@@ -94,10 +93,3 @@ def in_child(function, *args, seconds: float = 5.0, stdin: bytes = b"", **enviro
         out, err = ((where / name).read_bytes() for name in ("out", "err"))
         used, peak = map(float, (where / "used").read_text().split()) if (where / "used").exists() else (0.0, 0.0)
         return Ended(child.exitcode, out, err, max(used, passed / PATIENCE), int(peak))
-
-
-def used() -> tuple[float, int]:
-    """Seconds of processor time of this process and its children, and the most memory that it has had, in bytes."""
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-    return seconds, own.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
