@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from fuzzing import Ended, cases, in_child
-from hostile_hub import HostileHub, Mode, impatient
+from hostile_hub import HostileHub, Mode
+from hub_child import impatient
 from hub_pairs import BIG, NAME, PAIR, SIZES, publish
 
 pytestmark = pytest.mark.fuzz
