@@ -33,6 +33,24 @@ def cases(count: int, name: str) -> Iterator[random.Random]:
         yield random.Random(f"{SEED}/{name}/{i}")
 
 
+class Failures:
+    """Failed cases, each of which is a block of its own; they are told together, so that one run finds all."""
+
+    def __init__(self) -> None:
+        self._told: list[str] = []
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if isinstance(error, AssertionError):
+            self._told.append(str(error))
+        return isinstance(error, AssertionError)
+
+    def assert_none(self) -> None:
+        assert not self._told, f"{len(self._told)} cases failed\n\n" + "\n\n".join(self._told)
+
+
 @dataclass(frozen=True)
 class Ended:
     """What became of a child. code: negative for the signal that ended it. peak: bytes beyond those at its start.
