@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import random
-import resource
 import sys
 import tempfile
 import time
@@ -32,6 +31,24 @@ def cases(count: int, name: str) -> Iterator[random.Random]:
     """So many sources of chance, the same ones for a seed and a name, each a case's own."""
     for i in range(max(1, round(count * SCALE))):
         yield random.Random(f"{SEED}/{name}/{i}")
+
+
+class Failures:
+    """Failed cases, each of which is a block of its own; they are told together, so that one run finds all."""
+
+    def __init__(self) -> None:
+        self._told: list[str] = []
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if isinstance(error, AssertionError):
+            self._told.append(str(error))
+        return isinstance(error, AssertionError)
+
+    def assert_none(self) -> None:
+        assert not self._told, f"{len(self._told)} cases failed\n\n" + "\n\n".join(self._told)
 
 
 @dataclass(frozen=True)
@@ -94,10 +111,3 @@ def in_child(function, *args, seconds: float = 5.0, stdin: bytes = b"", **enviro
         out, err = ((where / name).read_bytes() for name in ("out", "err"))
         used, peak = map(float, (where / "used").read_text().split()) if (where / "used").exists() else (0.0, 0.0)
         return Ended(child.exitcode, out, err, max(used, passed / PATIENCE), int(peak))
-
-
-def used() -> tuple[float, int]:
-    """Seconds of processor time of this process and its children, and the most memory that it has had, in bytes."""
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-    return seconds, own.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -3,6 +3,7 @@
 import importlib
 import os
 import pkgutil
+import resource
 import sys
 from pathlib import Path
 
@@ -16,8 +17,6 @@ for module in pkgutil.walk_packages(specdec_cli.__path__, "specdec_cli."):
 
 def enter(folder: str, environment: dict[str, str], function, args) -> None:
     """The child: streams to files, the environment of the test, and what it used at the end."""
-    from fuzzing import used
-
     where = Path(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -39,3 +38,10 @@ def command(args: list[str]) -> None:
     """A command line, as the `specdec` command runs it."""
     sys.argv = ["specdec", *args]
     app()
+
+
+def used() -> tuple[float, int]:
+    """Seconds of processor time of this process and its children, and the most memory that it has had, in bytes."""
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+    return seconds, own.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

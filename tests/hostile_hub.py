@@ -37,6 +37,11 @@ class Answer:
         self.headers = [pair for pair in self.headers if pair[0].lower() != name.lower()]
         self.headers += [(name, value) for value in values]
 
+    def say(self, body: bytes) -> None:
+        """Another body, with its length."""
+        self.body = [body]
+        self.set("Content-Length", str(len(body)))
+
 
 Trick = Callable[[Answer, random.Random], None]
 
@@ -85,9 +90,7 @@ def short(answer: Answer, rng: random.Random) -> None:
 
 def honest_short(answer: Answer, rng: random.Random) -> None:
     body = b"".join(answer.body)
-    body = body[: rng.randrange(len(body) + 1)]
-    answer.set("Content-Length", str(len(body)))
-    answer.body = [body]
+    answer.say(body[: rng.randrange(len(body) + 1)])
 
 
 def altered(answer: Answer, rng: random.Random) -> None:
@@ -102,9 +105,7 @@ def other(answer: Answer, rng: random.Random) -> None:
     made = rng.choice(
         [b"<!doctype html><p>Log in", b"\0", b"GGUF", b"null", b"[]", b"{}", b'{"error": ["a"]}', b'"\xff']
     )
-    made *= rng.choice([1, size(answer) // len(made) + 1])
-    answer.body = [made]
-    answer.set("Content-Length", str(len(made)))
+    answer.say(made * rng.choice([1, size(answer) // len(made) + 1]))
 
 
 def packed(answer: Answer, rng: random.Random) -> None:
@@ -112,8 +113,7 @@ def packed(answer: Answer, rng: random.Random) -> None:
     whole = b"".join(answer.body)
     made = rng.choice([lambda: gzip.compress(whole[:PIECE], 1), bomb, lambda: whole[:PIECE]])()
     answer.set("Content-Encoding", rng.choice(["gzip", "gzip", "deflate", "br", "zstd", "gzip, gzip", "x"]))
-    answer.set("Content-Length", str(len(made)))
-    answer.body = [made]
+    answer.say(made)
 
 
 @functools.cache
@@ -186,9 +186,7 @@ def refusal(answer: Answer, rng: random.Random) -> None:
     """A refusal whose body is of any kind."""
     answer.status = rng.choice([400, 401, 403, 404, 408, 429, 500, 503])
     bodies = [b"[]", b"5", b'{"error": 5, "errors": 7}', b'{"errors": [null]}', b"[" * 60_000, b"\xff" * 99, b""]
-    body = rng.choice(bodies)
-    answer.set("Content-Length", str(len(body)))
-    answer.body = [body]
+    answer.say(rng.choice(bodies))
     if rng.random() < 0.3:
         endless(answer, rng)
 
@@ -292,9 +290,7 @@ def not_json(answer: Answer, rng: random.Random) -> None:
 
 
 def _send_json(answer: Answer, text: str) -> None:
-    body = text.encode("utf-8", "surrogatepass")
-    answer.body = [body]
-    answer.set("Content-Length", str(len(body)))
+    answer.say(text.encode("utf-8", "surrogatepass"))
 
 
 BODIES: list[Trick] = [endless, endless_stated, endless_chunks, no_length, length_lies, short, honest_short]
@@ -385,19 +381,3 @@ class HostileHub(HubServer):
     def set_mode(self, mode: Mode) -> None:
         self.mode = mode
         self.answers = dict.fromkeys(STEPS, 0)
-
-
-def impatient(timeout: float, *args: object) -> None:
-    """A command line, run in a process of its own, in which nobody waits as long as outside of tests."""
-    import time
-
-    from fuzzing_child import command
-    from huggingface_hub import constants
-
-    from specdec_cli.hub import ranges, repository
-
-    sleep = time.sleep
-    time.sleep = lambda seconds: sleep(min(seconds, 0.01))
-    constants.HF_HUB_DOWNLOAD_TIMEOUT = constants.HF_HUB_ETAG_TIMEOUT = timeout  # type: ignore[assignment]
-    ranges._HEADERS_S = repository._LISTING_S = 2.0
-    command([*map(str, args)])

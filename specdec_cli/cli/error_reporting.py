@@ -72,8 +72,8 @@ def _reporting() -> Iterator[None]:
     except OSError as error:  # what no command foresaw: a full disk, a vanished terminal
         if os.environ.get("SPECDEC_DEBUG"):
             raise
-        where = f" {error.filename}" if error.filename else " the output"
-        complain(SpecdecError(f"cannot use{where}: {error.strerror}", "Free some space, or write elsewhere."))
+        where = error.filename or ("a temporary file" if isinstance(error, FileNotFoundError) else "the output")
+        complain(SpecdecError(f"cannot use {where}: {error.strerror}", "Free some space, or write elsewhere."))
         close(sys.stdout)
         close(sys.stderr)
         code = 1

@@ -32,11 +32,17 @@ def ended_by_signals() -> Iterator[None]:
         received.append(number)
         raise _Ended
 
+    def lost(what: sys.UnraisableHookArgs) -> None:
+        if not isinstance(what.exc_value, KeyboardInterrupt):  # of a second signal, in a callback of llama.cpp
+            tell(what)
+
     numbers = [getattr(signal, name, signal.SIGINT) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")]
     old = {number: signal.signal(number, end) for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
+    tell, sys.unraisablehook = sys.unraisablehook, lost
     try:
         yield
     finally:
+        sys.unraisablehook = tell
         restore()
         for number, handler in old.items():
             signal.signal(number, handler)

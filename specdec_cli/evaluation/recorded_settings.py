@@ -46,6 +46,6 @@ class RecordedSettings:
         """What is known by name; a value of another type than a run writes is left out."""
         known = {}
         for name, type_ in get_type_hints(cls).items():
-            with suppress(msgspec.ValidationError):
+            with suppress(ValueError):  # of msgspec, which also refuses half a surrogate pair
                 known[name] = msgspec.convert(settings.get(name), type_)
         return cls(**known)

@@ -91,15 +91,25 @@ def _fetch_by_http(model: RemoteModel, file: RemoteFile, progress: DownloadProgr
             stack.enter_context(WeakFileLock(lock))
         if not cache.is_here(model, file):
             blob.unlink(missing_ok=True)
-            _fetch_rest(model, file, partial, progress)
-            progress(file.name, "check", file.size)
-            if not _has_checksum(partial, file):
-                partial.unlink()
-                raise _altered(file)
+            continued = cache.begun(model, file) > 0
+            while not _fetch_rest(model, file, partial, progress):
+                if not continued:
+                    raise _altered(file)
+                continued = False  # what an earlier download left may be what is wrong: all of it once more
             partial.replace(blob)
 
 
-def _fetch_rest(model: RemoteModel, file: RemoteFile, partial: Path, progress: DownloadProgress) -> None:
+def _fetch_rest(model: RemoteModel, file: RemoteFile, partial: Path, progress: DownloadProgress) -> bool:
+    """Continue a file to its end. Returns whether its checksum is right; a wrong one removes all of it."""
+    _continue(model, file, partial, progress)
+    progress(file.name, "check", file.size)
+    right = _has_checksum(partial, file)
+    if not right:
+        partial.unlink()
+    return right
+
+
+def _continue(model: RemoteModel, file: RemoteFile, partial: Path, progress: DownloadProgress) -> None:
     from huggingface_hub import constants
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]

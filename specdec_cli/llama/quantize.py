@@ -53,8 +53,8 @@ class Unfit:
 
 def write(copy: Copy, interrupt: Interrupt, begun: Callable[[int], None]) -> list[Unfit]:
     """Write a copy; `begun` is called with the number of each tensor, from 1, before it is written. Returns the tensors
-    that got another type than they should have. Raises SpecdecError if llama.cpp refuses or breaks down, Interrupted on
-    Ctrl-C; what was written until then is left to the caller to remove.
+    that got another type than they should have. Raises SpecdecError if llama.cpp refuses or breaks down or the disk is
+    full, Interrupted on Ctrl-C; what was written until then is left to the caller to remove.
     """
     numbers = (
         min(copy.threads, host.processors()),
@@ -84,6 +84,8 @@ def write(copy: Copy, interrupt: Interrupt, begun: Callable[[int], None]) -> lis
     finally:
         process.kill()
         process.wait()
+    if "iostream" in reason:  # C++'s word for a file that takes no more
+        raise SpecdecError(f"the disk has no room for {copy.out.name}", "Free some space, or write elsewhere.")
     if code:
         raise SpecdecError(
             f"llama.cpp cannot copy {copy.source.name}: {reason or f'it ended with code {code}'}",

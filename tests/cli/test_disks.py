@@ -77,3 +77,18 @@ def test_no_answer_is_lost_for_want_of_a_folder(spoiled, tmp_path):
     notes = json.loads(done.stdout)["notes"]
     assert done.exit_code == 0 and len(notes) <= 2, notes
     assert call("compare", "--list", **unusable).exit_code == call("ls", **unusable).exit_code == 0
+
+
+@pytest.mark.parametrize("args", [("demo",), ("draft", "quantize", TARGET, "--type", "Q2_K", "-o", "draft.gguf")])
+def test_a_full_disk_is_blamed_for_a_copy_that_is_not_written(args, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with full_disk(5000):
+        assert_refused(call(*args), 1, "the disk has no room for", ".gguf", "Free some space")
+    assert not list(tmp_path.iterdir())
+
+
+def test_that_there_is_no_folder_for_temporary_files_is_said(monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with full_disk(0):
+        done = call("demo")
+    assert done.exit_code == 1 and done.stderr.startswith("specdec: cannot use a temporary file: No usable")

@@ -1,15 +1,19 @@
 """Ctrl-C and SIGTERM at every moment: nothing is lost, nothing is left behind."""
 
+import ctypes
 import json
 import os
 import re
 import signal
+import sys
 import time
 
 import pytest
 from driver import ESCAPE, PROMPT, start
 from hub_pairs import wait_until
 from terminal import Terminal
+
+from specdec_cli.cli.signals import ended_by_signals
 
 LONG = ("run", "def f(x):", "-k", 3, "-c", 16384, "-n", 16000)
 
@@ -98,3 +102,13 @@ def test_interrupted_in_the_live_view_leaves_the_terminal_as_it_was():
         assert "interrupted after" in shown
         for private in re.findall(r"\x1b\[\?(\d+)h", shown):  # every mode that was set is reset
             assert shown.rfind(f"{ESCAPE}[?{private}l") > shown.rfind(f"{ESCAPE}[?{private}h")
+
+
+def test_what_a_signal_raises_in_a_callback_is_lost_without_a_word(monkeypatch):
+    """Another error there is told."""
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda lost: told.append(lost.exc_type))
+    with pytest.raises(SystemExit) as ended, ended_by_signals():
+        ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGTERM))()
+        ctypes.CFUNCTYPE(None)(lambda: 1 // 0)()
+    assert (ended.value.code, told) == (143, [ZeroDivisionError])

@@ -4,15 +4,16 @@ import json
 import signal
 import time
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import ggufs
 import pytest
 import tiny
-from driver import DRAFT, ESCAPE, PROMPT, TARGET, assert_refused, call, complaint, configure, succeeded, told
+from driver import DRAFT, PROMPT, TARGET, assert_refused, call, complaint, configure, told
 from engines import open_engine
 from full_disk import full_disk
+from recorded import recording
 from terminal import Terminal
 
 from specdec_cli.decoding.costs import Costs, Curve
@@ -21,7 +22,6 @@ from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.engine import loaded_models
 from specdec_cli.engine import pass_costs as costing
 from specdec_cli.engine import tuning_run as tuner
-from specdec_cli.evaluation.simulator import AHEAD, Answer
 from specdec_cli.evaluation.tuning_result import MeasuredTuning
 from specdec_cli.llama import host, library
 from specdec_cli.llama.context import LlamaContext
@@ -29,7 +29,6 @@ from specdec_cli.llama.model import Model
 from specdec_cli.models import profiles, user_files
 from specdec_cli.store import acceptance_traces as recordings
 from specdec_cli.store import tuning
-from specdec_cli.store.acceptance_traces import Recording
 from specdec_cli.store.json_store import to_json
 from specdec_cli.store.tuning import Tuning
 
@@ -46,17 +45,6 @@ def tune(*args, **environment):
 def tuned(*args):
     """Its JSON, where nothing is really measured."""
     return told("tune", "--seconds", 1, *args)
-
-
-def recording(greedy=True, places=120):
-    stands = tuple(i % 4 != 3 for i in range(places))
-    astray = tuple(() if stood else (0.5,) * (AHEAD - 1) for stood in stands)
-    return Recording(greedy, (Answer("code", 10, (0.8,) * places, stands, astray),), {})
-
-
-def keep_recording(pair=(TARGET, DRAFT), greedy=True):
-    path = tuning.path_of(*pair).with_suffix(f".{tuning.kind_of(greedy, 'rejection')}.json.gz")
-    recordings.write(path, recording(greedy))
 
 
 def keep(**changes):
@@ -308,61 +296,6 @@ def test_a_placement_that_is_given_is_not_tried(beside_a_gpu):
     assert (found["placement_tried"], found["gpu_layers_draft"], layers) == ({}, 3, [3])
 
 
-# --- for other machines ---
-
-
-def what_if(name, *args):
-    return told("tune", "--what-if", name, *args)
-
-
-def test_what_if():
-    """Of machines that come with specdec, and of the user's own."""
-    keep_recording()
-    folder = profiles.config_dir() / "hardware"
-    folder.mkdir()
-    for name, draft in (("quick", 1), ("slow", 500)):
-        (folder / f"{name}.yaml").write_text(
-            f"basis: measured\nverify_ms: {{1: 20, 17: 22}}\ndraft_ms: {{1: {draft}}}\n"
-        )
-    result = {name: what_if(name) for name in ("h200", "quick", "slow")}
-    for name, found in result.items():
-        assert found["hardware"]["name"] == name and f" on {name}" in found["verdict"][0]
-        (part,) = found["predictions"]
-        assert part["category"] == "code" and part["acceptance"] == 0.75 and part["auto"] > 0.9
-        assert not {"kept", "machine", "threads"} & set(found)
-    assert result["h200"]["hardware"]["source"] and not tuning.path_of(TARGET, DRAFT).exists()
-    quick, slow = (result[name]["predictions"][0] for name in ("quick", "slow"))
-    assert quick["alone_tokens_per_s"] == slow["alone_tokens_per_s"] == 50.0
-    assert quick["auto"] > 1.5 and quick["best_k"] > 0 and slow["best_k"] == 0
-
-
-def test_a_recording_of_other_models_or_a_damaged_one_is_refused():
-    keep_recording()
-    path = tuning.recording_of(TARGET, DRAFT, "greedy")
-    recordings.write(path, replace(recording(), about=recordings.identity(TARGET, DRAFT) | {"draft_bytes": 5}))
-    assert_refused(tune("--what-if", "h200"), 1, "another draft", "5 bytes", "Run specdec tune")
-    path.write_bytes(b"PK")
-    assert_refused(tune("--what-if", "h200"), 1, "greedy.json.gz", "ecord")
-
-
-def test_hardware_that_is_not_known():
-    """No name as well, as from an unset variable in a script: not a minute of measuring instead."""
-    for name, hint in (("rtx-490", "'rtx-4090'"), ("../hardware/h200", "h200"), ("", "h200")):
-        assert_refused(tune("--what-if", name), 2, "no hardware", name, hint)
-
-
-def test_a_pair_without_a_recording(tmp_path, quick):
-    """The bundled pair under other names, elsewhere."""
-    pair = ("-m", tmp_path / "big.gguf", "-md", tmp_path / "small.gguf")
-    for path, model in zip(pair[1::2], (TARGET, DRAFT), strict=True):
-        path.symlink_to(model)
-    refused = tune(*pair, "--what-if", "h200")
-    assert_refused(refused, 1, "nothing is recorded", "temperature 0", "specdec tune")
-    tuned(*pair)
-    assert what_if("h200", *pair)["recorded_tokens"] == 120
-    assert_refused(tune(*pair, "--what-if", "h200", "--temp", 0.5), 1, "--accept rejection", "--temp")
-
-
 # --- what is refused ---
 
 
@@ -442,20 +375,6 @@ def test_a_folder_that_cannot_be_written(quick):
     profiles.config_dir().mkdir(parents=True)
     (profiles.config_dir() / "tuned").write_text("in the way")
     assert_refused(tune("--seconds", 1), 1, "cannot write")
-
-
-# --- what is written, and where ---
-
-
-@pytest.mark.slow
-def test_a_prediction_as_text():
-    """With the recordings that come with the bundled pair."""
-    text = succeeded("tune", "--what-if", "h200", "--temp", 0.8).stdout
-    assert ESCAPE not in text
-    assert all(part in text for part in ("sampled", "on h200: ", "derived", "pays on h200"))
-    rows = [line.split()[0] for line in text.splitlines() if "(k=" in line or "none pays" in line]
-    assert rows == [*CATEGORIES, "all"]
-    assert max(map(len, text.splitlines())) <= 80
 
 
 # --- Ctrl-C ---

@@ -166,17 +166,15 @@ def changed(raw: bytes, rng: random.Random) -> bytes:
 @pytest.mark.parametrize("shard", range(8))
 @pytest.mark.parametrize(("damage", "count"), [(changed, 425), (flipped, 75)], ids=["changed", "flipped"])
 def test_a_file_that_is_no_model_ends_nothing_but_itself(tmp_path, bases, damage, count, shard):
-    failed = []
+    failures = fuzzing.Failures()
     for i, rng in enumerate(fuzzing.cases(count, f"{damage.__name__} {shard}")):
         path = tmp_path / f"{i}.gguf"
         path.write_bytes(damage(rng.choice(bases), rng))
         drafts = rng.random() < 0.2
         alone = rng.choice(("none", "none", "ngram"))
         models = ["-m", TARGET, "-md", path, "--drafter", "model"] if drafts else ["-m", path, "--drafter", alone]
-        ended = fuzzing.specdec("run", *models, "def f(é):", "-n", 4, "-t", 1, "-c", 256)
-        try:
+        with failures:
+            ended = fuzzing.specdec("run", *models, "def f(é):", "-n", 4, "-t", 1, "-c", 256)
             ended.assert_sound(f"{damage.__name__} {shard} {models}")
             path.unlink()
-        except AssertionError as error:
-            failed.append(str(error))
-    assert not failed, f"{len(failed)} of {i + 1}: " + "\n\n".join(failed)
+    failures.assert_none()

@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 
 import fuzzing
 import pytest
@@ -49,20 +50,28 @@ def recording(chance: random.Random) -> bytes:
 
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_traces(tmp_path, shard):
-    path = tmp_path / "run.jsonl"
+    failures = fuzzing.Failures()
     for i, chance in enumerate(fuzzing.cases(4000 // SHARDS, f"traces/{shard}")):
-        path.write_bytes(recording(chance))
-        flags = chance.choice(((), ("-v",), ("--svg", tmp_path / "run.svg"), ("--html", tmp_path / "run.html")))
-        args = ["replay", str(path), *map(str, flags)]
-        about = ascii((args, path.read_bytes()[:5000]))
-        if i % 4 == 0:
-            ended = fuzzing.in_child(on_terminal, [*args, "--speed", "1e300"], TERM="xterm")
-            assert_shown(ended.out.decode("utf-8", "replace"), terminal=True)
-        else:
-            ended = fuzzing.specdec(*args)
-            assert_shown(ended.err.decode("utf-8", "replace"))
-        assert ended.code in fuzzing.EXIT_CODES and "Traceback" not in ended.text, f"{about}\n{ended!a}"
-        assert ended.seconds < 5 and ended.peak < fuzzing.MOST_BYTES, about
-        for page in (*tmp_path.glob("*.svg"), *tmp_path.glob("*.html")):
-            assert_shown(page.read_text("utf-8"))
-            page.unlink()
+        with failures:
+            replayed(chance, tmp_path, terminal=i % 4 == 0)
+    failures.assert_none()
+
+
+def replayed(chance: random.Random, folder: Path, terminal: bool) -> None:
+    path = folder / "run.jsonl"
+    path.write_bytes(recording(chance))
+    flags = chance.choice(((), ("-v",), ("--svg", folder / "run.svg"), ("--html", folder / "run.html")))
+    args = ["replay", str(path), *map(str, flags)]
+    about = ascii((args, path.read_bytes()[:5000]))
+    if terminal:
+        ended = fuzzing.in_child(on_terminal, [*args, "--speed", "1e300"], TERM="xterm")
+        assert_shown(ended.out.decode("utf-8", "replace"), terminal=True)
+    else:
+        ended = fuzzing.specdec(*args)
+        assert_shown(ended.err.decode("utf-8", "replace"))
+    assert ended.code in fuzzing.EXIT_CODES and "Traceback" not in ended.text, f"{about}\n{ended!a}"
+    assert ended.seconds < 5 and ended.peak < fuzzing.MOST_BYTES, about
+    for page in (*folder.glob("*.svg"), *folder.glob("*.html")):
+        text = page.read_text("utf-8")
+        page.unlink()
+        assert_shown(text)

@@ -186,12 +186,20 @@ def test_weights_that_were_altered(hub, naps, tmp_path, at):
     assert Path(found["paths"]["target"]).read_bytes() == TARGET.read_bytes()
 
 
-def test_a_beginning_that_was_altered(tmp_path):
+def test_a_beginning_that_was_altered_is_fetched_again(hub):
     model, file = planned()
     cache.partial_of(model, file).write_bytes(bytes(5_000_000))
-    refused_here(tmp_path, "checksum")
-    assert begun(tmp_path) == 0
-    assert pulled_here()["downloaded"] == sum(SIZES)
+    pulled_here()
+    assert weights(hub, BIG_FILE) == SIZES[0] - 5_000_000 + SIZES[0]
+    assert cache.path_of(model, file).read_bytes() == TARGET.read_bytes()
+
+
+def test_all_of_a_file_that_was_altered_is_fetched_twice_at_most(hub, tmp_path):
+    model, file = planned()
+    cache.partial_of(model, file).write_bytes(bytes(5_000_000))
+    hub.alter(content(hub, BIG_FILE, 3))
+    refused_here(tmp_path, BIG_FILE, "checksum", "Try again")
+    assert begun(tmp_path) == 0 and weights(hub, BIG_FILE) == SIZES[0] - 5_000_000 + SIZES[0]
 
 
 @pytest.mark.parametrize(
