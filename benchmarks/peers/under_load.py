@@ -101,7 +101,8 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", help="arms whose names hold one of these")
     args = parser.parse_args()
     print(machine())
-    texts = itertools.cycle(prompt.text for prompt in suites.load(args.suite))
+    numbered = enumerate(itertools.cycle(prompt.text for prompt in suites.load(args.suite)))
+    texts = (f"# {number}\n{text}" for number, text in numbered)  # llama-server keeps what it has read of old ones
     for clients in args.clients:
         with ExitStack() as stack:
             arms = [

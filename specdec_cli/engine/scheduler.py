@@ -197,10 +197,10 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         target = self.slots.passes["target"]
         drafting = [job for job in self.jobs if job.piece and job.piece.passes is not target]
         verifying = [job for job in self.jobs if job.piece and job.piece.passes is target]
-        short = [job for job in drafting if job.piece and not job.piece.is_long]
+        short = any(job.piece and not job.piece.is_long for job in drafting)
         # A draft model that reads a prompt takes turns with the target, so that nobody waits for all of it.
-        self._drafted_last = bool(short or (drafting and not (self._drafted_last and verifying)))
-        jobs = (short or drafting) if self._drafted_last else verifying
+        self._drafted_last = short or bool(drafting and not (self._drafted_last and verifying))
+        jobs = drafting if self._drafted_last else verifying
         passes = jobs[0].piece.passes if jobs[0].piece else target
         return _fitting([job for job in jobs if job.piece and job.piece.passes is passes])
 
