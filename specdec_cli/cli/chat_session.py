@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 from rich.text import Text
 
@@ -21,6 +20,7 @@ from specdec_cli.engine.config_layers import check_value
 from specdec_cli.engine.conversation import Conversation
 from specdec_cli.engine.generation import Generation, GenerationResult
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.models.user_files import expanded
 
 _PIPE_WIDTH = 200
 """Cells of a line where nothing is a terminal: what is said of an answer stays on one."""
@@ -151,7 +151,7 @@ def _show(session: ChatSession, _: str) -> None:
 
 
 def _file(session: ChatSession, argument: str) -> None:
-    text = read_file(Path(argument).expanduser())
+    text = read_file(expanded(argument))
     session.attached += f"{argument}:\n```\n{text}\n```\n\n"
     session.say(f"{len(text):,} characters go with the next message")
 

@@ -99,7 +99,7 @@ def _summary(profile: Profile) -> PairSummary:
 def _local_path(model: str) -> Path | None:
     if reference := references.parse(model):
         return cache.find(reference)
-    return Path(model) if Path(model).is_file() else None
+    return Path(model) if user_files.is_file(Path(model)) else None
 
 
 def _file_size(path: Path) -> int:

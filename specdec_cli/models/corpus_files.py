@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specdec_cli.decoding.errors import UsageError
+from specdec_cli.models.user_files import expanded
 
 _LOOKED_AT = 8 << 10  # bytes in which a binary file has a NUL
 _MOST_EACH = 4 << 20  # bytes of a file in a folder: what is larger was hardly written by hand
@@ -32,7 +33,7 @@ def find(names: Sequence[str]) -> list[Source]:
     """
     chosen: dict[Path, Source] = {}
     for name in names:
-        path = Path(name).expanduser()
+        path = expanded(name)
         try:
             for source in _in_folder(path) if path.is_dir() else [_named(path)]:
                 chosen.setdefault(source.path, source)

@@ -13,7 +13,17 @@ from msgspec import Meta
 
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.models import references
-from specdec_cli.models.user_files import bundled_dir, config_dir, named, nearest, read_mapping, to_record, write_whole
+from specdec_cli.models.user_files import (
+    bundled_dir,
+    config_dir,
+    expanded,
+    is_file,
+    named,
+    nearest,
+    read_mapping,
+    to_record,
+    write_whole,
+)
 
 DEMO = "demo"
 _Gigabytes = Annotated[float, Meta(gt=0, lt=1e6)]
@@ -55,8 +65,8 @@ class Profile:
         text = self.target if role == "target" else self.draft
         if text is None:
             return None
-        path = self.folder / Path(text).expanduser()
-        return text if references.parse(text) and not path.is_file() else str(path)
+        path = self.folder / expanded(text)
+        return text if references.parse(text) and not is_file(path) else str(path)
 
 
 def names() -> list[str]:

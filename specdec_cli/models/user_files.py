@@ -102,6 +102,22 @@ def read_mapping(path: Path) -> dict[str, Any]:
     return data
 
 
+def expanded(name: str) -> Path:
+    """A path with ~ as the user's folder; pathlib raises on ~ of a user that there is not."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file. pathlib raises on a name that is too long, and on a folder that is out of reach."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
 def to_record(data: Mapping[Any, Any], schema: type[_Schema], where: str, fix: str, **known: Any) -> _Schema:
     """What a file says as the dataclass `schema`. known: fields that the file does not say. Raises UsageError."""
     import msgspec

@@ -20,7 +20,7 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.models import vocab
 from specdec_cli.models.corpus_files import Source
 from specdec_cli.models.gguf_header import Header
-from specdec_cli.models.user_files import write_whole
+from specdec_cli.models.user_files import expanded, write_whole
 from specdec_cli.store.json_store import FORMAT, digest
 
 _HEAD = struct.Struct("=16sQQI28x")
@@ -40,7 +40,7 @@ def folder() -> Path:
 def path_of(header: Header, names: Sequence[str], sources: Sequence[Source]) -> Path:
     """The file for an index: half of its name says what was asked for, the other half how those files are now."""
     tokenizer = vocab.digest(header)
-    places = [str(Path(name).expanduser().resolve()) for name in names]
+    places = [str(expanded(name).resolve()) for name in names]
     files = [(os.fsdecode(source.path), source.size, source.mtime_ns) for source in sources]
     parts = [digest(repr((tokenizer, about)), 16) for about in (places, (FORMAT, places, files))]
     return folder() / f"{'-'.join(parts)}.index"

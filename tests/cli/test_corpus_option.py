@@ -98,7 +98,8 @@ def test_without_a_cache_the_answer_comes_all_the_same(module):
 
 
 def test_what_cannot_be_a_corpus(tmp_path):
-    assert_refused(run(*NGRAM, "--ngram-corpus", tmp_path / "missing.py", "x"), 2, "no file or folder", "missing.py")
+    for missing in ("missing.py", "~nobody-of-this-name/missing.py"):
+        assert_refused(run(*NGRAM, "--ngram-corpus", missing, "x"), 2, "no file or folder", "missing.py")
     (tmp_path / "image.png").write_bytes(b"\x89PNG\0\0")
     assert_refused(run(*NGRAM, "--ngram-corpus", tmp_path, "x"), 2, "no text in the corpus", tmp_path.name)
     configure("ngram_corpus: [a, 5]\n")

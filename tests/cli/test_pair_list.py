@@ -72,6 +72,12 @@ def test_a_broken_profile_is_noted_and_hides_no_other():
     assert "note: " in shown("ls") and "demo" in shown("ls")
 
 
+@pytest.mark.parametrize("target", ["x" * 5000, "a/" + "b" * 5000 + ":Q4", "~nobody-of-this-name/x.gguf"])
+def test_a_profile_of_a_file_that_cannot_be_looked_for_hides_no_other(target):
+    own_profile("odd", f"target: {target}\n")
+    assert row("odd")["here"] == "no" and row("demo")["here"] == "yes"
+
+
 # --- the last measured speedup ---
 
 
