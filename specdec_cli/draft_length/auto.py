@@ -27,6 +27,9 @@ _FIRST_PAUSE, _LAST_PAUSE, _DROP = 8, 64, 1.0
 """Steps between two plans, for a plan costs some 0.15 ms: at first, doubling, and at most; and the loss since the last
 plan, in steps of the target alone, that asks for the next at once."""
 
+_OTHER_LOAD = 0.25
+"""The change in how many answers share the passes, as a share, that asks for another plan."""
+
 
 class AutoLength(LengthPolicy):
     """As many tokens as pay, step by step, none included.
@@ -86,7 +89,7 @@ class AutoLength(LengthPolicy):
         if room < 1:
             return 0
         budgets = self._budgets
-        if self._costs.load != self._load_at_plan:
+        if abs(self._costs.load - self._load_at_plan) > _OTHER_LOAD * self._load_at_plan:
             self._replan(afresh=True)
         lost = budgets.loss < self._loss_at_plan - _DROP * budgets.alone
         if budgets.loss > 0 and (lost or self._steps >= self._next_plan):
