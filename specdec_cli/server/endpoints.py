@@ -62,7 +62,8 @@ class Server:
         )
 
     async def _show_page(self, _: Request) -> Response:
-        return HTMLResponse(self._page)
+        guards = {"Content-Security-Policy": "frame-ancestors 'none'", "X-Content-Type-Options": "nosniff"}
+        return HTMLResponse(self._page, headers=guards)
 
     async def _health(self, _: Request) -> Response:
         alive = self._answering.scheduler.is_alive

@@ -1,0 +1,63 @@
+"""The page in Chromium, on the server itself."""
+
+import time
+
+import pytest
+import tiny
+from devtools import Tab
+from serving import TEMPLATE, Serving
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    target = tiny.write(folder / "target.gguf", "llama", chat_template=TEMPLATE)
+    draft = tiny.write(folder / "draft.gguf", "llama", noise=0.05, chat_template=TEMPLATE)
+    with Serving("-m", target, "-md", draft, "-t", 1, "-k", 3, "-c", 65536, "-np", 1) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    tab = Tab(tmp_path_factory.mktemp("browser"))
+    yield tab
+    tab.close()
+
+
+def ask(tab, server, text, most):
+    tab.visit(f"http://127.0.0.1:{server.port}/")
+    tab.until("model.value")
+    tab.ask(f"byId('most').value = {most}")
+    tab.ask("input.focus()")
+    tab.type(text)
+    tab.press("Enter")
+
+
+@pytest.mark.browser
+def test_a_chat_with_drafts(tab, server):
+    ask(tab, server, "Why?", 60)
+    tab.until("!!document.querySelector('.note')")
+    tags = tab.ask("[...document.querySelectorAll('.answer > div > *')].map(e => e.localName)")
+    assert {"i", "b"} <= set(tags), "accepted tokens, and corrections"
+    assert "drafted tokens kept" in tab.ask("document.querySelector('.note').textContent")
+    assert tab.complaints == []
+
+
+@pytest.mark.browser
+def test_stop_frees_the_slot(tab, server):
+    ask(tab, server, "Why?", 60000)
+    tab.until("writing && document.querySelectorAll('.answer > div > *').length > 20")
+    assert server.metric("requests_running") == 1
+    tab.press("Escape")
+    tab.until("!writing")
+    deadline = time.monotonic() + 5
+    while server.metric("requests_running"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert server.post("/v1/completions", {"prompt": "x", "max_tokens": 2})[0] == 200
+
+
+def test_the_page_can_be_in_no_frame(server):
+    _, headers, _ = server.request("GET", "/")
+    assert headers["content-security-policy"] == "frame-ancestors 'none'"
+    assert headers["x-content-type-options"] == "nosniff"
