@@ -84,7 +84,7 @@ def write(copy: Copy, interrupt: Interrupt, begun: Callable[[int], None]) -> lis
     finally:
         process.kill()
         process.wait()
-    if "iostream" in reason:  # C++'s word for a file that takes no more
+    if "iostream" in reason and copy.out.parent.is_dir():  # C++'s word for a file that takes no more
         raise SpecdecError(f"the disk has no room for {copy.out.name}", "Free some space, or write elsewhere.")
     if code:
         raise SpecdecError(

@@ -263,7 +263,7 @@ def test_too_little_room(out, monkeypatch):
         assert_refused(draft("quantize", TARGET, "--type", "Q5_0", "-o", out), 1, "6.3 MB are needed")
     limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
     done = specdec("draft", "prune", TARGET, *KEEP, "-o", out, preexec_fn=limit)
-    assert_refused(done, 1, "cannot copy target.gguf")
+    assert_refused(done, 1, "no room for out.gguf")
     assert inside(out.parent) == []
 
 
