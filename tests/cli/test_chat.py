@@ -43,6 +43,13 @@ def prompted(terminal):
         terminal.take()
 
 
+def enter(terminal, text, until):
+    """Type a line once that can be done, and wait for what it brings."""
+    prompted(terminal)
+    terminal.press(text + b"\r")
+    terminal.read(until=until)
+
+
 def test_a_script_of_turns(models, tmp_path):
     (tmp_path / "code.py").write_text("x = 1\n")
     code, out, err = script(
@@ -104,17 +111,13 @@ def test_a_full_context(models):
 def test_at_a_terminal(models):
     with at_terminal(*models) as terminal:
         terminal.read(until="Ctrl-D leaves")
-        prompted(terminal)
-        terminal.press(b"one\r")
-        terminal.read(until="tokens read")
+        enter(terminal, b"one", "tokens read")
         prompted(terminal)
         terminal.press(b"/dra\t")
         terminal.read(until="/drafts")
         terminal.press(b" on\r")
         terminal.read(until="drafts are on")
-        prompted(terminal)
-        terminal.press(b"/edit\r")
-        terminal.read(until="> one")
+        enter(terminal, b"/edit", "> one")
         terminal.press(b"\x7f\x7f\x7ftwo\x1b\rthree\r")
         assert "two" in terminal.read(until="known")
         prompted(terminal)
@@ -134,15 +137,9 @@ def test_a_signal_at_the_prompt(models, send):
 
 def test_an_answer_is_stopped_and_kept(models):
     with at_terminal(*models[:-4], "-n", 16000, "-c", 16384) as terminal:
-        prompted(terminal)
-        terminal.press(b"one\r")
-        terminal.read(until="tok/pass")
+        enter(terminal, b"one", "tok/pass")
         terminal.process.send_signal(signal.SIGINT)
         terminal.read(until="interrupted")
-        prompted(terminal)
-        terminal.press(b"/show\r")
-        terminal.read(until="2 messages")
-        prompted(terminal)
-        terminal.press(b"two\r")
-        terminal.read(until="tok/pass")
+        enter(terminal, b"/show", "2 messages")
+        enter(terminal, b"two", "tok/pass")
         assert terminal.ended_by(signal.SIGTERM) == 143
