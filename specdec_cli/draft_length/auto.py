@@ -210,11 +210,18 @@ class AutoLength(LengthPolicy):
         costs, calibration = self._costs, self._calibration
         throughput = 0.0 if rounds > 1 else self._plan.throughput
         verify, draft = costs.verify(), costs.draft()
-        for self._optimism in (0.0, _OPTIMISM):
-            rates = calibration.rates(self._optimism)
-            self._plan = solve(rates, calibration.seen, verify, draft, costs.other, throughput, rounds)
-            if self._plan.drafts:
-                break
+
+        def plan(optimism: float) -> Plan:
+            rates = calibration.rates(optimism)
+            return solve(rates, calibration.seen, verify, draft, costs.other, throughput, rounds)
+
+        # Where drafting did not pay, the hopeful plan mostly says so again, and is the only one that is made.
+        hopeful = None if rounds > 1 or self._plan.drafts else plan(_OPTIMISM)
+        expected = plan(0.0) if hopeful is None or hopeful.drafts else None
+        if expected and expected.drafts:
+            self._optimism, self._plan = 0.0, expected
+        else:
+            self._optimism, self._plan = _OPTIMISM, hopeful or plan(_OPTIMISM)
         self._budgets.alone = costs.alone() - costs.other
         self._loss_at_plan, self._load_at_plan = self._budgets.loss, costs.load
         self._pause = min(2 * (_FIRST_PAUSE if afresh else self._pause), _LAST_PAUSE)

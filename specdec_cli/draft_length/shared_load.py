@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from specdec_cli.decoding.costs import SETTLED, Costs, Curve
+from specdec_cli.draft_length.calibration import Calibration
 
 _LEAST_RATE, _MOST = 0.1, 0.7
 """What the latest pass of a size says of its cost, at least; and how far it may be off, in log seconds, before the rest
@@ -25,6 +26,8 @@ class SharedLoad:
         self._drafted, self._plain, self._left = 0, 0, 0
         self._next: dict[int, int] = {}
         """By the number of answers, after how many passes with drafts the next probe comes."""
+        self.calibrations: dict[object, Calibration] = {}
+        """What drafts are worth, by how they are made: what one answer shows is true of the others."""
 
     def begin(self, costs: Costs) -> None:
         """Go by these costs until passes have shown others."""
@@ -32,8 +35,11 @@ class SharedLoad:
 
     def observe(self, which: str, tokens: int, seconds: float) -> None:
         """A pass of the target ("verify") or of the draft model ("draft") over so many tokens of all answers, and what
-        was done for it since the pass before.
+        was done for it since the pass before. An answer alone has costs of its own.
         """
+        if self.answers == 1:
+            self.probing = False
+            return
         drafted = tokens > self.answers
         if which == "verify":
             self._probe(drafted)
@@ -66,14 +72,17 @@ class LiveCurve:
     """Costs that follow the passes. curve: what is known at first."""
 
     def __init__(self, curve: Curve) -> None:
-        self._curve, self._seen = curve, dict.fromkeys(curve.points, 0)
+        self._points, self._seen = dict(curve.points), dict.fromkeys(curve.points, 0)
+        self._curve: Curve | None = curve
+        """Through the points; None: these have changed. Passes are more frequent than questions."""
 
     def __call__(self, tokens: int) -> float:
+        self._curve = self._curve or Curve(self._points)
         return self._curve(tokens)
 
     def observe(self, tokens: int, seconds: float) -> None:
-        expected, seen = self._curve(tokens), self._seen.get(tokens, 0) + 1
+        expected = self._points.get(tokens) or self(tokens)
+        seen = self._seen[tokens] = self._seen.get(tokens, 0) + 1
         surprise = min(max(math.log(seconds / expected), -_MOST), _MOST)
-        self._seen[tokens] = seen
-        learned = expected * math.exp(max(1 / seen, _LEAST_RATE) * surprise)
-        self._curve = Curve({**self._curve.points, tokens: learned})
+        self._points[tokens] = expected * math.exp(max(1 / seen, _LEAST_RATE) * surprise)
+        self._curve = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from specdec_cli import drafters
@@ -162,8 +163,7 @@ class Settings:
     @property
     def chain(self) -> DrafterChain:
         """Raises UsageError on drafters that there are not."""
-        needs = (drafters.needs_model, drafters.needs_small, drafters.drafts_itself)
-        return DrafterChain(tuple(drafters.split(self.drafter)), *(need(self.drafter) for need in needs))
+        return _chain(self.drafter)
 
     @property
     def lookahead_shape(self) -> LookaheadShape:
@@ -215,6 +215,12 @@ _SHAPING = (
     *("temp", "top_k", "top_p", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty", "repeat_last_n"),
     *("seed", "max_tokens", "ctx"),
 )
+
+
+@lru_cache
+def _chain(drafter: str) -> DrafterChain:
+    needs = (drafters.needs_model, drafters.needs_small, drafters.drafts_itself)
+    return DrafterChain(tuple(drafters.split(drafter)), *(need(drafter) for need in needs))
 
 
 def _is_count(number: int | None) -> bool:

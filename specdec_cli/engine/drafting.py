@@ -128,6 +128,8 @@ class Drafting:
         costs = CostModel(measured, min(self._models.target.opened.max_rows - 1, longest), self._load)
         plain = settings.tree == 1 and form is not DraftForm.WHOLE  # the passes of trees take longer
         calibration = self._calibration(settings)
+        if self._load:
+            calibration = self._load.calibrations.setdefault(key, calibration)
         policy = adaptive_length(form, costs, calibration, settings.draft_min_p, greedy=settings.temp == 0)
         return self._keep(key, policy, costs if plain and not settings.bitwise else None)
 

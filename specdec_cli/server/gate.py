@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 from collections.abc import Sequence
 from contextlib import suppress
 from urllib.parse import urlsplit
 
 import msgspec
+from anyio import fail_after
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -38,14 +38,15 @@ class Gate:
                 return
 
             async def send_in_time(message: Message) -> None:
-                await asyncio.wait_for(send(message), self._send_s)
+                with fail_after(self._send_s):
+                    await send(message)
 
             if refusal := self._refusal(scope["path"], Headers(scope=scope)):
                 status, message = refusal
                 body = msgspec.json.encode({"error": error_object(message)})
                 await Response(body, status, media_type="application/json")(scope, receive, send)
                 return
-            with suppress(asyncio.TimeoutError):  # it does not read: the connection is closed
+            with suppress(TimeoutError):  # it does not read: the connection is closed
                 await app(scope, receive, send_in_time)
 
         return guarded

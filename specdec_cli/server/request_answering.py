@@ -58,6 +58,7 @@ class Answering:
         self.scheduler, self._engine, self._n_ctx = scheduler, engine, scheduler.n_ctx
         self._max_tokens = max_tokens
         self._pool = ThreadPoolExecutor(_TOKENIZERS, "tokenizer")
+        self._post: _Post | None = None
 
     async def prepare(self, body: Body) -> list[RequestChoice]:
         """What a request's answers begin with. Raises InvalidRequest on what cannot be answered."""
@@ -98,7 +99,8 @@ class Answering:
         """The events of all choices as they come, those together that come in quick succession. Raises QueueFull, or
         what ends an answer; if it is abandoned, the answers end after the pass that runs.
         """
-        mail, jobs, left, ready = _Mail(asyncio.get_running_loop()), [], len(choices), set[int]()
+        self._post = self._post or _Post(asyncio.get_running_loop())
+        mail, jobs, left, ready = _Mail(self._post), [], len(choices), set[int]()
         try:
             waiting = list(choices)
             while left:
@@ -117,40 +119,58 @@ class Answering:
                 self.scheduler.cancel(job)
 
 
-class _Mail:
-    """What goes from the scheduler's thread to asyncio. To wake asyncio costs as much as a small model's pass, and
-    takes a processor from it, so what follows within FLUSH_S waits for what follows then; the end does not wait.
+class _Post:
+    """Wakes asyncio for the mail of all requests. To wake it costs as much as a small model's pass, and takes a
+    processor from it, so what comes within FLUSH_S of the last time waits for what comes then; what is urgent takes
+    along what waits.
     """
 
     FLUSH_S = 0.01
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop, self._arrived = loop, asyncio.Event()
-        self._wakes_at: dict[int, float] = {}
-        """By choice."""
+        self._loop, self._wakes_at = loop, 0.0
+        self._due: set[_Mail] = set()
+
+    def deliver(self, mail: _Mail, urgent: bool) -> None:
+        self._due.add(mail)
+        now = perf_counter()
+        if urgent or now >= self._wakes_at:
+            due, self._due = self._due, set()
+            self._wakes_at = now + self.FLUSH_S
+            with suppress(RuntimeError):  # the loop was closed
+                self._loop.call_soon_threadsafe(self._wake, due)
+
+    def _wake(self, due: set[_Mail]) -> None:
+        for mail in due:
+            mail.arrived.set()
+
+
+class _Mail:
+    """What goes from the scheduler's thread to a request."""
+
+    def __init__(self, post: _Post) -> None:
+        self.arrived = asyncio.Event()
+        self._post = post
+        self._begun: set[int] = set()
+        """Choices of which something has come."""
         self._arrivals: deque[Arrival] = deque()
         self._ends: deque[BaseException | None] = deque()
 
     def put(self, arrival: Arrival) -> None:
         self._arrivals.append(arrival)
-        now, index = perf_counter(), arrival.choice.index
-        if now >= self._wakes_at.get(index, 0.0):
-            self._wakes_at[index] = now + self.FLUSH_S
-            self._wake()
+        first = arrival.choice.index not in self._begun
+        self._begun.add(arrival.choice.index)
+        self._post.deliver(self, urgent=first)
 
     def end(self, error: BaseException | None = None) -> None:
         """One answer has ended, with an error or without."""
         self._ends.append(error)
-        self._wake()
-
-    def _wake(self) -> None:
-        with suppress(RuntimeError):  # the loop was closed
-            self._loop.call_soon_threadsafe(self._arrived.set)
+        self._post.deliver(self, urgent=True)
 
     async def take(self) -> tuple[list[Arrival], int]:
         """What has come, at least something, and how many answers have ended. Raises the error of one that failed."""
-        await self._arrived.wait()
-        self._arrived.clear()
+        await self.arrived.wait()
+        self.arrived.clear()
         errors = [self._ends.popleft() for _ in range(len(self._ends))]
         arrivals = [self._arrivals.popleft() for _ in range(len(self._arrivals))]
         if error := next(filter(None, errors), None):
