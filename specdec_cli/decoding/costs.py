@@ -33,7 +33,7 @@ class Curve:
     def __repr__(self) -> str:
         return f"Curve({self.points})"
 
-    def __call__(self, n: int) -> float:
+    def __call__(self, n: float) -> float:
         tokens, seconds = self._tokens, self._seconds
         above = bisect_left(tokens, n)
         if above == len(tokens):

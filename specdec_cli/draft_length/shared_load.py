@@ -10,17 +10,23 @@ from specdec_cli.draft_length.calibration import Calibration
 _LEAST_RATE, _MOST = 0.1, 0.7
 """What the latest pass of a size says of its cost, at least; and how far it may be off, in log seconds, before the rest
 is taken for the machine's noise."""
+_RECENT = 0.1
+"""The weight of the latest pass in the mean size of passes."""
 _FIRST, _LAST = 8, 128
 """Passes with drafts before a probe: at first, doubling, and at most."""
 
 
 class SharedLoad:
-    """How many answers share the passes of a pair of models now, and what passes over all their tokens cost."""
+    """How many answers share the passes of a pair of models now, and what an answer's part of a pass costs: its share
+    of a pass in which none sends more than the others, and all of what its further tokens add to passes as they are.
+    So a draft pays where it lets all answers together have more tokens a second.
+    """
 
     def __init__(self) -> None:
         self.answers = 1
         self._curves: dict[str, LiveCurve] = {}
-
+        self._sizes: dict[str, float] = {}
+        """Tokens of a pass, the mean of the latest."""
         self.probing = False
         """Whether nobody is to draft now, so that it is known what passes cost then."""
         self._drafted, self._plain, self._left = 0, 0, 0
@@ -32,6 +38,7 @@ class SharedLoad:
     def begin(self, costs: Costs) -> None:
         """Go by these costs until passes have shown others."""
         self._curves = {"verify": LiveCurve(costs.verify), "draft": LiveCurve(costs.draft)}
+        self._sizes = {"verify": 1.0, "draft": math.inf}  # if one answer is to draft, all are
 
     def observe(self, which: str, tokens: int, seconds: float) -> None:
         """A pass of the target ("verify") or of the draft model ("draft") over so many tokens of all answers, and what
@@ -44,6 +51,9 @@ class SharedLoad:
         if which == "verify":
             self._probe(drafted)
             self._plain = 0 if drafted else self._plain + 1
+        if which in self._sizes:
+            size = self._sizes[which] if math.isfinite(self._sizes[which]) else tokens
+            self._sizes[which] = size + _RECENT * (tokens - size)
         if which in self._curves and (which != "verify" or drafted or self._plain >= SETTLED):
             self._curves[which].observe(tokens, seconds)
 
@@ -60,12 +70,19 @@ class SharedLoad:
             self._next[self.answers] = min(2 * after, _LAST)
 
     def verify(self, tokens: int) -> float:
-        """Seconds of a pass of the target over so many tokens of each answer."""
-        return self._curves["verify"](self.answers * max(tokens, 1))
+        """An answer's part of a pass of the target, in seconds, if it sends so many tokens."""
+        return self._part("verify", self.answers, max(self._sizes["verify"], self.answers), tokens)
 
     def draft(self, tokens: int) -> float:
-        """Seconds of a pass of the draft model over so many tokens of each answer."""
-        return self._curves["draft"](self.answers * max(tokens, 1))
+        """An answer's part of a pass of the draft model, in seconds, if it sends so many tokens."""
+        sharing = min(max(self._sizes["draft"], 1.0), self.answers)
+        return self._part("draft", sharing, sharing, tokens)
+
+    def _part(self, which: str, sharing: float, size: float, tokens: int) -> float:
+        """sharing: answers in a pass. size: tokens of a pass in which this answer sends one."""
+        curve = self._curves[which]
+        added = max(curve(size + tokens - 1) - curve(size), 0.0) if tokens > 1 else 0.0
+        return curve(sharing) / sharing + added
 
 
 class LiveCurve:
@@ -76,7 +93,7 @@ class LiveCurve:
         self._curve: Curve | None = curve
         """Through the points; None: these have changed. Passes are more frequent than questions."""
 
-    def __call__(self, tokens: int) -> float:
+    def __call__(self, tokens: float) -> float:
         self._curve = self._curve or Curve(self._points)
         return self._curve(tokens)
 

@@ -222,13 +222,14 @@ def _text(engine: Engine) -> SharedText:
 
 
 def _fitting(jobs: list[Job]) -> list[Job]:
-    """Those whose pieces one pass takes: the short ones, and one long one; which was there first goes first."""
-    chosen, room, prompts = [], N_BATCH, 0
+    """Those whose pieces one pass takes: the short ones, and of prompts what it may read; the first come first."""
+    chosen, room, reading = [], N_BATCH, 0
     for job in sorted(jobs, key=lambda job: bool(job.piece and job.piece.is_long)):
         assert job.piece is not None
         size = len(job.piece.tokens)
-        if size <= room and not (job.piece.is_long and prompts):
-            prompts += job.piece.is_long
-            room -= size
-            chosen.append(job)
+        if size > room or (job.piece.is_long and reading + size > job.piece.passes.most_read):
+            continue
+        reading += size if job.piece.is_long else 0
+        room -= size
+        chosen.append(job)
     return chosen

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
-from specdec_cli.decoding.sampling import StandardSampler
+from specdec_cli.decoding.sampling import Row, SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import AcceptRule, Draft, Rows, Verdict
+
+_PLAIN = StandardSampler(SamplingSettings())
 
 
 class TokenLogprob(NamedTuple):
@@ -40,13 +43,12 @@ class LogprobRule:
         """Of the first tokens of the last verdict."""
         return self._places[:count]
 
-    def _place(self, row: np.ndarray, token: int) -> TokenLogprob:
-        logits = np.asarray(row, np.float64)
-        logprobs = logits - logits.max()
-        logprobs -= np.log(np.exp(logprobs).sum())
-        most = min(self._most, len(logprobs))
-        best = np.argpartition(-logprobs, most - 1)[:most] if most else np.empty(0, int)
-        best = best[np.argsort(-logprobs[best], kind="stable")]
-        return TokenLogprob(
-            self._piece(token), float(logprobs[token]), [(self._piece(int(i)), float(logprobs[i])) for i in best]
-        )
+    def _place(self, row: Row, token: int) -> TokenLogprob:
+        best = row.max()
+        mass = math.log(np.exp(row - best).sum(dtype=np.float64))
+        ids = _PLAIN.likeliest(row, self._most)[0] if self._most else []
+
+        def logprob(token: int) -> float:
+            return float(row[token] - best) - mass
+
+        return TokenLogprob(self._piece(token), logprob(token), [(self._piece(id), logprob(id)) for id in ids])

@@ -15,7 +15,7 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.passes import N_BATCH, Passes
 
-_FIRST_PIECE, _CPU_PIECE = 32, 128
+_FIRST_PIECE, CPU_PIECE = 32, 128
 """Tokens of a long text that a CPU reads at once: a small piece first, to know how long it will take. Pieces of 128
 cost 2 to 3 % more than the whole, and show progress."""
 
@@ -64,7 +64,7 @@ class LlamaContext:
         self.rewinds = model.rewinds
         """Whether the last tokens can be dropped at any time; else only where `checkpoint` says."""
         self.max_branches = branches if model.rewinds else 0
-        self._piece = N_BATCH if model.on_gpu else _CPU_PIECE
+        self._first_piece, self._piece = _FIRST_PIECE, N_BATCH if model.on_gpu else CPU_PIECE
         self._failed = False
         self.cells = Cells(self._handle, branches, sequence)
         self._snapshots: int = lib.llama_n_rs_seq(self._handle)  # 0: llama.cpp has none for this architecture
@@ -116,7 +116,7 @@ class LlamaContext:
         """
         total, done, report = len(tokens), 0, self.on_read or (lambda done, total: None)
         report(0, total)
-        while total - done > (piece := self._piece if done else _FIRST_PIECE):
+        while total - done > (piece := self._piece if done else self._first_piece):
             self.decode(tokens[done : done + piece])
             done += piece
             report(done, total)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.decoding.types import Logits
-from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.context import CPU_PIECE, LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.passes import N_BATCH, Passes
@@ -49,8 +49,8 @@ class SharedPasses(Passes):
     ) -> None:
         count = len(interrupts)
         max_rows = min(max_rows, (N_BATCH - _LEAST_PIECE) // count)
-        self.longest_piece = N_BATCH - count * max_rows
-        """Tokens of a prompt that a pass has room for, whatever the others need."""
+        self.most_read = min(N_BATCH - count * max_rows, N_BATCH if model.on_gpu else CPU_PIECE)
+        """Tokens of prompts that a pass reads, at most: so many have room, whatever the others need."""
         super().__init__(model, count * n_ctx, max_rows, threads, interrupt, count, count * max_rows)
         self.texts = [SharedText(self, model, n_ctx, threads, own, i) for i, own in enumerate(interrupts)]
         self.ask: Callable[[Piece], Logits] = lambda piece: self.read([piece])[0]
@@ -74,7 +74,7 @@ class SharedText(LlamaContext):
     ) -> None:
         super().__init__(model, n_ctx, passes.max_rows, threads, interrupt, passes=passes, sequence=sequence)
         self._shared, self._interrupt = passes, interrupt
-        self._piece = min(self._piece, passes.longest_piece)
+        self._first_piece = self._piece = passes.most_read
 
     def common(self, text: Sequence[int]) -> int:
         """How many tokens of a text it begins with."""

@@ -208,3 +208,109 @@ def test_the_page_shows_signs_for_the_characters_that_the_terminal_does(tab, ser
         tab.ask(f"safe(String.fromCodePoint(...{json.dumps(codes[i : i + 8000])}))") for i in range(0, len(codes), 8000)
     )
     assert ours == "".join(safe(chr(code)) for code in codes)
+
+
+TOLD = "[...document.querySelectorAll('#rows li')].map(e => e.innerText.replaceAll('\\n', ' '))"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1200, 375])
+def test_a_token_that_is_pointed_at_tells_of_its_pass(tab, server, width):
+    server.parts = ANSWER
+    opened(tab, server, width=width)
+    ask(tab)
+    finish(tab)
+    x, y = tab.point(".answer b")
+    tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+    tab.until("!tip.hidden")
+    accepted, lost, right = (tab.ask(TOLD)[i] for i in (0, 1, -1))
+    assert "kept" in accepted and "75" in accepted and "50" in accepted, "its p and q"
+    assert "wrong" in lost and "rejected" in lost
+    assert "right" in right and "25" in right
+    box = tab.ask("tip.getBoundingClientRect().toJSON()")
+    assert box["left"] >= 0 and box["right"] <= width
+    tab.press("Escape")
+    assert tab.ask("tip.hidden")
+    tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+
+
+@pytest.mark.browser
+def test_the_arrow_keys_go_through_the_passes(tab, server):
+    server.parts = ANSWER
+    opened(tab, server)
+    ask(tab)
+    finish(tab)
+    tab.ask("document.querySelector('.answer').focus()")
+    heads = [tab.ask("byId('headline').textContent")]
+    for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"):
+        tab.press(key)
+        heads.append(tab.ask("byId('headline').textContent"))
+    assert len(set(heads)) == 3
+    assert heads[3] == heads[2] and heads[4] == heads[1], "at the end it stays"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        (sent({"error": {"message": "the model fell <b>over</b>"}}), "the model fell <b>over</b>"),
+        (b"", "The connection broke before the answer was whole."),
+        (b"data: {oops\n\n", "JSON"),
+    ],
+)
+def test_an_answer_that_breaks_off_is_told_and_can_be_asked_for_again(tab, server, end, said):
+    server.parts = [chunk(STEPS[0]), end]
+    opened(tab, server)
+    ask(tab)
+    finish(tab)
+    assert said in tab.ask("byId('problem').textContent")
+    assert tab.ask("input.value") == "Why?", "what was typed stands in its field again"
+    assert tab.ask("document.querySelector('.note').textContent") == "not finished, and not kept"
+    server.parts = ANSWER
+    tab.press("Enter")
+    finish(tab)
+    tab.until("document.querySelectorAll('.failed').length === 0")
+    assert server.asked[1]["messages"] == server.asked[0]["messages"]
+
+
+@pytest.mark.browser
+def test_a_server_with_a_key_asks_for_it(tab, server):
+    server.key, server.parts = "secret", ANSWER
+    opened(tab, server)
+    assert not tab.ask("byId('locked').hidden")
+    for typed, locked in (("wrong", True), ("secret", False)):
+        tab.ask("byId('key').value = ''; byId('key').focus()")
+        tab.type(typed)
+        tab.press("Enter")
+        tab.until(f"byId('locked').hidden === {json.dumps(not locked)}")
+    tab.until("model.value")
+    ask(tab)
+    finish(tab)
+    assert tab.ask(SHOWN)[0] == ["span", "First"]
+
+
+@pytest.mark.browser
+def test_hostile_text_stays_text(tab, server):
+    hostile = ["<img src=x onerror=alert(1)>", "\x1b[2J\u202e", "</script>", "👩‍👩‍👧 שלום 中文"]
+    server.parts = [*(chunk(step(i, Token(i, text, "plain", 1.0))) for i, text in enumerate(hostile)), *ended()]
+    opened(tab, server)
+    ask(tab, "<b>bold</b>")
+    finish(tab)
+    assert tab.ask("document.querySelector('article').textContent") == "<b>bold</b>"
+    assert tab.ask("document.querySelector('.answer').textContent") == "".join(map(safe, hostile))
+    assert tab.ask("document.querySelectorAll('main img, main script').length") == 0
+    assert tab.complaints == []
+
+
+@pytest.mark.browser
+def test_a_long_answer_stays_quick(tab, server):
+    steps = [step(i, Token(1, f" token{i}" + "\n" * (i % 30 == 0), "plain", 0.5)) for i in range(5000)]
+    server.parts = [b"".join(sent(chunk(each)) for each in steps), *ended()]
+    opened(tab, server)
+    ask(tab)
+    began = tab.ask("performance.now()")
+    finish(tab)
+    tab.until("!!document.querySelector('.note')")
+    assert tab.ask("document.querySelectorAll('.answer > div > *').length") == 5000
+    assert tab.ask("performance.now()") - began < 10_000
+    assert tab.ask("document.querySelectorAll('#passes > span').length") == 60

@@ -11,7 +11,7 @@ from engines import open_engine
 from specdec_cli import SamplingParams, SpeculativeConfig
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.scheduler import QueueFull, Scheduler
-from specdec_cli.llama import context
+from specdec_cli.llama import shared_context
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.passes import N_BATCH
 from specdec_cli.llama.shared_context import SharedPasses
@@ -172,7 +172,7 @@ def test_idle_slots_hold_no_more_than_one_may():
 @pytest.mark.parametrize("count", [2, 64])
 def test_a_prompt_is_read_while_others_write(monkeypatch, count):
     """As on a GPU, where a pass takes all that there is room for."""
-    monkeypatch.setattr(context, "_CPU_PIECE", N_BATCH)
+    monkeypatch.setattr(shared_context, "CPU_PIECE", N_BATCH)
     with answers(count, n_ctx=2048) as some:
         writing = threading.Event()
         some.ask("x", SamplingParams(max_tokens=1500), number="long", each=lambda _: writing.set())
