@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from specdec_cli.constraints.grammar import Grammar
     from specdec_cli.decoding.errors import DownloadError, IncompatiblePair, SpecdecError, UsageError
     from specdec_cli.decoding.metrics import Metrics
     from specdec_cli.decoding.types import Done, Event, Prefill, Step, Token
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
+    "constraints.grammar": ("Grammar",),
     "decoding.errors": ("DownloadError", "IncompatiblePair", "SpecdecError", "UsageError"),
     "decoding.metrics": ("Metrics",),
     "decoding.types": ("Done", "Event", "Prefill", "Step", "Token"),
@@ -30,6 +32,7 @@ __all__ = [
     "Engine",
     "Event",
     "GenerationResult",
+    "Grammar",
     "IncompatiblePair",
     "Metrics",
     "Prefill",

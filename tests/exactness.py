@@ -40,11 +40,11 @@ _ROUNDING = 1e-15
 """A threshold so near to the end of an interval is its end."""
 
 
-def exact(table, sampling, length, prompt=PROMPT):
+def exact(table, sampling, length, prompt=PROMPT, constraint=None):
     """The probability of every continuation of a prompt, by the chain rule over the target's own distributions."""
     context = []
-    sampler = StandardSampler(sampling)
-    sampler.watch(context)
+    sampler = StandardSampler(sampling, constraint=constraint)
+    sampler.watch(context, len(prompt))
     continuations = {}
     for tokens in itertools.product(range(table.n_vocab), repeat=length):
         prob = 1.0
@@ -248,12 +248,25 @@ def _scripted(target):
     return verify
 
 
-def error_of_answers(target, make_drafter, make_policy, sampling, rule, length=3, prompt=PROMPT):
-    """How far the first tokens of whole answers are from the target's own distribution, at the worst."""
+def error_of_answers(
+    target,
+    make_drafter,
+    make_policy,
+    sampling,
+    rule,
+    length=3,
+    prompt=PROMPT,
+    constraints=(lambda: None, lambda: None),
+):
+    """How far the first tokens of whole answers are from the target's own distribution, at the worst.
+
+    constraints: make what binds the target alone, and the answers.
+    """
     written = defaultdict(float)
+    right, tried = constraints
 
     def answer(rng):
-        sampler = StandardSampler(sampling)
+        sampler = StandardSampler(sampling, constraint=tried())
         drafter, policy = make_drafter(sampler, rng), make_policy()
         events = run(
             FakeTarget(target), prompt, drafter, max_tokens=length + 9, rule=rule, rng=rng, sampler=sampler,
@@ -263,7 +276,7 @@ def error_of_answers(target, make_drafter, make_policy, sampling, rule, length=3
 
     for prob, tokens in outcomes(answer):
         written[tokens] += prob
-    expected = exact(target, sampling, length, prompt)
+    expected = exact(target, sampling, length, prompt, right())
     return max(abs(written[key] - expected.get(key, 0.0)) for key in {*written, *expected})
 
 

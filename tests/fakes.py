@@ -110,8 +110,8 @@ class FakeTarget:
         self.passes.append(len(texts))
         return np.stack([self._table.row(text) for text in texts])
 
-    def commit(self, verdict: Verdict) -> None:
-        self._cache += [self._draft.tokens[node] for node in verdict.path]
+    def commit(self, verdict: Verdict, unread: Sequence[int] = ()) -> None:
+        self._cache += [*(self._draft.tokens[node] for node in verdict.path), *unread]
 
 
 class FakeDraftModel:
@@ -135,7 +135,7 @@ class FakeDraftModel:
         self.rewind(0)
         return 0
 
-    def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
+    def decode(self, tokens: Sequence[int], all_rows: bool = False, unread: int = 0) -> Logits:
         assert tokens, "an empty decode"
         assert not self._tree, "a tree is ended before the text goes on"
         assert not all_rows or len(tokens) <= self.max_rows, "more rows than it was opened for"
@@ -146,7 +146,7 @@ class FakeDraftModel:
             self.read.append(tuple(self._cache))
             rows.append(self._table.row(self._cache))
         assert len(self._cache) <= self.n_ctx
-        return np.stack(rows if all_rows else rows[-1:])
+        return np.stack(rows[unread:] if all_rows else rows[-1:])
 
     def checkpoint(self) -> None:
         pass

@@ -10,6 +10,7 @@ PACKAGE = Path(__file__).parent.parent / "specdec_cli"
 FILES = sorted(PACKAGE.rglob("*.py"))
 ALLOWED = {
     "decoding": set(),
+    "constraints": {"decoding"},
     "draft_length": {"decoding"},
     "drafters": {"decoding", "draft_length"},
     "evaluation": {"decoding", "draft_length"},
@@ -20,7 +21,7 @@ ALLOWED = {
     "display": {"decoding", "evaluation"},
 }
 ALLOWED["engine"] = set(ALLOWED) - {"display"}
-ALLOWED["server"] = {"decoding", "engine", "display", "store"}
+ALLOWED["server"] = {"constraints", "decoding", "engine", "display", "store"}
 ALLOWED["cli"] = set(ALLOWED)
 """Which folders a folder may import from, besides itself."""
 
@@ -64,6 +65,7 @@ def test_no_other_folder_holds_code():
         ("click", set()),
         ("typer", {"cli"}),
         ("greenlet", {"engine"}),
+        ("llguidance", {"constraints"}),
         ("starlette", {"server"}),
         ("uvicorn", {"server"}),
     ],

@@ -14,12 +14,14 @@ import typer
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.answering import show_answer
 from specdec_cli.cli.error_reporting import interruptible
+from specdec_cli.cli.grammar_options import GrammarFile, JsonSchema, Regex, asked_grammar
 from specdec_cli.cli.output import print_json, print_parts, writing
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
-    from specdec_cli.engine.config import Settings
+    from specdec_cli.constraints.grammar import Grammar
+    from specdec_cli.engine.config import SamplingParams, Settings
     from specdec_cli.engine.engine import Engine
     from specdec_cli.engine.generation import Generation, GenerationResult
     from specdec_cli.store.traces import TraceWriter
@@ -30,6 +32,7 @@ _File = Annotated[
     Path | None,
     typer.Option("--file", "-f", help="Read the prompt from a file, without line breaks at its end, as from a pipe."),
 ]
+_Baseline = Annotated[bool, typer.Option("--baseline", help="Also run the target alone, and compare speed and text.")]
 _Stop = Annotated[
     list[str] | None,
     typer.Option(help=r"End the answer at this string; \n, \t and \\ are understood; may be repeated."),
@@ -44,9 +47,10 @@ def run(
     raw: opt.Raw = False,
     system: opt.System = None,
     stop: _Stop = None,
-    baseline: Annotated[
-        bool, typer.Option("--baseline", help="Also run the target alone, and compare speed and text.")
-    ] = False,
+    json_schema: JsonSchema = None,
+    grammar: GrammarFile = None,
+    regex: Regex = None,
+    baseline: _Baseline = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone.")] = False,
     verbose: opt.Verbose = False,
@@ -55,17 +59,16 @@ def run(
     """Answer one prompt: the draft model proposes, the target model decides."""
     _begin_trials(given)
 
-    from specdec_cli.cli.prompt_input import gather, unescaped
+    from specdec_cli.cli.prompt_input import gather
     from specdec_cli.decoding.rules import REPRODUCIBLE
-    from specdec_cli.engine.config import SamplingParams
     from specdec_cli.engine.config_layers import require_used, resolve
     from specdec_cli.engine.model_pair import check_pair
 
+    sampling = _sampling(stop or [], asked_grammar(json_schema, grammar, regex))
     settings = resolve(given.profile, given.flags)
     # A seed that was not asked for is told where -s gives the answer again: -s without --accept chooses another rule.
     unasked = {"seed": None} if settings.seed is None and settings.accept not in REPRODUCIBLE else {}
-    if settings.seed is None:  # drawn here, so that the trace names it
-        settings = replace(settings, seed=secrets.randbits(32))
+    settings = _seeded(settings)
     text = gather(prompt, file)
     if text is None:
         print(given.help())
@@ -86,7 +89,7 @@ def run(
             engine.read_corpus(say)
         if settings.drafter == "ngram" and "drafter" not in given.typed:
             engine.models.note("no draft model is given: drafts are n-grams of the text (-md names a model)")
-        answer = engine.start(text, SamplingParams(stop=tuple(map(unescaped, stop or ()))), system=system, raw=raw)
+        answer = engine.start(text, sampling, system=system, raw=raw)
         error = show_answer(engine, answer, record, json_, quiet)
         if baseline and answer.result.complete:
             with status_line("measuring the target alone", silent):
@@ -97,6 +100,19 @@ def run(
             _print_report(engine, answer, verbose, unasked)
         _require_whole(answer.result, record, error)
     raise typer.Exit(interrupt.exit_code)
+
+
+def _sampling(stop: list[str], grammar: Grammar | None) -> SamplingParams:
+    """What the answer is bound to, beside the settings."""
+    from specdec_cli.cli.prompt_input import unescaped
+    from specdec_cli.engine.config import SamplingParams
+
+    return SamplingParams(stop=tuple(map(unescaped, stop)), grammar=grammar)
+
+
+def _seeded(settings: Settings) -> Settings:
+    """With a seed, drawn here if none was given, so that the trace names it."""
+    return settings if settings.seed is not None else replace(settings, seed=secrets.randbits(32))
 
 
 def _begin_trials(given: opt.Given) -> None:

@@ -123,8 +123,8 @@ class Choice:
         """By how much `token(row)` is preferred to another; None where the other was cut."""
         best = self.token(row)
         if self._sampler.greedy:
-            penalised = self._sampler.penalised(row)
-            return float(penalised[best]) - float(penalised[other])
+            row = self._sampler.prepared(row)
+            return float(row[best]) - float(row[other])
         p = self._sampler.categorical(row)
         if p.prob(other) <= 0:
             return None
@@ -188,7 +188,7 @@ def recomputed(target: Target, prompt: Sequence[int], transcript: Transcript, po
     for each, following in pairwise(transcript.passes):
         if each is decisive:
             break
-        target.commit(Verdict(each.path, each.tokens[-1], "plain"))
+        target.commit(Verdict(each.path, each.tokens[-1], "plain"), each.tokens[len(each.path) : -1])
         length += len(each.tokens)
         if target.length != length - 1:  # all but the pending token
             return f"the cache holds {target.length} tokens where the text has {length - 1}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
+from specdec_cli.decoding.constraint import Constraint
 from specdec_cli.decoding.errors import Interrupted, reason_of
 from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, LengthReason, Rows, Step, Target
@@ -24,11 +26,12 @@ class Speculation:
         target: Target,
         prompt: Sequence[int],
         interrupted: Callable[[], bool],
+        constraint: Constraint | None = None,
     ) -> None:
         self.note: str | None = None
         self._drafter, self._policy = drafter, policy
         self._n_vocab, self._most_branches = target.n_vocab, target.max_branches
-        self._prompt, self._interrupted = prompt, interrupted
+        self._prompt, self._interrupted, self._constraint = prompt, interrupted, constraint
         self._started = False
         self._guarded(lambda: policy.begin(len(prompt)), None)
 
@@ -82,6 +85,9 @@ class Speculation:
             raise ValueError("it did not give one distribution for each token")
         if draft.parents is not None:
             _check_tree(draft, self._most_branches)
+        elif self._constraint is not None and draft.q is None and draft.tokens:
+            # What is forbidden would be rejected. A token that was drawn stays: dropping it would bias the output.
+            draft = replace(draft, tokens=draft.tokens[: self._constraint.allowed(draft.tokens)])
         return draft
 
     def _guarded(self, action: Callable[[], _Result], otherwise: _Result) -> _Result:

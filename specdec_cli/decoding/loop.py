@@ -8,6 +8,7 @@ from time import perf_counter
 
 import numpy as np
 
+from specdec_cli.decoding.constraint import Constraint
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.decoding.guard import Speculation
 from specdec_cli.decoding.length_policy import LengthPolicy
@@ -59,9 +60,10 @@ def generate(
     """
     context = list(prompt)
     sampler.watch(context)
-    speculation = Speculation(drafter, policy, target, prompt, ending.interrupted)
+    answer = _Answer(context, text, ending, sampler.constraint, rng)
+    speculation = Speculation(drafter, policy, target, prompt, ending.interrupted, sampler.constraint)
     draft, why, draft_s, verify_s, index = NO_DRAFT, "", 0.0, 0.0, 0
-    started = clock()
+    started, unread = clock(), tuple[int, ...]()
     try:
         logits: Rows = target.prefill(prompt)
         yield Prefill("target", len(prompt) - target.reused, clock() - started, clock() - started)
@@ -69,14 +71,16 @@ def generate(
             before = clock()
             verdict = accept(draft, logits, sampler, rng)
             sample_s = clock() - before
-            tokens, reason = _commit(draft, verdict, context, text, ending, len(context) - len(prompt))
-            step = _step(index, draft, verdict, tokens, text, (draft_s, verify_s, sample_s), clock() - started, why)
+            tokens, reason = answer.commit(draft, verdict)
+            times = (draft_s, verify_s, sample_s, clock() - started)
+            step = _step(index, draft, verdict, tokens, text, times, why, len(unread))
             yield step
             full = len(context) > target.n_ctx
             if reason := reason or ("interrupted" if ending.interrupted() else "context" if full else None):
                 break
             before = clock()
-            target.commit(verdict)
+            unread = tuple(token.id for token in tokens[verdict.accepted : -1])
+            target.commit(verdict, unread)
             commit_s = clock() - before
             before = clock()
             if index > 0:
@@ -105,34 +109,61 @@ def _step(
     verdict: Verdict,
     tokens: tuple[Token, ...],
     text: TextStream,
-    seconds: tuple[float, float, float],
-    at: float,
+    times: tuple[float, float, float, float],
     why: str,
+    unread: int,
 ) -> Step:
-    """What one round came to. seconds: of drafting, verifying and sampling."""
+    """What one round came to. times: seconds of drafting, verifying and sampling, and when it ended."""
     path, drafted = verdict.path, draft.tokens
     accepted = path[: len(tokens)]  # the answer may have ended before the last of them
     rejected = text.render([token for i, token in enumerate(drafted) if i not in path]) if drafted else ()
     what = (index, tokens, drafted, len(accepted), rejected, draft.source)
-    return Step(*what, *seconds, at, why, draft.parents, draft.parents and accepted, verdict.distance)
+    return Step(*what, *times, why, draft.parents, draft.parents and accepted, verdict.distance, unread or None)
 
 
-def _commit(
-    draft: Draft, verdict: Verdict, context: list[int], text: TextStream, ending: Ending, emitted: int
-) -> tuple[tuple[Token, ...], FinishReason | None]:
-    """Append the accepted tokens and the one after them to the context, up to whatever ends the answer."""
-    tokens: list[Token] = []
-    accepted = [draft.tokens[node] for node in verdict.path]
-    for i, token in enumerate([*accepted, verdict.token]):
-        origin: Origin = "accepted" if i < len(accepted) else verdict.kind
-        p = verdict.p[i] if verdict.p else None
-        q = verdict.q[i] if i < len(verdict.q) else None
-        context.append(token)
-        tokens.append(Token(token, text.push(token), origin, p, q))
-        if ending.is_end(token):
-            return tuple(tokens), "stop"
-        if text.stopped:
-            return tuple(tokens), "stop_string"
-        if emitted + len(tokens) >= ending.max_tokens:
-            return tuple(tokens), "length"
-    return tuple(tokens), None
+class _Answer:
+    """The text as it grows. context: the prompt, which it is added to."""
+
+    def __init__(
+        self,
+        context: list[int],
+        text: TextStream,
+        ending: Ending,
+        constraint: Constraint | None,
+        rng: np.random.Generator,
+    ) -> None:
+        self._context, self._begin = context, len(context)
+        self._text, self._ending, self._constraint, self._rng = text, ending, constraint, rng
+
+    def commit(self, draft: Draft, verdict: Verdict) -> tuple[tuple[Token, ...], FinishReason | None]:
+        """Add the accepted tokens, the one after them, and those that alone may follow, up to what ends the answer."""
+        tokens: list[Token] = []
+        accepted = [draft.tokens[node] for node in verdict.path]
+        for i, token in enumerate([*accepted, verdict.token]):
+            origin: Origin = "accepted" if i < len(accepted) else verdict.kind
+            p = verdict.p[i] if verdict.p else None
+            q = verdict.q[i] if i < len(verdict.q) else None
+            tokens.append(Token(token, self._add(token), origin, p, q))
+            if reason := self._end(token):
+                return tuple(tokens), reason
+        while self._constraint is not None and (forced := self._constraint.forced()) is not None:
+            # It needs no logits. It uses up a number as a draw does, so that `match`, which draws with one for each
+            # token, draws the same with and without drafts.
+            self._rng.random()
+            tokens.append(Token(forced, self._add(forced), "forced"))
+            if reason := self._end(forced):
+                return tuple(tokens), reason
+        return tuple(tokens), None
+
+    def _add(self, token: int) -> str:
+        """Returns the text that became certain."""
+        self._context.append(token)
+        return self._text.push(token)
+
+    def _end(self, token: int) -> FinishReason | None:
+        """What has ended the answer with its last token."""
+        if self._ending.is_end(token):
+            return "stop"
+        if self._text.stopped:
+            return "stop_string"
+        return "length" if len(self._context) - self._begin >= self._ending.max_tokens else None

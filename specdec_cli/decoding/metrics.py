@@ -29,6 +29,8 @@ class Metrics:
     steps: int = 0
     drafted: int = 0
     accepted: int = 0
+    forced: int = 0
+    """Tokens that took no pass: a grammar left no other."""
     reached: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
     """How often position i of a draft was drafted (in a tree, by at least one token), and how often accepted."""
@@ -67,6 +69,7 @@ class Metrics:
                 self.tokens += [token.id for token in event.tokens]
                 self.history.append(event)
                 self.sample_s += event.sample_s
+                self.forced += event.forced
                 if event.index > 0:
                     self._add_pass(event)
                 else:
@@ -164,7 +167,7 @@ class Metrics:
 
     def to_json(self, load_s: float, measured_s: float = 0.0) -> dict[str, dict[str, object]]:
         """The objects `stats` and `timing` of `run --json`."""
-        stats = "steps drafted accepted emitted acceptance_rate tokens_per_step per_position histogram lengths"
+        stats = "steps drafted accepted forced emitted acceptance_rate tokens_per_step per_position histogram lengths"
         timing = "prefill_s ttft_s decode_s tokens_per_s tpot_ms draft_s verify_s sample_s overhead_s"
         numbers = {name: getattr(self, name) for name in f"{stats} distance_per_token".split()}
         sources = {name: {"drafted": drafted, "accepted": kept} for name, (drafted, kept) in self.sources.items()}
@@ -177,7 +180,7 @@ class Metrics:
 
 def is_plain(step: Step) -> bool:
     """Whether the target went on alone: nothing was drafted, nor was an unsure draft asked."""
-    return not step.drafted and step.draft_s < 0.05 * step.verify_s
+    return not step.drafted and not step.unread and step.draft_s < 0.05 * step.verify_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from specdec_cli.decoding.accept import coupled, match, rejection
+from specdec_cli.decoding.constraint import Constraint
 from specdec_cli.decoding.noise import SharedNoise
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import AcceptRule
@@ -17,9 +18,12 @@ REPRODUCIBLE = frozenset({"coupled", "match"})
 """With a seed, they give the very text that the target alone samples with it."""
 
 
-def sampler_of(rule: str, sampling: SamplingSettings, seed: int) -> StandardSampler:
+def sampler_of(
+    rule: str, sampling: SamplingSettings, seed: int, constraint: Constraint | None = None
+) -> StandardSampler:
     """The sampler that a rule's draws go through; `seed` matters to `coupled` alone."""
-    return StandardSampler(sampling, SharedNoise(seed) if rule == "coupled" and sampling.temperature > 0 else None)
+    noise = SharedNoise(seed) if rule == "coupled" and sampling.temperature > 0 else None
+    return StandardSampler(sampling, noise, constraint)
 
 
 def label(name: str) -> str:

@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.decoding.categorical import Categorical
+from specdec_cli.decoding.constraint import Constraint
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.noise import SharedNoise
 
 Row = NDArray[np.float32]
 _CERTAIN = np.ones(1)
+_FORBIDDEN = np.float32(-np.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,29 +61,39 @@ class SamplingSettings:
 
 
 class StandardSampler:
-    """The sampler behind `--temp` and its like. noise: what `coupled` draws with in place of a random generator."""
+    """The sampler behind `--temp` and its like. noise: what `coupled` draws with in place of a random generator.
+    constraint: what the answer may say; it comes before all else.
+    """
 
-    def __init__(self, settings: SamplingSettings, noise: SharedNoise | None = None) -> None:
+    def __init__(
+        self, settings: SamplingSettings, noise: SharedNoise | None = None, constraint: Constraint | None = None
+    ) -> None:
         self.settings = settings
         self.greedy = settings.temperature == 0
         self.coupled = noise is not None
         """Whether target and draft draw with the same noise."""
-        self.penalises = settings.penalises
+        self.constraint = constraint
+        self.needs_history = settings.penalises or constraint is not None
+        """Whether a row's tokens depend on the text before it by more than the row."""
         self._noise = noise
         self._context: Sequence[int] = ()
         self._log_min_p = np.float32(math.log(settings.min_p) if settings.min_p > 0 else -math.inf)
 
-    def watch(self, context: Sequence[int]) -> None:
-        """Use this (growing) sequence as the history for penalties."""
+    def watch(self, context: Sequence[int], prompt_tokens: int | None = None) -> None:
+        """Use this (growing) sequence as the history of penalties and the constraint. prompt_tokens: how much of it is
+        the prompt; all of it, if nothing is said.
+        """
         self._context = context
+        if self.constraint is not None:
+            self.constraint.begin(context, len(context) if prompt_tokens is None else prompt_tokens)
 
     def argmax(self, row: Row, ahead: Sequence[int] = ()) -> int:
         """The most likely token. `ahead`: draft tokens between the end of the history and this row."""
-        return int(self.penalised(row, ahead).argmax())
+        return int(self.prepared(row, ahead).argmax())
 
     def likeliest(self, row: Row, count: int, ahead: Sequence[int] = ()) -> tuple[list[int], list[float]]:
         """The `count` most likely tokens, the first the argmax, and their probabilities at temperature 1, uncut."""
-        row = self.penalised(row, ahead)
+        row = self.prepared(row, ahead)
         best = row.max()
         ids, values = _with_the_top(row, min(count, row.size))
         order = np.argsort(-values, kind="stable")[:count]
@@ -93,7 +105,7 @@ class StandardSampler:
         top-k, then top-p of what is left, then min-p, all at temperature 1; it is applied to the survivors.
         """
         s = self.settings
-        row = self.penalised(row, ahead)
+        row = self.prepared(row, ahead)
         # Each cut keeps a prefix of the tokens by falling probability, so they may be taken in any order, as
         # long as top-p's mass is a share of what top-k leaves. min-p comes first: it is cheap and cuts most.
         best = row[row.argmax()]
@@ -153,11 +165,15 @@ class StandardSampler:
         weights /= np.add.reduce(weights)
         return Categorical(ids, weights)
 
-    def penalised(self, row: Row, ahead: Sequence[int] = ()) -> Row:
-        """The row with the tokens of the recent history made less likely, as llama.cpp does it; itself if none is."""
-        if not self.penalises:
-            return row
+    def prepared(self, row: Row, ahead: Sequence[int] = ()) -> Row:
+        """The row without the tokens that the constraint forbids, and with those of the recent history made less
+        likely, as llama.cpp does it; itself if nothing changes.
+        """
+        if self.constraint is not None and (mask := self.constraint.mask(ahead)) is not None:
+            row = np.where(mask[: row.size], row, _FORBIDDEN)
         s = self.settings
+        if not s.penalises:
+            return row
         recent = [*self._context[-s.penalty_window :], *ahead][-s.penalty_window :]
         ids, counts = np.unique(np.array(recent, dtype=np.int64), return_counts=True)
         known = ids < row.size  # a padded target may have emitted an id that the draft's rows lack

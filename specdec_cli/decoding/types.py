@@ -26,8 +26,10 @@ class Rows(Protocol):
     def __getitem__(self, number: int, /) -> Any: ...
 
 
-Origin: TypeAlias = Literal["accepted", "correction", "bonus", "plain"]
-"""Where a token came from: the draft, the target against it, the target after the whole of it, the target alone."""
+Origin: TypeAlias = Literal["accepted", "correction", "bonus", "plain", "forced"]
+"""Where a token came from: the draft, the target against it, the target after the whole of it, the target alone; or the
+constraint, which left no other.
+"""
 
 FinishReason: TypeAlias = Literal["stop", "length", "stop_string", "context", "interrupted"]
 
@@ -139,6 +141,13 @@ class Step:
     path: tuple[int, ...] | None = None
     """Where the draft is a tree: what each token follows (as in `Draft`), and which were accepted."""
     distance: float | None = None
+    unread: int | None = None
+    """Tokens before the pending one that this pass read too, for they had been forced."""
+
+    @property
+    def forced(self) -> int:
+        """How many of the tokens were forced; they come last."""
+        return sum(token.origin == "forced" for token in self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +200,10 @@ class Target(Protocol):
     def verify(self, pending: int, draft: Draft) -> Rows:
         """ONE forward pass over the pending token and the draft. Returns 1 + len(draft.tokens) rows."""
 
-    def commit(self, verdict: Verdict) -> None:
-        """Keep the pending token and the accepted part of the draft, drop the rest."""
+    def commit(self, verdict: Verdict, unread: Sequence[int] = ()) -> None:
+        """Keep the pending token and the accepted part of the draft, drop the rest. unread: what follows in the text
+        before the next pending token; the next pass reads it.
+        """
 
 
 AcceptRule: TypeAlias = Callable[[Draft, Rows, StandardSampler, np.random.Generator], Verdict]

@@ -16,7 +16,8 @@ from specdec_cli.evaluation.baseline import ProbedRatios
 from specdec_cli.evaluation.statistics import Interval, geometric_interval
 
 _WIDEST, _ROOMY = 76, 60
-_REJECTED, _CORRECTION, _BONUS = "\u2717", "\u2192", "+"
+_REJECTED, _CORRECTION, _BONUS, _FORCED = "\u2717", "\u2192", "+", "="
+_SIGNS = {"bonus": _BONUS, "forced": _FORCED}
 _STEPS, _FEW = 40, 8
 """How many of the last passes the sparkline shows at most, and at least: where there is less room it is left out."""
 _ECHO = 2
@@ -78,7 +79,7 @@ def draft_row(step: Step, width: int) -> Text:
         append_token(tail.append_text(before), _visible(text), REJECTED)
     kept = [token for token in step.tokens if token.origin == "accepted"]
     for token in step.tokens[len(kept) :]:
-        sign = _sign(_BONUS if token.origin == "bonus" else _CORRECTION, token.text)
+        sign = _sign(_SIGNS.get(token.origin, _CORRECTION), token.text)
         append_token(tail.append(f"  {sign}"), _visible(token.text), STYLES[token.origin])
     texts = [_visible(token.text) for token in kept]
     left = room - head.cell_len - tail.cell_len

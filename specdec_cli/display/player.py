@@ -18,7 +18,7 @@ from specdec_cli.evaluation.recorded_settings import RecordedSettings
 _SPEEDS = (0.01, 0.03, 0.1, 0.25, 0.5, 1, 2, 4, 10)
 _LEAST_S = 5
 """A run that took less is played slower at first, so that there is something to see."""
-_TAGS = {"accepted": "i", "correction": "b", "bonus": "u", "plain": "span"}
+_TAGS = {"accepted": "i", "correction": "b", "bonus": "u", "plain": "span", "forced": "em"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,8 @@ def run_report(run: RunRecord) -> RenderableType:
         rate = f"{metrics.accepted:,} of {metrics.drafted:,} kept ({metrics.acceptance_rate:.0%})"
         lines["drafts"] = f"{rate}, {metrics.tokens_per_step:.1f} tokens a pass"
         lines["lengths"] = _lengths(metrics.lengths)
+    if metrics.forced:
+        lines["forced"] = f"{metrics.forced:,} of {metrics.emitted:,} tokens took no pass: the grammar left no other"
     if metrics.distance_per_token is not None:
         distance = f"{metrics.distance_per_token:.3f} (total variation)"
         lines["LOSSY"] = f"each token's distribution is off by {distance}"

@@ -48,7 +48,9 @@ def headline(step: Step) -> str:
     by = f" by {step.source}" if step.source else ""
     tree = " in a tree" if step.parents is not None else ""
     drafted = f"{len(step.drafted)} drafted{by}{tree}, {step.accepted} accepted" if step.drafted else "nothing drafted"
-    verdict = verdicts[step.tokens[-1].origin] if step.tokens else ""
+    tested = step.tokens[: len(step.tokens) - step.forced]
+    verdict = verdicts[tested[-1].origin] if tested else ""
+    verdict += f", then {step.forced} forced" if step.forced else ""
     times = f"draft {duration(step.draft_s)}, verify {duration(step.verify_s)}, at {duration(step.at)}"
     return f"step {step.index}: {drafted}{verdict} ── {times}"
 

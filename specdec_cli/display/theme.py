@@ -16,8 +16,11 @@ STYLES: dict[Origin, Style] = {
     "correction": Style(color="yellow", bold=True),
     "bonus": Style(color="cyan", underline=True),
     "plain": Style(),
+    "forced": Style(italic=True),
 }
-"""Never colour alone: accepted is upright, a correction bold, a bonus underlined, a rejected token struck out."""
+"""Never colour alone: accepted is upright, a correction bold, a bonus underlined, a forced token italic, a rejected one
+struck out.
+"""
 
 REJECTED = Style(color="red", strike=True)
 LABEL = Style(dim=True)

@@ -51,9 +51,9 @@ class AutoLength(LengthPolicy):
         self._siblings = SiblingCalibration(calibration, greedy)
         self._budgets = Budgets(costs.alone() - costs.other)
         self._probe = BaselineProbe()
-        self._unread, self._apart = 1, 0
+        self._unread, self._apart, self._forced = 1, 0, 0
         """Tokens that the draft model has not read, the pending one included; how many of them it reads before the
-        clock of the first draft starts: the prompt."""
+        clock of the first draft starts: the prompt; how many came last of themselves, with no pass to draft for."""
         self._emitted, self._idle = 1, 0
         """Tokens of the answer; tokens since the draft model last read anything."""
         self._steps, self._pause = 0, _FIRST_PAUSE
@@ -94,7 +94,7 @@ class AutoLength(LengthPolicy):
         lost = budgets.loss < self._loss_at_plan - _DROP * budgets.alone
         if budgets.loss > 0 and (lost or self._steps >= self._next_plan):
             self._replan(afresh=lost)
-        up_to_date = self._unread <= 2
+        up_to_date = self._unread <= 2 + self._forced
         if up_to_date and budgets.loss <= 0:  # noise may have done it; later, the draft model would have much to read
             self._replan(afresh=True)
             if not self._optimism and self._plan.speedup > _CLEAR:
@@ -150,22 +150,23 @@ class AutoLength(LengthPolicy):
         self._taught = True
 
     def observe(self, step: Step, own_time: bool = True) -> None:
+        self._forced = step.forced
         if self._rest:
             self._rest -= 1
-            self._fall_behind(1)
+            self._fall_behind(1 + step.forced)
             return
         costs, drafted, accepted, passes = self._costs, len(step.drafted), step.accepted, self._passes
         read = self._unread - self._apart
         costs.observe(step, read, passes)
         if not drafted and not passes:
-            self._fall_behind(1)
+            self._fall_behind(1 + step.forced)
             if self.why is LengthReason.NOT_WORTH_IT:
                 self._rest = _RESTING
                 costs.skip()
                 self._calibration.wait(1 + _RESTING)
             return
         self._steps += 1
-        self._emitted += accepted + 1
+        self._emitted += accepted + 1 + step.forced
         expected = costs.draft(read) + passes * costs.draft() + costs.verify_s(drafted + 1)
         gain = (accepted + 1) * self._budgets.alone - costs.spent(step, expected)
         if self._catches_up or self._is_trial:  # it has been paid for, or will pay later
@@ -173,7 +174,7 @@ class AutoLength(LengthPolicy):
         self._budgets.add(gain)
         self._siblings.learn(step)
         to_its_end = step.path[-1] not in step.parents if step.parents and step.path else accepted == drafted > 0
-        self._unread = 1 + to_its_end
+        self._unread = 1 + to_its_end + step.forced
         self._apart = self._idle = 0
 
     def observe_other(self, step: Step) -> None:

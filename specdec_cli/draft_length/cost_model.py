@@ -109,7 +109,7 @@ class CostModel:
         """Learn from a step. In its draft_s the draft model read so many tokens in one pass, the first of `passes`;
         the others had one token each. passes: 0 if nothing was drafted, or what was is unknown.
         """
-        if self._load.answers > 1:
+        if self._load.answers > 1 or step.unread:  # a pass of another shape
             self.skip()
             return
         rows = len(step.drafted) + 1

@@ -17,6 +17,7 @@ from specdec_cli.draft_length import DraftForm
 from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
+from specdec_cli.drafters.grammar_drafter import GrammarDrafter
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.nested import Guesser, NestedDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
@@ -50,6 +51,7 @@ class DrafterSpec(Protocol):
 _OURS: dict[str, type[DrafterSpec]] = {
     "model": ModelDrafter,
     "ngram": NgramDrafter,
+    "grammar": GrammarDrafter,
     "lookahead": LookaheadDrafter,
     "self": SelfDrafter,
     "small": SmallDrafter,
@@ -84,6 +86,11 @@ def spec(name: str) -> type[DrafterSpec] | PluginSpec:
 def auto(has_model: bool) -> str:
     """What `--drafter auto` stands for: n-grams, which cost nothing, and where they have none the draft model."""
     return "ngram+model" if has_model else "ngram"
+
+
+def auto_with_grammar(name: str) -> str:
+    """What it stands for where the answer is bound to a grammar. name: what it stands for else; others stay."""
+    return f"grammar+{name}" if name in (auto(has_model=True), auto(has_model=False)) else name
 
 
 def split(name: str) -> list[str]:

@@ -107,7 +107,7 @@ class ModelDrafter:
         Returns the row after the last token.
         """
         model, n_vocab = self._model, self._n_vocab
-        if model.max_rows < 2 or self._sampler.penalises:  # a penalty's history is not kept for places gone by
+        if model.max_rows < 2 or self._sampler.needs_history:  # which is not kept for places gone by
             return model.decode(news)[0, :n_vocab]
         if len(news) > model.max_rows:
             model.decode(news[: -model.max_rows])

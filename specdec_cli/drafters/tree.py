@@ -122,8 +122,9 @@ class Tree:
             sure = float(q.probs.max()) if self._uses_confidence else 1.0
             self._offer(_Place(node, 0, reach, sure, 0.0, q, ([], [])))
         elif self._width == 1:
+            row = self._sampler.prepared(row, ahead)
             sure = confidence(row) if self._uses_confidence else 1.0
-            self._offer(_Place(node, 0, reach, sure, 0.0, None, ([self._sampler.argmax(row, ahead)], [sure])))
+            self._offer(_Place(node, 0, reach, sure, 0.0, None, ([int(row.argmax())], [sure])))
         else:
             ranked = self._sampler.likeliest(row, self._width, ahead)
             self._offer(_Place(node, 0, reach, ranked[1][0], 0.0, None, ranked))

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from specdec_cli import drafters
+from specdec_cli.constraints.grammar import Grammar
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.rules import REPRODUCIBLE, RULES
 from specdec_cli.decoding.sampling import SamplingSettings
@@ -21,7 +22,8 @@ class SamplingParams:
     """How one answer is sampled, and what ends it. None stands for what the engine was loaded with.
 
     temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repeat_penalty 1 are off. seed: from 0; the same seed gives
-    the same text, whatever drafts. max_tokens: of the answer. stop: strings that end it.
+    the same text, whatever drafts. max_tokens: of the answer. stop: strings that end it. grammar: what the answer must
+    be.
     """
 
     temperature: float | None = None
@@ -35,6 +37,7 @@ class SamplingParams:
     seed: int | None = None
     max_tokens: int | None = None
     stop: str | tuple[str, ...] = ()
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +205,7 @@ class Settings:
     def named(sampling: SamplingParams | None, speculative: SpeculativeConfig | None) -> dict[str, Any]:
         """What is given there, by the names of settings."""
         values = {**(asdict(speculative) if speculative else {}), **(asdict(sampling) if sampling else {})}
-        values.pop("stop", None)
+        values = {name: value for name, value in values.items() if name not in ("stop", "grammar")}
         return {("temp" if name == "temperature" else name): each for name, each in values.items() if each is not None}
 
     def shaping(self) -> dict[str, Any]:

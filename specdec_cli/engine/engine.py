@@ -11,11 +11,13 @@ from time import perf_counter
 
 import numpy as np
 
+from specdec_cli import drafters
 from specdec_cli.decoding import rules
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import AcceptRule, Event
+from specdec_cli.engine.answer_bounds import NO_BOUNDS, AnswerBounds
 from specdec_cli.engine.config import SamplingParams, Settings, SpeculativeConfig
 from specdec_cli.engine.config_layers import check_value, resolve
 from specdec_cli.engine.drafting import Drafting, Progress, read_corpus
@@ -165,7 +167,10 @@ class Engine(AbstractContextManager["Engine"]):
         Passes of other widths round differently, so what a cache holds may differ in the last bits from what reading
         the prompt anew would give. With --bitwise nothing is reused.
         """
-        settings = self.settings_of(sampling, speculative)
+        settings, grammar = self.settings_of(sampling, speculative), sampling.grammar if sampling else None
+        if grammar is not None:
+            grammar.compiled()  # here, for what it may raise
+            settings = replace(settings, drafter=drafters.auto_with_grammar(settings.drafter))
         given = sampling.stop if sampling else ()
         stop = (given,) if isinstance(given, str) else given
         if "" in stop:
@@ -174,7 +179,7 @@ class Engine(AbstractContextManager["Engine"]):
         text = self._tokenize(prompt, system, raw)
         seed = secrets.randbits(32) if settings.seed is None else settings.seed
         result = GenerationResult(settings, seed, text.tokens, (*self.pair.notes, *text.notes))
-        return Generation(self, result, stop, reuse, watch)
+        return Generation(self, result, AnswerBounds(stop, grammar), reuse, watch)
 
     def tokenize(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
         """A prompt's tokens; arguments and errors are those of `stream`."""
@@ -214,7 +219,7 @@ class Engine(AbstractContextManager["Engine"]):
         self,
         prompt: Sequence[int],
         seed: int,
-        stop: Sequence[str] = (),
+        bounds: AnswerBounds = NO_BOUNDS,
         settings: Settings | None = None,
         watch: Callable[[AcceptRule], AcceptRule] | None = None,
     ) -> Iterator[Event]:
@@ -222,8 +227,8 @@ class Engine(AbstractContextManager["Engine"]):
         settings = settings or self.settings
         rule = rules.RULES[settings.accept]
         self._answers = mine = self._answers + 1
-        sampler = rules.sampler_of(settings.accept, settings.sampling, seed)
         target = self.models.target
+        sampler = rules.sampler_of(settings.accept, settings.sampling, seed, bounds.constraint(target.model))
         context = target.opened
         if target.costs and target.costs.watch:
             target.costs.watch.on = not settings.bitwise
@@ -237,7 +242,7 @@ class Engine(AbstractContextManager["Engine"]):
             watch(rule) if watch else rule,
             sampler,
             np.random.default_rng(seed),
-            TextStream(target.model.piece, stop),
+            TextStream(target.model.piece, bounds.stop),
             Ending(settings.max_tokens, target.model.is_end, self.interrupt.is_set),
             self.clock,
         ):

@@ -12,6 +12,7 @@ from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.rules import LOSSY
 from specdec_cli.decoding.types import AcceptRule, Done, Event, FinishReason, Step
 from specdec_cli.engine import proof
+from specdec_cli.engine.answer_bounds import AnswerBounds
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.loaded_models import LoadedModel
 from specdec_cli.engine.paired_speed import paired_speedup
@@ -101,12 +102,12 @@ class Generation:
         self,
         engine: Engine,
         result: GenerationResult,
-        stop: Sequence[str],
+        bounds: AnswerBounds,
         reuse: bool,
         watch: Callable[[AcceptRule], AcceptRule] | None = None,
     ) -> None:
         self.result = result
-        self._engine, self._stop, self._watch = engine, stop, watch
+        self._engine, self._bounds, self._watch = engine, bounds, watch
         self._reuse = reuse and not result.settings.bitwise
 
     def prepare(self) -> None:
@@ -126,7 +127,7 @@ class Generation:
         self._allow_reuse(self._reuse)
         result.notes += tuple(models.notes)
         try:
-            for event in engine.events(result.prompt, result.seed, self._stop, result.settings, self._watch):
+            for event in engine.events(result.prompt, result.seed, self._bounds, result.settings, self._watch):
                 result.add(event)
                 yield event
         finally:
@@ -134,6 +135,8 @@ class Generation:
             if (context := models.target.context) and engine.current is self:
                 self._allow_reuse(False)
                 result.threads = tuple(context.thread_log)
+                if self._bounds.grammar and result.finish_reason in ("length", "context"):
+                    result.notes += ("the answer was cut off before it fulfilled its grammar: -n gives it more tokens",)
                 engine.keep_costs()
                 result.notes += (*models.notes[known:], *crowding_notes(result.metrics, models.target))
                 if result.settings.adapts and (models.drafts or not result.settings.chain.needs_model):
@@ -163,7 +166,7 @@ class Generation:
     def _baseline(self) -> BaselineResult | None:
         result, engine = self.result, self._engine
         settings = result.settings
-        alone = Metrics.of(engine.events(result.prompt, result.seed, self._stop, settings.alone()))
+        alone = Metrics.of(engine.events(result.prompt, result.seed, self._bounds, settings.alone()))
         if alone.reason == "interrupted":
             return None
         own = Transcript.of(alone.history, engine.models.target.opened.thread_log)
@@ -171,7 +174,7 @@ class Generation:
         if not settings.reproduces:
             return BaselineResult(alone.tokens_per_s, None, speedup=speedup)
         mine = Transcript.of(result.metrics.history, result.threads)
-        divergence = proof.divergence(engine, result.prompt, own, mine, result.seed, settings)
+        divergence = proof.divergence(engine, result.prompt, own, mine, result.seed, settings, self._bounds)
         return BaselineResult(alone.tokens_per_s, divergence is None, divergence, speedup)
 
     def _speedup(self, answer: Sequence[int]) -> Interval | None:
@@ -179,7 +182,7 @@ class Generation:
         result = self.result
         if not result.metrics.drafted:
             return None
-        return paired_speedup(self._engine, result.prompt, answer, result.seed, self._stop, result.settings)
+        return paired_speedup(self._engine, result.prompt, answer, result.seed, self._bounds, result.settings)
 
 
 def crowding_notes(metrics: Metrics, target: LoadedModel) -> tuple[str, ...]:

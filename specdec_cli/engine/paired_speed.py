@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.engine.answer_bounds import AnswerBounds
 from specdec_cli.evaluation.statistics import Interval, geometric_interval
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _ROUNDS = 5
 
 
 def paired_speedup(
-    engine: Engine, prompt: Sequence[int], answer: Sequence[int], seed: int, stop: Sequence[str], settings: Settings
+    engine: Engine, prompt: Sequence[int], answer: Sequence[int], seed: int, bounds: AnswerBounds, settings: Settings
 ) -> Interval | None:
     """The speed with drafts over that of the target alone. answer: the tokens that both go on from, part by part.
 
@@ -39,7 +40,8 @@ def paired_speedup(
             speeds: dict[str, float] = {}
             for way in ways if number % 2 else ways[::-1]:
                 text = [*prompt, *answer[:start]]
-                metrics = Metrics.of(engine.events(text, seed, stop, replace(way, max_tokens=size)))
+                part = replace(bounds, written=start)
+                metrics = Metrics.of(engine.events(text, seed, part, replace(way, max_tokens=size)))
                 if metrics.reason == "interrupted":
                     return None
                 speeds[way.drafter] = metrics.tokens_per_s or 0.0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from specdec_cli.decoding import rules
 from specdec_cli.decoding.divergence import Choice, Divergence, Transcript, explain, first_difference
+from specdec_cli.engine.answer_bounds import NO_BOUNDS, AnswerBounds
 from specdec_cli.engine.config import Settings
 from specdec_cli.llama.target import LlamaTarget
 
@@ -16,7 +17,13 @@ if TYPE_CHECKING:
 
 
 def divergence(
-    engine: Engine, prompt: Sequence[int], own: Transcript, mine: Transcript, seed: int, settings: Settings
+    engine: Engine,
+    prompt: Sequence[int],
+    own: Transcript,
+    mine: Transcript,
+    seed: int,
+    settings: Settings,
+    bounds: AnswerBounds = NO_BOUNDS,
 ) -> Divergence | None:
     """Where an answer leaves the target's own, and whether that is rounding or a bug; None if it does not.
 
@@ -27,8 +34,9 @@ def divergence(
     if position is None:
         return None
     text = [*prompt, *own.tokens[:position]]
-    sampler = rules.sampler_of(settings.accept, settings.sampling, seed)
-    sampler.watch(text)
+    constraint = bounds.constraint(engine.models.target.model)
+    sampler = rules.sampler_of(settings.accept, settings.sampling, seed, constraint)
+    sampler.watch(text, len(prompt))
     choice = Choice(sampler, position, len(text), seed)
     context = engine.models.target.opened
     threads, watch = context.threads, context.passes.on_pass

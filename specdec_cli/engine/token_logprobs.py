@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from specdec_cli.decoding.sampling import Row, SamplingSettings, StandardSampler
-from specdec_cli.decoding.types import AcceptRule, Draft, Rows, Verdict
+from specdec_cli.decoding.types import AcceptRule, Draft, Rows, Token, Verdict
 
 _PLAIN = StandardSampler(SamplingSettings())
 
@@ -39,9 +39,10 @@ class LogprobRule:
         self._places = [self._place(rows[node + 1], token) for node, token in zip(nodes, tokens, strict=True)]
         return verdict
 
-    def taken(self, count: int) -> list[TokenLogprob]:
-        """Of the first tokens of the last verdict."""
-        return self._places[:count]
+    def taken(self, tokens: Sequence[Token]) -> list[TokenLogprob]:
+        """Of a step's tokens, which begin the last verdict. A forced one has the probability 1: it had no logits."""
+        forced = [TokenLogprob(self._piece(token.id), 0.0, []) for token in tokens if token.origin == "forced"]
+        return [*self._places[: len(tokens) - len(forced)], *forced]
 
     def _place(self, row: Row, token: int) -> TokenLogprob:
         best = row.max()

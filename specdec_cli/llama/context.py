@@ -90,11 +90,12 @@ class LlamaContext:
         self.thread_log = [(0, self.threads)]
         return kept
 
-    def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
+    def decode(self, tokens: Sequence[int], all_rows: bool = False, unread: int = 0) -> Logits:
         """Append `tokens`, in as many passes as it takes.
 
-        Returns float32 (1, n_vocab), the row after the last token; with `all_rows`, which at most max_rows
-        tokens may ask for, (len(tokens), n_vocab). Raises Interrupted, or SpecdecError if llama.cpp fails.
+        Returns float32 (1, n_vocab), the row after the last token; with `all_rows`, (len(tokens) - unread, n_vocab),
+        the rows after all but the first `unread`: at most max_rows, in one pass. Raises Interrupted, or SpecdecError
+        if llama.cpp fails.
         """
         total = len(tokens)
         if not all_rows and total > self._piece:
@@ -102,7 +103,7 @@ class LlamaContext:
         count, first = len(tokens), self.length
         if first + count > self.n_ctx:
             raise SpecdecError(f"the context of {self.n_ctx} tokens is full", "Give a larger one (-c).")
-        rows = self._read(tokens, first, all_rows)
+        rows = self._read(tokens, first, all_rows, unread)
         self.length = first + count
         self.tokens.extend(tokens)
         self._last_pass = count
@@ -159,13 +160,13 @@ class LlamaContext:
         if not self.cells.drop(length):
             raise SpecdecError("llama.cpp refused to drop rejected tokens from its cache", "Run with --drafter none.")
 
-    def _read(self, tokens: Sequence[int], first: int, all_rows: bool) -> Logits:
-        """One pass. Returns the last token's row, or all."""
+    def _read(self, tokens: Sequence[int], first: int, all_rows: bool, unread: int = 0) -> Logits:
+        """One pass. Returns the last token's row, or all but the first `unread`."""
         self._failed = not self.rewinds
-        self.passes.batch.fill(tokens, first, all_rows)
+        self.passes.batch.fill(tokens, first, all_rows, unread)
         rows = self.passes.run()
         self._failed = False
-        return rows[: len(tokens) if all_rows else 1]
+        return rows[: len(tokens) - unread if all_rows else 1]
 
     @property
     def decode_s(self) -> float:

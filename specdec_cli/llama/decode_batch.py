@@ -23,8 +23,8 @@ class Batch:
         self.struct.n_tokens = size
         self.clear_tree()
 
-    def fill(self, tokens: Sequence[int], first: int, all_rows: bool) -> None:
-        """Text from position `first` on; of it the last row is computed, or all."""
+    def fill(self, tokens: Sequence[int], first: int, all_rows: bool, unread: int = 0) -> None:
+        """Text from position `first` on; of it the last row is computed, or all but the first `unread`."""
         self.struct.n_tokens = count = len(tokens)
         if count == 1:  # a draft model does little else: no slices
             self._token[0], self._position[0], self._output[0] = tokens[0], first, 1
@@ -32,16 +32,18 @@ class Batch:
             self._token[:count] = tokens
             self._position[:count] = self._positions[first : first + count]
             self._output[:count] = all_rows
+            self._output[:unread] = 0
             self._output[count - 1] = 1
 
-    def fill_texts(self, pieces: Sequence[tuple[int, Sequence[int], int, bool]]) -> None:
-        """Pieces of several texts, as `fill` takes one: sequence, tokens, position, whether all rows are computed."""
+    def fill_texts(self, pieces: Sequence[tuple[int, Sequence[int], int, bool, int]]) -> None:
+        """Pieces of several texts, each with its sequence and then as `fill` takes one."""
         end = 0
-        for sequence, tokens, first, all_rows in pieces:
+        for sequence, tokens, first, all_rows, unread in pieces:
             start, end = end, end + len(tokens)
             self._token[start:end] = tokens
             self._position[start:end] = self._positions[first : first + len(tokens)]
             self._output[start:end] = all_rows
+            self._output[start : start + unread] = 0
             self._output[end - 1] = 1
             for i in range(start, end):
                 self.struct.seq_id[i][0] = sequence

@@ -18,13 +18,14 @@ _LEAST_PIECE = 64
 
 
 class Piece(NamedTuple):
-    """What a text has to read next: tokens from a position on. all_rows: or just the last one's."""
+    """What a text has to read next: tokens from a position on. all_rows: but the first `unread`; or just the last."""
 
     passes: SharedPasses
     sequence: int
     tokens: Sequence[int]
     first: int
     all_rows: bool
+    unread: int = 0
 
     @property
     def is_long(self) -> bool:
@@ -61,7 +62,7 @@ class SharedPasses(Passes):
         self.batch.fill_texts([piece[1:] for piece in pieces])
         rows, found, end = self.run(), [], 0
         for piece in pieces:
-            start, end = end, end + (len(piece.tokens) if piece.all_rows else 1)
+            start, end = end, end + (len(piece.tokens) - piece.unread if piece.all_rows else 1)
             found.append(rows[start:end])
         return found
 
@@ -90,11 +91,11 @@ class SharedText(LlamaContext):
             self.length, self.tokens = kept, [*best.tokens[:kept]]
         return super().begin(text)
 
-    def _read(self, tokens: Sequence[int], first: int, all_rows: bool) -> Logits:
+    def _read(self, tokens: Sequence[int], first: int, all_rows: bool, unread: int = 0) -> Logits:
         if self._interrupt.is_set():
             raise Interrupted
         self._failed = not self.rewinds
-        rows = self._shared.ask(Piece(self._shared, self._sequence, tokens, first, all_rows))
+        rows = self._shared.ask(Piece(self._shared, self._sequence, tokens, first, all_rows, unread))
         self._failed = False
         return rows
 

@@ -47,20 +47,28 @@ class LlamaTarget:
         return logits
 
     def verify(self, pending: int, draft: Draft) -> Rows:
-        if draft.parents is not None or self._again:
+        if len(self._again) + 1 + len(draft.tokens) > N_BATCH:
+            self._context.decode(self._again)
+            self._again = ()
+        if draft.parents is not None:
             return self._grow(pending, draft)
         self._tree = None
+        unread, self._again = self._again, ()
         if draft.tokens:
             self._context.checkpoint()
-        self._verified = self._context.length + 1
-        tokens = (pending, *draft.tokens)
+        self._verified = self._context.length + len(unread) + 1
+        tokens = (*unread, pending, *draft.tokens)
         if self._agreement is not None:
-            rows = _PieceRows(self._context, tokens, self._agreement)
-            rows.read()  # the first row is always used
+            rows = _PieceRows(self._context, tokens, self._agreement, len(unread))
+            rows[0]  # it is always used
             return rows
-        return self._context.decode(tokens, all_rows=True)
+        return self._context.decode(tokens, all_rows=True, unread=len(unread))
 
-    def commit(self, verdict: Verdict) -> None:
+    def commit(self, verdict: Verdict, unread: Sequence[int] = ()) -> None:
+        self._keep(verdict)
+        self._again += tuple(unread)
+
+    def _keep(self, verdict: Verdict) -> None:
         if self._tree is None:
             self._context.rewind(self._verified + verdict.accepted)
             return
@@ -72,9 +80,6 @@ class LlamaTarget:
 
     def _grow(self, pending: int, draft: Draft) -> Rows:
         """Verify a tree, its likeliest branch first, and read before it what the cache lacks."""
-        if len(self._again) + 1 + len(draft.tokens) > N_BATCH:
-            self._context.decode(self._again)
-            self._again = ()
         order = _depth_first(draft)
         first = len(self._again)  # the index of the pending token in the pass
         index = {-1: first, **{node: first + 1 + i for i, node in enumerate(order)}}
@@ -100,18 +105,19 @@ def _depth_first(draft: Draft) -> list[int]:
 
 class _PieceRows:
     """For `--bitwise`: rows in passes that agree bit for bit, each made when its first row is used: what follows a
-    rejected token is never read.
+    rejected token is never read. unread: the first tokens, whose rows are not counted.
     """
 
-    def __init__(self, context: LlamaContext, tokens: Sequence[int], agreement: Agreement) -> None:
+    def __init__(self, context: LlamaContext, tokens: Sequence[int], agreement: Agreement, unread: int) -> None:
         self._context, self._left, self._agreement = context, list(tokens), agreement
+        self._unread = unread
         self._sizes = agreement.sizes(len(tokens))
         self._rows: list[Logits] = []
 
     def __getitem__(self, number: int) -> Logits:
-        while number >= len(self._rows):
+        while number + self._unread >= len(self._rows):
             self.read()
-        return self._rows[number]
+        return self._rows[number + self._unread]
 
     def read(self) -> None:
         """One more pass. Its rows are copied: the next pass writes over them."""

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
+from typing import TypeVar
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import AcceptRule, Event, Prefill, Step
@@ -21,6 +22,7 @@ from specdec_cli.engine.slots import require_chains
 from specdec_cli.engine.token_logprobs import LogprobRule, TokenLogprob
 from specdec_cli.server.request_bodies import Body, ChatBody, InvalidRequest
 
+_T = TypeVar("_T")
 _TOKENIZERS = 2
 """Threads."""
 
@@ -66,6 +68,8 @@ class Answering:
         try:
             settings = self._engine.settings_of(body.sampling(0, 1), body.speculation())
             require_chains(settings)
+            if body.grammar is not None:
+                await self._apart(body.grammar.compiled)
             raw = not isinstance(body, ChatBody)
             for prompt in body.prompts:
                 tokens = await self._apart(partial(self._engine.tokenize, prompt, raw=raw))
@@ -91,9 +95,9 @@ class Answering:
         """add_bos: begin with the token that the vocabulary begins texts with, if it has one."""
         return await self._apart(partial(self._engine.models.target.model.tokenize, text, add_bos=add_bos))
 
-    async def _apart(self, tokenize: Callable[[], list[int]]) -> list[int]:
+    async def _apart(self, work: Callable[[], _T]) -> _T:
         """In a thread of its own: a template may take seconds."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, tokenize)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     async def events(self, body: Body, choices: Sequence[RequestChoice]) -> AsyncGenerator[list[Arrival], None]:
         """The events of all choices as they come, those together that come in quick succession. Raises QueueFull, or
@@ -195,7 +199,7 @@ class _Work:
                     continue
                 places = None
                 if self._rule is not None and isinstance(event, Step):
-                    places = self._rule.taken(len(event.tokens))
+                    places = self._rule.taken(event.tokens)
                     choice.logprobs += places
                 self._mail.put(Arrival(choice, event, places))
             self._mail.end()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
+from specdec_cli.constraints.grammar import Grammar
 from specdec_cli.engine.config import SamplingParams, SpeculativeConfig
 from specdec_cli.engine.prompt import Prompt
 
@@ -22,6 +24,29 @@ class InvalidRequest(Exception):
     def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400) -> None:
         super().__init__(message)
         self.param, self.code, self.status = param, code, status
+
+
+class StructuredOutputs(Struct):
+    """What vLLM calls so: one of these."""
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    choice: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        named = [name for name in ("json", "regex", "grammar", "choice") if getattr(self, name) is not None]
+        if len(named) > 1:
+            raise ValueError(f"one of {', '.join(named)} can be kept to, not several")
+
+    def bound(self) -> Grammar | None:
+        if self.json is not None:
+            return Grammar.json_schema(self.json)
+        if self.choice is not None:
+            return Grammar.regex("|".join(map(re.escape, self.choice)))
+        if self.regex is not None:
+            return Grammar.regex(self.regex)
+        return None if self.grammar is None else Grammar.rules(self.grammar)
 
 
 class StreamOptions(Struct):
@@ -74,6 +99,12 @@ class Body(Struct):
     stream_options: StreamOptions | None = None
     speculative: bool | Drafts | None = None
     return_steps: bool | None = None
+    structured_outputs: StructuredOutputs | None = None
+
+    @property
+    def grammar(self) -> Grammar | None:
+        """What the answer must be."""
+        return self.structured_outputs.bound() if self.structured_outputs else None
 
     @property
     def n_choices(self) -> int:
@@ -93,7 +124,8 @@ class Body(Struct):
         same |= {name: getattr(self, name) for name in ("frequency_penalty", "presence_penalty")}
         seed = seed if self.seed is None else self.seed
         seed = None if seed is None else (seed + choice) % 2**63
-        return SamplingParams(seed=seed, max_tokens=self.most_tokens or most, stop=stop, **same)
+        most = self.most_tokens or most
+        return SamplingParams(seed=seed, max_tokens=most, stop=stop, grammar=self.grammar, **same)
 
     @property
     def most_tokens(self) -> int | None:
@@ -127,8 +159,20 @@ class ChatBody(Body, kw_only=True):
     def __post_init__(self) -> None:
         if self.tools:
             raise ValueError("tools are not supported")
-        if (self.response_format or {}).get("type", "text") != "text":
-            raise ValueError("response_format: only text is supported")
+        _ = self.grammar
+
+    @property
+    def grammar(self) -> Grammar | None:
+        asked = self.response_format or {}
+        kind = asked.get("type", "text")
+        if kind == "text":
+            return super().grammar
+        if kind == "json_object":
+            return Grammar.json_schema({"type": "object"})
+        inner = asked.get("json_schema")
+        if kind != "json_schema" or not isinstance(inner, dict) or not isinstance(inner.get("schema"), dict):
+            raise ValueError("response_format: text, json_object, or json_schema with a schema")
+        return Grammar.json_schema(inner["schema"])
 
     @property
     def prompts(self) -> list[Prompt]:

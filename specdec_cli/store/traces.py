@@ -18,7 +18,7 @@ from specdec_cli.store.json_store import FORMAT
 INCOMPLETE = "the recording is incomplete: the run was cut off before its end"
 
 _EVENTS: dict[str, type[Event]] = {"prefill": Prefill, "step": Step, "done": Done}
-_OPTIONAL = ("parents", "path", "distance")
+_OPTIONAL = ("parents", "path", "distance", "unread")
 """Fields that are written only where they say something: most drafts are chains."""
 _MOST = dict.fromkeys(("at", "seconds", "draft_s", "verify_s", "sample_s"), 1e9) | {"p": 1.001, "q": 1.001}
 """Below what a number must be; others must be below 2**53."""

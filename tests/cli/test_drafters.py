@@ -8,6 +8,7 @@ import pytest
 from driver import DRAFT, PROMPT, TARGET, assert_refused, run, succeeded, told
 
 from specdec_cli import drafters
+from specdec_cli.engine import config
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
 MODELS = ("-m", TARGET, "-md", DRAFT)
@@ -30,6 +31,7 @@ def install(tmp_path, monkeypatch):
         sys.modules.pop("specdec_again", None)
         drafters._foreign.cache_clear()
         drafters.spec.cache_clear()
+        config._chain.cache_clear()
 
     def install(code: str, entries: str) -> None:
         about = tmp_path / "specdec_again-1.0.dist-info"
@@ -65,7 +67,7 @@ def test_no_draft_model_is_loaded_where_none_is_needed():
 
 
 def test_drafters_that_there_are_not():
-    there_are = "model, ngram, lookahead, self, small, none"
+    there_are = "model, ngram, grammar, lookahead, self, small, none"
     for name, says in (("nothing", there_are), ("", there_are), ("ngram+none", "ngram+model")):
         assert_refused(run(*MODELS, "--drafter", name, PROMPT), 2, repr(name), says)
 

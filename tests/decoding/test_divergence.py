@@ -41,8 +41,8 @@ class Faulty(Rounding):
         self._drafted = draft
         return super().verify(*self.pending or (pending,), draft)
 
-    def commit(self, verdict):
-        super().commit(verdict)
+    def commit(self, verdict, unread=()):
+        super().commit(verdict, unread)
         rejected = [token for i, token in enumerate(self._drafted.tokens) if i not in verdict.path]
         self.keep(rejected[:1], bool(verdict.path))
 

@@ -78,7 +78,7 @@ def test_penalties_follow_llama_cpp():
     s = SamplingSettings(repeat_penalty=2.0, frequency_penalty=0.1, presence_penalty=0.5, penalty_window=4)
     sampler = StandardSampler(s)
     sampler.watch([3, 3, 0, 1, 1, 9])  # the window holds 0, 1, 1, 9; 9 is not in this vocabulary
-    assert sampler.penalised(row).tolist() == pytest.approx([2 / 2 - 0.1 - 0.5, -2 - 0.2 - 0.5, 0.5, 3.0])
+    assert sampler.prepared(row).tolist() == pytest.approx([2 / 2 - 0.1 - 0.5, -2 - 0.2 - 0.5, 0.5, 3.0])
     assert sampler.argmax(row) == 3
     assert sampler.argmax(row, ahead=[3, 3, 3]) == 0  # draft tokens before this row count as history
     assert row.tolist() == [2.0, -1.0, 0.5, 3.0]

@@ -6,6 +6,7 @@ import pytest
 from engines import open_engine
 
 from specdec_cli.engine import generation, paired_speed
+from specdec_cli.engine.answer_bounds import NO_BOUNDS
 from specdec_cli.engine.paired_speed import paired_speedup
 from specdec_cli.evaluation.baseline import BaselineResult
 from specdec_cli.evaluation.statistics import geometric_interval
@@ -54,7 +55,7 @@ def test_a_short_answer_is_written_several_times(engine, calls):
     tokens = answer_of(engine).result.tokens[:10]
     calls.clear()
     prompt = engine.tokenize(PROMPT, raw=True)
-    assert paired_speedup(engine, prompt, tokens, 0, (), engine.settings).count == 5
+    assert paired_speedup(engine, prompt, tokens, 0, NO_BOUNDS, engine.settings).count == 5
     assert {(start, size) for start, _, size in calls} == {(len(prompt), 10)} and len(calls) == 10
 
 
@@ -66,7 +67,7 @@ def test_what_was_read_is_not_read_again(engine):
         loaded.opened.passes.on_pass = lambda count, _s, role=loaded.role: counts.update(
             {role: counts.get(role, 0) + count}
         )
-    paired_speedup(engine, prompt, tokens, 0, (), engine.settings)
+    paired_speedup(engine, prompt, tokens, 0, NO_BOUNDS, engine.settings)
     for loaded in engine.models.all:
         loaded.opened.passes.on_pass = None
         assert not loaded.opened.reuses
@@ -107,4 +108,4 @@ def test_a_noisy_machine_is_named(engine, monkeypatch):
 
 def test_an_interruption_ends_the_measurement(engine, monkeypatch):
     monkeypatch.setattr(paired_speed.Metrics, "of", lambda events: paired_speed.Metrics())
-    assert paired_speedup(engine, [1, 2], [3] * 40, 0, (), engine.settings) is None
+    assert paired_speedup(engine, [1, 2], [3] * 40, 0, NO_BOUNDS, engine.settings) is None

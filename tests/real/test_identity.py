@@ -115,8 +115,8 @@ def keeps_rejected(patched, keep):
         instead, state["instead"], state["draft"] = state["instead"], None, draft
         return verify(self, pending if instead is None else instead, draft)
 
-    def committing(self, verdict):
-        commit(self, verdict)
+    def committing(self, verdict, unread=()):
+        commit(self, verdict, unread)
         rejected, state["draft"] = state["draft"].tokens[len(verdict.path) :], NO_DRAFT
         if rejected:
             state["instead"] = keep(self, rejected[:1], verdict)

@@ -11,10 +11,16 @@ from pathlib import Path
 import pytest
 import tiny
 from driver import assert_refused, call
+from schemas import invalid, thing, whole
 from serving import TEMPLATE, Serving
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ASKED = [{"role": "user", "content": "hello"}]
+
+
+def response_format(schema):
+    """A response_format."""
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +149,10 @@ def test_what_was_read_is_not_read_again(server):
         (CHAT, {"messages": []}, 400, "length", "messages"),
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "image_url", "messages"),
         (CHAT, {"messages": ASKED, "tools": [{}]}, 400, "tools", None),
-        (CHAT, {"messages": ASKED, "response_format": {"type": "json_object"}}, 400, "response_format", None),
+        (CHAT, {"messages": ASKED, "response_format": {"type": "xml"}}, 400, "response_format", None),
+        (CHAT, {"messages": ASKED, "response_format": response_format({"type": "strnig"})}, 400, "strnig", None),
+        (TEXT, {"prompt": "x", "structured_outputs": {"regex": "(["}}, 400, "regular expression", None),
+        (TEXT, {"prompt": "x", "structured_outputs": {"regex": "a", "json": {}}}, 400, "several", "structured_outputs"),
         (CHAT, {"messages": ASKED * 3000}, 400, "context", "messages"),
     ],
 )  # fmt: skip
@@ -152,6 +161,22 @@ def test_wrong_requests_get_openais_error(server, path, body, status, word, para
     error = answer["error"]
     assert (got, error["param"]) == (status, param) and word in error["message"] and len(error["message"]) < 300
     assert error["type"] == "invalid_request_error"
+
+
+def test_answers_that_are_bound(server):
+    """By all the ways of asking, beside each other; each token has its probability."""
+    schema = thing({"colour": {"enum": ["red", "green"]}, "count": whole(0, 9)})
+    body = {"messages": ASKED, "response_format": response_format(schema), "logprobs": True, "temperature": 0.8, "n": 3}
+    status, answer = server.post(CHAT, body)
+    assert status == 200
+    for choice in answer["choices"]:
+        assert choice["finish_reason"] == "stop" and not invalid(choice["message"]["content"], schema)
+        pieces = [bytes(each["bytes"]) for each in choice["logprobs"]["content"]]
+        assert b"".join(pieces).decode() == choice["message"]["content"]
+    ways = {"choice": (["yes", "no!"], {"yes", "no!"}), "regex": ("1{3}", {"111"}), "grammar": ('root ::= "x"', {"x"})}
+    for way, (asked, allowed) in ways.items():
+        status, answer = server.post(TEXT, {"prompt": "x", "structured_outputs": {way: asked}})
+        assert status == 200 and answer["choices"][0]["text"] in allowed
 
 
 def test_other_paths_methods_and_sizes(server):

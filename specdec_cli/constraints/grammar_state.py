@@ -1,0 +1,183 @@
+"""Where an answer stands in its grammar, and what may come next: masks from llguidance, over the tokens of a model."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, Protocol
+
+import numpy as np
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+
+from specdec_cli.constraints.grammar import Grammar
+from specdec_cli.decoding.constraint import Mask
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+
+_THINKING = ("<think>", "</think>")
+
+
+class TokenVocabulary(Protocol):
+    """What is needed of a model: `llama.model.Model` is one."""
+
+    n_vocab: int
+    piece: Callable[[int], bytes]
+    is_end: Callable[[int], bool]
+
+    def tokenize(self, text: str, add_bos: bool = True, special: bool = True) -> list[int]: ...
+
+
+class _Mode(Enum):
+    """FREE: in a model's thinking, which the grammar does not bind. OPEN: nothing has come, so thinking may begin.
+    BOUND: the grammar's. LOST: beyond a token that it forbids.
+    """
+
+    FREE, OPEN, BOUND, LOST = range(4)
+
+
+class GrammarState:
+    """The `Constraint` of one answer. written: so many tokens of it end its prompt."""
+
+    def __init__(self, vocabulary: TokenVocabulary, grammar: Grammar, written: int = 0) -> None:
+        self._vocabulary = vocabulary  # which its tokens refer to weakly
+        self._tokens = _tokens_of(vocabulary)
+        self._n_vocab, self._written = vocabulary.n_vocab, written
+        self._matcher = LLMatcher(self._tokens, grammar.compiled(), log_level=0)
+        self._thinking = _thinking_of(vocabulary)
+        self._mode = _Mode.BOUND
+        self._context: Sequence[int] = ()
+        self._seen = 0
+        """Tokens of the context that have been followed."""
+        self._path: list[tuple[int, _Mode, bool]] = []
+        """The tokens followed beyond it: each with the mode before it, and whether the matcher has it."""
+        self._masks: dict[tuple[int, ...], Mask | None] = {}
+        """By what comes after the context."""
+        self._masks_at = -1
+
+    def begin(self, context: Sequence[int], prompt_tokens: int) -> None:
+        self._matcher.reset()
+        prompt_tokens -= self._written
+        self._context, self._seen, self._path, self._masks_at = context, prompt_tokens, [], -1
+        self._mode = self._mode_after(context[:prompt_tokens])
+
+    def mask(self, ahead: Sequence[int] = ()) -> Mask | None:
+        if self._masks_at != len(self._context):
+            self._masks.clear()
+            self._masks_at = len(self._context)
+        key = tuple(ahead)
+        if key not in self._masks:
+            self._follow(key)
+            self._masks[key] = self._present_mask()
+        return self._masks[key]
+
+    def forced(self) -> int | None:
+        mask = self.mask()
+        if mask is None or not (np.count_nonzero(mask) == 1 or self._is_over()):
+            return None
+        return int(mask.argmax())
+
+    def expected(self, most: int) -> list[int]:
+        self._follow(())
+        if self._mode is not _Mode.BOUND:
+            return []
+        tokens: list[int] = self._tokens.tokenize_bytes(self._matcher.compute_ff_bytes())[:most]
+        return tokens[: self.allowed(tokens)]
+
+    def allowed(self, tokens: Sequence[int]) -> int:
+        for place, token in enumerate(tokens):
+            mask = self.mask(tokens[:place])
+            if mask is not None and not (0 <= token < mask.size and mask[token]):
+                return place
+        return len(tokens)
+
+    def _is_over(self) -> bool:
+        """Whether the grammar's text is complete, and only its end can follow."""
+        self._follow(())
+        return self._mode is _Mode.BOUND and bool(self._matcher.is_stopped())
+
+    def _follow(self, ahead: Sequence[int]) -> None:
+        """Be at the end of the context and then `ahead`."""
+        news = self._context[self._seen :]
+        wanted = [*news, *ahead]
+        same = 0
+        while same < min(len(self._path), len(wanted)) and self._path[same][0] == wanted[same]:
+            same += 1
+        self._go_back(len(self._path) - same)
+        for token in wanted[same:]:
+            self._take(token)
+        self._seen += len(news)
+        del self._path[: len(news)]
+
+    def _go_back(self, count: int) -> None:
+        if count:
+            dropped = self._path[-count:]
+            del self._path[-count:]
+            self._mode = dropped[0][1]
+            if matched := sum(matched for _, _, matched in dropped):
+                self._matcher.rollback(matched)
+
+    def _take(self, token: int) -> None:
+        before, matched = self._mode, False
+        if before is _Mode.OPEN and self._thinking and token == self._thinking[0]:
+            self._mode = _Mode.FREE
+        elif before in (_Mode.OPEN, _Mode.BOUND):
+            matched = self._matcher.try_consume_tokens([token]) == 1
+            self._mode = _Mode.BOUND if matched else _Mode.LOST
+        elif before is _Mode.FREE and self._thinking and token == self._thinking[1]:
+            self._mode = _Mode.BOUND
+        self._path.append((token, before, matched))
+
+    def _present_mask(self) -> Mask | None:
+        if self._mode in (_Mode.FREE, _Mode.LOST):
+            return None
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if self._matcher.is_error():
+            reason = self._matcher.get_error().partition("\n")[0]
+            raise SpecdecError(f"the grammar became too large to follow: {reason}", "Give a simpler one.")
+        mask: Mask = np.unpackbits(bits, count=self._n_vocab, bitorder="little").view(np.bool_)
+        if not mask.any():
+            raise SpecdecError("the grammar allows no token of this model here", "Give another one.")
+        if self._mode is _Mode.OPEN and self._thinking:
+            mask[self._thinking[0]] = True
+        return mask
+
+    def _mode_after(self, prompt: Sequence[int]) -> _Mode:
+        if self._thinking is None:
+            return _Mode.BOUND
+        begin, end = self._thinking
+        last = next((token for token in reversed(prompt) if token in (begin, end)), None)
+        return _Mode.FREE if last == begin else _Mode.BOUND if last == end else _Mode.OPEN
+
+
+_known: weakref.WeakKeyDictionary[Any, LLTokenizer] = weakref.WeakKeyDictionary()
+
+
+def _tokens_of(vocabulary: TokenVocabulary) -> LLTokenizer:
+    """The tokens of a model's vocabulary, as llguidance has them; it takes a second for 150,000."""
+    if vocabulary not in _known:
+        ends = [token for token in range(vocabulary.n_vocab) if vocabulary.is_end(token)]
+        if not ends:
+            raise UsageError("this model has no token that ends an answer", "Take another model, or no grammar.")
+        _known[vocabulary] = LLTokenizer(_Pieces(vocabulary, ends[0]), n_vocab=vocabulary.n_vocab, eos_token=ends)
+    return _known[vocabulary]
+
+
+class _Pieces(TokenizerWrapper):
+    """What llguidance asks of a tokenizer."""
+
+    def __init__(self, vocabulary: TokenVocabulary, end: int) -> None:
+        self.eos_token_id, self.bos_token_id = end, None
+        self.tokens = [vocabulary.piece(token) for token in range(vocabulary.n_vocab)]
+        self.special_token_ids = [token for token, piece in enumerate(self.tokens) if not piece]
+        self.is_tokenizer_wrapper = True
+        self._vocabulary = weakref.proxy(vocabulary)
+
+    def __call__(self, text: str) -> list[int]:
+        tokens: list[int] = self._vocabulary.tokenize(text, add_bos=False, special=False)
+        return tokens
+
+
+def _thinking_of(vocabulary: TokenVocabulary) -> tuple[int, int] | None:
+    """The tokens that begin and end a model's thinking, if it has such."""
+    tokens = [vocabulary.tokenize(name, add_bos=False) for name in _THINKING]
+    return (tokens[0][0], tokens[1][0]) if all(len(each) == 1 for each in tokens) else None

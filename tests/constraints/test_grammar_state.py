@@ -1,0 +1,167 @@
+"""A state of a grammar follows text and drafts, forward and back, and binds nothing while a model thinks."""
+
+import random
+
+import pytest
+from schemas import thing
+
+from specdec_cli import Grammar
+from specdec_cli.constraints.grammar_state import GrammarState
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+
+PIECES = [
+    *(bytes([byte]) for byte in range(256)),
+    *(b"yes", b"no", b"maybe", b'{"', b'":', b' "', b"name", b"na", b"me", b'"}', b"12", b"34"),
+]
+THINK, THOUGHT, END = range(len(PIECES), len(PIECES) + 3)
+
+
+class Words:
+    """A small vocabulary: all bytes, some words, and tokens that begin and end thinking and the answer."""
+
+    n_vocab = len(PIECES) + 3
+
+    def __init__(self, thinks=False, ends=(END,)):
+        self._special = {"<think>": [THINK], "</think>": [THOUGHT]} if thinks else {}
+        self._ends = ends
+
+    def piece(self, token):
+        return PIECES[token] if token < len(PIECES) else b""
+
+    def is_end(self, token):
+        return token in self._ends
+
+    def tokenize(self, text, add_bos=True, special=True):
+        if special and text in self._special:
+            return self._special[text]
+        data, found = text.encode(), []
+        while data:
+            best = max(
+                (token for token, piece in enumerate(PIECES) if data.startswith(piece)), key=lambda t: len(PIECES[t])
+            )
+            found.append(best)
+            data = data[len(PIECES[best]) :]
+        return found
+
+
+def state(grammar, context=(), prompt_tokens=0, **words):
+    bound = GrammarState(Words(**words), grammar)
+    context = [*context]
+    bound.begin(context, prompt_tokens)
+    return bound, context
+
+
+def pieces(mask):
+    return {PIECES[token] if token < len(PIECES) else token for token in mask.nonzero()[0].tolist()}
+
+
+def ids(*texts):
+    return [PIECES.index(text) for text in texts]
+
+
+def test_what_may_follow():
+    bound, context = state(Grammar.regex("(yes|no|maybe)"))
+    assert pieces(bound.mask()) == {b"y", b"n", b"m", b"yes", b"no", b"maybe"}
+    assert bound.forced() is None
+    assert pieces(bound.mask(ids(b"m"))) == {b"a"}
+    context += ids(b"n")
+    assert pieces(bound.mask()) == {b"o"}
+    assert bound.forced() == ids(b"o")[0]
+    context += ids(b"o")
+    assert bound.forced() == END, "nothing else can follow: the answer ends without a pass"
+
+
+def test_the_end_is_allowed_exactly_where_the_grammar_ends():
+    bound, context = state(Grammar.regex("1(12)*"), ends=(END,))
+    for token, may_end in (
+        *((each, end) for each, end in zip(ids(b"1", b"12", b"1", b"2"), (1, 1, 0, 1), strict=True)),
+    ):
+        assert not bound.mask()[END] or context
+        context.append(token)
+        assert bound.mask()[END] == may_end
+
+
+def test_drafts_are_followed_and_taken_back():
+    """After any sequence of looks ahead, masks are those of a state that has seen nothing else."""
+    grammar = Grammar.json_schema(thing({"name": {"enum": ["yes", "no"]}}))
+    bound, context = state(grammar)
+    draw = random.Random(5)
+    for _ in range(12):
+        for _ in range(20):
+            ahead = []
+            while draw.random() < 0.7 and len(ahead) < 8:
+                mask = bound.mask(ahead)
+                if mask is None or draw.random() < 0.1:
+                    ahead.append(draw.randrange(len(PIECES)))
+                else:
+                    ahead.append(draw.choice(mask.nonzero()[0].tolist()))
+            fresh, _ = state(grammar, context)
+            mine, theirs = bound.mask(ahead), fresh.mask(ahead)
+            assert (mine is None) == (theirs is None)
+            assert mine is None or (mine == theirs).all()
+        if bound.forced() == END:
+            break
+        context.append(draw.choice(bound.mask().nonzero()[0].tolist()))
+    assert bound.forced() == END
+
+
+def test_drafts_are_cut_where_something_is_forbidden():
+    bound, _ = state(Grammar.regex("(yes|no)12"))
+    assert bound.allowed(ids(b"yes", b"12")) == 2
+    assert bound.allowed(ids(b"yes", b"1", b"2")) == 1, "what must come is bound to its usual spelling"
+    assert bound.allowed([10**6]) == 0
+
+
+def test_what_must_come_is_expected_as_the_tokens_that_usually_spell_it():
+    bound, context = state(
+        Grammar.json_schema({"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]})
+    )
+    assert bound.expected(9) == ids(b'{"', b"name", b'":', b' "')
+    assert bound.expected(2) == ids(b'{"', b"name")
+    context += ids(b'{"', b"name", b'":', b' "')
+    assert bound.expected(9) == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer"),
+    [
+        ([], [THINK, *ids(b"{", b"no"), THOUGHT]),
+        ([THINK], [*ids(b"{", b"no"), THOUGHT]),
+        ([THINK, THOUGHT], []),
+    ],
+    ids=["begun by the model", "begun by the prompt", "ended by the prompt"],
+)
+def test_thinking_is_free_and_its_end_binds_also_within_a_draft(prompt, answer):
+    bound, context = state(Grammar.regex("yes"), prompt, len(prompt), thinks=True)
+    for place, token in enumerate(answer):
+        mask = bound.mask(answer[:place])
+        assert mask is None or mask[token]
+    assert bound.allowed([*answer, *ids(b"yes"), END]) == len(answer) + 2
+    assert bound.allowed([*answer, *ids(b"no")]) == len(answer), "what follows the end of thinking in a draft is bound"
+    assert pieces(bound.mask(answer)) == {b"y", b"yes"} or pieces(bound.mask(answer)) == {b"yes"}
+    context += answer
+    assert bound.mask(ids(b"no")) is None, "beyond what is forbidden nothing is asked"
+    assert bound.allowed(ids(b"no")) == 0
+
+
+def test_a_vocabulary_without_an_end_cannot_be_bound():
+    with pytest.raises(UsageError, match="ends an answer"):
+        GrammarState(Words(ends=()), Grammar.regex("a"))
+
+
+def test_a_grammar_that_becomes_too_large_is_an_error(monkeypatch):
+    bound, _ = state(Grammar.regex("a"))
+
+    class Matcher:
+        def compute_bitmask(self):
+            return bytes((Words.n_vocab + 7) // 8)
+
+        def is_error(self):
+            return True
+
+        def get_error(self):
+            return "too many items\nmore"
+
+    bound._matcher = Matcher()
+    with pytest.raises(SpecdecError, match=r"too many items$"):
+        bound.mask()

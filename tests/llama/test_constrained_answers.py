@@ -1,0 +1,75 @@
+"""Answers of the bundled pair that are bound to a grammar: valid, and those of the target alone, whatever drafts."""
+
+import json
+
+import pytest
+from engines import open_engine
+from schemas import invalid, schemas
+
+from specdec_cli import Grammar, SamplingParams, SpeculativeConfig
+
+SCHEMAS = schemas()
+EVERY = 12
+DRAFTERS = ["grammar", "ngram", "model", "lookahead", "grammar+ngram+model", "model<ngram"]
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with open_engine(drafter="model", threads=1) as engine:
+        yield engine
+
+
+def answered(engine, schema, drafter, temperature, **how):
+    sampling = SamplingParams(temperature=temperature, seed=3, max_tokens=160, grammar=Grammar.json_schema(schema))
+    return engine.generate("# as JSON:\n", sampling, SpeculativeConfig(drafter=drafter, **how), raw=True)
+
+
+@pytest.mark.parametrize("name", [*SCHEMAS][::EVERY])
+def test_they_are_valid_and_the_targets_own(engine, name):
+    for temperature in (0, 0.8):
+        own = answered(engine, SCHEMAS[name], "none", temperature)
+        assert own.finish_reason != "stop" or not invalid(own.text, SCHEMAS[name])
+        for drafter in DRAFTERS:
+            assert answered(engine, SCHEMAS[name], drafter, temperature).tokens == own.tokens, drafter
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for i, name in enumerate(SCHEMAS) if i % EVERY])
+def test_all_are_valid_and_the_targets_own(engine, name):
+    test_they_are_valid_and_the_targets_own(engine, name)
+
+
+@pytest.mark.parametrize("how", [{"tree": 3, "draft_tokens": 6}, {"accept": "match"}, {"draft_tokens": 4}])
+def test_trees_and_other_rules(engine, how):
+    schema = SCHEMAS["API 4"]
+    for temperature in (0, 0.8):
+        own = answered(engine, schema, "none", temperature, accept=how.get("accept"))
+        assert answered(engine, schema, "model", temperature, **how).tokens == own.tokens
+
+
+def test_the_baseline_is_bound_too(engine):
+    sampling = SamplingParams(max_tokens=60, grammar=Grammar.json_schema(SCHEMAS["API 8"]))
+    answer = engine.start("# as JSON:\n", sampling, SpeculativeConfig(draft_tokens=3), raw=True, reuse=False)
+    for _ in answer:
+        pass
+    answer.measure_baseline()
+    assert answer.result.baseline.identical
+    assert answer.result.metrics.forced > 10
+
+
+def test_an_answer_that_is_cut_off_says_so(engine):
+    sampling = SamplingParams(max_tokens=5, grammar=Grammar.json_schema(SCHEMAS["API 8"]))
+    answer = engine.generate("# as JSON:\n", sampling, raw=True)
+    assert answer.finish_reason == "length"
+    assert any("fulfilled its grammar" in note for note in answer.notes)
+
+
+def test_text_of_all_kinds(engine):
+    rules = Grammar.rules('root ::= "[" item ("," item)* "]"\nitem ::= [0-9]{1,2}')
+    found = engine.generate("numbers: ", SamplingParams(max_tokens=80, grammar=rules), raw=True)
+    assert found.finish_reason == "length" or all(0 <= number < 100 for number in json.loads(found.text))
+    phone = engine.generate("call ", SamplingParams(grammar=Grammar.regex("[0-9]{3}-[0-9]{4}")), raw=True)
+    assert len(phone.text) == 8 and phone.finish_reason == "stop"
+    words = ["你好", "Grüß Gott", "שלום", "👋"]
+    greeting = Grammar.regex("|".join(words))
+    assert engine.generate("hello ", SamplingParams(grammar=greeting), raw=True).text in words
