@@ -2,7 +2,8 @@
 
 python benchmarks/constrained.py [--target M --draft D] [--drafters auto ngram ...] [--temps 0 0.8] [--every 1]
 
-For each schema the target alone answers first, then each drafter, with the same seed (`coupled`).
+For each schema the target alone answers first, with a pass for each token, then `none` (tokens that are forced take no
+pass) and each drafter, with the same seed (`coupled`).
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from common import machine
 from schemas import invalid, schemas
 
 from specdec_cli import Grammar, SamplingParams, SpeculativeConfig, load
+from specdec_cli.constraints.grammar_state import GrammarState
+from specdec_cli.models import hardware
 
 
 def main() -> None:
@@ -29,14 +34,15 @@ def main() -> None:
     parser.add_argument("--temps", type=float, nargs="+", default=[0.0, 0.8])
     parser.add_argument("--every", type=int, default=1, help="only every so many schemas")
     parser.add_argument("--max-tokens", type=int, default=300)
+    parser.add_argument("--hardware", default="rtx-4090", help="whose curve of costs to predict with")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     print(machine())
     chosen = dict(list(schemas().items())[:: args.every])
-    counts: dict[str, int] = defaultdict(int)
-    ratios = defaultdict(list)
-    tokens: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    verify = hardware.load(args.hardware).costs.verify
+    arms: dict[str, Arm] = defaultdict(Arm)
     with load(target=args.target, draft=args.draft, threads=args.threads) as engine:
+        engine.generate("Warm up.", SamplingParams(max_tokens=16))
         for kind, schema in chosen.items():
             prompt = f"Write an example as JSON that fits this schema: {kind}"
             for temp in args.temps:
@@ -44,32 +50,52 @@ def main() -> None:
                     temperature=temp, seed=7, max_tokens=args.max_tokens, grammar=Grammar.json_schema(schema)
                 )
                 own, alone = None, 0.0
-                for drafter in ("none", *args.drafters):
-                    ways = SpeculativeConfig(drafter=None if drafter == "auto" else drafter)
-                    begun = perf_counter()
-                    answer = engine.generate(prompt, sampling, ways)
-                    seconds, name = perf_counter() - begun, f"{drafter} {temp:g}"
-                    metrics = answer.metrics
-                    counts[f"{name} answers"] += 1
+                for drafter in ("alone", "none", *args.drafters):
+                    ways = SpeculativeConfig(drafter={"auto": None, "alone": "none"}.get(drafter, drafter))
+                    with patch.object(GrammarState, "forced", lambda _: None) if drafter == "alone" else nullcontext():
+                        answer = engine.generate(prompt, sampling, ways)
+                    metrics, arm = answer.metrics, arms[f"{drafter} {temp:g}"]
+                    arm.tokens += metrics.emitted
+                    arm.forced += metrics.forced
+                    arm.passes += metrics.steps + 1
+                    widths = [1 + len(step.drafted) + (step.unread or 0) for step in metrics.history[1:]]
+                    arm.predicted_s += sum(map(verify, widths))
+                    arm.seconds += metrics.decode_s
+                    arm.counts["answers"] += 1
                     if answer.finish_reason == "stop":
-                        counts[f"{name} finished"] += 1
+                        arm.counts["finished"] += 1
                         if wrong := invalid(answer.text, schema):
-                            counts[f"{name} INVALID"] += 1
-                            print(f"{kind}, {name}: {wrong}: {answer.text!r}")
-                    sums = tokens[name]
-                    sums[:] = sums[0] + metrics.emitted, sums[1] + metrics.forced, sums[2] + metrics.steps + 1
-                    if drafter == "none":
-                        own, alone = answer, seconds
-                    elif own is not None and answer.tokens != own.tokens:
-                        counts[f"{name} other text"] += 1
-                    else:
-                        ratios[name].append(alone / seconds)
-    for name, (all_, forced, passes) in tokens.items():
-        told = ", ".join(
-            f"{key.removeprefix(name + ' ')} {n}" for key, n in counts.items() if key.startswith(f"{name} ")
+                            arm.counts["INVALID"] += 1
+                            print(f"{kind}, {drafter} {temp:g}: {wrong}: {answer.text!r}")
+                    if drafter == "alone":
+                        own, alone = answer, metrics.decode_s
+                    elif own is not None and answer.text != own.text:
+                        arm.counts["other text"] += 1
+                    elif metrics.decode_s and alone:
+                        arm.ratios.append(alone / metrics.decode_s)
+    for name, arm in arms.items():
+        base = arms[f"alone {name.split()[-1]}"]
+        told = ", ".join(f"{key} {n}" for key, n in arm.counts.items())
+        speed = (
+            f"decoding {base.seconds / arm.seconds:.2f} x (median {statistics.median(arm.ratios):.2f} x), "
+            f"on {args.hardware} {base.predicted_s / arm.predicted_s:.2f} x"
+            if arm.ratios
+            else ""
         )
-        speed = f", {statistics.median(ratios[name]):.2f} x the target alone" if ratios[name] else ""
-        print(f"{name}: {told}; {all_} tokens, {forced / all_:.0%} forced, {all_ / passes:.2f} a pass{speed}")
+        print(f"{name}: {told}; {arm.forced / arm.tokens:.0%} forced, {arm.tokens / arm.passes:.2f} a pass; {speed}")
+
+
+@dataclass
+class Arm:
+    """predicted_s: of all passes of the target, on other hardware."""
+
+    tokens: int = 0
+    forced: int = 0
+    passes: int = 0
+    seconds: float = 0.0
+    predicted_s: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+    ratios: list[float] = field(default_factory=list)
 
 
 if __name__ == "__main__":

@@ -24,21 +24,23 @@ from server import RunningServer
 from under_load import commands
 
 
-def ask(port: int, schema: object, prompt: str) -> tuple[int, float]:
+def ask(port: int, schema: object, prompt: str, chat: bool) -> tuple[int, float]:
     """Tokens of the answer, and its seconds."""
-    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-    body = {
-        "messages": [{"role": "user", "content": prompt}],
-        "temperature": 0,
-        "max_tokens": 200,
-        "response_format": form,
-    }
+    body: dict[str, object] = {"temperature": 0, "max_tokens": 200}
+    if chat:
+        body["messages"] = [{"role": "user", "content": prompt}]
+        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    else:  # each server has a field of its own
+        body |= {"prompt": prompt, "json_schema": schema, "structured_outputs": {"json": schema}}
     connection, begun = HTTPConnection("127.0.0.1", port, timeout=300), perf_counter()
-    connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
+    path = "/v1/chat/completions" if chat else "/v1/completions"
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
     answer = connection.getresponse()
     told = json.loads(answer.read())
     connection.close()
-    return (told["usage"]["completion_tokens"], perf_counter() - begun) if answer.status == 200 else (0, 0.0)
+    if answer.status != 200:
+        raise SystemExit(f"port {port} answers {answer.status}: {told}")
+    return told["usage"]["completion_tokens"], perf_counter() - begun
 
 
 def main() -> None:
@@ -47,6 +49,7 @@ def main() -> None:
     parser.add_argument("--target", required=True)
     parser.add_argument("--draft")
     parser.add_argument("--drafter", choices=("model", "ngram"), default="ngram")
+    parser.add_argument("--chat", action="store_true", help="for models with a chat template")
     parser.add_argument("--every", type=int, default=10, help="only every so many schemas")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
@@ -64,7 +67,9 @@ def main() -> None:
             for name, server in list(arms.items())[:: 1 if number % 2 else -1]:
                 tokens, seconds = 0, 0.0
                 for kind, schema in chosen.items():
-                    written, took = ask(server.port, schema, f"Round {number}. Write an example as JSON: {kind}")
+                    written, took = ask(
+                        server.port, schema, f"Round {number}. Write an example as JSON: {kind}", args.chat
+                    )
                     tokens, seconds = tokens + written, seconds + took
                 if number:  # the first is a warm-up
                     speeds[name].append(tokens / seconds)

@@ -3,10 +3,11 @@
 import json
 
 import pytest
+import tiny
 from engines import open_engine
 from schemas import invalid, schemas
 
-from specdec_cli import Grammar, SamplingParams, SpeculativeConfig
+from specdec_cli import Grammar, SamplingParams, SpeculativeConfig, load
 
 SCHEMAS = schemas()
 EVERY = 12
@@ -73,3 +74,26 @@ def test_text_of_all_kinds(engine):
     words = ["你好", "Grüß Gott", "שלום", "👋"]
     greeting = Grammar.regex("|".join(words))
     assert engine.generate("hello ", SamplingParams(grammar=greeting), raw=True).text in words
+
+
+@pytest.mark.parametrize("kind", ["llama", "lfm2", "nemotron_h", "qwen35"])
+def test_models_that_cannot_forget(kind, tmp_path):
+    """Forced tokens and drafts in one pass, on memories that go back by snapshots."""
+    target, draft = (
+        tiny.write(tmp_path / f"{name}.gguf", kind, noise=noise) for name, noise in (("t", 0), ("d", 0.05))
+    )
+    grammar = Grammar.json_schema(SCHEMAS["API 8"])
+    with load(target=target, draft=draft, threads=1) as engine:
+        for temperature in (0, 0.8):
+            sampling = SamplingParams(temperature=temperature, seed=3, max_tokens=60, grammar=grammar)
+            texts = [
+                engine.generate("hello", sampling, SpeculativeConfig(drafter=drafter, draft_tokens=3)).tokens
+                for drafter in ("none", "model", "ngram", "grammar+model")
+            ]
+            assert all(text == texts[0] for text in texts)
+
+
+def test_bitwise(engine):
+    schema = SCHEMAS["API 8"]
+    own = answered(engine, schema, "none", 0, bitwise=True)
+    assert answered(engine, schema, "grammar+ngram+model", 0, bitwise=True, draft_tokens=4).tokens == own.tokens
