@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
+from specdec_cli.constraints.finite_schema import has_finite_value
 from specdec_cli.decoding.errors import UsageError
 
 _LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -51,6 +52,8 @@ def _compiled(grammar: Grammar) -> str:
     try:
         compiled = _converted(grammar)
         problem = LLMatcher.validate_grammar(compiled)
+        if not problem and grammar.kind == "json_schema" and not has_finite_value(json.loads(grammar.text)):
+            problem = "no text fulfils it"
     except Exception as error:  # whatever a converter raises
         problem = str(error) or type(error).__name__
     if problem:

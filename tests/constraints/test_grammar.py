@@ -17,6 +17,19 @@ OBJECT = '{"type": "object", "properties": {"a": {"$ref": "#/nope"}}}'
         (Grammar.json_schema('{"type":'), "JSON schema"),
         (Grammar.json_schema("[1, 2]"), "no JSON object"),
         (Grammar.json_schema("false"), "no text fulfils it"),
+        (Grammar.json_schema({"properties": {"a": {"$ref": "#"}}, "required": ["a"], "type": "object"}), "no text"),
+        (
+            Grammar.json_schema(
+                {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}
+            ),
+            "no",
+        ),
+        (
+            Grammar.json_schema(
+                {"$defs": {"l": {"type": "array", "items": {"$ref": "#/$defs/l"}, "minItems": 1}}, "$ref": "#/$defs/l"}
+            ),
+            "no",
+        ),
         (Grammar.json_schema({"type": "strnig"}), "strnig"),
         (Grammar.json_schema({"type": "integer", "minimum": 5, "maximum": 3}), "minimum (5)"),
         (Grammar.json_schema({"type": "array", "minItems": 5, "maxItems": 2}), "minItems (5)"),
@@ -61,6 +74,9 @@ def test_a_regular_expression_that_would_explode_takes_little_time_and_memory(te
     [
         Grammar.json_schema({}),
         Grammar.json_schema("true"),
+        Grammar.json_schema({"type": "array", "items": {"$ref": "#"}}),
+        Grammar.json_schema({"type": ["null", "object"], "properties": {"a": {"$ref": "#"}}, "required": ["a"]}),
+        Grammar.json_schema({"anyOf": [{"type": "array", "items": {"$ref": "#"}, "minItems": 1}, {"type": "null"}]}),
         Grammar.rules('root ::= "a" root | "b"'),
         Grammar.rules('root ::= root "a" | "b"'),
         Grammar.rules('start: "a" | B\nB: /[0-9]+/'),
