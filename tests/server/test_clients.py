@@ -85,6 +85,7 @@ def test_openai_cancels(server, ask):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_llm(server, tmp_path):
     (tmp_path / "extra-openai-models.yaml").write_text(
         f"- model_id: local\n  model_name: target\n  api_base: {server.url}\n  api_key_name: local\n"

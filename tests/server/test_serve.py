@@ -263,7 +263,10 @@ def test_a_full_queue(models):
         assert server.post(TEXT, {"prompt": "y", "max_tokens": 2})[0] == 200
 
 
-@pytest.mark.parametrize("send", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+SLOW_SIGNALS = [pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGINT, signal.SIGHUP)]
+
+
+@pytest.mark.parametrize("send", [signal.SIGTERM, *SLOW_SIGNALS])
 def test_a_signal_lets_answers_end(models, send):
     with Serving(*models, "-c", 1024, "-np", 2) as server:
         answers = []
@@ -280,6 +283,7 @@ def test_a_signal_lets_answers_end(models, send):
         assert "Traceback" not in server.said
 
 
+@pytest.mark.slow
 def test_the_grace_ends(models):
     with Serving(*models, "-c", 16384, "-np", 1, "--grace", 1) as server:
         connection = server.opened({"prompt": "x", "max_tokens": 16000, "stream": True})
