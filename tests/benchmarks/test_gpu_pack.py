@@ -83,5 +83,14 @@ def test_what_the_other_machine_has_is_not_needed():
     assert any(text.startswith("numpy") for text in everything)
     assert not any(text.startswith(("llama", "matplotlib")) for text in everything)
     assert {text.partition(">")[0] for text in pack.needed({"numpy", "jinja2", "pyyaml", "rich", "typer"})} <= {
-        *("diskcache", "greenlet", "huggingface-hub", "msgspec", "platformdirs", "prompt-toolkit", "typing-extensions")
+        *(
+            "diskcache",
+            "greenlet",
+            "huggingface-hub",
+            "llguidance",
+            "msgspec",
+            "platformdirs",
+            "prompt-toolkit",
+            "typing-extensions",
+        )
     }
