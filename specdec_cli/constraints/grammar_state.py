@@ -80,8 +80,8 @@ class GrammarState:
         self._follow(())
         if self._mode is not _Mode.BOUND:
             return []
-        tokens: list[int] = self._tokens.tokenize_bytes(self._matcher.compute_ff_bytes())[:most]
-        return tokens[: self.allowed(tokens)]
+        tokens: list[int] = self._tokens.tokenize_bytes(self._matcher.compute_ff_bytes())
+        return tokens[:most]
 
     def allowed(self, tokens: Sequence[int]) -> int:
         for place, token in enumerate(tokens):

@@ -13,6 +13,8 @@ from specdec_cli.decoding.types import NO_DRAFT, Draft, Step
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.success_rates import SuccessRates
 
+_USUAL = 4
+"""Tokens that bytes which must come are spelt with, where there are some."""
 _PRIOR = (0.8, 0.9)
 """How often the first token comes true, and a later one after it, before anything is known."""
 
@@ -38,9 +40,15 @@ class GrammarDrafter:
         return 0
 
     def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
-        tokens = self._constraint.expected(budget) if self._constraint else []
-        count = policy.choose([self._record.rate(min(place, 1)) for place in range(len(tokens))])
+        if self._constraint is None or not policy.choose(self._sure(_USUAL)):  # to look takes time
+            return NO_DRAFT
+        tokens = self._constraint.expected(budget)
+        count = policy.choose(self._sure(len(tokens)))
         return Draft(tuple(tokens[:count]), None, self.name) if count else NO_DRAFT
+
+    def _sure(self, count: int) -> list[float]:
+        """How likely each of so many tokens is."""
+        return [self._record.rate(min(place, 1)) for place in range(count)]
 
     def observe(self, step: Step) -> None:
         if step.source == self.name:
