@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specdec_cli.cli import options as opt
-from specdec_cli.decoding.errors import UsageError
+from specdec_cli.cli.error_reporting import complain
+from specdec_cli.cli.signals import cancelled_by_signals
+from specdec_cli.decoding.errors import SpecdecError, UsageError
 
 if TYPE_CHECKING:
     from specdec_cli.server.batch_run import BatchProgress
@@ -46,7 +49,11 @@ def batch(
             def report(progress: BatchProgress) -> None:
                 say(_line(progress, monotonic() - started))
 
-            asyncio.run(work.run(Answering(slots.engine, slots.scheduler, slots.max_tokens), parallel, report))
+            with closing(Answering(slots.engine, slots.scheduler, slots.max_tokens)) as answering:
+                ended_by = asyncio.run(cancelled_by_signals(work.run(answering, parallel, report)))
+    if ended_by:
+        complain(SpecdecError("interrupted", "Start it again: it goes on where it was."))
+        raise typer.Exit(128 + ended_by)
     progress, seconds = work.progress, monotonic() - started
     for number, why in progress.bad:
         print_parts(f"line {number} is no request: {why}", stderr=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
+
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 
 
 class _Ended(KeyboardInterrupt):
@@ -36,8 +38,7 @@ def ended_by_signals() -> Iterator[None]:
         if not isinstance(what.exc_value, KeyboardInterrupt):  # of a second signal, in a callback of llama.cpp
             tell(what)
 
-    numbers = [getattr(signal, name, signal.SIGINT) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")]
-    old = {number: signal.signal(number, end) for number in numbers if signal.getsignal(number) is not signal.SIG_IGN}
+    old = {number: signal.signal(number, end) for number in _obeyed()}
     tell, sys.unraisablehook = sys.unraisablehook, lost
     try:
         yield
@@ -48,6 +49,39 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
         if received:
             sys.exit(128 + received[0])
+
+
+async def cancelled_by_signals(work: Coroutine[None, None, None]) -> int:
+    """Let the same signals cancel what asyncio runs. Returns the number of the one that came, or 0.
+
+    What a handler raises in the middle of asyncio's own code would lose the task that was about to go on, and closing
+    the loop would wait for it for ever. A second signal ends the process at once.
+    """
+    import asyncio
+
+    loop, task, received = asyncio.get_running_loop(), asyncio.ensure_future(work), list[int]()
+
+    def cancel(number: int) -> None:
+        if received:
+            os._exit(128 + number)
+        received.append(number)
+        task.cancel()
+
+    for number in _obeyed():
+        with suppress(NotImplementedError):  # on Windows
+            loop.add_signal_handler(number, cancel, number)
+    try:
+        await task
+    except asyncio.CancelledError:
+        if not received:
+            raise
+    return received[0] if received else 0
+
+
+def _obeyed() -> list[int]:
+    """The numbers of the signals that end a command, without those that whoever started it had ignored."""
+    numbers = {int(getattr(signal, name, signal.SIGINT)) for name in _NAMES}
+    return [number for number in sorted(numbers) if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def _restoring_terminal() -> Callable[[], None]:

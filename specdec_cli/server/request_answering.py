@@ -62,6 +62,10 @@ class Answering:
         self._pool = ThreadPoolExecutor(_TOKENIZERS, "tokenizer")
         self._post: _Post | None = None
 
+    def close(self) -> None:
+        """Wait for the threads that tokenize: the model must not go before."""
+        self._pool.shutdown(cancel_futures=True)
+
     async def prepare(self, body: Body) -> list[RequestChoice]:
         """What a request's answers begin with. Raises InvalidRequest on what cannot be answered."""
         choices: list[RequestChoice] = []
