@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from time import perf_counter
 from typing import TypeVar
 
 from specdec_cli.decoding.errors import SpecdecError
@@ -129,28 +128,35 @@ class Answering:
 
 class _Post:
     """Wakes asyncio for the mail of all requests. To wake it costs as much as a small model's pass, and takes a
-    processor from it, so what comes within FLUSH_S of the last time waits for what comes then; what is urgent takes
-    along what waits.
+    processor from it, so what comes within FLUSH_S of the last time waits for the rest of it; what is urgent does not,
+    and takes along what waits.
     """
 
     FLUSH_S = 0.01
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop, self._wakes_at = loop, 0.0
-        self._due: set[_Mail] = set()
+        self._loop = loop
+        self._due: deque[_Mail] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._awake = False
+        """Whether what comes now will be looked at without being called."""
 
     def deliver(self, mail: _Mail, urgent: bool) -> None:
-        self._due.add(mail)
-        now = perf_counter()
-        if urgent or now >= self._wakes_at:
-            due, self._due = self._due, set()
-            self._wakes_at = now + self.FLUSH_S
+        self._due.append(mail)
+        if urgent or not self._awake:
+            self._awake = True
             with suppress(RuntimeError):  # the loop was closed
-                self._loop.call_soon_threadsafe(self._wake, due)
+                self._loop.call_soon_threadsafe(self._wake)
 
-    def _wake(self, due: set[_Mail]) -> None:
-        for mail in due:
-            mail.arrived.set()
+    def _wake(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._awake = None, False  # before it is looked at: what comes after calls again
+        while self._due:
+            self._due.popleft().arrived.set()
+            self._awake = True
+        if self._awake:
+            self._timer = self._loop.call_later(self.FLUSH_S, self._wake)
 
 
 class _Mail:
