@@ -24,14 +24,17 @@ HYBRID = ("lfm2", "lfm2-window", "nemotron_h", "qwen35")
 qwen35: gated delta net. The last three have a state beside the convolution's."""
 
 
-def write(path: Path, kind: str, seed: int = 0, noise: float = 0.0, chat_template: str | None = None) -> Path:
-    """Write a model of `kind` (see ATTENTION, RECURRENT, HYBRID; or qwen3, of five layers, or olmo2-window) to `path`,
-    and return that.
+def write(
+    path: Path, kind: str, seed: int = 0, noise: float = 0.0, chat_template: str | None = None, n_ctx: int = N_CTX
+) -> Path:
+    """Write a model of `kind` to `path`, and return that: see ATTENTION, RECURRENT, HYBRID; or qwen3, of five layers,
+    olmo2-window or llama-flat.
 
     noise: 0 to 1, the share of other random weights mixed in: with some, the model is a draft that its
     noiseless namesake accepts part of.
     """
     model = _Model(path, kind.partition("-")[0], seed, noise)
+    model.set("context_length", n_ctx)
     if chat_template is not None:
         model.writer.add_chat_template(chat_template)
     globals()["_" + kind.replace("-", "_")](model)
@@ -71,7 +74,6 @@ class _Model:
         writer.add_eos_token_id(0)
         writer.add_add_bos_token(False)
         writer.add_name("tiny")
-        self.set("context_length", N_CTX)
         self.set("vocab_size", len(tokens))
         self.set("embedding_length", WIDTH)
         self.set("attention.layer_norm_rms_epsilon", 1e-5)
@@ -149,6 +151,11 @@ def _llama(model: _Model, layers: int = 2, head_norms: bool = False) -> None:
         model.attention(layer, head_norms=head_norms)
         model.norm(f"blk.{layer}.ffn_norm.weight", WIDTH)
         model.feed_forward(layer)
+
+
+def _llama_flat(model: _Model) -> None:
+    """One layer: what it holds of a token depends on the token and its place alone."""
+    _llama(model, 1)
 
 
 def _qwen3(model: _Model) -> None:

@@ -173,6 +173,7 @@ def require_used(typed: Collection[str], ways: Iterable[Settings]) -> None:
         ("ngram_corpus", "reads_corpus", "the drafter ngram", "ngram, or ngram+model"),
         ("lookahead", "looks_ahead", "the drafter lookahead", "lookahead"),
         ("draft_small", "needs_small", "drafters with a second draft model", "'small>model'"),
+        ("draft_window", "needs_model", "drafters with a draft model", "model, or ngram+model"),
         ("tree", "needs_model", "drafters with a draft model", "model, or ngram+model"),
     ):
         if name in typed and not any(getattr(chain, need) for chain in chains):

@@ -11,6 +11,7 @@ from pathlib import Path
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import ModelMemory
+from specdec_cli.drafters.short_memory import ShortMemory
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.context_plan import ContextPlan, require_rewinding
 from specdec_cli.engine.model_loading import load_model
@@ -40,6 +41,8 @@ class LoadedModel:
     gpu_layers: int
     context: LlamaContext | None = None
     costs: PassCosts | None = None
+    drafting: LlamaContext | ShortMemory | None = None
+    """Of a draft model: the context as a drafter uses it."""
 
     @property
     def on_gpu(self) -> bool:
@@ -64,7 +67,12 @@ class LoadedModel:
             self.costs.keep()
         if self.context is not None:
             self.context.close()
-        self.context = self.costs = None
+        self.context = self.costs = self.drafting = None
+
+    def use(self, context: LlamaContext, costs: PassCosts, text_tokens: int) -> None:
+        """Take a context, for texts of up to so many tokens."""
+        self.context, self.costs = context, costs
+        self.drafting = context if context.n_ctx >= text_tokens else ShortMemory(context)
 
 
 class LoadedModels:
@@ -166,14 +174,18 @@ class LoadedModels:
         free = host.available_memory()
         for loaded in self.all:
             free = None if loaded.on_gpu else free  # caches lie where the layers do
-            n_ctx = plan.n_ctx if plan.beyond_trained else min(plan.n_ctx, loaded.model.n_ctx_train or plan.n_ctx)
+            n_ctx = plan.n_ctx if loaded is self.target else self.window(loaded.model, plan.n_ctx)
             with nullcontext() if required or loaded is self.target else self._optional(loaded.role):
                 memory.require(loaded.header, n_ctx, free)
                 rows, branches = shapes[loaded.role]
                 context = LlamaContext(loaded.model, n_ctx, rows, loaded.threads, self._interrupt, branches)
-                loaded.context, loaded.costs = context, self.timed(loaded, context)
+                loaded.use(context, self.timed(loaded, context), plan.n_ctx)
                 free = None if free is None else free - memory.cache_bytes(loaded.header, n_ctx)
         self.plan = plan
+
+    def window(self, draft: Model, n_ctx: int) -> int:
+        """How many tokens of a text of up to n_ctx a draft model holds at once."""
+        return min(n_ctx, draft.n_ctx_train or n_ctx, self._settings.draft_window or n_ctx)
 
     def timed(self, loaded: LoadedModel, context: LlamaContext) -> PassCosts:
         """What a model's passes cost in a context, which goes to fewer threads where they wait for each other, unless

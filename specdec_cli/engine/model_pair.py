@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from specdec_cli.decoding.errors import UsageError
+from specdec_cli import drafters
+from specdec_cli.decoding.errors import IncompatiblePair, UsageError
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_loading import begin_trial
 from specdec_cli.hub import cache, ranges, repository
@@ -16,6 +17,8 @@ from specdec_cli.models import profiles, references, tokenizer_comparison
 from specdec_cli.models.gguf import read_header, read_model
 from specdec_cli.models.gguf_header import Header
 from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary
+from specdec_cli.models.token_overlap import TokenOverlap
+from specdec_cli.models.tokenizer_comparison import Comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ class ModelPair:
     notes: tuple[str, ...]
     small: Header | None = None
     small_path: Path | None = None
+    overlap: TokenOverlap | None = None
+    """Of a draft model with another tokenizer."""
 
 
 def check_pair(settings: Settings) -> ModelPair:
@@ -56,15 +61,21 @@ def check_pair(settings: Settings) -> ModelPair:
             "Name one with -md; --drafter ngram needs none, --drafter none runs the target alone.",
         )
     draft_path = Path(settings.draft)
-    draft, n_shared, notes = _fitting(target, draft_path)
+    draft, comparison, notes = _fitting(target, draft_path)
+    n_shared = comparison.n_shared
+    if comparison.overlap is not None:
+        _require_translation(settings, comparison)
+        return ModelPair(target, target_path, draft, draft_path, n_shared, notes, overlap=comparison.overlap)
     if not settings.chain.needs_small:
         return ModelPair(target, target_path, draft, draft_path, n_shared, notes)
     if settings.draft_small is None:
         problem = f"no second draft model is given for {settings.drafter}"
         raise UsageError(problem, "Name one with -mds; model<ngram needs none.")
     small_path = cache.locate(settings.draft_small, shlex.join(["specdec", "pull", "--target", settings.draft_small]))
-    small, shared_by_small, more = _fitting(target, small_path)
-    shared = min(n_shared, shared_by_small)
+    small, small_comparison, more = _fitting(target, small_path)
+    if small_comparison.overlap is not None:
+        raise _untranslated(small_comparison, "the second draft model")
+    shared = min(n_shared, small_comparison.n_shared)
     return ModelPair(target, target_path, draft, draft_path, shared, (*notes, *more), small, small_path)
 
 
@@ -78,18 +89,36 @@ def _read_runnable(path: Path) -> Header:
     return header
 
 
-def _fitting(target: Header, path: Path) -> tuple[Header, int, tuple[str, ...]]:
-    """A draft model's header, the ids it shares with the target, and notes. Raises as `check_pair` does."""
+def _require_translation(settings: Settings, comparison: Comparison) -> None:
+    """Raise IncompatiblePair if what is asked for needs a draft model with the target's tokenizer."""
+    for what in settings.chain.names:
+        if drafters.spec(what).needs_model and what != "model":
+            raise _untranslated(comparison, f"the drafter {what}")
+    if settings.tree > 1:
+        raise _untranslated(comparison, "--tree")
+
+
+def _untranslated(comparison: Comparison, what: str) -> IncompatiblePair:
+    problem = f"{what} needs a draft model with the target's tokenizer: {comparison.reason}"
+    return IncompatiblePair(
+        problem, "Use a draft of the same model family; chains of the drafter model are translated."
+    )
+
+
+def _fitting(target: Header, path: Path) -> tuple[Header, Comparison, tuple[str, ...]]:
+    """A draft model's header, how its tokenizer compares, and notes. Raises as `check_pair` does."""
     draft = _read_runnable(path)
     comparison = tokenizer_comparison.compare(target, draft)
     comparison.require()
     notes = [comparison.reason] if comparison.verdict == "compatible" else []
+    if comparison.overlap:
+        notes.append(f"the draft has another tokenizer: what it drafts is translated ({comparison.overlap})")
     if draft.n_params > target.n_params:
         notes.append(
             f"the draft is larger than the target ({draft.n_params / 1e6:,.1f} against {target.n_params / 1e6:,.1f} "
             "million parameters): it will slow the target down"
         )
-    return draft, comparison.n_shared, tuple(notes)
+    return draft, comparison, tuple(notes)
 
 
 @dataclass(frozen=True, slots=True)

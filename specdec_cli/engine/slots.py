@@ -77,12 +77,11 @@ class Slots(AbstractContextManager["Slots"]):
         """A model once for each slot. A draft model that has no room costs the drafts: None."""
         models = self.engine.models
         try:
-            if loaded is not models.target:
-                n_ctx = min(n_ctx, loaded.model.n_ctx_train or n_ctx)
-            memory.require(loaded.header, n_ctx * len(interrupts), None if loaded.on_gpu else host.available_memory())
+            held = n_ctx if loaded is models.target else models.window(loaded.model, n_ctx)
+            memory.require(loaded.header, held * len(interrupts), None if loaded.on_gpu else host.available_memory())
             passes = SharedPasses(
                 loaded.model,
-                n_ctx,
+                held,
                 rows if loaded is models.target else REVIEWED,
                 loaded.threads,
                 self.engine.interrupt,
@@ -95,7 +94,11 @@ class Slots(AbstractContextManager["Slots"]):
             return [None] * len(interrupts)
         self.passes[loaded.role] = passes
         costs = models.timed(loaded, passes.texts[0])
-        return [replace(loaded, context=text, costs=costs) for text in passes.texts]
+        slots: list[LoadedModel | None] = []
+        for text in passes.texts:
+            slots.append(slot := replace(loaded))
+            slot.use(text, costs, n_ctx)
+        return slots
 
     def _forget(self) -> None:
         for engine in self.engines:
@@ -119,8 +122,8 @@ def _slot(engine: Engine, models: SlotModels, interrupt: Interrupt, load: Shared
     """An engine with the same weights and settings, and texts of its own."""
     slot = copy.copy(engine)
     slot.models, slot.interrupt, slot.costs = models, interrupt, PairCosts(models)
-    slot.drafting = Drafting(models, slot.costs, engine.pair.n_shared, load)
-    slot.drafting.corpus = engine.drafting.corpus
+    slot.drafting = Drafting(models, slot.costs, engine.pair, load)
+    slot.drafting.corpus, slot.drafting.translation = engine.drafting.corpus, engine.drafting.translation
     return slot
 
 

@@ -67,6 +67,8 @@ class LlamaContext:
         self._first_piece, self._piece = _FIRST_PIECE, N_BATCH if model.on_gpu else CPU_PIECE
         self._failed = False
         self.cells = Cells(self._handle, branches, sequence)
+        self.shifts = model.rewinds and passes is None and self.cells.can_move
+        """Whether `forget` is possible: cells that several texts share cannot move for one of them."""
         self._snapshots: int = lib.llama_n_rs_seq(self._handle)  # 0: llama.cpp has none for this architecture
         self._last_pass = 0
         self._saved: tuple[int, ctypes.Array[ctypes.c_uint8]] | None = None
@@ -89,6 +91,18 @@ class LlamaContext:
         self.rewind(kept)
         self.thread_log = [(0, self.threads)]
         return kept
+
+    def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
+        """Raise ValueError if there is no room for `news` and `more` tokens; returns the news."""
+        if self.length + len(news) + more > self.n_ctx:
+            raise ValueError(f"its context of {self.n_ctx} tokens is full")
+        return news
+
+    def forget(self, first: int, count: int) -> None:
+        """Drop `count` tokens from position `first` on; what follows moves up. Only where it `shifts`."""
+        self.cells.forget(first, count)
+        self.length -= count
+        del self.tokens[first : first + count]
 
     def decode(self, tokens: Sequence[int], all_rows: bool = False, unread: int = 0) -> Logits:
         """Append `tokens`, in as many passes as it takes.
