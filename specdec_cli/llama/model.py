@@ -19,13 +19,15 @@ class Model:
     """Weights in memory. Contexts made from it must not outlive it.
 
     path: a GGUF file whose header has been validated: llama.cpp aborts the process on some bad input. gpu_layers: how
-    many layers to offload; -1 for all, of which a build without a GPU takes none.
+    many layers to offload; -1 for all, of which a build without a GPU takes none. heads: its next-token layers, too.
     Raises SpecdecError when llama.cpp refuses the file or memory runs out, Interrupted on Ctrl-C.
     """
 
-    def __init__(self, path: Path, gpu_layers: int, interrupt: Interrupt) -> None:
+    def __init__(self, path: Path, gpu_layers: int, interrupt: Interrupt, heads: bool = False) -> None:
         library.start()
         params = lib.llama_model_default_params()
+        if heads:
+            params.load_mtp = True
         params.n_gpu_layers = gpu_layers
         self._progress = lib.llama_progress_callback(lambda _done, _user: not interrupt.is_set())
         params.progress_callback = self._progress
