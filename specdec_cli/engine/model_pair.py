@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,16 +13,19 @@ from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_loading import begin_trial
 from specdec_cli.hub import cache, ranges, repository
 from specdec_cli.hub.repository import RemoteModel
+from specdec_cli.models import adapters as adapter_files
 from specdec_cli.models import profiles, references, tokenizer_comparison
+from specdec_cli.models.adapters import Adapter
 from specdec_cli.models.gguf import read_header, read_model
 from specdec_cli.models.gguf_header import Header
+from specdec_cli.models.placement import Placement
 from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPair:
     """Two model files whose headers have been read and found to fit; `draft` is None without a draft model, `small`
-    without a second one. n_shared: ids that all of them share.
+    without a second one. n_shared: ids that all of them share. adapters: those that act in the target.
     """
 
     target: Header
@@ -32,6 +36,8 @@ class ModelPair:
     notes: tuple[str, ...]
     small: Header | None = None
     small_path: Path | None = None
+    adapters: tuple[Adapter, ...] = ()
+    draft_adapters: tuple[Adapter, ...] = ()
 
 
 def check_pair(settings: Settings) -> ModelPair:
@@ -42,8 +48,9 @@ def check_pair(settings: Settings) -> ModelPair:
     """
     target_path = Path(settings.target)
     target = _read_runnable(target_path)
+    lora = _adapters(settings.lora, target_path, target)
     if not settings.chain.needs_model:
-        return ModelPair(target, target_path, None, None, 0, ())
+        return ModelPair(target, target_path, None, None, 0, (), adapters=lora)
     if settings.draft is None and settings.chain.drafts_itself:
         prune = shlex.join(["specdec", "draft", "prune", str(target_path)])
         raise UsageError(
@@ -57,15 +64,24 @@ def check_pair(settings: Settings) -> ModelPair:
         )
     draft_path = Path(settings.draft)
     draft, n_shared, notes = _fitting(target, draft_path)
+    lora_draft = _adapters(settings.lora_draft, draft_path, draft)
+    pair = ModelPair(target, target_path, draft, draft_path, n_shared, notes, None, None, lora, lora_draft)
     if not settings.chain.needs_small:
-        return ModelPair(target, target_path, draft, draft_path, n_shared, notes)
+        return pair
     if settings.draft_small is None:
         problem = f"no second draft model is given for {settings.drafter}"
         raise UsageError(problem, "Name one with -mds; model<ngram needs none.")
     small_path = cache.locate(settings.draft_small, shlex.join(["specdec", "pull", "--target", settings.draft_small]))
     small, shared_by_small, more = _fitting(target, small_path)
-    shared = min(n_shared, shared_by_small)
-    return ModelPair(target, target_path, draft, draft_path, shared, (*notes, *more), small, small_path)
+    shared, notes = min(n_shared, shared_by_small), (*notes, *more)
+    return replace(pair, n_shared=shared, notes=notes, small=small, small_path=small_path)
+
+
+def _adapters(texts: tuple[str, ...], path: Path, model: Header) -> tuple[Adapter, ...]:
+    """Adapters that fit a model; their trial, if they are new to it, runs on."""
+    if found := adapter_files.checked(texts, model):
+        begin_trial(path, found)
+    return found
 
 
 def _read_runnable(path: Path) -> Header:
@@ -90,6 +106,16 @@ def _fitting(target: Header, path: Path) -> tuple[Header, int, tuple[str, ...]]:
             "million parameters): it will slow the target down"
         )
     return draft, comparison.n_shared, tuple(notes)
+
+
+def setup_of(placements: Sequence[Placement], *adapters: Sequence[Adapter]) -> str:
+    """What tells these devices and adapters from others; empty for the default devices without any adapters."""
+    parts = [*(placement.key for placement in placements), *map(adapter_files.identity, adapters)]
+    return " | ".join(parts) if any(parts) else ""
+
+
+def setup_of_pair(pair: ModelPair, settings: Settings) -> str:
+    return setup_of((settings.placement, settings.placement_draft), pair.adapters, pair.draft_adapters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,4 +120,5 @@ def _opened(model: Model, n_ctx: int, rows: tuple[int, int], threads: int, inter
             f"no room for a context of {n_ctx} tokens of {model.path.name}: {reason}",
             "Give a smaller context (-c), or fewer GPU layers (-ngl).",
         )
+    model.adapt(handle)
     return handle

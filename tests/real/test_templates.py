@@ -13,6 +13,7 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.models import chat_template as chat
 from specdec_cli.models.gguf import read_header
+from specdec_cli.models.placement import Placement
 
 DEFAULT_SYSTEM = {
     "smol": "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
@@ -40,7 +41,7 @@ def path(name, request):
 
 @pytest.fixture
 def model(path):
-    with Interrupt() as interrupt, closing(Model(path, 0, interrupt)) as model:
+    with Interrupt() as interrupt, closing(Model(path, Placement(0), interrupt)) as model:
         yield model
 
 
