@@ -12,7 +12,7 @@ from common import N_CTX, PROMPTS
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
-from specdec_cli.models.placement import Placement
+from specdec_cli.llama.placement import Placement
 
 NEAR_TIE = 0.1
 """Logits this close may change places by rounding."""

@@ -11,7 +11,7 @@ from specdec_cli.engine.engine import Engine
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
-from specdec_cli.models.placement import Placement
+from specdec_cli.llama.placement import Placement
 
 TARGET, DRAFT = str(DEMO / "target.gguf"), str(DEMO / "draft.gguf")
 

@@ -11,7 +11,7 @@ from specdec_cli.constraints.grammar import Grammar
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.rules import REPRODUCIBLE, RULES
 from specdec_cli.decoding.sampling import SamplingSettings
-from specdec_cli.models.placement import Placement
+from specdec_cli.llama.placement import Placement
 
 AUTO: Literal["auto"] = "auto"
 MOST_BRANCHES = 64

@@ -18,11 +18,11 @@ from specdec_cli.engine.model_pair import is_profile, model_name
 from specdec_cli.hub.cache import locate
 from specdec_cli.llama import host, quantize
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.quantize import Copy, Unfit
 from specdec_cli.models import layer_pruning, quantisations, tokenizer_comparison, user_files
 from specdec_cli.models.gguf import part_names, read_header
 from specdec_cli.models.gguf_header import Header
-from specdec_cli.models.placement import Placement
 from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary
 from specdec_cli.results import DraftCopyResult, SearchStep, format_bytes
 from specdec_cli.store import made_drafts

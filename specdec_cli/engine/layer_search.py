@@ -21,10 +21,10 @@ from specdec_cli.engine.draft_copy import CopyJob
 from specdec_cli.engine.model_loading import load_model
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
 from specdec_cli.models import layer_pruning, suites
 from specdec_cli.models.gguf_header import Header
 from specdec_cli.models.layer_pruning import SkippableCopy
-from specdec_cli.models.placement import Placement
 from specdec_cli.results import SearchStep
 
 _PROMPTS = 8

@@ -18,14 +18,14 @@ from specdec_cli.engine.model_pair import ModelPair, setup_of, setup_of_pair
 from specdec_cli.engine.pass_costs import PassCosts
 from specdec_cli.evaluation.simulator import REVIEWED
 from specdec_cli.llama import host, library, placing, repacking
+from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.threads import ThreadWatch
 from specdec_cli.models import memory
-from specdec_cli.models.adapters import Adapter
 from specdec_cli.models.gguf_header import Header
-from specdec_cli.models.placement import Placement
 from specdec_cli.store import tuning
 from specdec_cli.store.tuning import Tuning
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.llama import trial_load
+from specdec_cli.llama.adapter import Adapter, identity
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.trial_load import TrialLoad
-from specdec_cli.models import adapters as adapter_files
-from specdec_cli.models.adapters import Adapter
 from specdec_cli.models.gguf import part_names
-from specdec_cli.models.placement import Placement
 from specdec_cli.store.trial_records import TRIALS, TrialRecord, name_of
 
 if TYPE_CHECKING:
@@ -85,4 +84,4 @@ def _death(path: Path, adapters: Sequence[Adapter], interrupt: Interrupt) -> str
 
 
 def _name(path: Path, adapters: Sequence[Adapter]) -> str:
-    return name_of(path, trial_load.build(), adapter_files.identity(adapters))
+    return name_of(path, trial_load.build(), identity(adapters))

@@ -13,12 +13,11 @@ from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_loading import begin_trial
 from specdec_cli.hub import cache, ranges, repository
 from specdec_cli.hub.repository import RemoteModel
-from specdec_cli.models import adapters as adapter_files
-from specdec_cli.models import profiles, references, tokenizer_comparison
-from specdec_cli.models.adapters import Adapter
+from specdec_cli.llama.adapter import Adapter, identity
+from specdec_cli.llama.placement import Placement
+from specdec_cli.models import adapters, profiles, references, tokenizer_comparison
 from specdec_cli.models.gguf import read_header, read_model
 from specdec_cli.models.gguf_header import Header
-from specdec_cli.models.placement import Placement
 from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary
 
 
@@ -78,10 +77,17 @@ def check_pair(settings: Settings) -> ModelPair:
 
 
 def _adapters(texts: tuple[str, ...], path: Path, model: Header) -> tuple[Adapter, ...]:
-    """Adapters that fit a model; their trial, if they are new to it, runs on."""
-    if found := adapter_files.checked(texts, model):
-        begin_trial(path, found)
-    return found
+    """The adapters of a model, but for those of scale 0, which change nothing; their trial, if they are new to it,
+    runs on. Raises as `check_pair` does.
+    """
+    acting = []
+    for adapter in map(Adapter.parse, texts):
+        header, about = adapters.read(adapter.path, model), adapter.path.stat()
+        file = f"{about.st_dev}/{about.st_ino}/{about.st_size}/{about.st_mtime_ns}"
+        acting += [replace(adapter, size=header.size, file=file)] if adapter.scale else []
+    if acting:
+        begin_trial(path, acting)
+    return tuple(acting)
 
 
 def _read_runnable(path: Path) -> Header:
@@ -108,9 +114,9 @@ def _fitting(target: Header, path: Path) -> tuple[Header, int, tuple[str, ...]]:
     return draft, comparison.n_shared, tuple(notes)
 
 
-def setup_of(placements: Sequence[Placement], *adapters: Sequence[Adapter]) -> str:
+def setup_of(placements: Sequence[Placement], *acting: Sequence[Adapter]) -> str:
     """What tells these devices and adapters from others; empty for the default devices without any adapters."""
-    parts = [*(placement.key for placement in placements), *map(adapter_files.identity, adapters)]
+    parts = [*(placement.key for placement in placements), *map(identity, acting)]
     return " | ".join(parts) if any(parts) else ""
 
 

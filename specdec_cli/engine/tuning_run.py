@@ -30,9 +30,9 @@ from specdec_cli.evaluation.tuning_result import HardwareInfo, HardwarePredictio
 from specdec_cli.llama import host, library, placing
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.timing import pass_seconds
 from specdec_cli.models import hardware, user_files
-from specdec_cli.models.placement import Placement
 from specdec_cli.models.suites import Prompt
 from specdec_cli.store import acceptance_traces, tuning
 from specdec_cli.store.acceptance_traces import Recording

@@ -13,9 +13,9 @@ import llama_cpp.llama_cpp as lib
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.llama import library, placing
+from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.models.adapters import Adapter
-from specdec_cli.models.placement import Placement
+from specdec_cli.llama.placement import Placement
 
 
 class Model:

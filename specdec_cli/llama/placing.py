@@ -11,7 +11,7 @@ import llama_cpp.llama_cpp as lib
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.llama import library
 from specdec_cli.llama.library import Device
-from specdec_cli.models.placement import Placement
+from specdec_cli.llama.placement import Placement
 
 
 def require_possible(placement: Placement) -> None:

@@ -1,4 +1,4 @@
-"""LoRA adapters as GGUF files: what FILE:SCALE names, and whether it fits a model, by the headers of both.
+"""LoRA adapters as GGUF files: whether one fits a model, by the headers of both.
 
 llama.cpp ends the process on some adapters that do not fit, so it gets none before this module has read its header.
 """
@@ -6,10 +6,7 @@ llama.cpp ends the process on some adapters that do not fit, so it gets none bef
 from __future__ import annotations
 
 import math
-import re
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
@@ -17,68 +14,23 @@ from specdec_cli.models.gguf import read_header
 from specdec_cli.models.gguf_header import Header, damaged, shown
 from specdec_cli.models.runnable import NOT_COMPUTED_WITH
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
-_MOST = 3.4e38
-"""Of a scale, which is a 32-bit float."""
 _WRITE = "Write FILE.gguf or FILE.gguf:SCALE, as in style.gguf:0.5."
 _MAKE = "Name a LoRA adapter, such as llama.cpp's convert_lora_to_gguf.py writes."
 _OF_THIS = "Name an adapter that was made for this very model."
 
 
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """An adapter and how much of it is added to the weights. size: bytes. file: what tells the file from others. Both
-    are known once it has been checked.
+def read(path: Path, model: Header) -> Header:
+    """The header of an adapter that fits a model. Raises UsageError if the file is missing, SpecdecError if it is
+    damaged, no adapter, or none of this model.
     """
-
-    path: Path
-    scale: float = 1.0
-    size: int = 0
-    file: str = ""
-
-    @classmethod
-    def parse(cls, text: str) -> Adapter:
-        """FILE or FILE:SCALE. A colon that no number follows is part of the path. Raises UsageError."""
-        name, _, tail = text.rpartition(":")
-        if not (name and _NUMBER.fullmatch(tail)):
-            return cls(Path(text))
-        scale = float(tail)
-        if not abs(scale) <= _MOST:
-            raise UsageError(f"the scale of {name} cannot be {tail}", "Give a finite number, such as 0.5.")
-        return cls(Path(name), scale)
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.scale:g}"
-
-
-def checked(texts: Iterable[str], model: Header) -> tuple[Adapter, ...]:
-    """The adapters of a model, but for those of scale 0, which change nothing.
-
-    Raises UsageError if a file is missing, SpecdecError if it is damaged, no adapter, or none of this model.
-    """
-    adapters = []
-    for adapter in map(Adapter.parse, texts):
-        header = _read(adapter.path)
-        _require_adapter(header)
-        _require_fitting(header, model)
-        about = adapter.path.stat()
-        file = f"{about.st_dev}/{about.st_ino}/{about.st_size}/{about.st_mtime_ns}"
-        adapters.append(replace(adapter, size=header.size, file=file))
-    return tuple(adapter for adapter in adapters if adapter.scale)
-
-
-def identity(adapters: Sequence[Adapter]) -> str:
-    """What tells these adapters, and their scales, from others; empty without any."""
-    return "; ".join(f"{adapter.file}:{adapter.scale!r}" for adapter in adapters)
-
-
-def _read(path: Path) -> Header:
     name, _, tail = str(path).rpartition(":")
     if name.endswith(".gguf") and not path.exists():
         raise UsageError(f"the scale of {name} is no number: {tail!r}", _WRITE)
     header = read_header(path)
     if header.metadata.get("split.count", 1) not in (0, 1):
         raise SpecdecError(f"{header.name} is an adapter in parts, which llama.cpp does not read", "Merge its parts.")
+    _require_adapter(header)
+    _require_fitting(header, model)
     return header
 
 

@@ -26,8 +26,8 @@ from specdec_cli.evaluation.tuning_result import MeasuredTuning
 from specdec_cli.llama import host, library
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
 from specdec_cli.models import profiles, user_files
-from specdec_cli.models.placement import Placement
 from specdec_cli.store import acceptance_traces as recordings
 from specdec_cli.store import tuning
 from specdec_cli.store.json_store import to_json

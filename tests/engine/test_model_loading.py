@@ -14,7 +14,7 @@ from specdec_cli.engine import model_loading
 from specdec_cli.engine.model_loading import begin_trial, load_model
 from specdec_cli.llama import trial_load
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.models.placement import Placement
+from specdec_cli.llama.placement import Placement
 from specdec_cli.store.trial_records import TRIALS
 
 
