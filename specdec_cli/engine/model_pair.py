@@ -19,6 +19,7 @@ from specdec_cli.models import adapters, profiles, references, tokenizer_compari
 from specdec_cli.models.gguf import read_header, read_model
 from specdec_cli.models.gguf_header import Header
 from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary
+from specdec_cli.models.user_files import expanded
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +83,10 @@ def _adapters(texts: tuple[str, ...], path: Path, model: Header) -> tuple[Adapte
     """
     acting = []
     for adapter in map(Adapter.parse, texts):
-        header, about = adapters.read(adapter.path, model), adapter.path.stat()
+        place = expanded(str(adapter.path))
+        header, about = adapters.read(place, model), place.stat()
         file = f"{about.st_dev}/{about.st_ino}/{about.st_size}/{about.st_mtime_ns}"
-        acting += [replace(adapter, size=header.size, file=file)] if adapter.scale else []
+        acting += [replace(adapter, path=place, size=header.size, file=file)] if adapter.scale else []
     if acting:
         begin_trial(path, acting)
     return tuple(acting)
