@@ -44,10 +44,8 @@ _OPTIONS = {
     "target": _model("Target model: a .gguf file, REPO:QUANT (pulled), or a profile.", "-m"),
     "draft": _model("Draft model: a .gguf file, REPO:QUANT (pulled), or a profile.", "-md"),
     "draft_small": _model("A still smaller model that drafts for the draft model: --drafter small>model.", "-mds"),
-    "lora": _model_files(
-        "A GGUF LoRA adapter that acts in the target, and its scale; may be repeated.", default="scale 1"
-    ),
-    "lora_draft": _model_files("One that acts in the draft model; may be repeated.", default="none, and scale 1"),
+    "lora": _model_files("A LoRA adapter of the target, a .gguf file, and its scale, else 1; may be repeated."),
+    "lora_draft": _model_files("A LoRA adapter of the draft model; may be repeated."),
     "profile": _option(
         "Models",
         str,

@@ -135,7 +135,7 @@ def test_files_that_are_none_or_damaged(tmp_path, model):
     cut = tmp_path / "cut.gguf"
     for length in (0, 3, 30, 200, len(whole) // 2, len(whole) - 64):
         cut.write_bytes(whole[:length])
-        with pytest.raises(SpecdecError, match="not a GGUF|is damaged|cut short"):
+        with pytest.raises(SpecdecError, match=r"not a GGUF|is damaged|cut short"):
             read(cut, model)
     cut.write_bytes(b"PK\3\4" + whole)
     with pytest.raises(SpecdecError, match="is not a GGUF file"):
