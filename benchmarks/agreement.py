@@ -12,6 +12,7 @@ from common import N_CTX, PROMPTS
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
 
 NEAR_TIE = 0.1
 """Logits this close may change places by rounding."""
@@ -49,7 +50,7 @@ class Comparison:
 def compare(source: Path, result: Path, tokens: int, threads: int, prompts: Sequence[str] = PROMPTS) -> Comparison:
     """Let the source write so many tokens to each prompt, greedily, and the result read them one by one."""
     interrupt = Interrupt()
-    models = [Model(path, -1, interrupt) for path in (source, result)]
+    models = [Model(path, Placement(), interrupt) for path in (source, result)]
     count, missed, apart, below = 0, {}, 0.0, math.inf
     for prompt in prompts:
         contexts = [LlamaContext(model, N_CTX, 1, threads, interrupt) for model in models]

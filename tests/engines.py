@@ -11,6 +11,7 @@ from specdec_cli.engine.engine import Engine
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
 
 TARGET, DRAFT = str(DEMO / "target.gguf"), str(DEMO / "draft.gguf")
 
@@ -35,7 +36,7 @@ def load(tmp_path_factory):
             path = {"target": TARGET, "draft": DRAFT}.get(name, name)
             if "/" not in str(path):
                 path = tiny.write(folder / f"{name}-{noise}.gguf", name, noise=noise)
-            models[key] = Model(path, 0, Interrupt())
+            models[key] = Model(path, Placement(0), Interrupt())
         return models[key]
 
     yield load

@@ -15,6 +15,7 @@ from specdec_cli.evaluation.simulator import REVIEWED
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.timing import pass_laps
 from specdec_cli.models import suites
 
@@ -58,7 +59,7 @@ def measure(
     each = seconds / (len(models) * len(contexts) * 2)
     sizes = [*range(1, longest + 1), *READING]
     for role, path in models.items():
-        with closing(Model(Path(path), -1, Interrupt())) as model:
+        with closing(Model(Path(path), Placement(), Interrupt())) as model:
             text = [token for prompt in suites.load("python") for token in model.tokenize(prompt.text, False)]
             rows = longest if role == "target" else min(REVIEWED, longest)
             for fill in contexts:

@@ -37,12 +37,15 @@ def _option(
 
 
 _model = partial(_option, "Models", str, autocompletion=completion.models)
+_model_files = partial(_option, "Models", list[str], metavar="FILE[:SCALE]")
 _spec, _sampling, _machine = (partial(_option, panel) for panel in ("Speculation", "Sampling", "Machine"))
 
 _OPTIONS = {
     "target": _model("Target model: a .gguf file, REPO:QUANT (pulled), or a profile.", "-m"),
     "draft": _model("Draft model: a .gguf file, REPO:QUANT (pulled), or a profile.", "-md"),
     "draft_small": _model("A still smaller model that drafts for the draft model: --drafter small>model.", "-mds"),
+    "lora": _model_files("A LoRA adapter of the target, a .gguf file, and its scale, else 1; may be repeated."),
+    "lora_draft": _model_files("A LoRA adapter of the draft model; may be repeated."),
     "profile": _option(
         "Models",
         str,
@@ -108,6 +111,18 @@ _OPTIONS = {
     "threads_draft": _machine(int, "CPU threads of the draft model.", "-td", "as --threads"),
     "gpu_layers": _machine(int, "Target layers on the GPU; -1 is all.", "-ngl", "-1"),
     "gpu_layers_draft": _machine(int, "Draft layers on the GPU; -1 is all.", "-ngld", "-1"),
+    "device": _machine(
+        str,
+        "Devices of the target by their names in specdec doctor; none is the CPU.",
+        default="all GPUs",
+        metavar="NAME[,NAME...]",
+    ),
+    "device_draft": _machine(
+        str, "Devices of the draft model.", default="the GPU with most memory free", metavar="NAME[,NAME...]"
+    ),
+    "tensor_split": _machine(
+        str, "The target's shares of several devices.", default="by their free memory", metavar="N,N[,N...]"
+    ),
 }
 ALL = tuple(_OPTIONS)
 """The names of all options of settings."""

@@ -170,12 +170,13 @@ def _print_report(engine: Engine, answer: Generation, verbose: bool, unasked: di
         print_parts(legend(), stderr=True)
     paths = {"target": pair.target_path, "draft": pair.draft_path, "draft_small": pair.small_path}
     files = {role: path and str(path) for role, path in paths.items()}
+    adapters = {"lora": tuple(map(str, pair.adapters)), "lora_draft": tuple(map(str, pair.draft_adapters))}
     corpus = [f"a corpus of {len(engine.drafting.corpus):,} tokens"] if engine.drafting.corpus else []
     threads = f"{models.target.threads} thread{'s' if models.target.threads > 1 else ''}"
     result.metrics.notes = result.notes
     record = RunRecord(
         metrics=result.metrics,
-        settings=RecordedSettings.of({**result.settings.shaping(), **files, **unasked}),
+        settings=RecordedSettings.of({**result.settings.shaping(), **files, **adapters, **unasked}),
         baseline=result.baseline,
         unmeasured=result.unmeasured,
         advice=result.advice,

@@ -168,7 +168,7 @@ _PATHS = dict.fromkeys(("target", "draft", "draft_small", "ngram_corpus"))
 
 def _facts(result: ComparisonResult) -> tuple[dict[str, object], dict[str, str]]:
     """What all figures depend on, and what each variant has of its own; paths are left out, they may name the user."""
-    own = {arm.name: asdict(replace(arm.settings, **_PATHS)) for arm in result.arms}
+    own = {arm.name: {**asdict(replace(arm.settings, **_PATHS)), **arm.settings.adapters} for arm in result.arms}
     first = next(iter(own.values()), {})
     shared = {name: value for name, value in first.items() if all(each.get(name) == value for each in own.values())}
     facts = {

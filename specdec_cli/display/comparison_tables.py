@@ -168,12 +168,14 @@ def against(result: ComparisonResult, before: ComparisonResult) -> RenderableTyp
     return Group(table, *(Text(line, style="yellow") for line in differing))
 
 
-_PLACE = dict.fromkeys(("target", "draft", "threads", "ctx", "gpu_layers", "gpu_layers_draft", "seed"))
+_PLACE = dict.fromkeys(
+    ("target", "draft", "threads", "ctx", "gpu_layers", "gpu_layers_draft", "device", "device_draft", "tensor_split")
+)
 
 
 def _decoding(settings: RecordedSettings) -> RecordedSettings:
     """The settings but for where they ran, which is said apart. Older results do not name `bitwise`."""
-    return replace(settings, **_PLACE, bitwise=bool(settings.bitwise))
+    return replace(settings, **_PLACE, seed=None, bitwise=bool(settings.bitwise))
 
 
 def preamble(result: ComparisonResult) -> list[str]:

@@ -11,6 +11,8 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
     for device in diagnosis.devices:
         size = f"{device.free / 1e9:.1f} of {device.total / 1e9:.1f} GB free"
         lines.append((device.kind, f"{device.name}: {device.description}, {size}"))
+    names = [device.name for device in diagnosis.devices if device.is_gpu]
+    lines.append(("--device", ", ".join([*names, "none (the CPU)"])))
     lines.append(("threads", str(diagnosis.threads)))
     lines.append(("GPU offload", "all layers by default" if diagnosis.gpu_offload else "not in this build"))
     lines.append(("weights", diagnosis.weights_cache))

@@ -223,6 +223,7 @@ def settings_line(settings: RecordedSettings, more: Sequence[str] = ()) -> str:
     elif settings.temp is not None:
         parts.append("greedy")
     parts += ["bitwise"] if settings.bitwise else []
+    parts += [f"{name.replace('_', '-')}={files}" for name, files in settings.adapters.items() if files]
     return ", ".join([*parts, *more])
 
 

@@ -18,7 +18,7 @@ from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine
-from specdec_cli.engine.model_pair import ModelPair
+from specdec_cli.engine.model_pair import ModelPair, setup_of_pair
 from specdec_cli.engine.prompt import fitting
 from specdec_cli.engine.variants import Variant
 from specdec_cli.evaluation import advice, length_family
@@ -127,7 +127,7 @@ class ComparisonRun:
         if pair.draft_path and measured and not result.partial:
             best, name = max(measured, key=lambda entry: entry[0].mean)
             speed = tuning.Speed(best.mean, best.low, best.high, name, date.today().isoformat())
-            tuning.keep_speed(pair.target_path, pair.draft_path, speed)
+            tuning.keep_speed(pair.target_path, pair.draft_path, speed, setup_of_pair(pair, self._settings))
 
     def _warm_up(self, engine: Engine, prompt: list[int]) -> None:
         """Warm pages, caches and clocks; what comes of it is thrown away."""
@@ -245,9 +245,11 @@ def require_exact(result: ComparisonResult) -> None:
 
 
 def _recorded(variant: Variant) -> RecordedSettings:
-    """All settings; a corpus only where it is looked into, for there alone it changes anything."""
-    corpus = variant.settings.ngram_corpus if variant.settings.chain.reads_corpus else ()
-    return RecordedSettings(**{**asdict(variant.settings), "ngram_corpus": corpus or None})
+    """All settings; a corpus, and the draft's adapters, only where they are used: elsewhere they change nothing."""
+    settings, chain = variant.settings, variant.settings.chain
+    corpus = settings.ngram_corpus if chain.reads_corpus else ()
+    lora = {"lora": settings.lora or None, "lora_draft": (settings.lora_draft if chain.needs_model else ()) or None}
+    return RecordedSettings(**{**asdict(settings), "ngram_corpus": corpus or None, **lora})
 
 
 def _models(pair: ModelPair, n_ctx: int) -> dict[str, types.ModelInfo]:

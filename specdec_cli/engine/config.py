@@ -11,6 +11,7 @@ from specdec_cli.constraints.grammar import Grammar
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.rules import REPRODUCIBLE, RULES
 from specdec_cli.decoding.sampling import SamplingSettings
+from specdec_cli.llama.placement import Placement
 
 AUTO: Literal["auto"] = "auto"
 MOST_BRANCHES = 64
@@ -132,6 +133,8 @@ class Settings:
     tree: int = 1
     lookahead: str = "4:3:4"
     ngram_corpus: tuple[str, ...] = ()
+    lora: tuple[str, ...] = ()
+    lora_draft: tuple[str, ...] = ()
     max_tokens: int = 256
     temp: float = 0.0
     top_k: int = 40
@@ -148,6 +151,9 @@ class Settings:
     threads_draft: int | None = None
     gpu_layers: int = -1
     gpu_layers_draft: int = -1
+    device: str | None = None
+    device_draft: str | None = None
+    tensor_split: str | None = None
 
     def __post_init__(self) -> None:
         if self.drafter == AUTO:
@@ -164,7 +170,7 @@ class Settings:
         ):
             if not valid:
                 raise UsageError(f"{name.replace('_', ' ')} cannot be {getattr(self, name)}", fix)
-        _ = self.sampling
+        _ = self.sampling, self.placement, self.placement_draft
         _check_length(self)
         _check_lookahead(self)
         _check_bitwise(self)
@@ -177,6 +183,15 @@ class Settings:
     @property
     def lookahead_shape(self) -> LookaheadShape:
         return LookaheadShape.parse(self.lookahead)
+
+    @property
+    def placement(self) -> Placement:
+        """Where the target is to lie."""
+        return Placement.parse(self.gpu_layers, self.device, self.tensor_split)
+
+    @property
+    def placement_draft(self) -> Placement:
+        return Placement.parse(self.gpu_layers_draft, self.device_draft)
 
     @property
     def sampling(self) -> SamplingSettings:
@@ -221,6 +236,7 @@ class Settings:
 
 _SHAPING = (
     *("drafter", "accept", "bitwise", "draft_tokens", "draft_min_p", "tree", "lookahead", "ngram_corpus"),
+    *("lora", "lora_draft"),
     *("temp", "top_k", "top_p", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty", "repeat_last_n"),
     *("seed", "max_tokens", "ctx"),
 )

@@ -18,10 +18,11 @@ from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.hub.cache import locate
 from specdec_cli.models import profiles
 from specdec_cli.models.profiles import Profile
-from specdec_cli.models.user_files import check_keys, config_dir, read_mapping
+from specdec_cli.models.user_files import check_keys, config_dir, expanded, read_mapping
 from specdec_cli.store import made_drafts, pulled_pairs
 
 _NAMES = tuple(field.name for field in fields(Settings))
+_PATHS = {"ngram_corpus": "files or folders of text", "lora": "GGUF adapters", "lora_draft": "GGUF adapters"}
 _KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
 
 
@@ -113,7 +114,11 @@ def _profile_layer(name: str) -> dict[str, Any]:
     profile = profiles.load(name)
     require_known(profile)
     models = {"target": profile.model("target"), "draft": profile.model("draft")}
-    return {**profile.settings, **{role: model for role, model in models.items() if model}}
+    settings = {**profile.settings, **{role: model for role, model in models.items() if model}}
+    for role in {"lora", "lora_draft"} & settings.keys():
+        paths = check_value(role, settings[role])
+        settings[role] = paths and [str(profile.folder / expanded(path)) for path in paths]
+    return settings
 
 
 def require_known(profile: Profile) -> None:
@@ -130,8 +135,8 @@ def check_value(name: str, value: Any, text: bool = False) -> Any:
     """
     if value is None:
         return None
-    if name == "ngram_corpus":
-        return _paths(value)
+    if name in _PATHS:
+        return _paths(name, value)
     if isinstance(value, str) and "\0" in value:
         raise UsageError(f"{name} holds a zero character", "Leave it out.")
     with suppress(msgspec.ValidationError, UnicodeEncodeError):  # the latter: bytes that are no text
@@ -150,14 +155,13 @@ def _types() -> dict[str, Any]:
     return get_type_hints(Settings)
 
 
-def _paths(value: Any) -> tuple[str, ...]:
+def _paths(name: str, value: Any) -> tuple[str, ...]:
     """One path or several."""
     paths = (value,) if isinstance(value, (str, Path)) else value
     given = paths if isinstance(paths, (list, tuple)) else [None]
     names = [str(path) if isinstance(path, (str, Path)) else "" for path in given]
-    if any(not name or "\0" in name for name in names):
-        what = f"ngram_corpus is {value!r:.60}, not a path or a list of paths"
-        raise UsageError(what, "Name files or folders of text.")
+    if any(not path or "\0" in path for path in names):
+        raise UsageError(f"{name} is {value!r:.60}, not a path or a list of paths", f"Name {_PATHS[name]}.")
     return tuple(names)
 
 
@@ -172,6 +176,7 @@ def require_used(typed: Collection[str], ways: Iterable[Settings]) -> None:
     for name, need, user, add in (
         ("ngram_corpus", "reads_corpus", "the drafter ngram", "ngram, or ngram+model"),
         ("lookahead", "looks_ahead", "the drafter lookahead", "lookahead"),
+        ("lora_draft", "needs_model", "drafters with a draft model", "model, or ngram+model"),
         ("draft_small", "needs_small", "drafters with a second draft model", "'small>model'"),
         ("draft_window", "needs_model", "drafters with a draft model", "model, or ngram+model"),
         ("tree", "needs_model", "drafters with a draft model", "model, or ngram+model"),

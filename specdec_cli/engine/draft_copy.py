@@ -18,6 +18,7 @@ from specdec_cli.engine.model_pair import is_profile, model_name
 from specdec_cli.hub.cache import locate
 from specdec_cli.llama import host, quantize
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.quantize import Copy, Unfit
 from specdec_cli.models import layer_pruning, quantisations, tokenizer_comparison, user_files
 from specdec_cli.models.gguf import part_names, read_header
@@ -200,5 +201,5 @@ def _examine(made: Path, job: CopyJob, layers: int | None, tensors: int) -> Head
     if comparison.verdict != "identical" or actual != (layers, tensors):
         why = comparison.reason or f"it has {actual[0]} layers of {actual[1]} tensors, not {layers} of {tensors}"
         raise SpecdecError(f"the copy of {job.target.name} came out wrong: {why}", "Please report this.")
-    load_model(made, 0, job.options.interrupt).close()
+    load_model(made, Placement(0), job.options.interrupt).close()
     return header

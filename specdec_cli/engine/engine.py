@@ -45,6 +45,11 @@ def load(
     threads_draft: int | None = None,
     gpu_layers: int | None = None,
     gpu_layers_draft: int | None = None,
+    lora: str | Path | Sequence[str | Path] | None = None,
+    lora_draft: str | Path | Sequence[str | Path] | None = None,
+    device: str | None = None,
+    device_draft: str | None = None,
+    tensor_split: str | None = None,
 ) -> Engine:
     """Load a pair: a profile's, or the target and draft named; with neither, the bundled one.
 
@@ -59,7 +64,9 @@ def load(
     paths = {"target": target, "draft": draft, "draft_small": draft_small}
     given: dict[str, object] = {name: str(path) for name, path in paths.items() if path is not None}
     given |= {"draft_window": draft_window, "ctx": ctx, "threads": threads, "threads_draft": threads_draft}
-    given |= {"gpu_layers": gpu_layers, "gpu_layers_draft": gpu_layers_draft, **Settings.named(sampling, speculative)}
+    given |= {"gpu_layers": gpu_layers, "gpu_layers_draft": gpu_layers_draft, "lora": lora, "lora_draft": lora_draft}
+    given |= {"device": device, "device_draft": device_draft, "tensor_split": tensor_split}
+    given |= Settings.named(sampling, speculative)
     settings = resolve(profile, given)
     ways = [settings, replace(settings, drafter="ngram")] if speculative and speculative.ngram_corpus else []
     return Engine(settings, accept=speculative.accept if speculative else None, ways=ways)

@@ -210,6 +210,8 @@ def to_json(result: GenerationResult, engine: Engine) -> dict[str, Any]:
         "draft": str(pair.draft_path) if pair.draft_path else None,
         "draft_small": str(pair.small_path) if pair.small_path else None,
         **settings.shaping(),
+        "lora": [str(adapter) for adapter in pair.adapters],
+        "lora_draft": [str(adapter) for adapter in pair.draft_adapters],
         "seed": result.seed,
         "lookahead": settings.lookahead if settings.chain.looks_ahead else None,
         "lossless": result.lossless,

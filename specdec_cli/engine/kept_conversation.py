@@ -9,6 +9,7 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.engine.conversation import Conversation, ReadText
 from specdec_cli.engine.loaded_models import LoadedModel
 from specdec_cli.llama import context_state, trial_load
+from specdec_cli.llama.adapter import identity
 from specdec_cli.store import conversations, trial_records
 from specdec_cli.store.conversations import CONVERSATIONS, KeptConversation, KeptMessage
 
@@ -41,13 +42,14 @@ def load(conversation: Conversation, name: str) -> list[str]:
         if loaded.role not in kept.caches or not loaded.context:
             continue
         if kept.caches[loaded.role] != _identity(loaded):
-            notes.append(f"what the {loaded.role} had read is of another file or build: it is read again")
+            notes.append(f"what the {loaded.role} had read is of another file, adapter or build: it is read again")
         elif not (path.is_file() and context_state.restore(loaded.context, path)):
             notes.append(f"what the {loaded.role} had read does not fit: it is read again")
     return notes
 
 
 def _identity(loaded: LoadedModel) -> str:
+    """Of the model's file, the adapters that act in it with their scales, and the build."""
     with suppress(OSError):
-        return trial_records.name_of(loaded.path, trial_load.build())
+        return trial_records.name_of(loaded.path, trial_load.build(), identity(loaded.adapters))
     raise SpecdecError(f"{loaded.path.name} is gone", "Put it back.")

@@ -21,6 +21,7 @@ from specdec_cli.engine.draft_copy import CopyJob
 from specdec_cli.engine.model_loading import load_model
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
 from specdec_cli.models import layer_pruning, suites
 from specdec_cli.models.gguf_header import Header
 from specdec_cli.models.layer_pruning import SkippableCopy
@@ -101,11 +102,11 @@ class _Answers:
     """The target's own greedy answers. Raises SpecdecError if they are too short to measure anything by."""
 
     def __init__(self, job: CopyJob, suite: str | None, gpu_layers: int) -> None:
-        self._job, self._gpu_layers = job, gpu_layers
+        self._job, self._placement = job, Placement(gpu_layers)
         self.texts: list[tuple[list[int], list[int]]] = []  # of each prompt its tokens, and those of its answer
         prompts = suites.select(suites.load(suite or "python"), limit=_PROMPTS)
         interrupt = job.options.interrupt
-        with closing(load_model(job.target, gpu_layers, interrupt)) as model:
+        with closing(load_model(job.target, self._placement, interrupt)) as model:
             longest = min(_LONGEST_PROMPT, (model.n_ctx_train or _LONGEST_PROMPT + _ANSWER) - _ANSWER)
             self._n_ctx = longest + _ANSWER
             with closing(self._context(model, 1)) as context:
@@ -124,7 +125,7 @@ class _Answers:
         """How often a model proposes the target's own next token."""
         agreed = 0
         with (
-            closing(load_model(path, self._gpu_layers, self._job.options.interrupt)) as model,
+            closing(load_model(path, self._placement, self._job.options.interrupt)) as model,
             closing(self._context(model, _ANSWER)) as context,
         ):
             for prompt, answer in self.texts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,13 +15,15 @@ from specdec_cli.drafters.short_memory import ShortMemory
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.context_plan import ContextPlan, require_rewinding
 from specdec_cli.engine.model_loading import load_model
-from specdec_cli.engine.model_pair import ModelPair
+from specdec_cli.engine.model_pair import ModelPair, setup_of, setup_of_pair
 from specdec_cli.engine.pass_costs import PassCosts
 from specdec_cli.evaluation.simulator import REVIEWED
-from specdec_cli.llama import host, library, repacking
+from specdec_cli.llama import host, library, placing, repacking
+from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.threads import ThreadWatch
 from specdec_cli.models import memory
 from specdec_cli.models.gguf_header import Header
@@ -38,7 +40,8 @@ class LoadedModel:
     header: Header
     model: Model
     threads: int
-    gpu_layers: int
+    placement: Placement
+    adapters: tuple[Adapter, ...] = ()
     context: LlamaContext | None = None
     costs: PassCosts | None = None
     drafting: LlamaContext | ShortMemory | None = None
@@ -46,7 +49,12 @@ class LoadedModel:
 
     @property
     def on_gpu(self) -> bool:
-        return library.supports_gpu() and self.gpu_layers != 0
+        return library.supports_gpu() and self.placement.on_devices
+
+    @property
+    def setup(self) -> str:
+        """Which devices and adapters, if any but the default ones."""
+        return setup_of((self.placement,), self.adapters)
 
     @property
     def opened(self) -> LlamaContext:
@@ -86,7 +94,7 @@ class LoadedModels:
         self.on_threads_changed: Callable[[], None] = lambda: None
         """Called when a model goes to other threads, and its passes cost something else."""
         self._settings, self._interrupt, self._tunes = settings, interrupt, tune
-        self.tuning = tuned = _find_tuning(pair, settings.gpu_layers, self.notes) if tune else None
+        self.tuning = tuned = _find_tuning(pair, settings, self.notes) if tune else None
         threads = settings.threads or (tuned.threads if tuned else host.physical_cores())
         threads_draft = settings.threads_draft or (tuned.threads_draft if tuned and not settings.threads else threads)
         threads, threads_draft = (_limited(count, self.note) for count in (threads, threads_draft))
@@ -94,21 +102,31 @@ class LoadedModels:
         self.tuned_costs: Costs | None = None
         if tuned and (tuned.threads, tuned.threads_draft, tuned.gpu_layers_draft) == (threads, threads_draft, layers):
             self.tuned_costs = tuned.costs
-        model = load_model(pair.target_path, settings.gpu_layers, interrupt)
-        self.target = LoadedModel("target", pair.target_path, pair.target, model, threads, settings.gpu_layers)
-        self.draft = self._load("draft", pair.draft_path, pair.draft, threads_draft, layers)
-        self.small = self._load("small draft", pair.small_path, pair.small, threads_draft, layers)
+        place, place_draft = settings.placement, replace(settings.placement_draft, layers=layers)
+        for each in (place, place_draft):
+            placing.require_possible(each)
+        model = load_model(pair.target_path, place, interrupt, pair.adapters)
+        self.target = LoadedModel("target", pair.target_path, pair.target, model, threads, place, pair.adapters)
+        self.draft = self._load("draft", pair.draft_path, pair.draft, threads_draft, place_draft, pair.draft_adapters)
+        self.small = self._load("small draft", pair.small_path, pair.small, threads_draft, place_draft)
         self.plan: ContextPlan | None = None
         """For what the contexts have room."""
         if unused := _unused_layers(settings, has_draft=self.draft is not None):
             self.note(unused)
 
     def _load(
-        self, role: str, path: Path | None, header: Header | None, threads: int, layers: int
+        self,
+        role: str,
+        path: Path | None,
+        header: Header | None,
+        threads: int,
+        placement: Placement,
+        adapters: tuple[Adapter, ...] = (),
     ) -> LoadedModel | None:
         if path and header:
             with self._optional(role):
-                return LoadedModel(role, path, header, load_model(path, layers, self._interrupt), threads, layers)
+                model = load_model(path, placing.whole(placement), self._interrupt, adapters)
+                return LoadedModel(role, path, header, model, threads, placement, adapters)
         return None
 
     @contextmanager
@@ -191,7 +209,7 @@ class LoadedModels:
         """What a model's passes cost in a context, which goes to fewer threads where they wait for each other, unless
         the user chose their number, or the text depends on it.
         """
-        costs = PassCosts(loaded.path, context, loaded.gpu_layers, self.note)
+        costs = PassCosts(loaded.path, context, loaded.placement.layers, self.note, loaded.setup)
         settings = self._settings
         chosen = settings.threads or (loaded is self.draft and settings.threads_draft)
         if chosen or settings.bitwise or loaded.on_gpu or not self._tunes or loaded is self.small:
@@ -256,14 +274,15 @@ def _unused_layers(settings: Settings, has_draft: bool) -> str:
     return f"{' and '.join(flags)} {verb} nothing: this build of llama.cpp can use no GPU (specdec doctor says more)"
 
 
-def _find_tuning(pair: ModelPair, gpu_layers: int, notes: list[str]) -> Tuning | None:
+def _find_tuning(pair: ModelPair, settings: Settings, notes: list[str]) -> Tuning | None:
     """What `specdec tune` measured for this pair on this machine, if it did."""
     try:
-        tuned = tuning.load(pair.target_path, pair.draft_path) if pair.draft_path else None
+        setup = setup_of_pair(pair, settings)
+        tuned = tuning.load(pair.target_path, pair.draft_path, setup) if pair.draft_path else None
     except SpecdecError as error:
         notes.append(f"what was tuned is not used: {error}")
         return None
-    return tuned if tuned and (tuned.machine, tuned.gpu_layers) == (library.machine(), gpu_layers) else None
+    return tuned if tuned and (tuned.machine, tuned.gpu_layers) == (library.machine(), settings.gpu_layers) else None
 
 
 def memory_of(models: LoadedModels) -> list[ModelMemory]:
@@ -273,5 +292,6 @@ def memory_of(models: LoadedModels) -> list[ModelMemory]:
         if context := loaded.context:
             needs = memory.footprint(loaded.header, context.n_ctx, types, context.max_rows)
             buffers = needs.buffers + needs.vocabulary
-            parts.append(ModelMemory(loaded.role, needs.weights, needs.repacked, needs.cache, buffers))
+            weights = needs.weights + sum(adapter.size for adapter in loaded.adapters)
+            parts.append(ModelMemory(loaded.role, weights, needs.repacked, needs.cache, buffers))
     return parts

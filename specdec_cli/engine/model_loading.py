@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -10,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.llama import trial_load
+from specdec_cli.llama.adapter import Adapter, identity
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.trial_load import TrialLoad
 from specdec_cli.models.gguf import part_names
 from specdec_cli.store.trial_records import TRIALS, TrialRecord, name_of
@@ -23,12 +26,13 @@ _running: dict[str, TrialLoad] = {}
 _lock = Lock()
 
 
-def begin_trial(path: Path) -> bool:
-    """Start the trial of a file, so that it runs beside what comes before loading. Returns whether the file is new: a
-    known one has no trial, and neither has one that cannot be read, which its reader will tell.
+def begin_trial(path: Path, adapters: Sequence[Adapter] = ()) -> bool:
+    """Start the trial of a file, or of a known one with adapters, so that it runs beside what comes before loading.
+    Returns whether that is new: what is known has no trial, and neither has a file that cannot be read, which its
+    reader will tell.
     """
     try:
-        name = name_of(path, trial_load.build())
+        name = _name(path, adapters)
         n_bytes = sum(path.with_name(part).stat().st_size for part in part_names(path.name))
     except (OSError, ValueError):
         return False
@@ -37,32 +41,47 @@ def begin_trial(path: Path) -> bool:
             if record := TRIALS.load(name):
                 _known[name] = record
                 return False
-        trial = _running[name] = TrialLoad(path, n_bytes)
+        n_bytes += sum(adapter.size for adapter in adapters)
+        trial = _running[name] = TrialLoad(path, n_bytes, [adapter.path for adapter in adapters])
         atexit.register(trial.stop)
     return name not in _known
 
 
-def load_model(path: Path, gpu_layers: int, interrupt: Interrupt) -> Model:
-    """Load a model that has come through its trial. path: a GGUF file whose header has been validated.
+def load_model(path: Path, placement: Placement, interrupt: Interrupt, adapters: Sequence[Adapter] = ()) -> Model:
+    """Load a model that has come through its trial. path: a GGUF file whose header has been validated. adapters:
+    checked ones.
 
     Raises SpecdecError if llama.cpp refuses the file or does not survive it, Interrupted on Ctrl-C.
     """
     from specdec_cli.llama.model import Model  # the import takes as long as half a trial
 
     with _lock:
-        begin_trial(path)
-        name = name_of(path, trial_load.build())
-        if trial := _running.pop(name, None):
-            try:
-                _known[name] = TrialRecord(trial.death(interrupt), path.name)
-            finally:
-                trial.stop()
-                atexit.unregister(trial.stop)
-            with suppress(SpecdecError):  # it cannot be kept: it is tried again next time
-                TRIALS.save(name, _known[name])
-    if death := _known[name].death:
+        death, what = _death(path, (), interrupt), path.name
+        if adapters and not death:
+            names = " and ".join(adapter.path.name for adapter in adapters)
+            death, what = _death(path, adapters, interrupt), f"{names} on {path.name}"
+    if death:
         raise SpecdecError(
-            f"llama.cpp does not survive {path.name}: {death}",
+            f"llama.cpp does not survive {what}: {death}",
             "The file is damaged, or made for another version: download it again, or update llama-cpp-python.",
         )
-    return Model(path, gpu_layers, interrupt)
+    return Model(path, placement, interrupt, adapters)
+
+
+def _death(path: Path, adapters: Sequence[Adapter], interrupt: Interrupt) -> str:
+    """How llama.cpp died of a model with these adapters, on trial; empty if it did not."""
+    begin_trial(path, adapters)
+    name = _name(path, adapters)
+    if trial := _running.pop(name, None):
+        try:
+            _known[name] = TrialRecord(trial.death(interrupt), path.name)
+        finally:
+            trial.stop()
+            atexit.unregister(trial.stop)
+        with suppress(SpecdecError):  # it cannot be kept: it is tried again next time
+            TRIALS.save(name, _known[name])
+    return _known[name].death
+
+
+def _name(path: Path, adapters: Sequence[Adapter]) -> str:
+    return name_of(path, trial_load.build(), identity(adapters))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,18 +14,21 @@ from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_loading import begin_trial
 from specdec_cli.hub import cache, ranges, repository
 from specdec_cli.hub.repository import RemoteModel
-from specdec_cli.models import profiles, references, tokenizer_comparison
+from specdec_cli.llama.adapter import Adapter, identity
+from specdec_cli.llama.placement import Placement
+from specdec_cli.models import adapters, profiles, references, tokenizer_comparison
 from specdec_cli.models.gguf import read_header, read_model
 from specdec_cli.models.gguf_header import Header
 from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary
 from specdec_cli.models.token_overlap import TokenOverlap
 from specdec_cli.models.tokenizer_comparison import Comparison
+from specdec_cli.models.user_files import expanded
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPair:
     """Two model files whose headers have been read and found to fit; `draft` is None without a draft model, `small`
-    without a second one. n_shared: ids that all of them share.
+    without a second one. n_shared: ids that all of them share. adapters: those that act in the target.
     """
 
     target: Header
@@ -35,6 +39,8 @@ class ModelPair:
     notes: tuple[str, ...]
     small: Header | None = None
     small_path: Path | None = None
+    adapters: tuple[Adapter, ...] = ()
+    draft_adapters: tuple[Adapter, ...] = ()
     overlap: TokenOverlap | None = None
     """Of a draft model with another tokenizer."""
 
@@ -47,8 +53,9 @@ def check_pair(settings: Settings) -> ModelPair:
     """
     target_path = Path(settings.target)
     target = _read_runnable(target_path)
+    lora = _adapters(settings.lora, target_path, target)
     if not settings.chain.needs_model:
-        return ModelPair(target, target_path, None, None, 0, ())
+        return ModelPair(target, target_path, None, None, 0, (), adapters=lora)
     if settings.draft is None and settings.chain.drafts_itself:
         prune = shlex.join(["specdec", "draft", "prune", str(target_path)])
         raise UsageError(
@@ -62,12 +69,14 @@ def check_pair(settings: Settings) -> ModelPair:
         )
     draft_path = Path(settings.draft)
     draft, comparison, notes = _fitting(target, draft_path)
-    n_shared = comparison.n_shared
+    lora_draft = _adapters(settings.lora_draft, draft_path, draft)
+    shared = comparison.n_shared
+    pair = ModelPair(target, target_path, draft, draft_path, shared, notes, None, None, lora, lora_draft)
     if comparison.overlap is not None:
         _require_translation(settings, comparison)
-        return ModelPair(target, target_path, draft, draft_path, n_shared, notes, overlap=comparison.overlap)
+        return replace(pair, overlap=comparison.overlap)
     if not settings.chain.needs_small:
-        return ModelPair(target, target_path, draft, draft_path, n_shared, notes)
+        return pair
     if settings.draft_small is None:
         problem = f"no second draft model is given for {settings.drafter}"
         raise UsageError(problem, "Name one with -mds; model<ngram needs none.")
@@ -75,8 +84,23 @@ def check_pair(settings: Settings) -> ModelPair:
     small, small_comparison, more = _fitting(target, small_path)
     if small_comparison.overlap is not None:
         raise _untranslated(small_comparison, "the second draft model")
-    shared = min(n_shared, small_comparison.n_shared)
-    return ModelPair(target, target_path, draft, draft_path, shared, (*notes, *more), small, small_path)
+    shared, notes = min(shared, small_comparison.n_shared), (*notes, *more)
+    return replace(pair, n_shared=shared, notes=notes, small=small, small_path=small_path)
+
+
+def _adapters(texts: tuple[str, ...], path: Path, model: Header) -> tuple[Adapter, ...]:
+    """The adapters of a model, but for those of scale 0, which change nothing; their trial, if they are new to it,
+    runs on. Raises as `check_pair` does.
+    """
+    acting = []
+    for adapter in map(Adapter.parse, texts):
+        place = expanded(str(adapter.path))
+        header, about = adapters.read(place, model), place.stat()
+        file = f"{about.st_dev}/{about.st_ino}/{about.st_size}/{about.st_mtime_ns}"
+        acting += [replace(adapter, path=place, size=header.size, file=file)] if adapter.scale else []
+    if acting:
+        begin_trial(path, acting)
+    return tuple(acting)
 
 
 def _read_runnable(path: Path) -> Header:
@@ -119,6 +143,16 @@ def _fitting(target: Header, path: Path) -> tuple[Header, Comparison, tuple[str,
             "million parameters): it will slow the target down"
         )
     return draft, comparison, tuple(notes)
+
+
+def setup_of(placements: Sequence[Placement], *acting: Sequence[Adapter]) -> str:
+    """What tells these devices and adapters from others; empty for the default devices without any adapters."""
+    parts = [*(placement.key for placement in placements), *map(identity, acting)]
+    return " | ".join(parts) if any(parts) else ""
+
+
+def setup_of_pair(pair: ModelPair, settings: Settings) -> str:
+    return setup_of((settings.placement, settings.placement_draft), pair.adapters, pair.draft_adapters)
 
 
 @dataclass(frozen=True, slots=True)

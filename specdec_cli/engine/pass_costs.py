@@ -32,11 +32,13 @@ _VERIFY_S, _DRAFT_S = 0.25, 0.1
 """About how long to measure each model; the most wanted sizes are timed whatever it takes."""
 
 
-def place_of(threads: int, gpu_layers: int = -1) -> Place:
-    """Where passes are timed now: on this machine, with this build, so many CPU threads and layers on a GPU."""
+def place_of(threads: int, gpu_layers: int = -1, setup: str = "") -> Place:
+    """Where passes are timed now: on this machine, with this build, so many CPU threads and layers on a GPU, and these
+    devices and adapters.
+    """
     versions = library.versions()
     build = f"llama.cpp {versions['llama.cpp']}, llama-cpp-python {versions['llama-cpp-python']}"
-    return Place(library.machine(), f"{build}; {library.build_flags().strip()}", threads, gpu_layers)
+    return Place(library.machine(), f"{build}; {library.build_flags().strip()}", threads, gpu_layers, setup)
 
 
 def usual_threads() -> int:
@@ -54,15 +56,17 @@ def known_agreement(model: Path) -> Agreement | None:
 
 
 class PassCosts:
-    """One model's passes. note: called with what the user should know of them."""
+    """One model's passes. note: called with what the user should know of them. setup: devices and adapters, if any."""
 
-    def __init__(self, path: Path, context: LlamaContext, gpu_layers: int, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, path: Path, context: LlamaContext, gpu_layers: int, note: Callable[[str], None], setup: str = ""
+    ) -> None:
         self.measured_s = 0.0
         """Seconds that measuring took."""
         self.watch: ThreadWatch | None = None
         """What may go to fewer threads, before anything is measured with too many."""
         self._path, self._context, self._note = path, context, note
-        self._place = place_of(context.threads, gpu_layers)
+        self._place = place_of(context.threads, gpu_layers, setup)
         self._kept = self._load()
         self._news = False
 

@@ -21,15 +21,16 @@ from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.loaded_models import memory_of
 from specdec_cli.engine.model_loading import load_model
-from specdec_cli.engine.model_pair import ModelPair, check_pair
+from specdec_cli.engine.model_pair import ModelPair, check_pair, setup_of_pair
 from specdec_cli.engine.prompt import fitting, tuning_prompts
 from specdec_cli.evaluation.comparison_result import CostPoints
 from specdec_cli.evaluation.prediction import calibrate, predict, verdict
 from specdec_cli.evaluation.simulator import Answer
 from specdec_cli.evaluation.tuning_result import HardwareInfo, HardwarePrediction, MeasuredTuning
-from specdec_cli.llama import host, library
+from specdec_cli.llama import host, library, placing
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.timing import pass_seconds
 from specdec_cli.models import hardware, user_files
 from specdec_cli.models.suites import Prompt
@@ -61,9 +62,11 @@ def _tuned(settings: Settings) -> Settings:
 def predict_for(settings: Settings, machine_name: str) -> HardwarePrediction:
     """What the recorded acceptance of a pair would come to under another machine's costs; nothing is measured."""
     settings = _tuned(settings)
-    paths = _paths(check_pair(settings))
+    pair = check_pair(settings)
+    paths = _paths(pair)
     machine = hardware.load(machine_name)
-    path = tuning.recording_of(*paths, tuning.kind_of(settings.temp == 0, settings.accept))
+    kind_of_run = tuning.kind_of(settings.temp == 0, settings.accept)
+    path = tuning.recording_of(*paths, kind_of_run, setup_of_pair(pair, settings))
     if path is None:
         kind = "at temperature 0" if settings.temp == 0 else f"with --accept {settings.accept}"
         raise SpecdecError(
@@ -122,7 +125,8 @@ def tune(
         raise Interrupted
     notes, kept = engine.notes, ""
     try:
-        path = tuning.save(*paths, Tuning(**place, costs=costs, calibrations={kind: calibration}))
+        found = Tuning(**place, costs=costs, calibrations={kind: calibration})
+        path = tuning.save(*paths, found, setup_of_pair(pair, settings))
         acceptance_traces.write(path.with_suffix(f".{kind}.json.gz"), recording)
         kept = str(path)
     except SpecdecError as error:  # which is no reason to lose what was measured
@@ -235,7 +239,7 @@ def place_draft(path: Path, settings: Settings, interrupt: Interrupt) -> tuple[S
 
     Without a GPU, or if the user has said where, there is nothing to try.
     """
-    if settings.gpu_layers_draft != -1 or not library.supports_gpu():
+    if settings.gpu_layers_draft != -1 or settings.device_draft or not library.supports_gpu():
         return settings, {}
     threads = settings.threads_draft or settings.threads or host.physical_cores()
     places = {"GPU": -1, "CPU": 0}
@@ -243,7 +247,7 @@ def place_draft(path: Path, settings: Settings, interrupt: Interrupt) -> tuple[S
     for place, layers in places.items():
         with (
             suppress(SpecdecError),  # it may not fit beside the target
-            closing(load_model(path, layers, interrupt)) as model,
+            closing(load_model(path, placing.whole(Placement(layers)), interrupt)) as model,
             closing(LlamaContext(model, _PLACEMENT_CONTEXT, 1, threads, interrupt)) as context,
         ):
             text = model.tokenize("The quick brown fox jumps over the lazy dog.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import msgspec
@@ -25,6 +26,8 @@ class RecordedSettings:
     tree: int | None = None
     lookahead: str | None = None
     ngram_corpus: tuple[str, ...] | None = None
+    lora: tuple[str, ...] | None = None
+    lora_draft: tuple[str, ...] | None = None
     max_tokens: int | None = None
     temp: float | None = None
     top_k: int | None = None
@@ -41,6 +44,15 @@ class RecordedSettings:
     threads_draft: int | None = None
     gpu_layers: int | None = None
     gpu_layers_draft: int | None = None
+    device: str | None = None
+    device_draft: str | None = None
+    tensor_split: str | None = None
+
+    @property
+    def adapters(self) -> dict[str, str | None]:
+        """Those of both models, by their files alone: a path may name the user."""
+        own = {"lora": self.lora, "lora_draft": self.lora_draft}
+        return {name: ", ".join(Path(text).name for text in texts or ()) or None for name, texts in own.items()}
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> RecordedSettings:

@@ -54,15 +54,21 @@ class Device:
     free: int
     total: int
 
+    @property
+    def is_gpu(self) -> bool:
+        """Whether layers can be put there, by its name."""
+        return "GPU" in self.kind
 
-def devices() -> list[Device]:
-    """Every device the build knows, CPU included."""
+
+@functools.cache
+def _ggml() -> ctypes.CDLL:
     start()
     folder = Path(lib.__file__).parent / "lib"
     names = [folder / name for name in ("libggml.so", "libggml.dylib", "ggml.dll")]
     ggml = ctypes.CDLL(str(next(filter(Path.exists, names), names[0])))
     for name, restype, argtypes in (
         ("ggml_backend_dev_count", ctypes.c_size_t, []),
+        ("ggml_backend_dev_by_name", ctypes.c_void_p, [ctypes.c_char_p]),
         ("ggml_backend_dev_get", ctypes.c_void_p, [ctypes.c_size_t]),
         ("ggml_backend_dev_name", ctypes.c_char_p, [ctypes.c_void_p]),
         ("ggml_backend_dev_description", ctypes.c_char_p, [ctypes.c_void_p]),
@@ -71,6 +77,18 @@ def devices() -> list[Device]:
     ):
         function = getattr(ggml, name)
         function.restype, function.argtypes = restype, argtypes
+    return ggml
+
+
+def device_handle(name: str) -> int | None:
+    """llama.cpp's own device of that name, in upper or lower case; None if there is none."""
+    handle: int | None = _ggml().ggml_backend_dev_by_name(name.encode())
+    return handle
+
+
+def devices() -> list[Device]:
+    """Every device the build knows, CPU included."""
+    ggml = _ggml()
     kinds = {0: "CPU", 1: "GPU", 2: "integrated GPU", 3: "accelerator"}
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     result = []

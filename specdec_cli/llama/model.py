@@ -4,31 +4,42 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.llama import library
+from specdec_cli.llama import library, placing
+from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.placement import Placement
 
 
 class Model:
     """Weights in memory. Contexts made from it must not outlive it.
 
-    path: a GGUF file whose header has been validated: llama.cpp aborts the process on some bad input. gpu_layers: how
-    many layers to offload; -1 for all, of which a build without a GPU takes none. heads: its next-token layers, too.
+    path: a GGUF file whose header has been validated: llama.cpp aborts the process on some bad input. placement: one
+    that is possible; a build without a GPU takes no layers. adapters: checked ones, which act in every context.
+    heads: load its next-token layers, too.
     Raises SpecdecError when llama.cpp refuses the file or memory runs out, Interrupted on Ctrl-C.
     """
 
-    def __init__(self, path: Path, gpu_layers: int, interrupt: Interrupt, heads: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        placement: Placement,
+        interrupt: Interrupt,
+        adapters: Sequence[Adapter] = (),
+        heads: bool = False,
+    ) -> None:
         library.start()
         params = lib.llama_model_default_params()
         if heads:
             params.load_mtp = True
-        params.n_gpu_layers = gpu_layers
+        self._arrays = placing.fill(params, placement)
         self._progress = lib.llama_progress_callback(lambda _done, _user: not interrupt.is_set())
         params.progress_callback = self._progress
         library.recent_errors.clear()
@@ -48,7 +59,8 @@ class Model:
             lib.llama_model_free(handle)
             raise SpecdecError(f"{path.name} does not generate text token by token", "Choose a causal language model.")
         self.path, self.handle = path, handle
-        self.on_gpu = gpu_layers != 0 and library.supports_gpu()
+        self.on_gpu = placement.on_devices and library.supports_gpu()
+        self._adapters = [(self._adapter(adapter.path), adapter.scale) for adapter in adapters]
         self._vocab = lib.llama_model_get_vocab(handle)
         self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(handle)
@@ -59,6 +71,25 @@ class Model:
         """The bytes of one token; control tokens have none."""
         self.is_end: Callable[[int], bool] = cache(lambda token: bool(lib.llama_vocab_is_eog(self._vocab, token)))
         """Whether a token ends the answer (EOS, EOT and their like)."""
+
+    def _adapter(self, path: Path) -> Any:
+        """llama.cpp's own adapter, which is freed with the model."""
+        library.recent_errors.clear()
+        adapter = lib.llama_adapter_lora_init(self.handle, os.fsencode(path))
+        if not adapter:
+            self.close()
+            reason = library.last_error() or "no reason given"
+            raise SpecdecError(
+                f"llama.cpp cannot load {path.name}: {reason}", "Name an adapter that was made for this very model."
+            )
+        return adapter
+
+    def adapt(self, context: Any) -> None:
+        """Let the model's adapters act in a context of llama.cpp."""
+        if count := len(self._adapters):
+            handles = (lib.llama_adapter_lora_p_ctypes * count)(*(handle for handle, _ in self._adapters))
+            scales = (ctypes.c_float * count)(*(scale for _, scale in self._adapters))
+            lib.llama_set_adapters_lora(context, handles, count, scales)
 
     def tokenize(self, text: str, add_bos: bool = True, special: bool = True) -> list[int]:
         """Token ids of `text`. add_bos: whether to begin with the BOS token if this vocabulary asks for one. special:

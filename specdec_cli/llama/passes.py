@@ -160,4 +160,5 @@ def _opened(
             f"no room for a context of {n_ctx} tokens of {model.path.name}: {reason}",
             "Give a smaller context (-c), or fewer GPU layers (-ngl).",
         )
+    model.adapt(handle)
     return handle

@@ -19,9 +19,9 @@ _ERROR = 4  # GGML_LOG_LEVEL_ERROR
 _N_CTX = 256
 
 
-def main(path: str, cpu_s: int, data_bytes: int, whole: bool) -> None:
+def main(path: str, cpu_s: int, data_bytes: int, whole: bool, adapters: list[str]) -> None:
     """Limits: seconds of processor time, and bytes of memory beside the file's own pages. whole: read the weights and
-    compute with them; else the graph is built without them.
+    compute with them; else the graph is built without them. adapters: of the model, which act as it computes.
     """
     with suppress(ImportError, ValueError, OSError):  # Windows has none, and macOS not all
         import resource
@@ -45,11 +45,16 @@ def main(path: str, cpu_s: int, data_bytes: int, whole: bool) -> None:
     count = lib.llama_tokenize(vocab, EVERY_BYTE, len(EVERY_BYTE), tokens, room, True, True)
     for token in tokens[: max(0, count)]:
         lib.llama_token_to_piece(vocab, token, piece, len(piece), 0, False)
+    loaded = [lib.llama_adapter_lora_init(model, os.fsencode(adapter)) for adapter in adapters]
     params = lib.llama_context_default_params()
     params.n_ctx, params.n_batch, params.n_ubatch = _N_CTX, 8, 8
     params.n_threads = params.n_threads_batch = 1
     context = lib.llama_init_from_model(model, params)
-    if context and whole and count > 0:
+    if not (context and all(loaded)):
+        return
+    scales = (ctypes.c_float * len(loaded))(*[1.0] * len(loaded))
+    lib.llama_set_adapters_lora(context, (lib.llama_adapter_lora_p_ctypes * len(loaded))(*loaded), len(loaded), scales)
+    if whole and count > 0:
         lib.llama_decode(context, lib.llama_batch_get_one(tokens, 1))
 
 
@@ -71,5 +76,5 @@ def _print_errors(level: int, text: bytes, _user: object) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "whole")
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "whole", sys.argv[5:])
     os._exit(0)  # nothing has to be freed in order

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from time import monotonic
@@ -36,11 +37,12 @@ _LIMITS = {-getattr(signal, name) for name in ("SIGKILL", "SIGXCPU") if hasattr(
 
 class TrialLoad:
     """A child process that loads a model and decodes one token, on one thread of the CPU. n_bytes: the file's size.
+    adapters: files that the model is loaded with.
 
     Of a larger file than `_MOST_BYTES` the weights are not read: it would be read from the disk twice.
     """
 
-    def __init__(self, path: Path, n_bytes: int) -> None:
+    def __init__(self, path: Path, n_bytes: int, adapters: Sequence[Path] = ()) -> None:
         free = host.available_memory()
         whole = n_bytes <= min(_MOST_BYTES, free or _MOST_BYTES)
         limits = (_CPU_S + n_bytes // _CPU_BYTES_PER_S, _DATA_BYTES + n_bytes // 8)
@@ -48,7 +50,10 @@ class TrialLoad:
         self._last_words = tempfile.TemporaryFile()  # noqa: SIM115  # a pipe could be full
         self._until = monotonic() + _WAIT_S + n_bytes / _WAIT_BYTES_PER_S
         self._child = subprocess.Popen(
-            [sys.executable, str(Path(trial_child.__file__)), str(path), *map(str, limits), "whole" if whole else ""],
+            [
+                *(sys.executable, str(Path(trial_child.__file__)), str(path)),
+                *(*map(str, limits), "whole" if whole else "", *map(str, adapters)),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._last_words,

@@ -15,7 +15,7 @@ from specdec_cli.models.vocab import Vocabulary, quoted
 _MAX_LAYERS = 512
 _MAX_EXPERTS = 512  # LLAMA_MAX_EXPERTS
 _ENCODERS = ("bert", "nomic-bert", "jina-bert", "neo-bert", "modern-bert", "eurobert", "t5", "clip", "wavtokenizer")
-_NOT_COMPUTED_WITH = {"Q8_1", "Q8_K", "I8", "I16", "I64", "F64"}
+NOT_COMPUTED_WITH = {"Q8_1", "Q8_K", "I8", "I16", "I64", "F64"}
 """Types that llama.cpp reads and has no kernels for. I32 is not among them: there are tables of token ids."""
 _NO_TOKENIZER = ("none", "no_vocab")
 
@@ -62,7 +62,7 @@ def _require_experts(header: Header) -> None:
 
 def _require_tensors(header: Header) -> None:
     for tensor in header.tensors:
-        if tensor.type in _NOT_COMPUTED_WITH or (tensor.type != "F32" and "norm" in tensor.name):
+        if tensor.type in NOT_COMPUTED_WITH or (tensor.type != "F32" and "norm" in tensor.name):
             what = f"llama.cpp cannot compute with {shown(tensor.name)} of {header.name}: its type is {tensor.type}"
             raise SpecdecError(what, "Download another file of this model, or convert it with llama.cpp's own tools.")
 

@@ -14,12 +14,15 @@ from specdec_cli.store.json_store import JsonStore, Points, record_name
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where passes were timed: the machine's devices, the build of llama.cpp, CPU threads and layers on a GPU."""
+    """Where passes were timed: the machine's devices, the build of llama.cpp, CPU threads and layers on a GPU. setup:
+    which devices and adapters, if any but the default ones.
+    """
 
     machine: str
     build: str
     threads: int
     gpu_layers: int
+    setup: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +44,10 @@ _COSTS = JsonStore(
 
 
 def path_of(model: Path, place: Place) -> Path:
-    """Where the costs of a model file are kept: named after the file, its size and age, the threads and layers."""
+    """Where the costs of a model file are kept: named after the file, its size and age, and how it is run."""
     about = model.stat()
     identity = f"{model.name}/{about.st_size}/{about.st_mtime_ns}/{place.threads}/{place.gpu_layers}"
+    identity += place.setup and f"/{place.setup}"
     return _COSTS.path(record_name((model.stem,), identity, digits=12))
 
 

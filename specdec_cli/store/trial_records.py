@@ -24,8 +24,10 @@ TRIALS = JsonStore(
 )
 
 
-def name_of(model: Path, build: str) -> str:
-    """The record's name: the file itself, all parts of it, and the build of llama.cpp. Raises OSError."""
+def name_of(model: Path, build: str, adapters: str = "") -> str:
+    """The record's name: the file itself, all parts of it, the build of llama.cpp, and what tells the adapters that
+    act in it. Raises OSError.
+    """
     parts = [model.with_name(name).stat() for name in part_names(model.name)]
     identity = [(part.st_dev, part.st_ino, part.st_size, part.st_mtime_ns) for part in parts]
-    return record_name((model.stem,), f"{identity} {build}", digits=16)
+    return record_name((model.stem,), f"{identity} {build}{adapters and f' {adapters}'}", digits=16)

@@ -57,17 +57,22 @@ def kind_of(greedy: bool, accept: str) -> str:
     return "greedy" if greedy else accept
 
 
-def path_of(target: Path, draft: Path) -> Path:
-    """Where a pair's tuning is kept: named after the two files, and a digest of their names and sizes."""
+def path_of(target: Path, draft: Path, setup: str = "") -> Path:
+    """Where a pair's tuning is kept: named after the two files, and a digest of their names and sizes. setup: which
+    devices and adapters, if any but the default ones.
+    """
     size = "-".join(str(path.stat().st_size) for path in (target, draft))
-    return _TUNINGS.path(record_name((target.stem, draft.stem), f"{target.name}/{draft.name}/{size}"))
+    identity = f"{target.name}/{draft.name}/{size}{setup and f'/{setup}'}"
+    return _TUNINGS.path(record_name((target.stem, draft.stem), identity))
 
 
-def recording_of(target: Path, draft: Path, kind: str) -> Path | None:
+def recording_of(target: Path, draft: Path, kind: str, setup: str = "") -> Path | None:
     """The recording of a pair, its own or a bundled one; `Recording.require` says if it is of these very models."""
-    own = path_of(target, draft).with_suffix(f".{kind}.json.gz")
+    own = path_of(target, draft, setup).with_suffix(f".{kind}.json.gz")
     if own.exists():
         return own
+    if setup:
+        return None
     if target.parent == draft.parent and bundled_dir() in target.parents:
         bundled = target.parent / "recordings" / f"{kind}.json.gz"
         return bundled if bundled.exists() else None
@@ -78,23 +83,23 @@ def recording_of(target: Path, draft: Path, kind: str) -> Path | None:
     return None
 
 
-def load(target: Path, draft: Path) -> Tuning | None:
+def load(target: Path, draft: Path, setup: str = "") -> Tuning | None:
     """A pair's tuning. Raises SpecdecError if its file is damaged."""
-    return _TUNINGS.load(path_of(target, draft).stem)
+    return _TUNINGS.load(path_of(target, draft, setup).stem)
 
 
-def save(target: Path, draft: Path, tuning: Tuning) -> Path:
+def save(target: Path, draft: Path, tuning: Tuning, setup: str = "") -> Path:
     """Keep a pair's tuning in place of an older one, whose other calibrations stay. Returns the file."""
     with suppress(SpecdecError):
-        if older := load(target, draft):  # what the other kind of sampling taught stays true
+        if older := load(target, draft, setup):  # what the other kind of sampling taught stays true
             tuning = replace(tuning, calibrations={**older.calibrations, **tuning.calibrations})
-    return _TUNINGS.save(path_of(target, draft).stem, tuning)
+    return _TUNINGS.save(path_of(target, draft, setup).stem, tuning)
 
 
-def keep_speed(target: Path, draft: Path, speed: Speed) -> None:
+def keep_speed(target: Path, draft: Path, speed: Speed, setup: str = "") -> None:
     """Remember a measurement in place of the last one. Never raises: it is a convenience, not a result."""
     with suppress(SpecdecError, OSError):
-        _SPEEDS.save(f"{path_of(target, draft).stem}.speed", speed)
+        _SPEEDS.save(f"{path_of(target, draft, setup).stem}.speed", speed)
 
 
 def last_speed(target: Path, draft: Path) -> Speed | None:

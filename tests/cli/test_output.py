@@ -35,8 +35,9 @@ def test_a_file_holds_only_the_answer(tmp_path):
 
 JSON_KEYS = {
     "": "text tokens finish_reason prompt_tokens completion_tokens target draft draft_small drafter accept bitwise "
-    "lossless draft_tokens draft_min_p tree lookahead ngram_corpus temp top_k top_p min_p repeat_penalty "
-    "frequency_penalty presence_penalty repeat_last_n max_tokens ctx seed stats timing rounding baseline speedup",
+    "lossless draft_tokens draft_min_p tree lookahead ngram_corpus lora lora_draft temp top_k top_p min_p "
+    "repeat_penalty frequency_penalty presence_penalty repeat_last_n max_tokens ctx seed stats timing rounding "
+    "baseline speedup",
     "stats": "steps drafted accepted forced emitted acceptance_rate tokens_per_step per_position histogram lengths "
     "distance_per_token sources",
     "timing": "load_s measuring_s prefill_s ttft_s decode_s tokens_per_s tpot_ms draft_s verify_s sample_s overhead_s",

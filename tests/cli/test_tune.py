@@ -26,6 +26,7 @@ from specdec_cli.evaluation.tuning_result import MeasuredTuning
 from specdec_cli.llama import host, library
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
 from specdec_cli.models import profiles, user_files
 from specdec_cli.store import acceptance_traces as recordings
 from specdec_cli.store import tuning
@@ -267,10 +268,10 @@ def beside_a_gpu(quick, monkeypatch):
     """As if there were one: which layers the draft was loaded with; its seconds for a token may be changed."""
     seconds, layers = {-1: 0.002, 0: 0.001, 3: 0.003}, []
 
-    def load(path, wanted, interrupt):
+    def load(path, placement, interrupt, adapters=()):
         if path == DRAFT:
-            layers.append(wanted)
-        return Model(path, 0, interrupt)
+            layers.append(placement.layers)
+        return Model(path, Placement(0), interrupt)
 
     monkeypatch.setattr(library, "supports_gpu", lambda: True)
     for module in (loaded_models, tuner):

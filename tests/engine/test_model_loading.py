@@ -14,6 +14,7 @@ from specdec_cli.engine import model_loading
 from specdec_cli.engine.model_loading import begin_trial, load_model
 from specdec_cli.llama import trial_load
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.placement import Placement
 from specdec_cli.store.trial_records import TRIALS
 
 
@@ -34,7 +35,7 @@ def children(monkeypatch):
 
 
 def load(path):
-    load_model(path, 0, Interrupt()).close()
+    load_model(path, Placement(0), Interrupt()).close()
 
 
 def test_a_deadly_file_is_an_error_and_is_known_from_then_on(deadly, children):
@@ -97,7 +98,7 @@ def test_a_trial_without_end(tmp_path, children, monkeypatch):
     interrupt = Interrupt()
     interrupt.set()
     with pytest.raises(Interrupted):
-        load_model(path, 0, interrupt)
+        load_model(path, Placement(0), interrupt)
     assert [child.returncode for child in children] == [-signal.SIGKILL] * 2
     assert not list(TRIALS.folder().glob("*")), "nothing is kept of it"
 

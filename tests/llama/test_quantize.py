@@ -18,6 +18,7 @@ from specdec_cli.llama import library, quantize
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.quantize import Copy
 from specdec_cli.models import quantisations
 from specdec_cli.models.gguf import read_header
@@ -30,7 +31,7 @@ TOKENS = list(range(3, 40, 2))
 def logits(path):
     interrupt = Interrupt()
     with (
-        closing(Model(path, 0, interrupt)) as model,
+        closing(Model(path, Placement(0), interrupt)) as model,
         closing(LlamaContext(model, 256, len(TOKENS), 1, interrupt)) as context,
     ):
         return context.decode(TOKENS, all_rows=True).copy()

@@ -11,6 +11,7 @@ from driver import run, specdec
 from specdec_cli.engine import prompt
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
 from specdec_cli.models import chat_template as chat
 from specdec_cli.models.gguf import read_header
 
@@ -40,7 +41,7 @@ def path(name, request):
 
 @pytest.fixture
 def model(path):
-    with Interrupt() as interrupt, closing(Model(path, 0, interrupt)) as model:
+    with Interrupt() as interrupt, closing(Model(path, Placement(0), interrupt)) as model:
         yield model
 
 

@@ -1,0 +1,43 @@
+"""A LoRA adapter by its file, and how much of it is added to the weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from specdec_cli.decoding.errors import UsageError
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(nan|inf|infinity)", re.IGNORECASE | re.ASCII)
+_MOST = 3.4e38
+"""Of a scale, which is a 32-bit float."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """size: bytes. file: what tells the file from others. Both are known once its header has been read."""
+
+    path: Path
+    scale: float = 1.0
+    size: int = 0
+    file: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Adapter:
+        """FILE or FILE:SCALE. A colon that no number follows is part of the path. Raises UsageError."""
+        name, _, tail = text.rpartition(":")
+        if not (name and _NUMBER.fullmatch(tail)):
+            return cls(Path(text))
+        scale = float(tail)
+        if not abs(scale) <= _MOST:
+            raise UsageError(f"the scale of {name} cannot be {tail}", "Give a finite number, such as 0.5.")
+        return cls(Path(name), scale)
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.scale:g}"
+
+
+def identity(adapters: Sequence[Adapter]) -> str:
+    """What tells these adapters, and their scales, from others; empty without any."""
+    return "; ".join(f"{adapter.file}:{adapter.scale!r}" for adapter in adapters)

@@ -1,0 +1,61 @@
+"""Where a model's layers are to lie: how many on devices, on which, and in which shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specdec_cli.decoding.errors import UsageError
+
+_CPU = ("none", "cpu")
+_MOST = 3.4e38
+"""Of a share, which is a 32-bit float."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """layers: on devices, -1 for all. devices: their names; none for the CPU alone, None for llama.cpp's own choice.
+    split: the share of each device; empty: by their free memory.
+    """
+
+    layers: int = -1
+    devices: tuple[str, ...] | None = None
+    split: tuple[float, ...] = ()
+
+    @classmethod
+    def parse(cls, layers: int, devices: str | None = None, split: str | None = None) -> Placement:
+        """devices: names as in `CUDA0,CUDA1`, or `none`. split: as in `3,1`. Raises UsageError on what is neither."""
+        return cls(layers, None if devices is None else _names(devices), () if split is None else _shares(split))
+
+    @property
+    def on_devices(self) -> bool:
+        """Whether layers go to a device at all, if there is one."""
+        return self.layers != 0 and self.devices != ()
+
+    @property
+    def key(self) -> str:
+        """What tells it from others, but for the number of layers; empty for the default."""
+        devices = "" if self.devices is None else f"devices {','.join(self.devices).lower() or 'none'}"
+        split = f"split {','.join(map(repr, self.split))}" if self.split else ""
+        return " ".join(filter(None, (devices, split)))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    lower = [name.lower() for name in names]
+    if "" in lower or len(set(lower)) < len(lower):
+        raise UsageError(f"device cannot be {text!r}", "Name each once, as in CUDA0,CUDA1; or none, for the CPU.")
+    if not set(lower) & set(_CPU):
+        return names
+    if len(names) > 1:
+        raise UsageError(f"device cannot be {text!r}", "Name GPUs, or none for the CPU: llama.cpp adds the CPU itself.")
+    return ()
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        shares = tuple(map(float, text.split(",")))
+    except ValueError:
+        shares = ()
+    if not shares or not all(0 <= share <= _MOST for share in shares) or not any(shares):
+        raise UsageError(f"tensor split cannot be {text!r}", "Give a number from 0 for each device, as in 3,1.")
+    return shares

@@ -1,0 +1,73 @@
+"""A placement told to llama.cpp: names of devices become the devices, and a draft model goes to one of them whole."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.llama import library
+from specdec_cli.llama.library import Device
+from specdec_cli.llama.placement import Placement
+
+
+def require_possible(placement: Placement) -> None:
+    """Raise UsageError on devices that are not there, and on a split that does not fit the devices."""
+    if placement.devices is None and not placement.split:
+        return
+    known = [device.name for device in library.devices() if device.is_gpu]
+    for name in placement.devices or ():
+        if name.lower() not in map(str.lower, known):
+            listed = f"Devices here: {', '.join([*known, 'none (the CPU)'])}; specdec doctor says more."
+            raise UsageError(f"there is no device {name!r}", listed)
+    if placement.split:
+        names = [device.name for device in _chosen()] if placement.devices is None else placement.devices
+        _require_split(len(placement.split), names)
+
+
+def _require_split(parts: int, names: list[str] | tuple[str, ...]) -> None:
+    most = lib.llama_max_devices()
+    if len(names) < 2:
+        there = f"here there is {names[0]} alone" if names else "here there is none"
+        raise UsageError(f"a tensor split is for several devices; {there}", "Leave --tensor-split out.")
+    if parts != len(names) or parts > most:
+        fix = f"Give one number for each of {', '.join(names)}; llama.cpp takes {most} at most."
+        raise UsageError(f"the tensor split has {parts} parts for {len(names)} devices", fix)
+
+
+def whole(placement: Placement) -> Placement:
+    """A draft model's placement: on the GPU with most memory free, if there are several and none is named.
+
+    Its passes are short, and each border between devices makes them longer.
+    """
+    if placement.devices is not None or not placement.on_devices or not library.supports_gpu():
+        return placement
+    gpus = _chosen()
+    return replace(placement, devices=(max(gpus, key=lambda gpu: gpu.free).name,)) if len(gpus) > 1 else placement
+
+
+def _chosen() -> list[Device]:
+    """The devices that llama.cpp takes itself: integrated GPUs only where there is no other."""
+    gpus = [device for device in library.devices() if device.is_gpu]
+    return [device for device in gpus if device.kind == "GPU"] or gpus
+
+
+def fill(params: Any, placement: Placement) -> list[object]:
+    """Write a placement into llama_model_params. Returns the arrays, which must live as long as the model."""
+    params.n_gpu_layers = placement.layers
+    arrays: list[object] = []
+    if placement.devices is not None:
+        handles = [library.device_handle(name) for name in placement.devices]
+        devices = (ctypes.c_void_p * (len(handles) + 1))(*handles, None)
+        params.devices = ctypes.cast(devices, ctypes.c_void_p)
+        arrays.append(devices)
+        if len(handles) == 1:
+            params.split_mode, params.main_gpu = lib.LLAMA_SPLIT_MODE_NONE, 0
+    if placement.split:
+        shares = (ctypes.c_float * lib.llama_max_devices())(*placement.split)
+        params.tensor_split = shares
+        arrays.append(shares)
+    return arrays

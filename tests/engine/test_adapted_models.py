@@ -1,0 +1,219 @@
+"""Adapters at work: they change what a model says, drafts do not, and what is kept is kept by adapter and scale."""
+
+import os
+from contextlib import closing
+from dataclasses import replace
+
+import loras
+import numpy as np
+import pytest
+import tiny
+from driver import DRAFT, TARGET
+from engines import open_engine
+
+from specdec_cli import SamplingParams, SpeculativeConfig
+from specdec_cli.decoding.divergence import Transcript
+from specdec_cli.draft_length import SharedLoad
+from specdec_cli.engine import kept_conversation, proof
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.conversation import Conversation
+from specdec_cli.engine.loaded_models import memory_of
+from specdec_cli.engine.model_pair import check_pair, setup_of_pair
+from specdec_cli.engine.slots import Slots
+from specdec_cli.llama.adapter import Adapter
+from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
+from specdec_cli.store import pass_cost_records as kept_costs
+from specdec_cli.store import tuning
+
+PROMPT = "def median(values):\n    return"
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory):
+    """One of the bundled target that changes what it writes."""
+    return loras.write(tmp_path_factory.mktemp("lora") / "style.gguf", TARGET, strength=0.7)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    return loras.write(tmp_path_factory.mktemp("lora") / "other.gguf", TARGET, seed=1, strength=0.7)
+
+
+@pytest.fixture(scope="module")
+def of_draft(tmp_path_factory):
+    return loras.write(tmp_path_factory.mktemp("lora") / "draft-style.gguf", DRAFT, strength=0.7)
+
+
+def row(path, *adapters):
+    """The logits after a few tokens."""
+    with (
+        closing(Model(path, Placement(0), Interrupt(), adapters)) as model,
+        closing(LlamaContext(model, 256, 4, 1, Interrupt())) as context,
+    ):
+        return context.decode([5, 9, 40, 77]).copy()
+
+
+@pytest.mark.parametrize("kind", ["bundled", "llama", "qwen3", "lfm2", "mamba", "nemotron_h"])
+def test_an_adapter_changes_the_logits(tmp_path, kind):
+    path = TARGET if kind == "bundled" else tiny.write(tmp_path / "m.gguf", kind)
+    adapted = ("ssm_in", "ssm_out") if kind in ("mamba", "nemotron_h") else loras.ADAPTED
+    file, second = (loras.write(tmp_path / f"a{seed}.gguf", path, seed, adapted=adapted) for seed in (0, 1))
+    plain, once, none = row(path), row(path, Adapter(file)), row(path, Adapter(file, 0.0))
+    assert (none == plain).all() and np.abs(once - plain).max() > 0.1
+    assert np.abs(row(path, Adapter(file, 2.0)) - once).max() > 0.1
+    assert np.abs(row(path, Adapter(file), Adapter(second)) - once).max() > 0.1
+    # Two halves of an adapter are the whole of it, but for rounding.
+    halves = row(path, Adapter(file, 0.5), Adapter(file, 0.5))
+    assert np.abs(halves - once).max() < 1e-2 * np.abs(once - plain).max()
+
+
+def test_embeddings_may_be_adapted(tmp_path):
+    path = tiny.write(tmp_path / "m.gguf", "llama")
+    file = loras.write(tmp_path / "a.gguf", path, adapted=("token_embd", "output"))
+    assert np.abs(row(path, Adapter(file)) - row(path)).max() > 0.1
+
+
+def test_the_weights_themselves_say_what_must_come(tmp_path):
+    """W + B A / rank x alpha, added by hand, gives the same logits."""
+    import gguf
+
+    path = tiny.write(tmp_path / "m.gguf", "llama")
+    file = loras.write(tmp_path / "a.gguf", path, keys={"adapter.lora.alpha": 8.0})
+    parts = {tensor.name: tensor.data for tensor in gguf.GGUFReader(file).tensors}
+    merged = gguf.GGUFReader(tmp_path / "m.gguf", "r+")
+    expected = row(path, Adapter(file, 0.5))
+    changed = 0
+    for tensor in merged.tensors:
+        if (a := parts.get(f"{tensor.name}.lora_a")) is not None:
+            tensor.data[:] += 0.5 * 8.0 / 4 * (parts[f"{tensor.name}.lora_b"] @ a)
+            changed += 1
+    merged.data.flush()
+    assert changed == 8 and np.abs(row(path) - expected).max() < 1e-3 * np.abs(expected).max()
+
+
+def written(engine, seed=0):
+    return Transcript.of(engine.events(engine.tokenize(PROMPT, raw=True), seed))
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"drafter": "ngram", "draft": None},
+        {"drafter": "model"},
+        {"drafter": "ngram+model"},
+        {"drafter": "model", "lora_draft": True},
+        {"drafter": "model", "tree": 3},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("sampling", [{}, {"temp": 0.9, "accept": "coupled"}], ids=["greedy", "coupled"])
+def test_the_text_is_that_of_the_adapted_target(adapter, of_draft, way, sampling):
+    way = {**way, "lora_draft": (str(of_draft),)} if "lora_draft" in way else way
+    settings = {"lora": (str(adapter),), "draft_tokens": 4, "ctx": 256, "max_tokens": 48, **sampling}
+    with open_engine(**{**settings, "drafter": "none"}) as alone:
+        own = written(alone)
+    with open_engine(**{"drafter": "none", **{**settings, "lora": ()}}) as plain:
+        assert written(plain).tokens != own.tokens
+    with open_engine(**settings, **way) as engine:
+        tokens = engine.tokenize(PROMPT, raw=True)
+        answer = Transcript.of(engine.events(tokens, 0))
+        divergence = proof.divergence(engine, tokens, own, answer, 0, engine.settings)
+        assert divergence is None or not divergence.bug, str(divergence)
+        drafted = engine.generate(PROMPT, SamplingParams(max_tokens=32, seed=0), raw=True).metrics.drafted
+    assert drafted > 0
+
+
+def test_an_adapter_of_the_draft_changes_drafts_and_no_text(of_draft):
+    """At temperature 0 the texts are the same, and what is accepted is not."""
+    texts, accepted = [], []
+    for lora in ((), (str(of_draft),)):
+        with open_engine(draft_tokens=4, lora_draft=lora) as engine:
+            answer = engine.generate(PROMPT, SamplingParams(max_tokens=48), raw=True)
+            texts.append(answer.text)
+            accepted.append(answer.metrics.accepted / answer.metrics.drafted)
+    assert texts[0] == texts[1] and accepted[1] < accepted[0]
+
+
+def test_slots_are_adapted(adapter):
+    expected = {}
+    for lora in ((), (str(adapter),)):
+        with open_engine(drafter="none", lora=lora) as alone:
+            expected[lora] = alone.generate(PROMPT, SamplingParams(max_tokens=24), raw=True).text
+    assert len(set(expected.values())) == 2
+    for lora, text in expected.items():
+        with open_engine(lora=lora, draft_tokens=3) as engine, Slots(engine, 2, 256, SharedLoad()) as slots:
+            for slot in slots.engines:
+                assert slot.generate(PROMPT, SamplingParams(max_tokens=24), raw=True).text == text
+
+
+def test_a_copy_of_the_target_drafts_without_its_adapters(adapter):
+    """`self` is a draft model like any other: an adapter acts in it only if it is named for it."""
+    settings = Settings(str(TARGET), str(TARGET), drafter="self", lora=(str(adapter),))
+    pair = check_pair(settings)
+    assert [each.path for each in pair.adapters] == [adapter] and pair.draft_adapters == ()
+    pair = check_pair(replace(settings, lora_draft=(f"{adapter}:0.5",)))
+    assert [(each.path, each.scale) for each in pair.draft_adapters] == [(adapter, 0.5)]
+
+
+def test_what_is_kept_is_kept_by_adapter_and_scale(adapter, other, of_draft):
+    models = Settings(str(TARGET), str(DRAFT), drafter="model")
+    ways = [{}, {"lora": (str(adapter),)}, {"lora": (f"{adapter}:0.5",)}, {"lora": (str(other),)}]
+    ways += [{"lora": (str(adapter), str(other))}, {"lora_draft": (str(of_draft),)}]
+    setups = [setup_of_pair(check_pair(way), way) for way in (replace(models, **way) for way in ways)]
+    assert setups[0] == "" and len(set(setups)) == len(ways)
+    unused = replace(models, lora=(f"{adapter}:0",))
+    assert setup_of_pair(check_pair(unused), unused) == "", "scale 0 is no adapter"
+    assert len({tuning.path_of(TARGET, DRAFT, setup) for setup in setups}) == len(ways)
+    assert tuning.path_of(TARGET, DRAFT) == tuning.path_of(TARGET, DRAFT, "")
+    assert tuning.recording_of(TARGET, DRAFT, "greedy") and not tuning.recording_of(TARGET, DRAFT, "greedy", setups[1])
+    before = adapter.stat()
+    try:
+        os.utime(adapter, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+        changed = replace(models, lora=(str(adapter),))
+        assert setup_of_pair(check_pair(changed), changed) not in setups, "another file of the same name"
+    finally:
+        os.utime(adapter, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_costs_are_kept_apart(adapter):
+    folder = kept_costs._COSTS.folder()
+    for count, lora in enumerate([(), (str(adapter),), (f"{adapter}:0.5",), (str(adapter),)], 1):
+        with open_engine(lora=lora, drafter="ngram", draft=None, draft_tokens="auto") as engine:
+            engine.generate(PROMPT, SamplingParams(max_tokens=8), raw=True)
+        assert len(list(folder.glob("*.json"))) == min(count, 3)
+
+
+def test_a_read_text_is_not_taken_over_by_another_adapter_or_scale(adapter, other):
+    """What was read with an adapter is of no use without it."""
+    ways = [(), (str(adapter),), (f"{adapter}:0.5",), (str(other),)]
+    for kept_with in ways:
+        with open_engine(lora=kept_with, draft_tokens=3) as engine:
+            conversation = Conversation(engine)
+            answer = conversation.ask("Sort a list.")
+            assert [*answer]
+            conversation.keep(answer)
+            kept_conversation.save(conversation, "mine")
+        for read_with in ways:
+            with open_engine(lora=read_with, draft_tokens=3) as engine:
+                notes = kept_conversation.load(Conversation(engine), "mine")
+                length = engine.models.target.opened.length
+            same = read_with == kept_with
+            assert [note for note in notes if "target" in note and "another file, adapter" in note] == notes
+            assert (len(notes), length > 0) == ((0, True) if same else (1, False))
+
+
+def test_memory_counts_adapters(adapter, of_draft):
+    weights = []
+    for way in ({}, {"lora": (str(adapter),), "lora_draft": (str(of_draft),)}):
+        with open_engine(draft_tokens=3, **way) as engine:
+            weights.append([part.weights for part in memory_of(engine.models)])
+    sizes = [adapter.stat().st_size, of_draft.stat().st_size]
+    assert [more - less for less, more in zip(*weights, strict=True)] == sizes
+
+
+def test_an_answer_cannot_ask_for_another_adapter():
+    with pytest.raises(TypeError):
+        SpeculativeConfig(lora=("a.gguf",))

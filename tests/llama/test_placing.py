@@ -1,0 +1,217 @@
+"""Where a model lies: what is said of it, what llama.cpp is told, and what cannot be."""
+
+import ctypes
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import llama_cpp.llama_cpp as lib
+import pytest
+from driver import DRAFT, TARGET, assert_refused, call, run, told
+from engines import open_engine
+
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.engine import diagnosis
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.model_pair import check_pair, setup_of_pair
+from specdec_cli.llama import library, placing
+from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.library import Device
+from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
+
+CPU = Device("CPU", "a processor", "CPU", 32 << 30, 64 << 30)
+GPUS = [Device(f"CUDA{i}", "a GPU", "GPU", free << 30, 80 << 30) for i, free in enumerate((10, 40, 30))]
+INTEGRATED = Device("Vulkan0", "a small GPU", "integrated GPU", 50 << 30, 64 << 30)
+HANDLES = {device.name.lower(): 1000 + i for i, device in enumerate([*GPUS, INTEGRATED])}
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with other devices than this one."""
+
+    def have(*devices):
+        monkeypatch.setattr(library, "devices", lambda: [*devices, CPU])
+        monkeypatch.setattr(library, "supports_gpu", lambda: bool(devices))
+        monkeypatch.setattr(library, "device_handle", lambda name: HANDLES[name.lower()])
+
+    return have
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What llama.cpp is asked to load: file, layers, devices, split mode, main GPU, split. It loads none of it."""
+    calls = []
+
+    def load(path, params):
+        addresses = ctypes.cast(params.devices, ctypes.POINTER(ctypes.c_void_p))
+        devices = None
+        if params.devices:
+            devices = []
+            while addresses[len(devices)]:
+                devices.append(addresses[len(devices)])
+        split = [params.tensor_split[i] for i in range(lib.llama_max_devices())] if params.tensor_split else None
+        mode = (params.split_mode, params.main_gpu)
+        calls.append((Path(path.decode()).name, params.n_gpu_layers, devices, mode, split))
+
+    monkeypatch.setattr(lib, "llama_model_load_from_file", load)
+    return calls
+
+
+LOAD = lib.llama_model_load_from_file
+LAYERS, NONE = (lib.LLAMA_SPLIT_MODE_LAYER, 0), (lib.LLAMA_SPLIT_MODE_NONE, 0)
+
+
+def test_what_is_said_of_a_placement():
+    assert Placement.parse(-1) == Placement() and Placement().key == ""
+    assert Placement.parse(5, "CUDA1, CUDA0", "3,1") == Placement(5, ("CUDA1", "CUDA0"), (3.0, 1.0))
+    assert Placement.parse(-1, "none") == Placement.parse(-1, "CPU") == Placement(devices=())
+    assert [Placement.parse(*case).on_devices for case in ((-1,), (0,), (3, "A"), (0, "A"), (-1, "none"))] == [
+        *(True, False, True, False, False)
+    ]
+    cases = [("a", None), ("A,b", None), ("none", None), (None, "3,1"), (None, "1,3"), ("a,b", "3,1")]
+    keys = [Placement.parse(-1, *case).key for case in cases]
+    assert len({"", *keys}) == 7 and Placement.parse(-1, "CUDA0").key == Placement.parse(-1, "cuda0").key
+
+
+@pytest.mark.parametrize("text", ["", ",", "A,", "A,,B", "A,a", "none,CUDA0", "CUDA0,cpu", "none,none"])
+def test_names_that_are_none(text):
+    for option in ("device", "device_draft"):
+        with pytest.raises(UsageError, match="device cannot be"):
+            Settings(**{option: text})
+
+
+@pytest.mark.parametrize("text", ["", "a", "1,", "1;2", "0", "0,0", "-1,2", "nan,1", "inf,1", "1,1e39"])
+def test_shares_that_are_none(text):
+    with pytest.raises(UsageError, match="tensor split cannot be"):
+        Settings(tensor_split=text)
+
+
+def test_by_default_llama_cpp_is_told_nothing(asked):
+    with pytest.raises(SpecdecError, match="cannot load"):
+        Model(TARGET, Placement(), Interrupt())
+    default = lib.llama_model_default_params()
+    assert asked == [("target.gguf", -1, None, (default.split_mode, default.main_gpu), None)]
+    assert not default.devices and not default.tensor_split
+
+
+@pytest.mark.parametrize(
+    ("placement", "expected"),
+    [
+        (Placement(7, ("cuda2",)), (7, [1002], NONE, None)),
+        (Placement(-1, ()), (-1, [], LAYERS, None)),
+        (Placement(-1, ("CUDA1", "CUDA0")), (-1, [1001, 1000], LAYERS, None)),
+        (Placement(-1, ("CUDA1", "CUDA0"), (3, 1)), (-1, [1001, 1000], LAYERS, [3, 1, *[0] * 14])),
+        (Placement(-1, None, (1, 0, 0.5)), (-1, None, LAYERS, [1, 0, 0.5, *[0] * 13])),
+    ],
+)
+def test_llama_cpp_is_told_devices_and_shares(machine, asked, placement, expected):
+    machine(*GPUS)
+    placing.require_possible(placement)
+    with pytest.raises(SpecdecError, match="cannot load"):
+        Model(TARGET, placement, Interrupt())
+    assert asked == [("target.gguf", *expected)]
+
+
+@pytest.mark.parametrize(
+    ("devices", "placement", "says"),
+    [
+        ((), Placement.parse(-1, "CUDA0"), "no device 'CUDA0'"),
+        (GPUS, Placement.parse(-1, "CUDA0,CUDA7"), "no device 'CUDA7'"),
+        (GPUS, Placement.parse(-1, "CUDA"), "no device 'CUDA'"),
+        ((), Placement.parse(-1, None, "3,1"), "for several devices; here there is none"),
+        (GPUS[:1], Placement.parse(-1, None, "3,1"), "here there is CUDA0 alone"),
+        (GPUS, Placement.parse(-1, "CUDA1", "3,1"), "here there is CUDA1 alone"),
+        (GPUS, Placement.parse(-1, "none", "1"), "here there is none"),
+        (GPUS, Placement.parse(-1, None, "3,1"), "2 parts for 3 devices"),
+        (GPUS, Placement.parse(-1, "CUDA1,CUDA2", "3,1,1"), "3 parts for 2 devices"),
+        ([replace(CPU, name=f"G{i}", kind="GPU") for i in range(17)], Placement.parse(-1, None, "1" + ",1" * 16), "17"),
+        ([*GPUS[:1], INTEGRATED], Placement.parse(-1, None, "3,1"), "here there is CUDA0 alone"),
+    ],
+)
+def test_what_cannot_be(machine, devices, placement, says):
+    machine(*devices)
+    with pytest.raises(UsageError, match=says) as told_so:
+        placing.require_possible(placement)
+    if "no device" in says:
+        assert all(name in told_so.value.hint for name in [*(device.name for device in devices), "none"])
+
+
+@pytest.mark.parametrize(
+    ("devices", "placement", "where"),
+    [
+        ((), Placement(), None),
+        (GPUS[:1], Placement(), None),
+        ([GPUS[0], INTEGRATED], Placement(), None),
+        (GPUS, Placement(), ("CUDA1",)),
+        (GPUS, Placement(4), ("CUDA1",)),
+        (GPUS, Placement(0), None),
+        (GPUS, Placement(devices=()), ()),
+        (GPUS, Placement(devices=("CUDA2",)), ("CUDA2",)),
+        (GPUS, Placement(devices=("CUDA0", "CUDA2")), ("CUDA0", "CUDA2")),
+    ],
+)
+def test_a_draft_model_is_whole_unless_it_is_told_otherwise(machine, devices, placement, where):
+    machine(*devices)
+    assert placing.whole(placement) == replace(placement, devices=where)
+
+
+def test_a_pair_over_several_devices(machine, asked, monkeypatch):
+    """The target is loaded for real, on the CPU: only then is the draft placed, by what memory it has left."""
+    machine(*GPUS)
+    noted = lib.llama_model_load_from_file
+
+    def as_told(path, params):
+        noted(path, params)
+        machine(*GPUS[:1], replace(GPUS[1], free=0), GPUS[2])
+        params.devices, params.tensor_split, params.split_mode = None, None, lib.LLAMA_SPLIT_MODE_LAYER
+        return LOAD(path, params)
+
+    monkeypatch.setattr(lib, "llama_model_load_from_file", as_told)
+    with open_engine(device="CUDA0,CUDA1", tensor_split="3,1", gpu_layers=5) as engine:
+        assert engine.models.target.on_gpu and engine.notes == ()
+        assert engine.models.draft.placement == Placement()
+    target = ("target.gguf", 5, [1000, 1001], LAYERS, [3, 1, *[0] * 14])
+    assert asked == [target, ("draft.gguf", -1, [1002], NONE, None)]
+    asked.clear()
+    with open_engine(device="CUDA0", device_draft="none") as engine:
+        assert not engine.models.draft.on_gpu
+    assert asked == [("target.gguf", -1, [1000], NONE, None), ("draft.gguf", -1, [], LAYERS, None)]
+
+
+def test_the_cpu_by_name_decodes():
+    """For real: llama.cpp gets an empty list of devices."""
+    expected = None
+    for placement in (Placement(0), Placement(devices=())):
+        with closing(Model(TARGET, placement, Interrupt())) as model:
+            assert not model.on_gpu
+            with closing(LlamaContext(model, 256, 1, 1, Interrupt())) as context:
+                row = context.decode(model.tokenize("def f(")).copy()
+        assert expected is None or (row == expected).all()
+        expected = row
+    flags = ("run", "def f(", "-n", 12)
+    assert told(*flags, "--device", "none", "--device-draft", "cpu")["text"] == told(*flags)["text"]
+
+
+def test_what_is_kept_is_kept_by_place():
+    places = [{}, {"device": "none"}, {"device_draft": "none"}, {"device": "a,b"}, {"tensor_split": "3,1"}]
+    models = {"target": str(TARGET), "draft": str(DRAFT)}
+    settings = [Settings(**models, **place) for place in places]
+    setups = [setup_of_pair(check_pair(each), each) for each in settings]
+    assert setups[0] == "" and len(set(setups)) == len(places)
+
+
+def test_on_the_command_line():
+    for flag in ("--device", "--device-draft"):
+        assert_refused(run("x", flag, "CUDA9"), 2, "there is no device 'CUDA9'", "none (the CPU)")
+    assert_refused(run("x", "--tensor-split", "3,1"), 2, "a tensor split is for several devices")
+    done = call("run", "x", "-n", 1, SPECDEC_DEVICE="CUDA9")
+    assert_refused(done, 2, "there is no device 'CUDA9'")
+
+
+def test_the_doctor_names_devices(machine, monkeypatch):
+    monkeypatch.setattr(diagnosis, "_bundled_pair", lambda: diagnosis.BundledPair(True, "", "t", "d", "none"))
+    machine(*GPUS[:2])
+    shown = " ".join(call("doctor").stdout.split())
+    assert "--device CUDA0, CUDA1, none (the CPU)" in shown
