@@ -108,6 +108,7 @@ class DrafterChain:
     needs_model: bool
     needs_small: bool
     drafts_itself: bool
+    head: str
 
     @property
     def looks_ahead(self) -> bool:
@@ -244,8 +245,8 @@ _SHAPING = (
 
 @lru_cache
 def _chain(drafter: str) -> DrafterChain:
-    needs = (drafters.needs_model, drafters.needs_small, drafters.drafts_itself)
-    return DrafterChain(tuple(drafters.split(drafter)), *(need(drafter) for need in needs))
+    needs = drafters.needs_model(drafter), drafters.needs_small(drafter), drafters.drafts_itself(drafter)
+    return DrafterChain(tuple(drafters.split(drafter)), *needs, drafters.head(drafter))
 
 
 def _is_window(tokens: int | None) -> bool:

@@ -19,10 +19,12 @@ from specdec_cli.llama.placement import Placement
 from specdec_cli.models import adapters, profiles, references, tokenizer_comparison
 from specdec_cli.models.gguf import read_header, read_model
 from specdec_cli.models.gguf_header import Header
+from specdec_cli.models.heads import head_of, is_head_alone
 from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary
 from specdec_cli.models.token_overlap import TokenOverlap
 from specdec_cli.models.tokenizer_comparison import Comparison
 from specdec_cli.models.user_files import expanded
+from specdec_cli.models.vocab import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ def check_pair(settings: Settings) -> ModelPair:
     lora = _adapters(settings.lora, target_path, target)
     if not settings.chain.needs_model:
         return ModelPair(target, target_path, None, None, 0, (), adapters=lora)
+    if settings.chain.head:
+        return replace(_with_head(settings, target, target_path), adapters=lora)
     if settings.draft is None and settings.chain.drafts_itself:
         prune = shlex.join(["specdec", "draft", "prune", str(target_path)])
         raise UsageError(
@@ -88,6 +92,31 @@ def check_pair(settings: Settings) -> ModelPair:
     return replace(pair, n_shared=shared, notes=notes, small=small, small_path=small_path)
 
 
+def _with_head(settings: Settings, target: Header, target_path: Path) -> ModelPair:
+    """A target and what drafts by its hidden rows. Raises as `check_pair` does."""
+    kind = settings.chain.head
+    if settings.draft is None or settings.draft == settings.target:
+        if head_of(target) != kind:
+            what = "an EAGLE-3 head is a file of its own" if kind == "eagle3" else "it has no next-token layers"
+            problem = f"{target_path.name} cannot draft for itself with {kind}: {what}"
+            raise UsageError(problem, "Name a file with -md; --drafter ngram needs none.")
+        return ModelPair(target, target_path, target, target_path, len(Vocabulary(target)), ())
+    path = Path(settings.draft)
+    draft, comparison, notes = _fitting(target, path, heads=True)
+    if head_of(draft) != kind:
+        found = {"": "a model without them", "mtp": "next-token layers", "eagle3": "an EAGLE-3 head"}[head_of(draft)]
+        raise UsageError(
+            f"{path.name} cannot draft with {kind}: it is {found}", "Name another drafter, or another file."
+        )
+    if comparison.overlap is not None:
+        raise _untranslated(comparison, f"the drafter {kind}")
+    width = draft.setting("target_hidden_size") if kind == "eagle3" else draft.setting("embedding_length")
+    if width != target.setting("embedding_length"):
+        problem = f"{path.name} was made for rows of {width} numbers, and {target_path.name} has"
+        raise IncompatiblePair(f"{problem} {target.setting('embedding_length')}", "Use the heads of this very target.")
+    return ModelPair(target, target_path, draft, path, comparison.n_shared, notes)
+
+
 def _adapters(texts: tuple[str, ...], path: Path, model: Header) -> tuple[Adapter, ...]:
     """The adapters of a model, but for those of scale 0, which change nothing; their trial, if they are new to it,
     runs on. Raises as `check_pair` does.
@@ -103,9 +132,9 @@ def _adapters(texts: tuple[str, ...], path: Path, model: Header) -> tuple[Adapte
     return tuple(acting)
 
 
-def _read_runnable(path: Path) -> Header:
+def _read_runnable(path: Path, heads: bool = False) -> Header:
     """A header that llama.cpp survives, as far as it tells; the trial of a new file runs on."""
-    new = begin_trial(path)
+    new = begin_trial(path, heads=heads)
     header = read_header(path)
     require_runnable(header)
     if new:
@@ -129,9 +158,11 @@ def _untranslated(comparison: Comparison, what: str) -> IncompatiblePair:
     )
 
 
-def _fitting(target: Header, path: Path) -> tuple[Header, Comparison, tuple[str, ...]]:
+def _fitting(target: Header, path: Path, heads: bool = False) -> tuple[Header, Comparison, tuple[str, ...]]:
     """A draft model's header, how its tokenizer compares, and notes. Raises as `check_pair` does."""
-    draft = _read_runnable(path)
+    draft = _read_runnable(path, heads)
+    if (kind := head_of(draft)) and not heads and is_head_alone(draft):
+        raise UsageError(f"{path.name} holds heads, and no model", f"Draft with them: --drafter ngram+{kind}.")
     comparison = tokenizer_comparison.compare(target, draft)
     comparison.require()
     notes = [comparison.reason] if comparison.verdict == "compatible" else []

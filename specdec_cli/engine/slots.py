@@ -14,7 +14,8 @@ from specdec_cli.engine.config import Settings
 from specdec_cli.engine.context_plan import ContextPlan
 from specdec_cli.engine.drafting import Drafting
 from specdec_cli.engine.engine import Engine
-from specdec_cli.engine.loaded_models import LoadedModel, LoadedModels
+from specdec_cli.engine.loaded_model import LoadedModel
+from specdec_cli.engine.loaded_models import LoadedModels
 from specdec_cli.engine.pass_costs import PairCosts
 from specdec_cli.evaluation.simulator import REVIEWED
 from specdec_cli.llama import host
@@ -76,6 +77,9 @@ class Slots(AbstractContextManager["Slots"]):
     ) -> list[LoadedModel | None]:
         """A model once for each slot. A draft model that has no room costs the drafts: None."""
         models = self.engine.models
+        if loaded.head:
+            models.note("heads draft for one answer at a time: slots go on without them")
+            return [None] * len(interrupts)
         try:
             held = n_ctx if loaded is models.target else models.window(loaded.model, n_ctx)
             memory.require(loaded.header, held * len(interrupts), None if loaded.on_gpu else host.available_memory())

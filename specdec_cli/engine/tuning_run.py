@@ -96,7 +96,7 @@ def tune(
     """
     settings, interrupt = _tuned(settings), interrupt or Interrupt()
     pair = check_pair(settings)
-    if pair.overlap is not None:
+    if pair.overlap is not None or settings.chain.head:
         raise IncompatiblePair(
             "tune needs a draft model with the target's tokenizer",
             "Without it run and compare measure what they need: specdec compare.",

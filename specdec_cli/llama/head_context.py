@@ -53,6 +53,11 @@ class HeadContext(LlamaContext):
         self._node_rows: list[FloatRows] = []
         self._base = 0
 
+    @staticmethod
+    def rows_of(target: Model, head: Model) -> tuple[int, list[int] | None]:
+        """What `HiddenRows` must keep for it."""
+        return int(lib.llama_model_n_embd_out(target.handle)), None
+
     def begin(self, text: Sequence[int]) -> int:
         """As of any context; what comes before the first row that is known cannot be read, and counts as read."""
         self._settle()
@@ -148,6 +153,10 @@ class Eagle3Context(HeadContext):
     """An EAGLE-3 head (Li et al., arXiv 2503.01840), whose encoder makes one row out of those of three layers."""
 
     _nextn = False
+
+    @staticmethod
+    def rows_of(target: Model, head: Model) -> tuple[int, list[int] | None]:
+        return int(lib.llama_model_n_embd(target.handle)), extensions.target_layers(head.handle)
 
     def _fused(self, rows: FloatRows) -> FloatRows:
         passes, out = self.passes, np.empty((len(rows), self.width), np.float32)

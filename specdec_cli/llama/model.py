@@ -55,7 +55,8 @@ class Model:
                 "If memory ran out, use a smaller quantisation or fewer GPU layers (-ngl); "
                 "if the architecture is unknown, update llama-cpp-python.",
             )
-        if lib.llama_model_has_encoder(handle) or lib.llama_model_is_diffusion(handle):
+        encodes = lib.llama_model_has_encoder(handle) and not heads  # EAGLE-3 encodes hidden rows
+        if encodes or lib.llama_model_is_diffusion(handle):
             lib.llama_model_free(handle)
             raise SpecdecError(f"{path.name} does not generate text token by token", "Choose a causal language model.")
         self.path, self.handle = path, handle

@@ -109,8 +109,9 @@ class Passes:
             struct.n_tokens = count
             if code := lib.llama_encode(self.handle, struct):
                 raise SpecdecError(f"llama.cpp failed to encode: code {code}", "Use another drafter.")
-            given_back: NDArray[np.float32] = extensions.hidden_rows(self.handle, count, self.batch.rows.shape[1]).copy()
-            return given_back
+            width = self.batch.rows.shape[1]
+            made: NDArray[np.float32] = extensions.hidden_rows(self.handle, count, width).copy()
+            return made
         finally:
             lib.llama_batch_free(struct)
 
