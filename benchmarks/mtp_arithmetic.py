@@ -61,7 +61,7 @@ class Context:
         params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP if is_head else lib.LLAMA_CONTEXT_TYPE_DEFAULT
         self._handle = lib.llama_init_from_model(model, params)
         if not self._handle:
-            raise SystemExit("llama.cpp refused the context: has this model a head?")
+            raise SystemExit("llama.cpp refused the context")
         ext.llama_set_embeddings_nextn(self._handle, True, is_head)
         self._batch = lib.llama_batch_ext_init(self._handle)
         self._width: int = lib.llama_model_n_embd_out(model)
@@ -101,6 +101,8 @@ class Pair:
         self.model = lib.llama_model_load_from_file(os.fsencode(path), params)
         if not self.model:
             raise SystemExit(f"llama.cpp cannot load {path}")
+        if (heads := lib.llama_model_n_layer_nextn(self.model)) != 1:
+            raise SystemExit(f"{path} has {heads} heads; this is for models with one")
         self._vocab = lib.llama_model_get_vocab(self.model)
         self.trunk, self.head = (Context(self.model, is_head, threads) for is_head in (False, True))
 
@@ -108,6 +110,9 @@ class Pair:
         data = text.encode("utf-8")
         tokens = (lib.llama_token * (len(data) + 16))()
         return list(tokens[: lib.llama_tokenize(self._vocab, data, len(data), tokens, len(tokens), True, True)])
+
+    def is_end(self, token: int) -> bool:
+        return bool(lib.llama_vocab_is_eog(self._vocab, token))
 
     def write(
         self, prompt: Sequence[int], count: int, sampler: StandardSampler, rng: np.random.Generator
@@ -120,7 +125,7 @@ class Pair:
                 row = rows[-1]
                 token = sampler.argmax(row) if sampler.greedy else sampler.categorical(row).draw(rng)
                 text.append(token)
-                if lib.llama_vocab_is_eog(self._vocab, token):
+                if self.is_end(token):
                     break
             for parts, part in zip((rows, hidden), self.trunk.read(text[position], position), strict=True):
                 parts.append(part)
@@ -166,7 +171,16 @@ def arithmetic(
     prompt, with other random numbers. A draft is never longer than what the answer has room for beside the target's own
     token. The first token of an answer comes with the prompt, so nothing is drafted for it.
     """
-    pair, sampler = Pair(path), StandardSampler(SamplingSettings(temperature))
+    pair = Pair(path)
+    try:
+        return along(pair, prompts, tokens, draft, temperature, texts)
+    finally:
+        pair.close()
+
+
+def along(pair: Pair, prompts: Sequence[str], tokens: int, draft: int, temperature: float, texts: int) -> Arithmetic:
+    """`arithmetic` of a pair that is loaded already."""
+    sampler = StandardSampler(SamplingSettings(temperature))
     steps, places = 0.0, 0
     drafted, accepted, everywhere = np.zeros(draft), np.zeros(draft), np.zeros(draft)
     for seed in range(texts):
@@ -188,7 +202,6 @@ def arithmetic(
                     reached[place + index + 1] += here * so_far * (1 - stood)
                     so_far *= stood
                 reached[min(place + length + 1, len(text))] += here * so_far
-    pair.close()
     return Arithmetic(steps, tuple(drafted), tuple(accepted), tuple(everywhere / max(1, places)))
 
 
