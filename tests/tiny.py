@@ -23,6 +23,8 @@ HYBRID = ("lfm2", "lfm2-window", "nemotron_h", "qwen35")
 """lfm2: short convolutions; lfm2-window: beside attention over the last 24 tokens only; nemotron_h: Mamba 2;
 qwen35: gated delta net. The last three have a state beside the convolution's."""
 
+EAGLES = ("eagle3", "eagle3-few")
+"""EAGLE-3 heads for qwen3."""
 PREDICTING = {"qwen35-mtp": 1, "glm4moe-mtp": 1, "step35-mtp": 1, "step35-mtp3": 3}
 """Kinds with layers that predict one token more, and how many of these; llama.cpp loads them with `load_mtp` alone.
 glm4moe and qwen35 hand the normed row on, step35 the row before the norm; qwen35's recurrent memory is not the head's.
@@ -38,7 +40,7 @@ def write(
     noise: 0 to 1, the share of other random weights mixed in: with some, the model is a draft that its
     noiseless namesake accepts part of.
     """
-    model = _Model(path, kind.partition("-")[0], seed, noise)
+    model = _Model(path, kind.partition("-")[0], seed, noise, words=kind != "eagle3-few")
     model.set("context_length", n_ctx)
     if chat_template is not None:
         model.writer.add_chat_template(chat_template)
@@ -62,7 +64,7 @@ N_VOCAB = len(vocabulary()[0])
 class _Model:
     """A GGUF file in the making: settings get the architecture's prefix, tensors their random values."""
 
-    def __init__(self, path: Path, architecture: str, seed: int, noise: float) -> None:
+    def __init__(self, path: Path, architecture: str, seed: int, noise: float, words: bool) -> None:
         self.writer = gguf.GGUFWriter(path, architecture)
         self._architecture = architecture
         self._rng = np.random.default_rng([seed, 0])
@@ -82,8 +84,9 @@ class _Model:
         self.set("vocab_size", len(tokens))
         self.set("embedding_length", WIDTH)
         self.set("attention.layer_norm_rms_epsilon", 1e-5)
-        self.matrix("token_embd.weight", WIDTH, len(tokens), gain=WIDTH**0.5)
-        self.matrix("output.weight", WIDTH, len(tokens), gain=4)
+        if words:
+            self.matrix("token_embd.weight", WIDTH, len(tokens), gain=WIDTH**0.5)
+            self.matrix("output.weight", WIDTH, len(tokens), gain=4)
 
     def set(self, name: str, value: int | float | Sequence[int]) -> None:
         key = f"{self._architecture}.{name}"
@@ -338,3 +341,27 @@ def _step35_mtp(model: _Model, predicting: int = 1) -> None:
 
 def _step35_mtp3(model: _Model) -> None:
     _step35_mtp(model, 3)
+
+
+def _eagle3(model: _Model) -> None:
+    """A head over what goes into three layers of a target of the same width."""
+    model.layers(1)
+    model.set("rope.dimension_count", WIDTH // HEADS)
+    model.set("target_layers", (0, 2, 4))
+    model.set("target_hidden_size", WIDTH)
+    model.matrix("fc.weight", 3 * WIDTH, WIDTH)
+    model.norm("output_norm.weight", WIDTH)
+    model.norm("blk.0.attn_norm.weight", WIDTH)
+    model.norm("blk.0.attn_norm_2.weight", WIDTH)
+    for part in ("q", "k", "v"):
+        model.matrix(f"blk.0.attn_{part}.weight", 2 * WIDTH, WIDTH, gain=2)
+    model.matrix("blk.0.attn_output.weight", WIDTH, WIDTH, gain=2)
+    model.norm("blk.0.ffn_norm.weight", WIDTH)
+    model.feed_forward(0)
+
+
+def _eagle3_few(model: _Model) -> None:
+    """One that can say every other token, and reads with the target's embeddings."""
+    model.writer.add_tensor("d2t", np.arange(0, N_VOCAB, 2, dtype=np.int64))
+    model.matrix("output.weight", WIDTH, N_VOCAB // 2, gain=4)
+    _eagle3(model)

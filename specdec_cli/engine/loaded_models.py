@@ -14,15 +14,14 @@ from specdec_cli.decoding.metrics import ModelMemory
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.context_plan import ContextPlan, require_rewinding
 from specdec_cli.engine.loaded_model import LoadedModel
-from specdec_cli.engine.model_loading import load_model
+from specdec_cli.engine.model_loading import load_head, load_model
 from specdec_cli.engine.model_pair import ModelPair, setup_of_pair
 from specdec_cli.engine.pass_costs import PassCosts
 from specdec_cli.evaluation.simulator import REVIEWED
 from specdec_cli.llama import host, library, placing, repacking
 from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.context import LlamaContext
-from specdec_cli.llama.head_context import Eagle3Context, HeadContext, require_extensions
-from specdec_cli.llama.hidden_rows import HiddenRows
+from specdec_cli.llama.head_context import head_context, require_extensions
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
@@ -58,7 +57,7 @@ class LoadedModels:
         head, inside = settings.chain.head, pair.draft_path == pair.target_path
         if head:
             require_extensions()
-        model = load_model(pair.target_path, place, interrupt, pair.adapters, heads=bool(head) and inside)
+        model = load_model(pair.target_path, place, interrupt, pair.adapters, pair.draft_path if head else None)
         self.target = LoadedModel("target", pair.target_path, pair.target, model, threads, place, pair.adapters)
         if head and inside:
             self.draft: LoadedModel | None = replace(self.target, role="draft", threads=threads_draft, head=head)
@@ -83,7 +82,8 @@ class LoadedModels:
     ) -> LoadedModel | None:
         if path and header:
             with self._optional(role):
-                model = load_model(path, placing.whole(placement), self._interrupt, adapters, heads=bool(head))
+                load = load_head if head else load_model
+                model = load(path, placing.whole(placement), self._interrupt, adapters)
                 return LoadedModel(role, path, header, model, threads, placement, adapters, head)
         return None
 
@@ -165,9 +165,8 @@ class LoadedModels:
 
     def _head_context(self, loaded: LoadedModel, n_ctx: int, rows: int, branches: int) -> LlamaContext:
         """Of heads, and let the target's context keep the rows that they go by."""
-        target, made = self.target.opened, Eagle3Context if loaded.head == "eagle3" else HeadContext
-        target.hidden = HiddenRows(target.passes.handle, *made.rows_of(self.target.model, loaded.model))
-        return made(loaded.model, n_ctx, rows, loaded.threads, self._interrupt, target, target.hidden, branches)
+        heads, model, opened = loaded.model, self.target.model, self.target.opened
+        return head_context(heads, model, n_ctx, rows, loaded.threads, self._interrupt, opened, branches)
 
     def window(self, draft: Model, n_ctx: int) -> int:
         """How many tokens of a text of up to n_ctx a draft model holds at once."""

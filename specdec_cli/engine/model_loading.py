@@ -26,10 +26,10 @@ _running: dict[str, TrialLoad] = {}
 _lock = Lock()
 
 
-def begin_trial(path: Path, adapters: Sequence[Adapter] = (), heads: bool = False) -> bool:
-    """Start the trial of a file, or of a known one with adapters, so that it runs beside what comes before loading.
-    Returns whether that is new: what is known has no trial, and neither has a file that cannot be read, which its
-    reader will tell.
+def begin_trial(path: Path, adapters: Sequence[Adapter] = (), heads: Path | None = None) -> bool:
+    """Start the trial of a file, or of a known one with adapters or heads, so that it runs beside what comes before
+    loading. Returns whether that is new: what is known has no trial, and neither has a file that cannot be read, which
+    its reader will tell.
     """
     try:
         name = _name(path, adapters, heads)
@@ -48,29 +48,42 @@ def begin_trial(path: Path, adapters: Sequence[Adapter] = (), heads: bool = Fals
 
 
 def load_model(
-    path: Path, placement: Placement, interrupt: Interrupt, adapters: Sequence[Adapter] = (), heads: bool = False
+    path: Path,
+    placement: Placement,
+    interrupt: Interrupt,
+    adapters: Sequence[Adapter] = (),
+    heads: Path | None = None,
 ) -> Model:
     """Load a model that has come through its trial. path: a GGUF file whose header has been validated. adapters:
-    checked ones. heads: load next-token layers, too.
+    checked ones. heads: the file of those that are to draft for it, perhaps itself.
 
     Raises SpecdecError if llama.cpp refuses the file or does not survive it, Interrupted on Ctrl-C.
     """
     from specdec_cli.llama.model import Model  # the import takes as long as half a trial
 
     with _lock:
-        death, what = _death(path, (), interrupt, heads), path.name
+        death, what = _death(path, (), interrupt), path.name
         if adapters and not death:
             names = " and ".join(adapter.path.name for adapter in adapters)
-            death, what = _death(path, adapters, interrupt, heads), f"{names} on {path.name}"
+            death, what = _death(path, adapters, interrupt), f"{names} on {path.name}"
+        if heads and not death:
+            death, what = _death(path, (), interrupt, heads), f"the heads of {heads.name} for {path.name}"
     if death:
         raise SpecdecError(
             f"llama.cpp does not survive {what}: {death}",
             "The file is damaged, or made for another version: download it again, or update llama-cpp-python.",
         )
-    return Model(path, placement, interrupt, adapters, heads)
+    return Model(path, placement, interrupt, adapters, heads=heads == path)
 
 
-def _death(path: Path, adapters: Sequence[Adapter], interrupt: Interrupt, heads: bool) -> str:
+def load_head(path: Path, placement: Placement, interrupt: Interrupt, adapters: Sequence[Adapter] = ()) -> Model:
+    """Load a file of heads, which have come through the trial of their target."""
+    from specdec_cli.llama.model import Model
+
+    return Model(path, placement, interrupt, adapters, heads=True)
+
+
+def _death(path: Path, adapters: Sequence[Adapter], interrupt: Interrupt, heads: Path | None = None) -> str:
     """How llama.cpp died of a model with these adapters, on trial; empty if it did not."""
     begin_trial(path, adapters, heads)
     name = _name(path, adapters, heads)
@@ -85,5 +98,6 @@ def _death(path: Path, adapters: Sequence[Adapter], interrupt: Interrupt, heads:
     return _known[name].death
 
 
-def _name(path: Path, adapters: Sequence[Adapter], heads: bool) -> str:
-    return name_of(path, trial_load.build(), identity(adapters) + (" with heads" if heads else ""))
+def _name(path: Path, adapters: Sequence[Adapter], heads: Path | None) -> str:
+    build = trial_load.build()
+    return name_of(path, build, f"{identity(adapters)} heads {name_of(heads, build)}" if heads else identity(adapters))

@@ -134,7 +134,7 @@ def _adapters(texts: tuple[str, ...], path: Path, model: Header) -> tuple[Adapte
 
 def _read_runnable(path: Path, heads: bool = False) -> Header:
     """A header that llama.cpp survives, as far as it tells; the trial of a new file runs on."""
-    new = begin_trial(path, heads=heads)
+    new = False if heads else begin_trial(path)  # heads are tried with their target
     header = read_header(path)
     require_runnable(header)
     if new:

@@ -42,6 +42,10 @@ class Batch:
             self._output[:unread] = 0
             self._output[count - 1] = 1
 
+    def ask_for_none(self) -> None:
+        """No row is computed of what was filled in."""
+        self._output[: self.struct.n_tokens] = 0
+
     def fill_texts(self, pieces: Sequence[tuple[int, Sequence[int], int, bool, int]]) -> None:
         """Pieces of several texts, each with its sequence and then as `fill` takes one."""
         end = 0

@@ -14,6 +14,8 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec_cli.decoding.errors import SpecdecError
+
 _CONTEXT, _MODEL = ctypes.c_void_p, ctypes.c_void_p
 _FLOATS = ctypes.POINTER(ctypes.c_float)
 # name: how the Itanium C++ ABI writes its parameters, arguments, result
@@ -55,7 +57,10 @@ def give_hidden_rows(context: Any, masked: bool) -> None:
 
 def hidden_rows(context: Any, count: int, width: int) -> NDArray[np.float32]:
     """(count, width), of the last pass; valid until the next."""
-    return np.ctypeslib.as_array(_function("llama_get_embeddings_nextn")(context), (count, width))
+    rows = _function("llama_get_embeddings_nextn")(context)
+    if not rows:
+        raise SpecdecError("llama.cpp gives no hidden rows of this model", "Use another drafter.")
+    return np.ctypeslib.as_array(rows, (count, width))
 
 
 def give_layer(context: Any, layer: int) -> None:

@@ -15,7 +15,7 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Logits
 from specdec_cli.llama import extensions
 from specdec_cli.llama.context import LlamaContext
-from specdec_cli.llama.hidden_rows import FloatRows, HiddenRows
+from specdec_cli.llama.hidden_rows import LAST, FloatRows, HiddenRows
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.passes import HeadKind, Passes
@@ -47,16 +47,16 @@ class HeadContext(LlamaContext):
         super().__init__(model, n_ctx, max_rows, threads, interrupt, branches, passes)
         self.rewinds, self.max_branches, self.shifts = True, branches, False  # their own layers are no recurrent ones
         extensions.give_hidden_rows(self.passes.handle, masked=True)
-        self._drafts = False
+        self._drafts = self._silent = False
         self._own: list[FloatRows] = []
         """In a draft: the rows that its tokens are read with, the next one's last."""
         self._node_rows: list[FloatRows] = []
         self._base = 0
 
     @staticmethod
-    def rows_of(target: Model, head: Model) -> tuple[int, list[int] | None]:
+    def rows_of(target: Model, head: Model) -> tuple[int, list[int]]:
         """What `HiddenRows` must keep for it."""
-        return int(lib.llama_model_n_embd_out(target.handle)), None
+        return int(lib.llama_model_n_embd_out(target.handle)), [LAST]
 
     def begin(self, text: Sequence[int]) -> int:
         """As of any context; what comes before the first row that is known cannot be read, and counts as read."""
@@ -89,10 +89,11 @@ class HeadContext(LlamaContext):
         self._node_rows.clear()
 
     def decode(self, tokens: Sequence[int], all_rows: bool = False, unread: int = 0) -> Logits:
-        if len(tokens) > 1 and not all_rows and not self._nextn:
-            # The graph of EAGLE-3 gives the rows of the first tokens, whichever are asked for.
+        if len(tokens) > 1 and not all_rows:
+            # Of several tokens some graphs give the hidden rows of the first ones, whichever are asked for.
+            self._silent = True
             super().decode(tokens[:-1])
-            tokens = tokens[-1:]
+            self._silent, tokens = False, tokens[-1:]
         return super().decode(tokens, all_rows, unread)
 
     def grow(self, tokens: Sequence[int], parents: Sequence[int], unread: int = 0) -> Logits:
@@ -110,7 +111,8 @@ class HeadContext(LlamaContext):
             if head < self._heads - 1:
                 self._drop(first)
             rows = self._pass(tokens, before, first, all_rows, unread, head)
-        self._own = [before[-1], self._last_row(len(tokens) - unread if all_rows else 1)]
+        if not self._silent:
+            self._own = [before[-1], self._last_row(len(tokens) - unread if all_rows else 1)]
         return rows
 
     def _read_draft(self, token: int) -> Logits:
@@ -137,7 +139,10 @@ class HeadContext(LlamaContext):
         self.passes.batch.rows[: len(tokens)] = before
         if self._heads > 1:
             extensions.choose_head(self.passes.handle, head)
-        return super()._read(tokens, first, all_rows, unread)
+        self.passes.batch.fill(tokens, first, all_rows, unread)
+        if self._silent:
+            self.passes.batch.ask_for_none()
+        return self.passes.run()[: len(tokens) - unread if all_rows else 1]
 
     def _last_row(self, given: int) -> FloatRows:
         """The head's own row of the last token, of so many that the pass gave."""
@@ -155,8 +160,14 @@ class Eagle3Context(HeadContext):
     _nextn = False
 
     @staticmethod
-    def rows_of(target: Model, head: Model) -> tuple[int, list[int] | None]:
-        return int(lib.llama_model_n_embd(target.handle)), extensions.target_layers(head.handle)
+    def rows_of(target: Model, head: Model) -> tuple[int, list[int]]:
+        layers, last = extensions.target_layers(head.handle), int(lib.llama_model_n_layer(target.handle))
+        if not all(0 <= layer <= last for layer in layers):
+            problem = (
+                f"{head.path.name} reads the layers {', '.join(map(str, layers))} of {target.path.name}, which has"
+            )
+            raise SpecdecError(f"{problem} {last}", "Use the head of this very target.")
+        return int(lib.llama_model_n_embd(target.handle)), [LAST if layer == last else layer for layer in layers]
 
     def _fused(self, rows: FloatRows) -> FloatRows:
         passes, out = self.passes, np.empty((len(rows), self.width), np.float32)
@@ -164,6 +175,22 @@ class Eagle3Context(HeadContext):
             part = rows[start : start + passes.max_rows]
             out[start : start + len(part)] = passes.encode(part)
         return out
+
+
+def head_context(
+    heads: Model,
+    model: Model,
+    n_ctx: int,
+    rows: int,
+    threads: int,
+    interrupt: Interrupt,
+    target: LlamaContext,
+    branches: int = 1,
+) -> HeadContext:
+    """A context of heads for `target`, a context of `model`, which keeps the rows that they go by from now on."""
+    made = Eagle3Context if lib.llama_model_has_encoder(heads.handle) else HeadContext
+    target.hidden = HiddenRows(target.passes.handle, *made.rows_of(model, heads))
+    return made(heads, n_ctx, rows, threads, interrupt, target, target.hidden, branches)
 
 
 def require_extensions() -> None:

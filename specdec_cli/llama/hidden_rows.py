@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from specdec_cli.llama import extensions
 
+LAST = -1
+"""What leaves the last layer, among layers."""
 _MOST_BYTES = 256 << 20
 """Of rows that are kept; beyond, the older half goes. 16,384 tokens of a model with 4,096 numbers a row."""
 
@@ -18,22 +20,23 @@ FloatRows = NDArray[np.float32]
 
 class HiddenRows:
     """Of each token one row, (width,), by its place in the text. layers: whose inputs make up a row, one after the
-    other; None: what leaves the last layer. n_embd: numbers that each gives.
+    other. n_embd: numbers that each gives.
     """
 
-    def __init__(self, context: Any, n_embd: int, layers: Sequence[int] | None = None) -> None:
+    def __init__(self, context: Any, n_embd: int, layers: Sequence[int]) -> None:
         self._context, self._n_embd, self._layers = context, n_embd, layers
-        self.width = n_embd * len(layers or (0,))
+        self.width = n_embd * len(layers)
         self._rows: FloatRows = np.empty((256, self.width), np.float32)
         self.first = 0
         """The place of the first row that is kept."""
         self._count = 0
         self._nodes: list[FloatRows] = []
         """Rows of a tree's nodes, by number."""
-        for layer in layers or ():
-            extensions.give_layer(context, layer)
-        if layers is None:
-            extensions.give_hidden_rows(context, masked=False)
+        for layer in layers:
+            if layer == LAST:
+                extensions.give_hidden_rows(context, masked=False)
+            else:
+                extensions.give_layer(context, layer)
 
     def take(self, first: int, count: int) -> None:
         """Keep the rows of the last pass, which read `count` tokens from place `first` on."""
@@ -84,7 +87,13 @@ class HiddenRows:
         return None
 
     def _read(self, count: int) -> FloatRows:
-        if self._layers is None:
+        if self._layers == [LAST]:
             return extensions.hidden_rows(self._context, count, self._n_embd)
-        parts = [extensions.layer_rows(self._context, layer, count, self._n_embd) for layer in self._layers]
+        size = count, self._n_embd
+        parts = [
+            extensions.hidden_rows(self._context, *size)
+            if layer == LAST
+            else extensions.layer_rows(self._context, layer, *size)
+            for layer in self._layers
+        ]
         return np.concatenate(parts, axis=1)

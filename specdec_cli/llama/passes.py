@@ -104,8 +104,10 @@ class Passes:
         struct = lib.llama_batch_init(count, given, 1)
         try:
             np.ctypeslib.as_array(struct.embd, (count, given))[:] = rows
+            # An encoder looks at no places, but llama.cpp wants those that come next.
+            first = lib.llama_memory_seq_pos_max(lib.llama_get_memory(self.handle), 0) + 1
             for i in range(count):
-                struct.pos[i], struct.n_seq_id[i], struct.seq_id[i][0], struct.logits[i] = i, 1, 0, 1
+                struct.pos[i], struct.n_seq_id[i], struct.seq_id[i][0], struct.logits[i] = first + i, 1, 0, 1
             struct.n_tokens = count
             if code := lib.llama_encode(self.handle, struct):
                 raise SpecdecError(f"llama.cpp failed to encode: code {code}", "Use another drafter.")

@@ -37,24 +37,22 @@ _LIMITS = {-getattr(signal, name) for name in ("SIGKILL", "SIGXCPU") if hasattr(
 
 class TrialLoad:
     """A child process that loads a model and decodes one token, on one thread of the CPU. n_bytes: the file's size.
-    adapters: files that the model is loaded with. heads: load next-token layers too, and compute nothing: a file of
-    heads alone cannot.
+    adapters: files that the model is loaded with. head: a file of heads that are tried with it.
 
     Of a larger file than `_MOST_BYTES` the weights are not read: it would be read from the disk twice.
     """
 
-    def __init__(self, path: Path, n_bytes: int, adapters: Sequence[Path] = (), heads: bool = False) -> None:
+    def __init__(self, path: Path, n_bytes: int, adapters: Sequence[Path] = (), head: Path | None = None) -> None:
         free = host.available_memory()
         whole = n_bytes <= min(_MOST_BYTES, free or _MOST_BYTES)
         limits = (_CPU_S + n_bytes // _CPU_BYTES_PER_S, _DATA_BYTES + n_bytes // 8)
+        script = trial_child.__file__ if head is None else str(Path(trial_child.__file__).with_name("head_trial.py"))
+        more = ["whole" if whole else "", *adapters] if head is None else [head]
         self._name = path.name
         self._last_words = tempfile.TemporaryFile()  # noqa: SIM115  # a pipe could be full
         self._until = monotonic() + _WAIT_S + n_bytes / _WAIT_BYTES_PER_S
         self._child = subprocess.Popen(
-            [
-                *(sys.executable, str(Path(trial_child.__file__)), str(path)),
-                *(*map(str, limits), "heads" if heads else "whole" if whole else "", *map(str, adapters)),
-            ],
+            [sys.executable, script, str(path), *map(str, limits), *map(str, more)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._last_words,

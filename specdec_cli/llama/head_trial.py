@@ -1,0 +1,43 @@
+"""The child of trial_load for heads: loads them and their target, and decodes some tokens with both. It is a script.
+
+What neither header tells: whether the target's graph gives the rows that the heads read, and whether llama.cpp has a
+graph for the heads. Where it has not, it ends the process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+
+def main(target: str, head: str) -> None:
+    from specdec_cli.decoding.errors import SpecdecError
+    from specdec_cli.llama.context import LlamaContext
+    from specdec_cli.llama.head_context import head_context
+    from specdec_cli.llama.interrupt import Interrupt
+    from specdec_cli.llama.model import Model
+    from specdec_cli.llama.placement import Placement
+
+    with suppress(SpecdecError):  # which is the parent's to tell
+        interrupt, place = Interrupt(), Placement(0)
+        model = Model(Path(target), place, interrupt, heads=target == head)
+        heads = model if target == head else Model(Path(head), place, interrupt, heads=True)
+        context = LlamaContext(model, 256, 2, 1, interrupt)
+        drafts = head_context(heads, model, 256, 2, 1, interrupt, context)
+        context.decode((0, 0, 0))
+        context.decode((0, 0), all_rows=True)
+        drafts.begin((0, 0, 0, 0))
+        drafts.decode((0, 0))
+        drafts.checkpoint()
+        drafts.decode((0,))
+
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[2])  # the folder of this file has names of other packages' modules
+    from specdec_cli.llama.trial_child import limit
+
+    limit(int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[4])
+    os._exit(0)
