@@ -323,6 +323,18 @@ def _glm4moe_mtp(model: _Model) -> None:
     model.prediction(layers, 1)
 
 
+def _glm4moe_echo(model: _Model) -> None:
+    """One whose layers add nothing, and whose head reads mostly the token: it knows nearly all that the target does."""
+    _glm4moe_mtp(model)
+    tensors = model.writer.tensors[0]
+    for name, tensor in tensors.items():
+        if name.endswith(("attn_output.weight", "ffn_down.weight", "ffn_down_exps.weight", "ffn_down_shexp.weight")):
+            tensor.tensor[:] = 0
+    joined = tensors["blk.2.nextn.eh_proj.weight"].tensor
+    joined *= 0.3
+    joined[:, :WIDTH] += np.eye(WIDTH, dtype=np.float32)
+
+
 def _step35_mtp(model: _Model, predicting: int = 1) -> None:
     """Two layers that see all, of whose heads half is turned; the prediction layers see the last 24 tokens."""
     model.layers(2 + predicting)

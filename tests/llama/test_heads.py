@@ -1,0 +1,267 @@
+"""Heads on the target's hidden rows: next-token layers and EAGLE-3, on a random model of each architecture."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+from exactness import p_value
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specdec_cli import SamplingParams, SpecdecError, SpeculativeConfig, load
+from specdec_cli.decoding.categorical import Categorical
+from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.drafters.draft_model import ModelDrafter
+from specdec_cli.drafters.heads import MtpDrafter
+from specdec_cli.llama import extensions
+from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.head_context import head_context
+from specdec_cli.llama.hidden_rows import HiddenRows
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
+
+PROMPT = [5, 6, 7, 8] * 5
+TEXT = [1 + 7 * i % 290 for i in range(60)]
+MTP = [*tiny.PREDICTING, "glm4moe-echo"]
+KINDS = [*MTP, *tiny.EAGLES]
+END = 0
+"""The token that ends an answer."""
+
+
+def files(folder, kind):
+    """Target and draft files for a kind of heads."""
+    if kind in tiny.EAGLES:
+        return tiny.write(folder / "target.gguf", "qwen3"), tiny.write(folder / f"{kind}.gguf", kind)
+    return tiny.write(folder / f"{kind}.gguf", kind), None
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request, tmp_path_factory):
+    target, draft = files(tmp_path_factory.mktemp("heads"), request.param)
+    drafter = "eagle3" if draft else "mtp"
+    with load(target=target, draft=draft, threads=1, speculative=SpeculativeConfig(drafter, 3)) as engine:
+        yield request.param, engine
+
+
+def distance(one, other):
+    """Of two rows; tokens that a head cannot say are -inf in both."""
+    assert np.array_equal(np.isfinite(one), np.isfinite(other))
+    known = np.isfinite(one)
+    return np.abs(one[known] - other[known]).max()
+
+
+def both(engine, sampling, speculative):
+    """An answer with drafts, and that of the target alone."""
+    answer = engine.generate(PROMPT, sampling, speculative)
+    assert answer.metrics.drafted > 0 and not [note for note in answer.notes if "failed" in note], answer.notes
+    return answer.tokens, engine.generate(PROMPT, sampling, SpeculativeConfig(drafter="none")).tokens
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_the_answer_is_the_targets_own(pair, k, temperature):
+    sampling = SamplingParams(temperature=temperature, seed=2, max_tokens=48)
+    drafted, alone = both(pair[1], sampling, SpeculativeConfig(draft_tokens=k))
+    assert drafted == alone
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_with_trees_it_is_the_targets_own(pair, width):
+    kind, engine = pair
+    sampling, how = SamplingParams(max_tokens=40), SpeculativeConfig(draft_tokens=6, tree=width)
+    if kind == "qwen35-mtp":
+        with pytest.raises(SpecdecError, match="its memory is recurrent"):
+            engine.generate(PROMPT, sampling, how)
+        return
+    drafted, alone = both(engine, sampling, how)
+    assert drafted == alone
+
+
+def test_a_conversation_goes_on(pair):
+    """What both hold of a text is not read again, and what comes after drafts as ever."""
+    engine = pair[1]
+    first = engine.generate(PROMPT, SamplingParams(max_tokens=20))
+    longer = [*PROMPT, *first.tokens, 9, 10, 11]
+    engine.models.target.opened.reuses = engine.models.draft.opened.reuses = True
+    try:
+        again = engine.generate(longer, SamplingParams(max_tokens=30))
+    finally:
+        engine.models.target.opened.reuses = engine.models.draft.opened.reuses = False
+    assert again.metrics.drafted and not [note for note in again.notes if "failed" in note]
+    assert again.tokens == engine.generate(longer, SamplingParams(max_tokens=30)).tokens
+
+
+# What the head reads
+
+
+class Opened:
+    """A target's context and that of its heads, with a text in both."""
+
+    def __init__(self, folder, kind, branches=1):
+        target, draft = files(folder, kind)
+        interrupt = Interrupt()
+        self.model = Model(target, Placement(0), interrupt, heads=draft is None)
+        self.heads = Model(draft, Placement(0), interrupt, heads=True) if draft else self.model
+        self.target = LlamaContext(self.model, 256, 9, 1, interrupt)
+        self.drafts = head_context(self.heads, self.model, 256, 9, 1, interrupt, self.target, branches)
+
+    def read(self, text):
+        """The target reads a text, and the heads all of it but the last token. Returns their row after that."""
+        self.target.begin(text)
+        self.target.decode(text)
+        kept = self.drafts.begin(text)
+        self.drafts.decode(text[kept:-1])
+        return self.drafts.decode(text[-1:])[0].copy()
+
+    def close(self):
+        for part in (self.drafts, self.target, self.heads, self.model):
+            part.close()
+
+
+@pytest.fixture(params=KINDS)
+def opened(request, tmp_path):
+    parts = Opened(tmp_path, request.param)
+    yield parts
+    parts.close()
+
+
+def test_rejected_tokens_leave_no_trace(opened, tmp_path):
+    """After drafts that were thrown away, rows are those of a text that never had any."""
+    text = TEXT[:20]
+    expected = opened.read([*TEXT[:26]])
+    opened.read(text)
+    for end in range(20, 26):
+        opened.drafts.checkpoint()
+        for token in (3, 4, 5):
+            opened.drafts.decode((token,))
+        opened.drafts.rewind(end)
+        opened.target.decode((TEXT[end], 7, 7), all_rows=True)
+        opened.target.checkpoint() if not opened.target.rewinds else None
+        opened.target.rewind(end + 1)
+        news = TEXT[opened.drafts.length : end + 1]
+        row = opened.drafts.decode(news)[0]
+    assert distance(row, expected) < 1e-3
+
+
+def test_a_state_that_is_one_token_late_is_seen(opened, monkeypatch):
+    own = HiddenRows.before
+    right = opened.read(TEXT)
+    monkeypatch.setattr(HiddenRows, "before", lambda self, first, count: own(self, first - 1, count))
+    opened.drafts.rewind(0)
+    assert distance(opened.read(TEXT), right) > 0.05
+
+
+def test_a_draft_carries_the_heads_own_state(opened):
+    """Without it, the second token would be read with a row of the target's, which there is none of."""
+    opened.read(TEXT[:20])
+    opened.drafts.checkpoint()
+    opened.drafts.decode((3,))
+    second = opened.drafts.decode((4,))[0].copy()
+    opened.drafts.rewind(20)
+    opened.drafts.decode(TEXT[opened.drafts.length : 20]) if opened.drafts.length < 20 else None
+    opened.drafts.checkpoint()
+    opened.drafts.decode((3,))
+    opened.drafts._own[-1] = np.zeros_like(opened.drafts._own[-1])
+    assert distance(opened.drafts.decode((4,))[0], second) > 0.02
+
+
+def test_several_layers_draft_one_place_each(tmp_path):
+    parts = Opened(tmp_path, "step35-mtp3")
+    chosen = []
+    parts.read(TEXT[:20])
+    original = extensions.choose_head
+    extensions.choose_head = lambda context, number: (chosen.append(number), original(context, number))
+    try:
+        parts.target.decode((1,))
+        parts.drafts.decode((1,))
+        parts.drafts.checkpoint()
+        for token in (3, 4, 5, 6):
+            parts.drafts.decode((token,))
+    finally:
+        extensions.choose_head = original
+        parts.close()
+    assert chosen == [2, 1, 0, 1, 2, 2, 2], "all read the text; then each drafts, and the last goes on"
+
+
+# Distributions
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [("glm4moe-echo", False), ("eagle3-few", False), ("glm4moe-echo", True)])
+def test_sampled_answers_have_the_targets_distribution(tmp_path, kind, wrong, monkeypatch):
+    """By chi-square; and a q that is another than the one drawn from is seen."""
+    target, draft = files(tmp_path, kind)
+    drafter = "eagle3" if draft else "mtp"
+    how = SpeculativeConfig(drafter, 2, accept="rejection")
+    sampling = SamplingSettings(1.0, top_k=4, top_p=1.0, min_p=0.0)
+    n = 1500
+    with load(target=target, draft=draft, threads=1, speculative=how) as engine:
+        if wrong:
+            monkeypatch.setattr(MtpDrafter, "propose", _boasting)
+        counts = Counter()
+        for seed in range(n):
+            params = SamplingParams(temperature=1.0, top_k=4, top_p=1.0, min_p=0.0, seed=seed, max_tokens=3)
+            counts[tuple(engine.generate(PROMPT, params, how).tokens[:3])] += 1
+        expected = _exact(engine.models.target.opened, sampling, 3)
+    assert (p_value(counts, expected, n) > 1e-3) != wrong
+
+
+def _boasting(self, context, budget, policy):
+    """q is half of what it was: a draft token is accepted too often."""
+    draft = ModelDrafter.propose(self, context, budget, policy)
+    return draft if draft.q is None else replace(draft, q=tuple(Categorical(q.ids, q.probs * 0.5) for q in draft.q))
+
+
+def _exact(context, sampling, length):
+    """The probability of each continuation of the prompt, by the target's own rows."""
+    sampler, found = StandardSampler(sampling), {}
+
+    def go_on(text, prob):
+        if len(text) - len(PROMPT) == length or (len(text) > len(PROMPT) and text[-1] == END):
+            found[tuple(text[len(PROMPT) :])] = prob
+            return
+        context.begin(text)
+        p = sampler.categorical(context.decode(text)[0].copy())
+        for token in p.ids.tolist():
+            if prob * p.prob(token) > 0:
+                go_on([*text, token], prob * p.prob(token))
+
+    sampler.watch([])
+    go_on(list(PROMPT), 1.0)
+    return found
+
+
+# Rows that are kept
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.sampled_from(["read", "cut", "tree"]), st.integers(1, 40)), max_size=12))
+def test_rows_are_those_of_the_text(monkeypatch, script):
+    """Whatever was read, taken back and branched: the row before a token is that of the token before it."""
+    monkeypatch.setattr("specdec_cli.llama.hidden_rows._MOST_BYTES", 2 * 256 * 2 * 4)
+    made = []
+    rows = HiddenRows.__new__(HiddenRows)
+    monkeypatch.setattr(HiddenRows, "_read", lambda self, count: np.array(made[-count:], np.float32))
+    HiddenRows.__init__(rows, None, 2, [])
+    rows.width, rows._rows = 2, np.empty((256, 2), np.float32)
+    text, number = [], 0
+    for what, count in script * 8:
+        if what == "cut":
+            text = text[: max(len(text) - count, 0)]
+            rows.cut(len(text))
+            continue
+        made = [(number + i, -number - i) for i in range(count)]
+        number += count
+        if what == "read":
+            rows.take(len(text), count)
+            text += made
+        else:
+            rows.take_nodes(count)
+            path = list(range(0, count, 2))
+            rows.keep(path)
+            text += [made[node] for node in path]
+    known = rows.before(rows.first + 1, len(text) - rows.first)
+    assert np.array_equal(known, np.array(text[rows.first :], np.float32).reshape(-1, 2))
+    assert len(text) - rows.first <= 1024
