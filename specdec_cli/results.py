@@ -202,6 +202,8 @@ class PairDetails:
 
     profile: Profile
     summary: PairSummary
+    heads: str = ""
+    """The drafter for which the target has heads of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,6 +171,7 @@ def details_table(details: PairDetails, sources: bool = False) -> RenderableType
             "memory": f"{profile.memory_gb:g} GB with 4,096 tokens of context" if profile.memory_gb else "",
             "suits": f"{profile.fits_gb:g} GB of memory" if profile.fits_gb else "",
             "sampling": ", ".join(f"{key} {value}" for key, value in profile.settings.items()),
+            "heads": details.heads and f"the target has next-token layers: --drafter ngram+{details.heads}",
             "here": pair.here + (f", pulled {pair.pulled}" if pair.pulled else ""),
             "files": [path for path in pair.paths if path],
             "speedup": speed,

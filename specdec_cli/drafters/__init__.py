@@ -18,7 +18,7 @@ from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.grammar_drafter import GrammarDrafter
-from specdec_cli.drafters.heads import Eagle3Drafter, MtpDrafter
+from specdec_cli.drafters.head_drafters import Eagle3Drafter, MtpDrafter
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.nested import Guesser, NestedDrafter
 from specdec_cli.drafters.ngram import NgramDrafter

@@ -19,7 +19,7 @@ from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.hub.cache import locate
 from specdec_cli.models import profiles
 from specdec_cli.models.gguf import read_header
-from specdec_cli.models.heads import head_of, is_head_alone
+from specdec_cli.models.head_files import head_of, is_head_alone
 from specdec_cli.models.profiles import Profile
 from specdec_cli.models.user_files import check_keys, config_dir, expanded, read_mapping
 from specdec_cli.store import made_drafts, pulled_pairs

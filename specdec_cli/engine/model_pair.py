@@ -19,7 +19,7 @@ from specdec_cli.llama.placement import Placement
 from specdec_cli.models import adapters, profiles, references, tokenizer_comparison
 from specdec_cli.models.gguf import read_header, read_model
 from specdec_cli.models.gguf_header import Header
-from specdec_cli.models.heads import head_of, is_head_alone
+from specdec_cli.models.head_files import head_of, is_head_alone
 from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary
 from specdec_cli.models.token_overlap import TokenOverlap
 from specdec_cli.models.tokenizer_comparison import Comparison

@@ -9,6 +9,7 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.model_pair import ModelSource, is_profile, model_name, read_source
 from specdec_cli.models import tokenizer_comparison
 from specdec_cli.models.gguf_header import Header
+from specdec_cli.models.head_files import head_of, is_head_alone
 from specdec_cli.models.memory import footprint
 from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary
 from specdec_cli.models.tokenizer_comparison import Comparison
@@ -80,7 +81,8 @@ def compare_sources(
     needed = sides[0].memory + sides[1].memory
     ratio = sides[1].n_active_params / max(1, sides[0].n_active_params)
     memory = MemoryFit(needed, free.gpu, free.main, free.place(needed))
-    advice = (_of_ratio(ratio), *_of_kind(target.header), *_of_context(*sides), *_of_memory(memory))
+    kinds = (*_of_heads(target.header, draft.header), *_of_kind(target.header))
+    advice = (_of_ratio(ratio), *kinds, *_of_context(*sides), *_of_memory(memory))
     rounding = None
     if target.path:
         from specdec_cli.engine.pass_costs import known_agreement
@@ -116,6 +118,17 @@ def _of_ratio(ratio: float) -> str:
     if ratio > LARGEST_RATIO:
         return f"{share}: above about {LARGEST_RATIO:.0%} it rarely pays, for it has to be right nearly always"
     return f"{share}: small enough to pay where the two agree"
+
+
+def _of_heads(target: Header, draft: Header) -> list[str]:
+    advice = []
+    if head_of(target) == "mtp":
+        layers = target.setting("nextn_predict_layers")
+        said = "a next-token layer" if layers == 1 else f"{layers} next-token layers"
+        advice.append(f"the target has {said} of its own, which draft for it without another file: --drafter ngram+mtp")
+    if (kind := head_of(draft)) and is_head_alone(draft):
+        advice.append(f"the draft is heads for a target's hidden rows: --drafter ngram+{kind}")
+    return advice
 
 
 def _of_kind(target: Header) -> list[str]:

@@ -13,7 +13,7 @@ from specdec_cli.decoding.errors import DownloadError, IncompatiblePair, Specdec
 from specdec_cli.engine.config_layers import require_known
 from specdec_cli.engine.model_pair import ModelSource, model_name, read_source
 from specdec_cli.engine.pair_check import CONTEXT, FreeMemory, compare_sources
-from specdec_cli.hub import cache
+from specdec_cli.hub import cache, repository
 from specdec_cli.hub.download import DownloadProgress, download, is_right
 from specdec_cli.hub.failures import hub_errors
 from specdec_cli.hub.repository import RemoteFile, RemoteModel
@@ -122,7 +122,9 @@ class PairDownload:
         target = self.read_target().header
         proposals: list[DraftProposal] = []
         failure, looked_at, larger = None, 0, 0
-        for name in draft_candidates.candidates(target, self.target)[:_MAX_PROPOSALS]:
+        reference = references.parse(self.target)
+        heads = repository.heads_beside(reference) if reference else []
+        for name in [*heads, *draft_candidates.candidates(target, self.target)][:_MAX_PROPOSALS]:
             try:
                 draft = read_source(name, self.notes, here_first=True).header
             except SpecdecError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.config_layers import require_known
 from specdec_cli.hub import cache
 from specdec_cli.models import profiles, references, user_files
-from specdec_cli.models.gguf import part_names
+from specdec_cli.models.gguf import part_names, read_header
+from specdec_cli.models.head_files import head_of
 from specdec_cli.models.profiles import Profile
 from specdec_cli.results import PairDetails, PairList, PairSummary
 from specdec_cli.store import pulled_pairs, tuning
@@ -38,7 +40,11 @@ def pair_details(name: str) -> PairDetails:
     """A profile, and what is known of it on this machine. Raises UsageError if there is none, or it is wrong."""
     profile = profiles.load(name)
     require_known(profile)
-    return PairDetails(profile, _summary(profile))
+    summary = _summary(profile)
+    heads = ""
+    with suppress(SpecdecError):  # a damaged file
+        heads = head_of(read_header(Path(summary.paths[0]))) if summary.paths and summary.paths[0] else ""
+    return PairDetails(profile, summary, heads)
 
 
 @dataclass(frozen=True, slots=True)

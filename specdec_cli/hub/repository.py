@@ -12,7 +12,7 @@ import msgspec
 from specdec_cli.decoding.errors import DownloadError
 from specdec_cli.hub.failures import hub_errors, with_retries
 from specdec_cli.hub.session import settings
-from specdec_cli.models.references import Reference, select
+from specdec_cli.models.references import Reference, heads_among, leads_out, select
 
 _HEX = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _LISTING_S = 120.0
@@ -102,6 +102,17 @@ def resolve(reference: Reference) -> RemoteModel:
             what = f"{settings().ENDPOINT} does not answer as a Hub does: {error}"
             raise DownloadError(what, "Check the network and HF_ENDPOINT.") from None
     return RemoteModel(str(reference), reference.repo, listing.sha, files, bool(listing.gated), listing.licence)
+
+
+def heads_beside(reference: Reference) -> list[str]:
+    """References of files in the same repository that hold heads for its models. Raises DownloadError."""
+    with hub_errors(reference.repo):
+        try:
+            listing = msgspec.json.decode(with_retries(lambda: _listing(reference.repo)), type=_Listing)
+        except (ValueError, RecursionError):  # `resolve` has told
+            return []
+    names = [file.rfilename for file in listing.siblings if not leads_out(file.rfilename)]
+    return [f"{reference.repo}/{name}" for name in heads_among(names)]
 
 
 def _listing(repo: str) -> bytes:

@@ -20,7 +20,9 @@ _QUANT = re.compile(
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
 _LONGEST_NAME = 250
 _MOST_SHOWN = 20
-_NOT_MODELS = re.compile(r"mmproj|imatrix|^mtp-", re.IGNORECASE)  # GGUF files that go with a language model
+_NOT_MODELS = re.compile(r"mmproj|imatrix", re.IGNORECASE)  # GGUF files that go with a language model
+_HEADS = re.compile(r"^mtp-", re.IGNORECASE)
+"""Files of next-token layers alone, which draft for the model beside them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,14 @@ def select(reference: Reference, names: Iterable[str]) -> list[str]:
     models = {first_part(name) for name in own}
     if not models:
         raise DownloadError(f"there is no GGUF file in {reference.repo}", "Name a repository of GGUF files.")
+    whole = models - set(heads_among(models)) or models
     if reference.file:
         chosen = models & {first_part(reference.file)}
     elif reference.quant:
         chosen = {name for name in models if quant_of(name) == reference.quant.upper()}
+        chosen = chosen & whole or chosen
     else:
-        chosen = models
+        chosen = whole
     if not chosen:
         what = reference.file or f"quantisation {reference.quant}"
         raise DownloadError(f"there is no {what} in {reference.repo}", f"There are: {_listed(reference, models)}.")
@@ -82,6 +86,11 @@ def select(reference: Reference, names: Iterable[str]) -> list[str]:
         what = f"{reference.repo} lacks {missing[0]}, a part of the model"
         raise DownloadError(what, "Choose another quantisation or repository.")
     return parts
+
+
+def heads_among(names: Iterable[str]) -> list[str]:
+    """The files of heads alone."""
+    return sorted(name for name in names if name.endswith(".gguf") and _HEADS.search(name.rpartition("/")[2]))
 
 
 def leads_out(name: str) -> bool:

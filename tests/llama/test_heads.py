@@ -14,7 +14,7 @@ from specdec_cli import SamplingParams, SpecdecError, SpeculativeConfig, load
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.drafters.draft_model import ModelDrafter
-from specdec_cli.drafters.heads import MtpDrafter
+from specdec_cli.drafters.head_drafters import MtpDrafter
 from specdec_cli.llama import extensions
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.head_context import head_context
