@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specdec_cli.store.tuning import Speed
 
 Place = Literal["gpu", "both", "main", "none", "unknown"]
-Verdict = Literal["identical", "compatible", "incompatible"]
+Verdict = Literal["identical", "compatible", "translatable", "incompatible"]
 
 
 def format_bytes(count: int) -> str:
@@ -65,7 +65,8 @@ class MemoryFit:
 class PairCheck:
     """Two models compared by their headers. n_shared: ids from 0 on that both have; n_differing: those whose text or
     type differs. ratio: the draft's parameters over the target's, of experts those in use. rounding: which passes of
-    the target agree bit for bit; None for a target on the Hub.
+    the target agree bit for bit; None for a target on the Hub. overlap: of a translatable pair, which share of the
+    draft's tokens the target has, too.
     """
 
     verdict: Verdict
@@ -81,6 +82,7 @@ class PairCheck:
     memory: MemoryFit
     advice: tuple[str, ...]
     rounding: str | None
+    overlap: float | None = None
     notes: tuple[str, ...] | UnsetType = UNSET
     opinions: tuple[str, ...] = ()
     """The old name of `advice` in --json, which scripts may read."""

@@ -135,6 +135,11 @@ class FakeDraftModel:
         self.rewind(0)
         return 0
 
+    def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
+        if len(self._cache) + len(news) + more > self.n_ctx:
+            raise ValueError(f"its context of {self.n_ctx} tokens is full")
+        return news
+
     def decode(self, tokens: Sequence[int], all_rows: bool = False, unread: int = 0) -> Logits:
         assert tokens, "an empty decode"
         assert not self._tree, "a tree is ended before the text goes on"

@@ -90,6 +90,11 @@ def with_other_words(folder: Path) -> Path:
     return ggufs.with_token(DRAFT, folder / "other.gguf", 300, b"~" * size)
 
 
+def with_other_tokenizer(folder: Path) -> Path:
+    """The same, and nobody knows what its tokens stand for."""
+    return ggufs.with_value(with_other_words(folder), folder / "foreign.gguf", "tokenizer.ggml.model", b"bert")
+
+
 def environment(hub: HubServer, folder: Path, **more: str) -> dict[str, str]:
     """For a process: this Hub, a cache in `folder`, and nobody's token."""
     own = {"HF_ENDPOINT": hub.endpoint, "HF_HOME": str(folder / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}

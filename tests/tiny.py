@@ -23,15 +23,23 @@ HYBRID = ("lfm2", "lfm2-window", "nemotron_h", "qwen35")
 """lfm2: short convolutions; lfm2-window: beside attention over the last 24 tokens only; nemotron_h: Mamba 2;
 qwen35: gated delta net. The last three have a state beside the convolution's."""
 
+PREDICTING = {"qwen35-mtp": 1, "glm4moe-mtp": 1, "step35-mtp": 1, "step35-mtp3": 3}
+"""Kinds with layers that predict one token more, and how many of these; llama.cpp loads them with `load_mtp` alone.
+glm4moe and qwen35 hand the normed row on, step35 the row before the norm; qwen35's recurrent memory is not the head's.
+"""
 
-def write(path: Path, kind: str, seed: int = 0, noise: float = 0.0, chat_template: str | None = None) -> Path:
-    """Write a model of `kind` (see ATTENTION, RECURRENT, HYBRID; or qwen3, of five layers, or olmo2-window) to `path`,
-    and return that.
+
+def write(
+    path: Path, kind: str, seed: int = 0, noise: float = 0.0, chat_template: str | None = None, n_ctx: int = N_CTX
+) -> Path:
+    """Write a model of `kind` to `path`, and return that: see ATTENTION, RECURRENT, HYBRID; or qwen3, of five layers,
+    olmo2-window or llama-flat.
 
     noise: 0 to 1, the share of other random weights mixed in: with some, the model is a draft that its
     noiseless namesake accepts part of.
     """
     model = _Model(path, kind.partition("-")[0], seed, noise)
+    model.set("context_length", n_ctx)
     if chat_template is not None:
         model.writer.add_chat_template(chat_template)
     globals()["_" + kind.replace("-", "_")](model)
@@ -71,7 +79,6 @@ class _Model:
         writer.add_eos_token_id(0)
         writer.add_add_bos_token(False)
         writer.add_name("tiny")
-        self.set("context_length", N_CTX)
         self.set("vocab_size", len(tokens))
         self.set("embedding_length", WIDTH)
         self.set("attention.layer_norm_rms_epsilon", 1e-5)
@@ -98,9 +105,10 @@ class _Model:
         for name, value in {**names, **({"group_count": groups} if groups else {})}.items():
             self.set(f"ssm.{name}", value)
 
-    def matrix(self, name: str, inputs: int, outputs: int, gain: float = 1.0) -> None:
-        """A linear map that keeps the scale of its input, times `gain`."""
-        self._add(name, self._normal(outputs, inputs) * (gain / inputs**0.5))
+    def matrix(self, name: str, inputs: int, outputs: int, gain: float = 1.0, experts: int = 0) -> None:
+        """A linear map that keeps the scale of its input, times `gain`; of experts, so many."""
+        shape = (experts, outputs, inputs) if experts else (outputs, inputs)
+        self._add(name, self._normal(*shape) * (gain / inputs**0.5))
 
     def norm(self, name: str, *shape: int) -> None:
         self._add(name, 1 + 0.1 * self._normal(*shape))
@@ -126,6 +134,15 @@ class _Model:
         self.matrix(f"blk.{layer}.ffn_up.weight", WIDTH, FEED_FORWARD)
         self.matrix(f"blk.{layer}.ffn_down.weight", FEED_FORWARD, WIDTH)
 
+    def prediction(self, layers: int, count: int) -> None:
+        """What the `count` layers after the first `layers` need to predict one token more."""
+        self.set("nextn_predict_layers", count)
+        for layer in range(layers, layers + count):
+            name = f"blk.{layer}.nextn"
+            self.matrix(f"{name}.eh_proj.weight", 2 * WIDTH, WIDTH)
+            for norm in ("enorm", "hnorm", "shared_head_norm"):
+                self.norm(f"{name}.{norm}.weight", WIDTH)
+
     def close(self) -> None:
         self.writer.write_header_to_file()
         self.writer.write_kv_data_to_file()
@@ -149,6 +166,11 @@ def _llama(model: _Model, layers: int = 2, head_norms: bool = False) -> None:
         model.attention(layer, head_norms=head_norms)
         model.norm(f"blk.{layer}.ffn_norm.weight", WIDTH)
         model.feed_forward(layer)
+
+
+def _llama_flat(model: _Model) -> None:
+    """One layer: what it holds of a token depends on the token and its place alone."""
+    _llama(model, 1)
 
 
 def _qwen3(model: _Model) -> None:
@@ -238,16 +260,16 @@ def _nemotron_h(model: _Model) -> None:
             model.matrix(f"{name}.ssm_out.weight", INNER, WIDTH)
 
 
-def _qwen35(model: _Model) -> None:
+def _qwen35(model: _Model, predicting: int = 0) -> None:
     k_heads, v_heads = 2, 4
     key, value = k_heads * STATE, v_heads * STATE
-    model.layers(3)
+    model.layers(3 + predicting)
     model.set("rope.dimension_count", WIDTH // HEADS)
     model.set("rope.dimension_sections", (4, 2, 2, 0))
     model.set("full_attention_interval", 2)
     model.ssm(v_heads, value, k_heads)
     model.norm("output_norm.weight", WIDTH)
-    for layer in range(3):
+    for layer in range(3 + predicting):
         name = f"blk.{layer}"
         model.norm(f"{name}.attn_norm.weight", WIDTH)
         model.norm(f"{name}.post_attention_norm.weight", WIDTH)
@@ -264,3 +286,55 @@ def _qwen35(model: _Model) -> None:
             model.norm(f"{name}.ssm_norm.weight", STATE)
             model.matrix(f"{name}.ssm_out.weight", value, WIDTH)
         model.feed_forward(layer)
+
+
+def _qwen35_mtp(model: _Model) -> None:
+    _qwen35(model, 1)
+    model.prediction(3, 1)
+
+
+def _glm4moe_mtp(model: _Model) -> None:
+    """Two dense layers, and a head whose mixture has one expert and a shared one."""
+    layers, half = 2, FEED_FORWARD // 2
+    model.layers(layers + 1)
+    model.set("rope.dimension_count", WIDTH // HEADS)
+    model.set("leading_dense_block_count", layers)
+    model.set("expert_feed_forward_length", half)
+    for name in ("expert_count", "expert_used_count", "expert_shared_count"):
+        model.set(name, 1)
+    model.writer.add_expert_weights_norm(True)
+    model.norm("output_norm.weight", WIDTH)
+    for layer in range(layers + 1):
+        name = f"blk.{layer}"
+        model.norm(f"{name}.attn_norm.weight", WIDTH)
+        model.attention(layer)
+        model.norm(f"{name}.post_attention_norm.weight", WIDTH)
+        if layer < layers:
+            model.feed_forward(layer)
+            continue
+        model.matrix(f"{name}.ffn_gate_inp.weight", WIDTH, 1)
+        model.bias(f"{name}.exp_probs_b.bias", 1)
+        for part, inputs, outputs in (("gate", WIDTH, half), ("up", WIDTH, half), ("down", half, WIDTH)):
+            model.matrix(f"{name}.ffn_{part}_exps.weight", inputs, outputs, experts=1)
+            model.matrix(f"{name}.ffn_{part}_shexp.weight", inputs, outputs)
+    model.prediction(layers, 1)
+
+
+def _step35_mtp(model: _Model, predicting: int = 1) -> None:
+    """Two layers that see all, of whose heads half is turned; the prediction layers see the last 24 tokens."""
+    model.layers(2 + predicting)
+    model.set("rope.dimension_count", WIDTH // HEADS)
+    model.set("expert_feed_forward_length", FEED_FORWARD)
+    model.set("attention.sliding_window", 24)
+    model.writer.add_array("step35.attention.sliding_window_pattern", [False] * 2 + [True] * predicting)
+    model.norm("output_norm.weight", WIDTH)
+    for layer in range(2 + predicting):
+        model.norm(f"blk.{layer}.attn_norm.weight", WIDTH)
+        model.attention(layer)
+        model.norm(f"blk.{layer}.ffn_norm.weight", WIDTH)
+        model.feed_forward(layer)
+    model.prediction(2, predicting)
+
+
+def _step35_mtp3(model: _Model) -> None:
+    _step35_mtp(model, 3)

@@ -70,6 +70,11 @@ _OPTIONS = {
         default="4:3:4",
         metavar="W:N:G",
     ),
+    "draft_window": _spec(
+        int,
+        "Tokens of a text that a draft model remembers: the first and the latest.",
+        default="what it was trained on",
+    ),
     "drafter": _spec(
         str,
         "What drafts: ngram or lookahead (need no model), model, self (a copy of the target made by specdec draft), "

@@ -28,6 +28,7 @@ _OUTCOMES = {
 _VERDICTS = {
     "identical": ("bold green", "the tokenizers are the same in every part"),
     "compatible": ("bold green", "what differs cannot change what is decoded"),
+    "translatable": ("bold yellow", ""),
     "incompatible": ("bold red", ""),
 }
 UNCUT = 10_000
@@ -192,6 +193,9 @@ def _add_findings(grid: Table, check: PairCheck) -> None:
     if (check.verdict != "incompatible") != check.llama_cpp_accepts:
         own = "take this pair: it does not compare that" if check.llama_cpp_accepts else "refuse this pair over that"
         grid.add_row("", f"llama.cpp itself would {own}")
+    if check.overlap is not None:
+        own = f"{check.overlap:.0%} of the draft's tokens are the target's, too: what it drafts is translated"
+        grid.add_row("overlap", own)
     grid.add_row("memory", _memory(check))
     if check.rounding:
         grid.add_row("rounding", check.rounding)

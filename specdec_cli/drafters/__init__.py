@@ -18,6 +18,7 @@ from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.grammar_drafter import GrammarDrafter
+from specdec_cli.drafters.heads import Eagle3Drafter, MtpDrafter
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.nested import Guesser, NestedDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
@@ -50,6 +51,8 @@ class DrafterSpec(Protocol):
 
 _OURS: dict[str, type[DrafterSpec]] = {
     "model": ModelDrafter,
+    "mtp": MtpDrafter,
+    "eagle3": Eagle3Drafter,
     "ngram": NgramDrafter,
     "grammar": GrammarDrafter,
     "lookahead": LookaheadDrafter,
@@ -57,6 +60,10 @@ _OURS: dict[str, type[DrafterSpec]] = {
     "small": SmallDrafter,
     "none": NoDrafter,
 }
+
+
+HEADS = ("mtp", "eagle3")
+"""Drafters that go by the target's hidden rows."""
 
 
 def names() -> list[str]:
@@ -83,14 +90,17 @@ def spec(name: str) -> type[DrafterSpec] | PluginSpec:
         ) from None
 
 
-def auto(has_model: bool) -> str:
-    """What `--drafter auto` stands for: n-grams, which cost nothing, and where they have none the draft model."""
-    return "ngram+model" if has_model else "ngram"
+def auto(has_model: bool, head: str = "") -> str:
+    """What `--drafter auto` stands for: n-grams, which cost nothing, and where they have none the draft model, or the
+    heads that there are.
+    """
+    return f"ngram+{head}" if head else "ngram+model" if has_model else "ngram"
 
 
 def auto_with_grammar(name: str) -> str:
     """What it stands for where the answer is bound to a grammar. name: what it stands for else; others stay."""
-    return f"grammar+{name}" if name in (auto(has_model=True), auto(has_model=False)) else name
+    autos = (auto(has_model=True), auto(has_model=False), *(auto(has_model=True, head=head) for head in HEADS))
+    return f"grammar+{name}" if name in autos else name
 
 
 def split(name: str) -> list[str]:
@@ -158,6 +168,11 @@ def needs_small(name: str) -> bool:
     """Whether a drafter needs a second draft model."""
     inner = [part.partition("<")[2] for part in split(name)]
     return any(part and spec(part).needs_model for part in inner)
+
+
+def head(name: str) -> str:
+    """The kind of heads that draft, if any do."""
+    return next((part for part in split(name) if part in HEADS), "")
 
 
 def drafts_itself(name: str) -> bool:

@@ -11,6 +11,7 @@ from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.sampling import Row, StandardSampler, confidence
 from specdec_cli.decoding.types import Draft, Logits, Step
 from specdec_cli.drafters.drafter_context import DrafterContext, DraftModel
+from specdec_cli.drafters.translated import TranslatedDrafter
 from specdec_cli.drafters.tree import Tree
 
 
@@ -30,9 +31,11 @@ class ModelDrafter:
     token_s = 0.0  # measured
 
     @classmethod
-    def create(cls, context: DrafterContext) -> ModelDrafter:
+    def create(cls, context: DrafterContext) -> ModelDrafter | TranslatedDrafter:
         if context.model is None:
             raise ValueError("this drafter needs a draft model")
+        if context.translation is not None:
+            return TranslatedDrafter(context.model, context.translation, context.sampler, context.draws, context.rng)
         return cls(context.model, context.n_vocab, context.sampler, context.draws, context.rng, context.width)
 
     def __init__(
@@ -58,10 +61,10 @@ class ModelDrafter:
     def start(self, prompt: Sequence[int]) -> int:
         """Read what is not held of the prompt, but for what `propose` will feed anyway; raises if it does not fit."""
         kept = self._model.begin(prompt)
-        if len(prompt) - 1 > kept:
-            self._check(prompt, len(prompt))
-            self._model.decode(prompt[kept:-1])
-        return len(prompt) - 1 - kept
+        self._require_known(prompt)
+        if news := self._model.make_room(prompt[kept:-1], 1):
+            self._model.decode(news)
+        return len(news)
 
     def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
         row = self._begin(context, budget, policy)
@@ -75,7 +78,8 @@ class ModelDrafter:
         """
         model = self._model
         news = context[model.length :]
-        self._check(news, len(context) + budget - 1)
+        self._require_known(news)
+        news = model.make_room(news, budget - 1)
         row = self._catch_up(news, policy) if len(news) > 2 else model.decode(news)[0, : self._n_vocab]
         model.checkpoint()
         self._proposed_at = len(context)
@@ -133,8 +137,6 @@ class ModelDrafter:
             return float(q.probs.max()), float(self._sampler.draw(q, back, self._rng) == token)
         return float(q.probs.max()), min(1.0, q.prob(token) / p) if p > 0 else 1.0
 
-    def _check(self, tokens: Sequence[int], length: int) -> None:
-        if length > self._model.n_ctx:
-            raise ValueError(f"its context of {self._model.n_ctx} tokens is full")
+    def _require_known(self, tokens: Sequence[int]) -> None:
         if max(tokens) >= self._model.n_vocab:
             raise ValueError(f"the target emitted token {max(tokens)}, which the draft model does not have")

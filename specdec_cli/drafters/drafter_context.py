@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -12,21 +12,34 @@ from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Logits
 from specdec_cli.drafters.corpus_index import Corpus
 
+if TYPE_CHECKING:  # it is made of these protocols itself
+    from specdec_cli.drafters.translation import Translation
+
 
 class DraftModel(Protocol):
     """What a drafter needs of a model's context: `llama.context.LlamaContext` is one."""
 
     n_ctx: int
+    """How many tokens the cache has room for."""
     n_vocab: int
     max_rows: int
     """The most rows of logits that one call may ask for."""
-    length: int
-    """How many tokens the cache holds."""
     rewinds: bool
     """Whether the last tokens can be dropped at any time; else only where `checkpoint` says."""
 
+    @property
+    def length(self) -> int:
+        """How many tokens of the text it has read."""
+        ...
+
     def begin(self, text: Sequence[int]) -> int:
         """Forget everything but what may be kept for `text`; returns how many of its tokens that is."""
+        ...
+
+    def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
+        """Before `news` and then `more` tokens are read: what of the news is left to read. Raises ValueError if there
+        is no room.
+        """
         ...
 
     def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
@@ -61,7 +74,7 @@ class DrafterContext:
     likely token, which `match` accepts most of. rng: for the draft's draws, apart from the target's. width: how many
     branches a draft may have; 1 is a chain. small: a second, smaller draft model's context.
     lookahead: its window, the size of its n-grams, and how many of them are verified at once. corpus: other texts to
-    look into, if there are any.
+    look into, if there are any. translation: where the draft model has another tokenizer than the target.
     """
 
     model: DraftModel | None
@@ -73,3 +86,4 @@ class DrafterContext:
     small: DraftModel | None = None
     lookahead: tuple[int, int, int] = (4, 3, 4)
     corpus: Corpus | None = None
+    translation: Translation | None = None

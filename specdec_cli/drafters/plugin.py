@@ -141,6 +141,9 @@ class _Model:
     def begin(self, text: Sequence[int]) -> int:
         return self._model.begin(tuple(text))
 
+    def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
+        return self._model.make_room(tuple(news), max(operator.index(more), 0))
+
     def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
         tokens = self._tokens(tokens, self.max_rows if all_rows else self.n_ctx)
         return np.array(self._model.decode(tokens, bool(all_rows)))

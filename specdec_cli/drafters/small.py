@@ -36,11 +36,16 @@ class SmallDrafter(ModelDrafter):
         """What may follow `context` and then `ahead`, which may yet be taken back (`forget`). Nothing where this model
         cannot follow.
         """
-        model, length = self._model, len(context) + len(ahead)
+        model = self._model
         settled = context[model.length :]
-        news = [*settled, *ahead[max(model.length - len(context), 0) :]]
-        if length + budget > model.n_ctx or max(news) >= model.n_vocab:
+        unread = ahead[max(model.length - len(context), 0) :]
+        if max([*settled, *unread]) >= model.n_vocab:
             return NO_DRAFT
+        try:
+            settled = model.make_room(settled, len(unread) + budget)
+        except ValueError:
+            return NO_DRAFT
+        news = [*settled, *unread]
         if settled and not model.rewinds:  # it can come back to a checkpoint only: there must be one before `ahead`
             model.decode(settled)
             model.checkpoint()

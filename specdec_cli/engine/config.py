@@ -18,6 +18,10 @@ MOST_BRANCHES = 64
 """Of a token tree. llama.cpp has room for 256 sequences, but so wide a tree would verify little but first guesses."""
 
 
+LEAST_WINDOW = 64
+"""Of a draft model's memory, in tokens: less has no room for a draft."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How one answer is sampled, and what ends it. None stands for what the engine was loaded with.
@@ -104,6 +108,7 @@ class DrafterChain:
     needs_model: bool
     needs_small: bool
     drafts_itself: bool
+    head: str
 
     @property
     def looks_ahead(self) -> bool:
@@ -141,6 +146,7 @@ class Settings:
     presence_penalty: float = 0.0
     repeat_last_n: int = 64
     seed: int | None = None
+    draft_window: int | None = None
     ctx: int | None = None
     threads: int | None = None
     threads_draft: int | None = None
@@ -157,6 +163,7 @@ class Settings:
             ("max_tokens", self.max_tokens >= 1, "Give -n 1 or more."),
             ("tree", 1 <= self.tree <= MOST_BRANCHES, f"Give --tree 1 (a chain) to {MOST_BRANCHES}."),
             ("ctx", self.ctx is None or 1 <= self.ctx < 2**31, "Give -c 1 or more, or leave it out."),
+            ("draft_window", _is_window(self.draft_window), f"Give {LEAST_WINDOW} or more, or leave it out."),
             ("threads", _is_count(self.threads), "Give -t 1 or more, or leave it out."),
             ("threads_draft", _is_count(self.threads_draft), "Give -td 1 or more, or leave it out."),
             ("seed", self.seed is None or 0 <= self.seed < 2**63, "Give a whole number from 0."),
@@ -238,8 +245,12 @@ _SHAPING = (
 
 @lru_cache
 def _chain(drafter: str) -> DrafterChain:
-    needs = (drafters.needs_model, drafters.needs_small, drafters.drafts_itself)
-    return DrafterChain(tuple(drafters.split(drafter)), *(need(drafter) for need in needs))
+    needs = drafters.needs_model(drafter), drafters.needs_small(drafter), drafters.drafts_itself(drafter)
+    return DrafterChain(tuple(drafters.split(drafter)), *needs, drafters.head(drafter))
+
+
+def _is_window(tokens: int | None) -> bool:
+    return tokens is None or LEAST_WINDOW <= tokens < 2**31
 
 
 def _is_count(number: int | None) -> bool:

@@ -13,10 +13,13 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from specdec_cli.decoding.errors import UsageError
+from specdec_cli import drafters
+from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.hub.cache import locate
 from specdec_cli.models import profiles
+from specdec_cli.models.gguf import read_header
+from specdec_cli.models.heads import head_of, is_head_alone
 from specdec_cli.models.profiles import Profile
 from specdec_cli.models.user_files import check_keys, config_dir, expanded, read_mapping
 from specdec_cli.store import made_drafts, pulled_pairs
@@ -62,9 +65,26 @@ def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
         if pair and (settings.target, settings.draft) == pair.references and pair.is_here():  # at the commit pulled
             target_path, draft_path = pair.paths()
             draft = str(draft_path) if draft_path else None
-            return with_made_draft(replace(settings, target=str(target_path), draft=draft))
-        return _located(settings, f"specdec pull {named}")
-    return _located(settings, _pull_command(settings))
+            return _with_heads(with_made_draft(replace(settings, target=str(target_path), draft=draft)), layers)
+        return _with_heads(_located(settings, f"specdec pull {named}"), layers)
+    return _with_heads(_located(settings, _pull_command(settings)), layers)
+
+
+def _with_heads(settings: Settings, layers: list[dict[str, Any]]) -> Settings:
+    """The same with the heads that the files have, if no layer names a drafter: those of the draft's file, or without
+    a draft the target's own.
+    """
+    if any(layer.get("drafter") not in (None, AUTO) for layer in layers):
+        return settings
+    kind = ""
+    with suppress(SpecdecError, UsageError):  # whoever loads the file will tell
+        header = read_header(Path(settings.draft or settings.target))
+        kind = head_of(header) if settings.draft is None or is_head_alone(header) else ""
+    if kind:
+        from specdec_cli.llama import extensions
+
+        kind = "" if extensions.missing() else kind
+    return replace(settings, drafter=drafters.auto(settings.draft is not None, kind)) if kind else settings
 
 
 def _merge(layers: list[dict[str, Any]]) -> Settings:
@@ -178,6 +198,7 @@ def require_used(typed: Collection[str], ways: Iterable[Settings]) -> None:
         ("lookahead", "looks_ahead", "the drafter lookahead", "lookahead"),
         ("lora_draft", "needs_model", "drafters with a draft model", "model, or ngram+model"),
         ("draft_small", "needs_small", "drafters with a second draft model", "'small>model'"),
+        ("draft_window", "needs_model", "drafters with a draft model", "model, or ngram+model"),
         ("tree", "needs_model", "drafters with a draft model", "model, or ngram+model"),
     ):
         if name in typed and not any(getattr(chain, need) for chain in chains):

@@ -21,8 +21,10 @@ from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.drafters.corpus_index import Corpus, join, sort
 from specdec_cli.drafters.drafter_context import DrafterContext
+from specdec_cli.drafters.translation import Translation, Writer
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.loaded_models import LoadedModels
+from specdec_cli.engine.model_pair import ModelPair
 from specdec_cli.engine.pass_costs import PairCosts
 from specdec_cli.llama.model import Model
 from specdec_cli.models import corpus_files
@@ -44,10 +46,11 @@ class Drafting:
     load: of the models, where other answers share their passes.
     """
 
-    def __init__(self, models: LoadedModels, costs: PairCosts, n_shared: int, load: SharedLoad | None = None) -> None:
+    def __init__(self, models: LoadedModels, costs: PairCosts, pair: ModelPair, load: SharedLoad | None = None) -> None:
         self.corpus: Corpus | None = None
         self._load = load
-        self._models, self._costs, self._n_shared = models, costs, n_shared
+        self._models, self._costs, self._n_shared = models, costs, pair.n_shared
+        self.translation = _translation(pair, models)
         self._policies: dict[object, tuple[LengthPolicy, CostModel | None]] = {}
         """By what they depend on, the latest used last; with costs, where what they learn is true of other answers."""
 
@@ -62,15 +65,16 @@ class Drafting:
         """What drafts, made anew for each answer."""
         models = self._models
         context = DrafterContext(
-            model=models.draft.context if models.draft else None,
+            model=models.draft.drafting if models.draft else None,
             n_vocab=self._n_shared,
             sampler=sampler,
             draws=settings.accept != "match",
             rng=np.random.default_rng(seed),
             width=settings.tree,
-            small=models.small.context if models.small else None,
+            small=models.small.drafting if models.small else None,
             lookahead=astuple(settings.lookahead_shape),
             corpus=self.corpus,
+            translation=self.translation,
         )
         return drafters.create_all(self._usable(settings), context, seed)
 
@@ -151,6 +155,14 @@ class Drafting:
         if settings.bitwise:
             return replace(costs, verify=self._costs.agree(text).cost(costs.verify, LONGEST + 1))
         return costs
+
+
+def _translation(pair: ModelPair, models: LoadedModels) -> Translation | None:
+    """Between the tokenizers of a pair, if they are not the same."""
+    if pair.overlap is None or models.draft is None:
+        return None
+    target = Writer(models.target.model, pair.overlap.target)
+    return Translation(target, Writer(models.draft.model, pair.overlap.draft), pair.overlap.to_target)
 
 
 def read_corpus(

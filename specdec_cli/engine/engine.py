@@ -39,6 +39,7 @@ def load(
     draft_small: str | Path | None = None,
     speculative: SpeculativeConfig | None = None,
     sampling: SamplingParams | None = None,
+    draft_window: int | None = None,
     ctx: int | None = None,
     threads: int | None = None,
     threads_draft: int | None = None,
@@ -62,7 +63,7 @@ def load(
     """
     paths = {"target": target, "draft": draft, "draft_small": draft_small}
     given: dict[str, object] = {name: str(path) for name, path in paths.items() if path is not None}
-    given |= {"ctx": ctx, "threads": threads, "threads_draft": threads_draft}
+    given |= {"draft_window": draft_window, "ctx": ctx, "threads": threads, "threads_draft": threads_draft}
     given |= {"gpu_layers": gpu_layers, "gpu_layers_draft": gpu_layers_draft, "lora": lora, "lora_draft": lora_draft}
     given |= {"device": device, "device_draft": device_draft, "tensor_split": tensor_split}
     given |= Settings.named(sampling, speculative)
@@ -97,7 +98,7 @@ class Engine(AbstractContextManager["Engine"]):
         self.interrupt = interrupt or Interrupt()
         self.models = LoadedModels(self.pair, settings, self.interrupt, tune)
         self.costs = PairCosts(self.models)
-        self.drafting = Drafting(self.models, self.costs, self.pair.n_shared)
+        self.drafting = Drafting(self.models, self.costs, self.pair)
         self.models.on_threads_changed = self.drafting.forget
         self.clock: Callable[[], float] = perf_counter
         """What answers are timed by, in seconds."""

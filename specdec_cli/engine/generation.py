@@ -14,7 +14,7 @@ from specdec_cli.decoding.types import AcceptRule, Done, Event, FinishReason, St
 from specdec_cli.engine import proof
 from specdec_cli.engine.answer_bounds import AnswerBounds
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.loaded_models import LoadedModel
+from specdec_cli.engine.loaded_model import LoadedModel
 from specdec_cli.engine.paired_speed import paired_speedup
 from specdec_cli.evaluation.advice import where_drafting_does_not_pay
 from specdec_cli.evaluation.baseline import BaselineResult, ProbedRatios

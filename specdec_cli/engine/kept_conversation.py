@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.engine.conversation import Conversation, ReadText
-from specdec_cli.engine.loaded_models import LoadedModel
+from specdec_cli.engine.loaded_model import LoadedModel
 from specdec_cli.llama import context_state, trial_load
 from specdec_cli.llama.adapter import identity
 from specdec_cli.store import conversations, trial_records

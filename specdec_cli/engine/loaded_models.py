@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,13 +13,16 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import ModelMemory
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.context_plan import ContextPlan, require_rewinding
+from specdec_cli.engine.loaded_model import LoadedModel
 from specdec_cli.engine.model_loading import load_model
-from specdec_cli.engine.model_pair import ModelPair, setup_of, setup_of_pair
+from specdec_cli.engine.model_pair import ModelPair, setup_of_pair
 from specdec_cli.engine.pass_costs import PassCosts
 from specdec_cli.evaluation.simulator import REVIEWED
 from specdec_cli.llama import host, library, placing, repacking
 from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.head_context import Eagle3Context, HeadContext, require_extensions
+from specdec_cli.llama.hidden_rows import HiddenRows
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
@@ -28,51 +31,6 @@ from specdec_cli.models import memory
 from specdec_cli.models.gguf_header import Header
 from specdec_cli.store import tuning
 from specdec_cli.store.tuning import Tuning
-
-
-@dataclass(slots=True, eq=False)
-class LoadedModel:
-    """One model in memory. role: target, draft or small draft. The context and the costs come with `open`."""
-
-    role: str
-    path: Path
-    header: Header
-    model: Model
-    threads: int
-    placement: Placement
-    adapters: tuple[Adapter, ...] = ()
-    context: LlamaContext | None = None
-    costs: PassCosts | None = None
-
-    @property
-    def on_gpu(self) -> bool:
-        return library.supports_gpu() and self.placement.on_devices
-
-    @property
-    def setup(self) -> str:
-        """Which devices and adapters, if any but the default ones."""
-        return setup_of((self.placement,), self.adapters)
-
-    @property
-    def opened(self) -> LlamaContext:
-        if self.context is None:
-            raise RuntimeError("the contexts are opened first")
-        return self.context
-
-    @property
-    def passes(self) -> PassCosts:
-        """What they cost."""
-        if self.costs is None:
-            raise RuntimeError("the contexts are opened first")
-        return self.costs
-
-    def close_context(self) -> None:
-        """Keep what was measured, and free the context."""
-        if self.costs is not None:
-            self.costs.keep()
-        if self.context is not None:
-            self.context.close()
-        self.context = self.costs = None
 
 
 class LoadedModels:
@@ -97,9 +55,16 @@ class LoadedModels:
         place, place_draft = settings.placement, replace(settings.placement_draft, layers=layers)
         for each in (place, place_draft):
             placing.require_possible(each)
-        model = load_model(pair.target_path, place, interrupt, pair.adapters)
+        head, inside = settings.chain.head, pair.draft_path == pair.target_path
+        if head:
+            require_extensions()
+        model = load_model(pair.target_path, place, interrupt, pair.adapters, heads=bool(head) and inside)
         self.target = LoadedModel("target", pair.target_path, pair.target, model, threads, place, pair.adapters)
-        self.draft = self._load("draft", pair.draft_path, pair.draft, threads_draft, place_draft, pair.draft_adapters)
+        if head and inside:
+            self.draft: LoadedModel | None = replace(self.target, role="draft", threads=threads_draft, head=head)
+        else:
+            adapters = pair.draft_adapters
+            self.draft = self._load("draft", pair.draft_path, pair.draft, threads_draft, place_draft, adapters, head)
         self.small = self._load("small draft", pair.small_path, pair.small, threads_draft, place_draft)
         self.plan: ContextPlan | None = None
         """For what the contexts have room."""
@@ -114,11 +79,12 @@ class LoadedModels:
         threads: int,
         placement: Placement,
         adapters: tuple[Adapter, ...] = (),
+        head: str = "",
     ) -> LoadedModel | None:
         if path and header:
             with self._optional(role):
-                model = load_model(path, placing.whole(placement), self._interrupt, adapters)
-                return LoadedModel(role, path, header, model, threads, placement, adapters)
+                model = load_model(path, placing.whole(placement), self._interrupt, adapters, heads=bool(head))
+                return LoadedModel(role, path, header, model, threads, placement, adapters, head)
         return None
 
     @contextmanager
@@ -161,7 +127,7 @@ class LoadedModels:
         for way in ways:
             if not self.target.model.rewinds:
                 require_rewinding(way, self.target.path, way.branches, way.bitwise)
-            if self.draft and not self.draft.model.rewinds:
+            if self.draft and not (self.draft.head or self.draft.model.rewinds):
                 require_rewinding(way, self.draft.path, way.drafted_branches, bitwise=False)
         if self.plan is not None and self.plan.covers(plan):
             return
@@ -184,14 +150,28 @@ class LoadedModels:
         free = host.available_memory()
         for loaded in self.all:
             free = None if loaded.on_gpu else free  # caches lie where the layers do
-            n_ctx = plan.n_ctx if plan.beyond_trained else min(plan.n_ctx, loaded.model.n_ctx_train or plan.n_ctx)
+            n_ctx = plan.n_ctx if loaded is self.target else self.window(loaded.model, plan.n_ctx)
             with nullcontext() if required or loaded is self.target else self._optional(loaded.role):
-                memory.require(loaded.header, n_ctx, free)
                 rows, branches = shapes[loaded.role]
+                if loaded.head:
+                    context = self._head_context(loaded, plan.n_ctx, rows, branches)
+                    loaded.use(context, self.timed(loaded, context), plan.n_ctx)
+                    continue
+                memory.require(loaded.header, n_ctx, free)
                 context = LlamaContext(loaded.model, n_ctx, rows, loaded.threads, self._interrupt, branches)
-                loaded.context, loaded.costs = context, self.timed(loaded, context)
+                loaded.use(context, self.timed(loaded, context), plan.n_ctx)
                 free = None if free is None else free - memory.cache_bytes(loaded.header, n_ctx)
         self.plan = plan
+
+    def _head_context(self, loaded: LoadedModel, n_ctx: int, rows: int, branches: int) -> LlamaContext:
+        """Of heads, and let the target's context keep the rows that they go by."""
+        target, made = self.target.opened, Eagle3Context if loaded.head == "eagle3" else HeadContext
+        target.hidden = HiddenRows(target.passes.handle, *made.rows_of(self.target.model, loaded.model))
+        return made(loaded.model, n_ctx, rows, loaded.threads, self._interrupt, target, target.hidden, branches)
+
+    def window(self, draft: Model, n_ctx: int) -> int:
+        """How many tokens of a text of up to n_ctx a draft model holds at once."""
+        return min(n_ctx, draft.n_ctx_train or n_ctx, self._settings.draft_window or n_ctx)
 
     def timed(self, loaded: LoadedModel, context: LlamaContext) -> PassCosts:
         """What a model's passes cost in a context, which goes to fewer threads where they wait for each other, unless
@@ -200,7 +180,7 @@ class LoadedModels:
         costs = PassCosts(loaded.path, context, loaded.placement.layers, self.note, loaded.setup)
         settings = self._settings
         chosen = settings.threads or (loaded is self.draft and settings.threads_draft)
-        if chosen or settings.bitwise or loaded.on_gpu or not self._tunes or loaded is self.small:
+        if chosen or settings.bitwise or loaded.head or loaded.on_gpu or not self._tunes or loaded is self.small:
             return costs
 
         def changed(threads: int, times: float) -> None:

@@ -26,13 +26,13 @@ _running: dict[str, TrialLoad] = {}
 _lock = Lock()
 
 
-def begin_trial(path: Path, adapters: Sequence[Adapter] = ()) -> bool:
+def begin_trial(path: Path, adapters: Sequence[Adapter] = (), heads: bool = False) -> bool:
     """Start the trial of a file, or of a known one with adapters, so that it runs beside what comes before loading.
     Returns whether that is new: what is known has no trial, and neither has a file that cannot be read, which its
     reader will tell.
     """
     try:
-        name = _name(path, adapters)
+        name = _name(path, adapters, heads)
         n_bytes = sum(path.with_name(part).stat().st_size for part in part_names(path.name))
     except (OSError, ValueError):
         return False
@@ -42,36 +42,38 @@ def begin_trial(path: Path, adapters: Sequence[Adapter] = ()) -> bool:
                 _known[name] = record
                 return False
         n_bytes += sum(adapter.size for adapter in adapters)
-        trial = _running[name] = TrialLoad(path, n_bytes, [adapter.path for adapter in adapters])
+        trial = _running[name] = TrialLoad(path, n_bytes, [adapter.path for adapter in adapters], heads)
         atexit.register(trial.stop)
     return name not in _known
 
 
-def load_model(path: Path, placement: Placement, interrupt: Interrupt, adapters: Sequence[Adapter] = ()) -> Model:
+def load_model(
+    path: Path, placement: Placement, interrupt: Interrupt, adapters: Sequence[Adapter] = (), heads: bool = False
+) -> Model:
     """Load a model that has come through its trial. path: a GGUF file whose header has been validated. adapters:
-    checked ones.
+    checked ones. heads: load next-token layers, too.
 
     Raises SpecdecError if llama.cpp refuses the file or does not survive it, Interrupted on Ctrl-C.
     """
     from specdec_cli.llama.model import Model  # the import takes as long as half a trial
 
     with _lock:
-        death, what = _death(path, (), interrupt), path.name
+        death, what = _death(path, (), interrupt, heads), path.name
         if adapters and not death:
             names = " and ".join(adapter.path.name for adapter in adapters)
-            death, what = _death(path, adapters, interrupt), f"{names} on {path.name}"
+            death, what = _death(path, adapters, interrupt, heads), f"{names} on {path.name}"
     if death:
         raise SpecdecError(
             f"llama.cpp does not survive {what}: {death}",
             "The file is damaged, or made for another version: download it again, or update llama-cpp-python.",
         )
-    return Model(path, placement, interrupt, adapters)
+    return Model(path, placement, interrupt, adapters, heads)
 
 
-def _death(path: Path, adapters: Sequence[Adapter], interrupt: Interrupt) -> str:
+def _death(path: Path, adapters: Sequence[Adapter], interrupt: Interrupt, heads: bool) -> str:
     """How llama.cpp died of a model with these adapters, on trial; empty if it did not."""
-    begin_trial(path, adapters)
-    name = _name(path, adapters)
+    begin_trial(path, adapters, heads)
+    name = _name(path, adapters, heads)
     if trial := _running.pop(name, None):
         try:
             _known[name] = TrialRecord(trial.death(interrupt), path.name)
@@ -83,5 +85,5 @@ def _death(path: Path, adapters: Sequence[Adapter], interrupt: Interrupt) -> str
     return _known[name].death
 
 
-def _name(path: Path, adapters: Sequence[Adapter]) -> str:
-    return name_of(path, trial_load.build(), identity(adapters))
+def _name(path: Path, adapters: Sequence[Adapter], heads: bool) -> str:
+    return name_of(path, trial_load.build(), identity(adapters) + (" with heads" if heads else ""))

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from specdec_cli.decoding.errors import UsageError
+from specdec_cli import drafters
+from specdec_cli.decoding.errors import IncompatiblePair, UsageError
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_loading import begin_trial
 from specdec_cli.hub import cache, ranges, repository
@@ -18,8 +19,12 @@ from specdec_cli.llama.placement import Placement
 from specdec_cli.models import adapters, profiles, references, tokenizer_comparison
 from specdec_cli.models.gguf import read_header, read_model
 from specdec_cli.models.gguf_header import Header
+from specdec_cli.models.heads import head_of, is_head_alone
 from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary
+from specdec_cli.models.token_overlap import TokenOverlap
+from specdec_cli.models.tokenizer_comparison import Comparison
 from specdec_cli.models.user_files import expanded
+from specdec_cli.models.vocab import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,8 @@ class ModelPair:
     small_path: Path | None = None
     adapters: tuple[Adapter, ...] = ()
     draft_adapters: tuple[Adapter, ...] = ()
+    overlap: TokenOverlap | None = None
+    """Of a draft model with another tokenizer."""
 
 
 def check_pair(settings: Settings) -> ModelPair:
@@ -51,6 +58,8 @@ def check_pair(settings: Settings) -> ModelPair:
     lora = _adapters(settings.lora, target_path, target)
     if not settings.chain.needs_model:
         return ModelPair(target, target_path, None, None, 0, (), adapters=lora)
+    if settings.chain.head:
+        return replace(_with_head(settings, target, target_path), adapters=lora)
     if settings.draft is None and settings.chain.drafts_itself:
         prune = shlex.join(["specdec", "draft", "prune", str(target_path)])
         raise UsageError(
@@ -63,18 +72,49 @@ def check_pair(settings: Settings) -> ModelPair:
             "Name one with -md; --drafter ngram needs none, --drafter none runs the target alone.",
         )
     draft_path = Path(settings.draft)
-    draft, n_shared, notes = _fitting(target, draft_path)
+    draft, comparison, notes = _fitting(target, draft_path)
     lora_draft = _adapters(settings.lora_draft, draft_path, draft)
-    pair = ModelPair(target, target_path, draft, draft_path, n_shared, notes, None, None, lora, lora_draft)
+    shared = comparison.n_shared
+    pair = ModelPair(target, target_path, draft, draft_path, shared, notes, None, None, lora, lora_draft)
+    if comparison.overlap is not None:
+        _require_translation(settings, comparison)
+        return replace(pair, overlap=comparison.overlap)
     if not settings.chain.needs_small:
         return pair
     if settings.draft_small is None:
         problem = f"no second draft model is given for {settings.drafter}"
         raise UsageError(problem, "Name one with -mds; model<ngram needs none.")
     small_path = cache.locate(settings.draft_small, shlex.join(["specdec", "pull", "--target", settings.draft_small]))
-    small, shared_by_small, more = _fitting(target, small_path)
-    shared, notes = min(n_shared, shared_by_small), (*notes, *more)
+    small, small_comparison, more = _fitting(target, small_path)
+    if small_comparison.overlap is not None:
+        raise _untranslated(small_comparison, "the second draft model")
+    shared, notes = min(shared, small_comparison.n_shared), (*notes, *more)
     return replace(pair, n_shared=shared, notes=notes, small=small, small_path=small_path)
+
+
+def _with_head(settings: Settings, target: Header, target_path: Path) -> ModelPair:
+    """A target and what drafts by its hidden rows. Raises as `check_pair` does."""
+    kind = settings.chain.head
+    if settings.draft is None or settings.draft == settings.target:
+        if head_of(target) != kind:
+            what = "an EAGLE-3 head is a file of its own" if kind == "eagle3" else "it has no next-token layers"
+            problem = f"{target_path.name} cannot draft for itself with {kind}: {what}"
+            raise UsageError(problem, "Name a file with -md; --drafter ngram needs none.")
+        return ModelPair(target, target_path, target, target_path, len(Vocabulary(target)), ())
+    path = Path(settings.draft)
+    draft, comparison, notes = _fitting(target, path, heads=True)
+    if head_of(draft) != kind:
+        found = {"": "a model without them", "mtp": "next-token layers", "eagle3": "an EAGLE-3 head"}[head_of(draft)]
+        raise UsageError(
+            f"{path.name} cannot draft with {kind}: it is {found}", "Name another drafter, or another file."
+        )
+    if comparison.overlap is not None:
+        raise _untranslated(comparison, f"the drafter {kind}")
+    width = draft.setting("target_hidden_size") if kind == "eagle3" else draft.setting("embedding_length")
+    if width != target.setting("embedding_length"):
+        problem = f"{path.name} was made for rows of {width} numbers, and {target_path.name} has"
+        raise IncompatiblePair(f"{problem} {target.setting('embedding_length')}", "Use the heads of this very target.")
+    return ModelPair(target, target_path, draft, path, comparison.n_shared, notes)
 
 
 def _adapters(texts: tuple[str, ...], path: Path, model: Header) -> tuple[Adapter, ...]:
@@ -92,9 +132,9 @@ def _adapters(texts: tuple[str, ...], path: Path, model: Header) -> tuple[Adapte
     return tuple(acting)
 
 
-def _read_runnable(path: Path) -> Header:
+def _read_runnable(path: Path, heads: bool = False) -> Header:
     """A header that llama.cpp survives, as far as it tells; the trial of a new file runs on."""
-    new = begin_trial(path)
+    new = begin_trial(path, heads=heads)
     header = read_header(path)
     require_runnable(header)
     if new:
@@ -102,18 +142,38 @@ def _read_runnable(path: Path) -> Header:
     return header
 
 
-def _fitting(target: Header, path: Path) -> tuple[Header, int, tuple[str, ...]]:
-    """A draft model's header, the ids it shares with the target, and notes. Raises as `check_pair` does."""
-    draft = _read_runnable(path)
+def _require_translation(settings: Settings, comparison: Comparison) -> None:
+    """Raise IncompatiblePair if what is asked for needs a draft model with the target's tokenizer."""
+    for what in settings.chain.names:
+        if drafters.spec(what).needs_model and what != "model":
+            raise _untranslated(comparison, f"the drafter {what}")
+    if settings.tree > 1:
+        raise _untranslated(comparison, "--tree")
+
+
+def _untranslated(comparison: Comparison, what: str) -> IncompatiblePair:
+    problem = f"{what} needs a draft model with the target's tokenizer: {comparison.reason}"
+    return IncompatiblePair(
+        problem, "Use a draft of the same model family; chains of the drafter model are translated."
+    )
+
+
+def _fitting(target: Header, path: Path, heads: bool = False) -> tuple[Header, Comparison, tuple[str, ...]]:
+    """A draft model's header, how its tokenizer compares, and notes. Raises as `check_pair` does."""
+    draft = _read_runnable(path, heads)
+    if (kind := head_of(draft)) and not heads and is_head_alone(draft):
+        raise UsageError(f"{path.name} holds heads, and no model", f"Draft with them: --drafter ngram+{kind}.")
     comparison = tokenizer_comparison.compare(target, draft)
     comparison.require()
     notes = [comparison.reason] if comparison.verdict == "compatible" else []
+    if comparison.overlap:
+        notes.append(f"the draft has another tokenizer: what it drafts is translated ({comparison.overlap})")
     if draft.n_params > target.n_params:
         notes.append(
             f"the draft is larger than the target ({draft.n_params / 1e6:,.1f} against {target.n_params / 1e6:,.1f} "
             "million parameters): it will slow the target down"
         )
-    return draft, comparison.n_shared, tuple(notes)
+    return draft, comparison, tuple(notes)
 
 
 def setup_of(placements: Sequence[Placement], *acting: Sequence[Adapter]) -> str:

@@ -89,7 +89,8 @@ def compare_sources(
     advice = () if comparison.verdict == "incompatible" else advice
     counts = comparison.n_shared, comparison.n_differing
     tokenizers = comparison.verdict, comparison.reason, *counts, comparison.llama_cpp_accepts, comparison.checks
-    return PairCheck(*tokenizers, *sides, n_ctx, ratio, memory, advice, rounding)
+    overlap = None if comparison.overlap is None else comparison.overlap.share
+    return PairCheck(*tokenizers, *sides, n_ctx, ratio, memory, advice, rounding, overlap)
 
 
 def summarise(source: ModelSource, n_ctx: int, free: FreeMemory) -> ModelSummary:
@@ -138,8 +139,8 @@ def _of_context(target: ModelSummary, draft: ModelSummary) -> list[str]:
     if not (trained and less and less < trained):
         return []
     return [
-        f"the draft was trained on {less:,} tokens of context, the target on {trained:,}: beyond that the target goes "
-        "on alone"
+        f"the draft was trained on {less:,} tokens of context, the target on {trained:,}: of longer texts the draft "
+        "remembers the first and the latest tokens"
     ]
 
 

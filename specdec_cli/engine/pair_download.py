@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Literal
 
-from specdec_cli.decoding.errors import DownloadError, SpecdecError, UsageError
+from specdec_cli.decoding.errors import DownloadError, IncompatiblePair, SpecdecError, UsageError
 from specdec_cli.engine.config_layers import require_known
 from specdec_cli.engine.model_pair import ModelSource, model_name, read_source
 from specdec_cli.engine.pair_check import CONTEXT, FreeMemory, compare_sources
@@ -134,7 +134,7 @@ class PairDownload:
             ratio = draft.n_active_params / max(1, target.n_active_params)
             if max(ratio, draft.size / max(1, target.size)) > _LARGEST_SHARE:
                 larger += 1
-            elif verdict != "incompatible":
+            elif verdict in ("identical", "compatible"):
                 proposals.append(DraftProposal(name, draft.size, draft.n_params, ratio, verdict))
         if failure and not looked_at:
             what = f"no draft for {self.target} could be looked at: {failure}"
@@ -209,7 +209,7 @@ class PairDownload:
             cache.path_of(source.remote, source.remote.files[0]) if source.remote else source.path or Path(source.name)
             for source in self._sources
         ]
-        verdict = _verdict(paths)
+        verdict = _verdict(paths, self._comparison.verdict if self._comparison else None)
         pair = _record(plan.name, verdict, *self._remotes) if plan.recorded else None
         return self._result(pair, paths, plan.to_download)
 
@@ -241,13 +241,18 @@ def _name(target: RemoteModel, draft: RemoteModel | None = None) -> str:
         raise UsageError(str(error), "Give it a name with --as NAME.") from None
 
 
-def _verdict(paths: Sequence[Path]) -> str:
-    """The verdict on the files as they lie on the disk. Raises IncompatiblePair."""
+def _verdict(paths: Sequence[Path], planned: str | None) -> str:
+    """The verdict on the files as they lie on the disk. planned: that on what the Hub showed of them. Raises
+    IncompatiblePair if they cannot be used together, or are others.
+    """
     headers = [read_header(path) for path in paths]
     if len(headers) == 1:
         return "alone"
     comparison = tokenizer_comparison.compare(*headers)
     comparison.require()
+    if comparison.verdict == "translatable" != planned:
+        problem = f"the files that came have other tokenizers than their headers on the Hub: {comparison.reason}"
+        raise IncompatiblePair(problem, "Look at them with specdec check.")
     return comparison.verdict
 
 

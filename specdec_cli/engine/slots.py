@@ -14,7 +14,8 @@ from specdec_cli.engine.config import Settings
 from specdec_cli.engine.context_plan import ContextPlan
 from specdec_cli.engine.drafting import Drafting
 from specdec_cli.engine.engine import Engine
-from specdec_cli.engine.loaded_models import LoadedModel, LoadedModels
+from specdec_cli.engine.loaded_model import LoadedModel
+from specdec_cli.engine.loaded_models import LoadedModels
 from specdec_cli.engine.pass_costs import PairCosts
 from specdec_cli.evaluation.simulator import REVIEWED
 from specdec_cli.llama import host
@@ -76,13 +77,15 @@ class Slots(AbstractContextManager["Slots"]):
     ) -> list[LoadedModel | None]:
         """A model once for each slot. A draft model that has no room costs the drafts: None."""
         models = self.engine.models
+        if loaded.head:
+            models.note("heads draft for one answer at a time: slots go on without them")
+            return [None] * len(interrupts)
         try:
-            if loaded is not models.target:
-                n_ctx = min(n_ctx, loaded.model.n_ctx_train or n_ctx)
-            memory.require(loaded.header, n_ctx * len(interrupts), None if loaded.on_gpu else host.available_memory())
+            held = n_ctx if loaded is models.target else models.window(loaded.model, n_ctx)
+            memory.require(loaded.header, held * len(interrupts), None if loaded.on_gpu else host.available_memory())
             passes = SharedPasses(
                 loaded.model,
-                n_ctx,
+                held,
                 rows if loaded is models.target else REVIEWED,
                 loaded.threads,
                 self.engine.interrupt,
@@ -95,7 +98,11 @@ class Slots(AbstractContextManager["Slots"]):
             return [None] * len(interrupts)
         self.passes[loaded.role] = passes
         costs = models.timed(loaded, passes.texts[0])
-        return [replace(loaded, context=text, costs=costs) for text in passes.texts]
+        slots: list[LoadedModel | None] = []
+        for text in passes.texts:
+            slots.append(slot := replace(loaded))
+            slot.use(text, costs, n_ctx)
+        return slots
 
     def _forget(self) -> None:
         for engine in self.engines:
@@ -119,8 +126,8 @@ def _slot(engine: Engine, models: SlotModels, interrupt: Interrupt, load: Shared
     """An engine with the same weights and settings, and texts of its own."""
     slot = copy.copy(engine)
     slot.models, slot.interrupt, slot.costs = models, interrupt, PairCosts(models)
-    slot.drafting = Drafting(models, slot.costs, engine.pair.n_shared, load)
-    slot.drafting.corpus = engine.drafting.corpus
+    slot.drafting = Drafting(models, slot.costs, engine.pair, load)
+    slot.drafting.corpus, slot.drafting.translation = engine.drafting.corpus, engine.drafting.translation
     return slot
 
 

@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from specdec_cli.decoding.costs import Costs
-from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
+from specdec_cli.decoding.errors import IncompatiblePair, Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.rules import LOSSY
 from specdec_cli.engine.acceptance_recorder import record
 from specdec_cli.engine.config import AUTO, Settings
@@ -96,6 +96,11 @@ def tune(
     """
     settings, interrupt = _tuned(settings), interrupt or Interrupt()
     pair = check_pair(settings)
+    if pair.overlap is not None or settings.chain.head:
+        raise IncompatiblePair(
+            "tune needs a draft model with the target's tokenizer",
+            "Without it run and compare measure what they need: specdec compare.",
+        )
     paths = _paths(pair)
     user_files.require_writable(tuning.path_of(*paths).parent)
     settings, placement = place_draft(paths[1], settings, interrupt)

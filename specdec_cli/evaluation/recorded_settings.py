@@ -38,6 +38,7 @@ class RecordedSettings:
     presence_penalty: float | None = None
     repeat_last_n: int | None = None
     seed: int | None = None
+    draft_window: int | None = None
     ctx: int | None = None
     threads: int | None = None
     threads_draft: int | None = None

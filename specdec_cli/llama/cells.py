@@ -26,6 +26,11 @@ class Cells:
         """Tokens of the text, as llama.cpp counts them."""
         return int(lib.llama_memory_seq_pos_max(self._memory, self._sequence)) + 1
 
+    @property
+    def can_move(self) -> bool:
+        """Whether cells can be given other positions."""
+        return bool(lib.llama_memory_can_shift(self._memory))
+
     def copy(self, other: Cells, length: int) -> None:
         """Begin as another text of the same context does, with as many of its tokens. This one must be empty."""
         lib.llama_memory_seq_cp(self._memory, other._sequence, self._sequence, 0, length)
@@ -55,6 +60,16 @@ class Cells:
         self._shared = [min(shared, length) for shared in self._shared]
         which = -1 if len(self._shared) > 1 else self._sequence
         return bool(lib.llama_memory_seq_rm(self._memory, which, length, -1))
+
+    def forget(self, first: int, count: int) -> None:
+        """Take `count` cells from position `first` on from the text, and move those after them up. There must be no
+        tree: other sequences lose what they share of the text.
+        """
+        for other in range(1, len(self._shared)):
+            lib.llama_memory_seq_rm(self._memory, other, -1, -1)
+        self._shared = [0] * len(self._shared)
+        lib.llama_memory_seq_rm(self._memory, self._sequence, first, first + count)
+        lib.llama_memory_seq_add(self._memory, self._sequence, first + count, -1, -count)
 
     def save(self, path: Path, tokens: Sequence[int]) -> bool:
         """Write the text's cells and its tokens to a file."""

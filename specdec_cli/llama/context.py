@@ -11,6 +11,7 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Logits
 from specdec_cli.llama.branches import Branches
 from specdec_cli.llama.cells import Cells
+from specdec_cli.llama.hidden_rows import HiddenRows
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.passes import N_BATCH, Passes
@@ -67,10 +68,14 @@ class LlamaContext:
         self._first_piece, self._piece = _FIRST_PIECE, N_BATCH if model.on_gpu else CPU_PIECE
         self._failed = False
         self.cells = Cells(self._handle, branches, sequence)
+        self.shifts = model.rewinds and passes is None and self.cells.can_move
+        """Whether `forget` is possible: cells that several texts share cannot move for one of them."""
         self._snapshots: int = lib.llama_n_rs_seq(self._handle)  # 0: llama.cpp has none for this architecture
         self._last_pass = 0
         self._saved: tuple[int, ctypes.Array[ctypes.c_uint8]] | None = None
         self._branches = Branches(branches)
+        self.hidden: HiddenRows | None = None
+        """What is kept of each token's hidden rows, for heads that draft with them."""
 
     def begin(self, text: Sequence[int]) -> int:
         """Forget everything, or where `reuses` allows it all but the longest common beginning with `text`, of which at
@@ -89,6 +94,18 @@ class LlamaContext:
         self.rewind(kept)
         self.thread_log = [(0, self.threads)]
         return kept
+
+    def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
+        """Raise ValueError if there is no room for `news` and `more` tokens; returns the news."""
+        if self.length + len(news) + more > self.n_ctx:
+            raise ValueError(f"its context of {self.n_ctx} tokens is full")
+        return news
+
+    def forget(self, first: int, count: int) -> None:
+        """Drop `count` tokens from position `first` on; what follows moves up. Only where it `shifts`."""
+        self.cells.forget(first, count)
+        self.length -= count
+        del self.tokens[first : first + count]
 
     def decode(self, tokens: Sequence[int], all_rows: bool = False, unread: int = 0) -> Logits:
         """Append `tokens`, in as many passes as it takes.
@@ -143,12 +160,16 @@ class LlamaContext:
         finally:
             self.passes.batch.clear_tree()
         self._grown.extend(tokens)
+        if self.hidden is not None:
+            self.hidden.take_nodes(len(tokens))
         return rows[: len(tokens) - unread]
 
     def keep(self, path: Sequence[int]) -> None:
         """End the tree: its nodes on this path, from the text down, are text from now on; the others are dropped."""
         branches = self._branches
         self.cells.keep(branches.sequence(path[-1]) if path else 0, branches.used, self.length, len(path))
+        if self.hidden is not None:
+            self.hidden.keep(path)
         self.length += len(path)
         self.tokens.extend([self._grown[node] for node in path])
         self._grown.clear()
@@ -166,6 +187,8 @@ class LlamaContext:
         self.passes.batch.fill(tokens, first, all_rows, unread)
         rows = self.passes.run()
         self._failed = False
+        if self.hidden is not None:
+            self.hidden.take(first, len(tokens))
         return rows[: len(tokens) - unread if all_rows else 1]
 
     @property
@@ -199,6 +222,8 @@ class LlamaContext:
             self.keep(())
         if length >= self.length:
             return
+        if self.hidden is not None:
+            self.hidden.cut(length)
         if length == 0:
             self.cells.clear()
             self.thread_log = [(0, self.threads)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 
 import llama_cpp.llama_cpp as lib
@@ -11,9 +12,11 @@ from specdec_cli.llama.branches import Layout
 
 
 class Batch:
-    """Room for `size` tokens, each in up to `branches` sequences; in sequence 0 alone but for `fill_tree`."""
+    """Room for `size` tokens, each in up to `branches` sequences; in sequence 0 alone but for `fill_tree`. width: of
+    the hidden row that comes with each token, for a head; 0: there is none.
+    """
 
-    def __init__(self, size: int, n_ctx: int, branches: int) -> None:
+    def __init__(self, size: int, n_ctx: int, branches: int, width: int = 0) -> None:
         self.struct = lib.llama_batch_init(size, 0, branches)
         view = np.ctypeslib.as_array
         self._token, self._position = view(self.struct.token, (size,)), view(self.struct.pos, (size,))
@@ -22,6 +25,10 @@ class Batch:
         self._positions = np.arange(n_ctx, dtype=np.int32)
         self.struct.n_tokens = size
         self.clear_tree()
+        self.rows = np.zeros((size, width), np.float32)
+        """To be filled before a pass."""
+        if width:
+            self.struct.embd = self.rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
 
     def fill(self, tokens: Sequence[int], first: int, all_rows: bool, unread: int = 0) -> None:
         """Text from position `first` on; of it the last row is computed, or all but the first `unread`."""
@@ -70,4 +77,5 @@ class Batch:
             self.struct.seq_id[i][0] = 0
 
     def free(self) -> None:
+        self.struct.embd = None  # which is not llama.cpp's own
         lib.llama_batch_free(self.struct)

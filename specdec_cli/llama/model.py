@@ -23,14 +23,22 @@ class Model:
 
     path: a GGUF file whose header has been validated: llama.cpp aborts the process on some bad input. placement: one
     that is possible; a build without a GPU takes no layers. adapters: checked ones, which act in every context.
+    heads: load its next-token layers, too.
     Raises SpecdecError when llama.cpp refuses the file or memory runs out, Interrupted on Ctrl-C.
     """
 
     def __init__(
-        self, path: Path, placement: Placement, interrupt: Interrupt, adapters: Sequence[Adapter] = ()
+        self,
+        path: Path,
+        placement: Placement,
+        interrupt: Interrupt,
+        adapters: Sequence[Adapter] = (),
+        heads: bool = False,
     ) -> None:
         library.start()
         params = lib.llama_model_default_params()
+        if heads:
+            params.load_mtp = True
         self._arrays = placing.fill(params, placement)
         self._progress = lib.llama_progress_callback(lambda _done, _user: not interrupt.is_set())
         params.progress_callback = self._progress
@@ -47,7 +55,8 @@ class Model:
                 "If memory ran out, use a smaller quantisation or fewer GPU layers (-ngl); "
                 "if the architecture is unknown, update llama-cpp-python.",
             )
-        if lib.llama_model_has_encoder(handle) or lib.llama_model_is_diffusion(handle):
+        encodes = lib.llama_model_has_encoder(handle) and not heads  # EAGLE-3 encodes hidden rows
+        if encodes or lib.llama_model_is_diffusion(handle):
             lib.llama_model_free(handle)
             raise SpecdecError(f"{path.name} does not generate text token by token", "Choose a causal language model.")
         self.path, self.handle = path, handle

@@ -5,14 +5,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import llama_cpp.llama_cpp as lib
 import numpy as np
+from numpy.typing import NDArray
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.types import Logits
-from specdec_cli.llama import library
+from specdec_cli.llama import extensions, library
 from specdec_cli.llama.decode_batch import Batch
 from specdec_cli.llama.interrupt import POLL, Interrupt
 from specdec_cli.llama.model import Model
@@ -32,9 +33,20 @@ MOST_SEQUENCES = 256
 _get_logits = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(("llama_get_logits", lib._lib))
 
 
+class HeadKind(NamedTuple):
+    """A head on another context, `target`: a model's next-token layers, or a model of its own. width: of the hidden row
+    that it reads with each token.
+    """
+
+    target: Any
+    nextn: bool
+    width: int
+
+
 class Passes:
     """One llama.cpp context with one reused batch. Arguments: n_ctx: tokens of the cache, over all sequences. max_rows:
-    of logits that a sequence may get of a pass. sequences: how many there may be, which share the cache.
+    of logits that a sequence may get of a pass. sequences: how many there may be, which share the cache. head: that
+    it is one, of which kind.
 
     Raises SpecdecError if the cache does not fit in memory.
     """
@@ -48,11 +60,12 @@ class Passes:
         interrupt: Interrupt,
         sequences: int = 1,
         all_rows: int | None = None,
+        head: HeadKind | None = None,
     ) -> None:
         self.max_rows, self._all_rows = max_rows, all_rows or max_rows
-        self.handle = _opened(model, n_ctx, (self.max_rows, self._all_rows), threads, interrupt, sequences)
+        self.handle = _opened(model, n_ctx, (self.max_rows, self._all_rows), threads, interrupt, sequences, head)
         self.n_ctx: int = min(n_ctx, lib.llama_n_ctx(self.handle))  # llama.cpp rounds up to a multiple of 256
-        self.batch = Batch(N_BATCH, self.n_ctx, sequences)
+        self.batch = Batch(N_BATCH, self.n_ctx, sequences, head.width if head else 0)
         self.decode_s = 0.0
         """Seconds spent in llama_decode since the context was made, waiting for the device included."""
         self.on_pass: Callable[[int, float], None] | None = None
@@ -85,6 +98,23 @@ class Passes:
             self.on_pass(self.batch.struct.n_tokens, seconds)
         return self._rows
 
+    def encode(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """One pass of an encoder over rows, (n, any): what it makes of them, (n, width of the head's own rows)."""
+        count, given = rows.shape
+        struct = lib.llama_batch_init(count, given, 1)
+        try:
+            np.ctypeslib.as_array(struct.embd, (count, given))[:] = rows
+            for i in range(count):
+                struct.pos[i], struct.n_seq_id[i], struct.seq_id[i][0], struct.logits[i] = i, 1, 0, 1
+            struct.n_tokens = count
+            if code := lib.llama_encode(self.handle, struct):
+                raise SpecdecError(f"llama.cpp failed to encode: code {code}", "Use another drafter.")
+            width = self.batch.rows.shape[1]
+            made: NDArray[np.float32] = extensions.hidden_rows(self.handle, count, width).copy()
+            return made
+        finally:
+            lib.llama_batch_free(struct)
+
     def close(self) -> None:
         """Free the cache and the batch."""
         if self.handle:
@@ -94,7 +124,15 @@ class Passes:
             self.handle = None
 
 
-def _opened(model: Model, n_ctx: int, rows: tuple[int, int], threads: int, interrupt: Interrupt, sequences: int) -> Any:
+def _opened(
+    model: Model,
+    n_ctx: int,
+    rows: tuple[int, int],
+    threads: int,
+    interrupt: Interrupt,
+    sequences: int,
+    head: HeadKind | None,
+) -> Any:
     """llama.cpp's own context. rows: the most of a sequence in a pass, and of all."""
     params = lib.llama_context_default_params()
     params.n_ctx = n_ctx
@@ -103,7 +141,10 @@ def _opened(model: Model, n_ctx: int, rows: tuple[int, int], threads: int, inter
     params.n_outputs_max_per_seq, params.n_outputs_max = rows
     params.n_seq_max, params.kv_unified = sequences, sequences > 1
     params.no_perf = True
-    if not model.rewinds and rows[0] - 1 <= MAX_SNAPSHOTS:
+    if head is not None:
+        params.ctx_other = head.target
+        params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP if head.nextn else params.ctx_type
+    elif not model.rewinds and rows[0] - 1 <= MAX_SNAPSHOTS:
         params.n_rs_seq = rows[0] - 1
     if POLL is not None:
         params.abort_callback = lib.ggml_abort_callback(POLL)

@@ -19,9 +19,10 @@ _ERROR = 4  # GGML_LOG_LEVEL_ERROR
 _N_CTX = 256
 
 
-def main(path: str, cpu_s: int, data_bytes: int, whole: bool, adapters: list[str]) -> None:
-    """Limits: seconds of processor time, and bytes of memory beside the file's own pages. whole: read the weights and
-    compute with them; else the graph is built without them. adapters: of the model, which act as it computes.
+def main(path: str, cpu_s: int, data_bytes: int, part: str, adapters: list[str]) -> None:
+    """Limits: seconds of processor time, and bytes of memory beside the file's own pages. part: "whole": read the
+    weights and compute with them; "heads": read them with next-token layers; else the graph is built without them.
+    adapters: of the model, which act as it computes.
     """
     with suppress(ImportError, ValueError, OSError):  # Windows has none, and macOS not all
         import resource
@@ -34,6 +35,7 @@ def main(path: str, cpu_s: int, data_bytes: int, whole: bool, adapters: list[str
     lib.llama_log_set(log, ctypes.c_void_p(0))
     lib.llama_backend_init()
     params = lib.llama_model_default_params()
+    whole, params.load_mtp = bool(part), part == "heads"
     params.n_gpu_layers, params.use_extra_bufts, params.no_alloc = 0, False, not whole
     if not whole:
         params.load_mode = lib.LLAMA_LOAD_MODE_NONE  # pages that are mapped would be read
@@ -46,6 +48,8 @@ def main(path: str, cpu_s: int, data_bytes: int, whole: bool, adapters: list[str
     for token in tokens[: max(0, count)]:
         lib.llama_token_to_piece(vocab, token, piece, len(piece), 0, False)
     loaded = [lib.llama_adapter_lora_init(model, os.fsencode(adapter)) for adapter in adapters]
+    if part == "heads":  # a file of heads alone cannot compute
+        return
     params = lib.llama_context_default_params()
     params.n_ctx, params.n_batch, params.n_ubatch = _N_CTX, 8, 8
     params.n_threads = params.n_threads_batch = 1
@@ -76,5 +80,5 @@ def _print_errors(level: int, text: bytes, _user: object) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "whole", sys.argv[5:])
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5:])
     os._exit(0)  # nothing has to be freed in order

@@ -37,12 +37,13 @@ _LIMITS = {-getattr(signal, name) for name in ("SIGKILL", "SIGXCPU") if hasattr(
 
 class TrialLoad:
     """A child process that loads a model and decodes one token, on one thread of the CPU. n_bytes: the file's size.
-    adapters: files that the model is loaded with.
+    adapters: files that the model is loaded with. heads: load next-token layers too, and compute nothing: a file of
+    heads alone cannot.
 
     Of a larger file than `_MOST_BYTES` the weights are not read: it would be read from the disk twice.
     """
 
-    def __init__(self, path: Path, n_bytes: int, adapters: Sequence[Path] = ()) -> None:
+    def __init__(self, path: Path, n_bytes: int, adapters: Sequence[Path] = (), heads: bool = False) -> None:
         free = host.available_memory()
         whole = n_bytes <= min(_MOST_BYTES, free or _MOST_BYTES)
         limits = (_CPU_S + n_bytes // _CPU_BYTES_PER_S, _DATA_BYTES + n_bytes // 8)
@@ -52,7 +53,7 @@ class TrialLoad:
         self._child = subprocess.Popen(
             [
                 *(sys.executable, str(Path(trial_child.__file__)), str(path)),
-                *(*map(str, limits), "whole" if whole else "", *map(str, adapters)),
+                *(*map(str, limits), "heads" if heads else "whole" if whole else "", *map(str, adapters)),
             ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -62,6 +62,8 @@ def _require_experts(header: Header) -> None:
 
 def _require_tensors(header: Header) -> None:
     for tensor in header.tensors:
+        if tensor.name == "d2t":  # an EAGLE-3 head's table of token ids
+            continue
         if tensor.type in NOT_COMPUTED_WITH or (tensor.type != "F32" and "norm" in tensor.name):
             what = f"llama.cpp cannot compute with {shown(tensor.name)} of {header.name}: its type is {tensor.type}"
             raise SpecdecError(what, "Download another file of this model, or convert it with llama.cpp's own tools.")

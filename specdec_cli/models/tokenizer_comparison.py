@@ -15,6 +15,7 @@ import numpy as np
 
 from specdec_cli.decoding.errors import IncompatiblePair
 from specdec_cli.models.gguf_header import Header, StringArray, shown
+from specdec_cli.models.token_overlap import TokenOverlap, token_overlap
 from specdec_cli.models.vocab import Vocabulary, quoted
 
 MAX_PADDING = 128
@@ -32,7 +33,7 @@ _ASSUMED_IDS = {("llama", "bos"): 1, ("llama", "eos"): 2, ("gpt2", "bos"): 11, (
 TEXTS = "token texts"
 
 CheckOutcome = Literal["same", "harmless", "different"]
-Compatibility = Literal["identical", "compatible", "incompatible"]
+Compatibility = Literal["identical", "compatible", "translatable", "incompatible"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +53,18 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """identical: every part is equal. compatible: but for reserved ids. incompatible: `reason` says how.
+    """identical: every part is equal. compatible: but for reserved ids. translatable: `reason` says how they differ,
+    but what tokens stand for is known. incompatible: it is not.
 
-    n_shared: ids from 0 on that both models have. n_differing: of these, ids of another text or type.
+    n_shared: ids from 0 on that both models have. n_differing: of these, ids of another text or type. overlap: tokens
+    of the same bytes, of a translatable pair.
     """
 
     verdict: Compatibility
     n_shared: int
     n_differing: int
     checks: tuple[Check, ...]
+    overlap: TokenOverlap | None = None
 
     @property
     def reason(self) -> str:
@@ -108,10 +112,11 @@ def compare(target: Header, draft: Header) -> Comparison:
         *(_added(mine, theirs, name) for name in ("bos", "eos")),
     )
     outcomes = {check.outcome for check in checks}
-    verdict: Compatibility = (
-        "incompatible" if "different" in outcomes else "compatible" if "harmless" in outcomes else "identical"
-    )
-    return Comparison(verdict, shared, len({*texts, *types}), checks)
+    overlap = token_overlap(mine, theirs) if "different" in outcomes else None
+    verdict: Compatibility = "compatible" if "harmless" in outcomes else "identical"
+    if "different" in outcomes:
+        verdict = "translatable" if overlap else "incompatible"
+    return Comparison(verdict, shared, len({*texts, *types}), checks, overlap)
 
 
 def _model(mine: Vocabulary, theirs: Vocabulary) -> Check:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import ggufs
 import pytest
-from driver import DEMO, DRAFT, PROMPT, TARGET, assert_refused, run, specdec, succeeded, told
-from hub_pairs import with_other_words
+from driver import DEMO, DRAFT, PROMPT, TARGET, assert_refused, call, run, specdec, succeeded, told
+from hub_pairs import with_other_tokenizer, with_other_words
 
 from specdec_cli.llama import host, library
 from specdec_cli.models.gguf import read_header
@@ -64,15 +64,22 @@ def test_half_a_pair():
     assert_refused(run(PROMPT, "-md", DRAFT), 2, "target", "-m")
 
 
-def test_a_draft_with_another_tokenizer(tmp_path):
+def test_a_draft_whose_tokens_nobody_knows(tmp_path):
     words = read_header(DRAFT).metadata["tokenizer.ggml.tokens"].values
-    path = with_other_words(tmp_path)
-    pair = (PROMPT, "-m", TARGET, "-md", path)
+    pair = (PROMPT, "-m", TARGET, "-md", with_other_tokenizer(tmp_path))
     says = (f"token 300 is {words[300].decode()!r}", repr("~" * len(words[300])), "--drafter none", "1 of 4,096")
     assert_refused(run(*pair), 3, *says)
-    path = ggufs.with_token(path, tmp_path / "two.gguf", 2000, b"^" * len(words[2000]))
-    assert_refused(run(*pair[:-1], path), 3, "token 300", "2 of 4,096")
     assert run(*pair, "--drafter", "none", "-n", 1).exit_code == 0
+
+
+def test_a_draft_with_another_tokenizer_is_translated_in_chains_alone(tmp_path):
+    pair = (PROMPT, "-m", TARGET, "-md", with_other_words(tmp_path))
+    done = succeeded("run", *pair, "-n", 12, "-k", 3)
+    assert done.stdout == succeeded("run", PROMPT, "-m", TARGET, "--drafter", "none", "-n", 12).stdout
+    assert "4,095 of its 4,096 tokens are the target's, too" in " ".join(done.stderr.split())
+    for more in (("--tree", 3), ("--drafter", "model<ngram"), ("--drafter", "self")):
+        assert_refused(run(*pair, *more), 3, "needs a draft model with the target's tokenizer", "token 300")
+    assert_refused(call("tune", *pair[1:]), 3, "needs a draft model with the target's tokenizer")
 
 
 def test_a_draft_larger_than_its_target_runs_with_a_warning():

@@ -11,7 +11,7 @@ import ggufs
 import hub_pairs
 import pytest
 from driver import DEMO, DRAFT, TARGET, assert_recorded, call
-from hub_pairs import NAME, PAIR, with_other_words
+from hub_pairs import NAME, PAIR, with_other_tokenizer
 from hub_server import HubServer
 
 from specdec_cli.models import profiles
@@ -93,7 +93,7 @@ def places(hub, monkeypatch, tmp_path) -> dict[str, str]:
     (blobs / f"{'a' * 64}.incomplete").write_bytes(b"x" * 3000)
     encoder = ggufs.with_keys(DRAFT, tmp_path / "e.gguf", ggufs.key("llama.attention.causal", ggufs.BOOL, b"\0"))
     return {
-        "OTHER": str(with_other_words(tmp_path)),
+        "OTHER": str(with_other_tokenizer(tmp_path)),
         "ENCODER": str(encoder),
         "OUT": str(tmp_path / "out.gguf"),
         "TMP": str(tmp_path),

@@ -64,7 +64,7 @@ def test_a_pair_is_pulled_and_runs_as_the_bundled_one(hub, inside, monkeypatch, 
 
 
 def test_an_incompatible_pair_costs_two_headers(hub, inside, tmp_path):
-    hub.add(SMALL, {SMALL_FILE: hub_pairs.with_other_words(tmp_path)})
+    hub.add(SMALL, {SMALL_FILE: hub_pairs.with_other_tokenizer(tmp_path)})
     hub_pairs.refused_here(tmp_path, "token 300", code=3)
     assert 0 < hub.served <= 2 * WINDOW
     assert not (tmp_path / "hf").exists() and not (tmp_path / "config").exists()

@@ -1,0 +1,35 @@
+"""Heads on the target's hidden rows draft for it: next-token layers of its own file, and EAGLE-3."""
+
+from __future__ import annotations
+
+from specdec_cli.decoding.types import Step
+from specdec_cli.drafters.draft_model import ModelDrafter
+from specdec_cli.drafters.drafter_context import DrafterContext
+
+
+class MtpDrafter(ModelDrafter):
+    """Drafts as any draft model does; what is accepted is read again, with the target's rows instead of the head's."""
+
+    name = "mtp"
+    needs = "a target with next-token layers (Qwen3.5, GLM, DeepSeek), or a file of such layers for it (-md)"
+    helps = "nearly everywhere: the layers were trained with the target, and are a small part of it"
+
+    @classmethod
+    def create(cls, context: DrafterContext) -> MtpDrafter:
+        if context.model is None:
+            raise ValueError("this drafter needs a draft model")
+        return cls(context.model, context.n_vocab, context.sampler, context.draws, context.rng, context.width)
+
+    def observe(self, step: Step) -> None:
+        if step.drafted:
+            if self._width > 1:
+                self._model.keep(())
+            self._model.rewind(self._proposed_at)
+
+
+class Eagle3Drafter(MtpDrafter):
+    """Drafts with an EAGLE-3 head."""
+
+    name = "eagle3"
+    needs = "an EAGLE-3 head that was trained for the target (-md)"
+    helps = "nearly everywhere: a head reads what the target itself was about to say"

@@ -1,0 +1,191 @@
+"""Between two tokenizers: text of the target in the tokens of a draft model, and what that writes in the target's."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import takewhile
+from operator import eq
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec_cli.decoding.sampling import Row
+from specdec_cli.drafters.drafter_context import DraftModel
+
+_ESCAPED = re.compile("([\udc80-\udcff])")  # what `surrogateescape` makes of bytes that are no text
+_UNSETTLED = 4
+"""Tokens at the end of a draft model's text that may become others when the text goes on."""
+
+
+class Tokenizer(Protocol):
+    """What makes tokens of text: `llama.model.Model` is one."""
+
+    def tokenize(self, text: str, add_bos: bool = True) -> list[int]: ...
+
+
+class Writer:
+    """Bytes as tokens of one vocabulary. meanings: the bytes of each of its tokens."""
+
+    def __init__(self, tokenizer: Tokenizer, meanings: Sequence[bytes]) -> None:
+        self.meanings, self._tokenizer = meanings, tokenizer
+        self._bytes = {meaning[0]: token for token, meaning in enumerate(meanings) if len(meaning) == 1}
+
+    @cached_property
+    def opening(self) -> list[int]:
+        """What texts begin with."""
+        return self._tokenizer.tokenize("")
+
+    def write(self, data: bytes) -> list[int]:
+        """Tokens that say `data`. Raises ValueError if there are none: some tokenizers change the text."""
+        tokens: list[int] = []
+        for part in _ESCAPED.split(data.decode("utf-8", "surrogateescape")):
+            if _ESCAPED.fullmatch(part):
+                if (byte := self._bytes.get(ord(part) - 0xDC00)) is None:
+                    raise ValueError("its tokenizer cannot write all bytes")
+                tokens.append(byte)
+            elif part:
+                tokens += self._write_text(part)
+        return tokens
+
+    def _write_text(self, text: str) -> list[int]:
+        data = text.encode()
+        tokens = self._tokenizer.tokenize(text, add_bos=False)
+        if self.read(tokens) == data:
+            return tokens
+        after = self._tokenizer.tokenize("\n" + text, add_bos=False)  # some put a space before what begins a text
+        for count in range(1, 4):
+            if self.read(after[:count]).lstrip(b" ") == b"\n" and self.read(after[count:]) == data:
+                return after[count:]
+        raise ValueError(f"its tokenizer cannot write {text[:20]!r}")
+
+    def read(self, tokens: Sequence[int]) -> bytes:
+        """What tokens say."""
+        return b"".join(self.meanings[token] for token in tokens)
+
+
+class Translation:
+    """to_target: of each token of the draft model the target's with the same bytes, or -1."""
+
+    def __init__(self, target: Writer, draft: Writer, to_target: NDArray[np.int64]) -> None:
+        self.target, self.draft = target, draft
+        self.n_target = len(target.meanings)
+        self._shared = np.flatnonzero(to_target >= 0)
+        self._goals = to_target[self._shared]
+
+    @cached_property
+    def _written(self) -> dict[int, tuple[int, ...]]:
+        """Tokens of the draft model that the target lacks, in its tokens."""
+        shared = set(self._shared.tolist())
+        written: dict[int, tuple[int, ...]] = {}
+        for token, meaning in enumerate(self.draft.meanings):
+            if meaning and token not in shared:
+                try:
+                    written[token] = tuple(self.target.write(meaning))
+                except ValueError:
+                    continue
+        return written
+
+    @cached_property
+    def _longer(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """These tokens, and the first that the target writes each with."""
+        written = self._written
+        return np.array([*written], dtype=np.int64), np.array([each[0] for each in written.values()], dtype=np.int64)
+
+    def row(self, row: Row) -> Row:
+        """Logits of the target's next token, (n_target,), from those of the draft model's. A token that the target
+        lacks counts for the first of those that it writes that with.
+        """
+        out = np.full(self.n_target, -np.inf, dtype=row.dtype)
+        out[self._goals] = row[self._shared]
+        longer, first = self._longer
+        if longer.size:
+            best = row.max()
+            mass = np.bincount(first, np.exp(row[longer] - best), self.n_target)
+            places = np.flatnonzero(mass)
+            out[places] = np.logaddexp(out[places], np.log(mass[places]) + best)
+        return out
+
+    def token(self, row: Row, first: int) -> tuple[int, tuple[int, ...], float]:
+        """The draft model's likeliest token of those that the target writes with `first` at first; what it writes after
+        that; and how likely this one is among them.
+        """
+        longer, firsts = self._longer
+        alike = np.concatenate([self._shared[self._goals == first], longer[firsts == first]])
+        weights = np.exp(row[alike] - row[alike].max())
+        best = int(alike[weights.argmax()])
+        return best, self._written.get(best, (first,))[1:], 1.0 / float(weights.sum())
+
+
+class Mirror:
+    """The target's text as a draft model holds it: in tokens of its own, which say the same bytes."""
+
+    def __init__(self, model: DraftModel, translation: Translation) -> None:
+        self._model, self._translation = model, translation
+        self._text = bytearray()
+        self._count = 0
+        """The bytes of the target's text, and of how many of its tokens they are."""
+        self._held: list[int] = []
+        self._ends: list[int] = []
+        """The draft model's tokens, and where in the bytes each ends."""
+
+    def begin(self, text: Sequence[int]) -> int:
+        """Read a text but for its end. Returns how many tokens of the draft model that took."""
+        self._text, self._count = bytearray(), 0
+        self._listen(text)
+        tokens = [*self._translation.draft.opening, *self._translation.draft.write(bytes(self._text))]
+        kept = self._model.begin(tokens)
+        self._held, self._ends = [], []
+        self._append(tokens[:kept])
+        if news := self._model.make_room(tokens[kept:-1], 1):
+            self._model.decode(news)
+        self._append(tokens[kept:-1])
+        return len(news)
+
+    def follow(self, text: Sequence[int], more: int) -> Row:
+        """Read on to the end of `text`; returns the row after it. more: tokens that may be added."""
+        self._listen(text)
+        model, opening = self._model, len(self._translation.draft.opening)
+        settled = max(len(self._held) - (_UNSETTLED if model.rewinds else 0), opening)
+        tokens = self._translation.draft.write(bytes(self._text[self._ends[settled - 1] if settled else 0 :]))
+        known = sum(1 for _ in takewhile(bool, map(eq, self._held[settled:], tokens[:-1])))
+        self._cut(settled + known)
+        row: Row = model.decode(model.make_room(tokens[known:], more))[0]
+        self._append(tokens[known:])
+        model.checkpoint()
+        return row
+
+    def add(self, token: int) -> Row:
+        """A token that the draft model has written; returns the row after it."""
+        row: Row = self._model.decode((token,))[0]
+        self._append((token,))
+        return row
+
+    def rewind(self, ahead: Sequence[int]) -> None:
+        """Drop what was added, but for what the target has said of it, too: `ahead`."""
+        self._cut(bisect_right(self._ends, len(self._text) + len(self._translation.target.read(ahead))))
+
+    def _listen(self, text: Sequence[int]) -> None:
+        """Take over what the target has said."""
+        target = self._translation.target
+        first = self._count or len(
+            [*takewhile(lambda pair: pair[0] == pair[1], zip(text, target.opening, strict=False))]
+        )
+        self._text += target.read(text[first:])
+        self._count = len(text)
+
+    def _append(self, tokens: Sequence[int]) -> None:
+        end = self._ends[-1] if self._ends else 0
+        for token in tokens:
+            if len(self._held) >= len(self._translation.draft.opening):  # which says nothing
+                end += len(self._translation.draft.meanings[token])
+            self._held.append(token)
+            self._ends.append(end)
+
+    def _cut(self, count: int) -> None:
+        if count < len(self._held):
+            self._model.rewind(count)
+            del self._held[count:], self._ends[count:]

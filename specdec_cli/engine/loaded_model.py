@@ -1,0 +1,71 @@
+"""One model of a pair in memory: its context, and what its passes cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from specdec_cli.drafters.short_memory import ShortMemory
+from specdec_cli.engine.model_pair import setup_of
+from specdec_cli.engine.pass_costs import PassCosts
+from specdec_cli.llama import library
+from specdec_cli.llama.adapter import Adapter
+from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
+from specdec_cli.models.gguf_header import Header
+
+
+@dataclass(slots=True, eq=False)
+class LoadedModel:
+    """role: target, draft or small draft. head: that it is one, of which kind. The context and the costs come with
+    `open`.
+    """
+
+    role: str
+    path: Path
+    header: Header
+    model: Model
+    threads: int
+    placement: Placement
+    adapters: tuple[Adapter, ...] = ()
+    head: str = ""
+    context: LlamaContext | None = None
+    costs: PassCosts | None = None
+    drafting: LlamaContext | ShortMemory | None = None
+    """Of a draft model: the context as a drafter uses it."""
+
+    @property
+    def on_gpu(self) -> bool:
+        return library.supports_gpu() and self.placement.on_devices
+
+    @property
+    def setup(self) -> str:
+        """Which devices and adapters, if any but the default ones; and whether it is a head."""
+        return " ".join(filter(None, (self.head, setup_of((self.placement,), self.adapters))))
+
+    @property
+    def opened(self) -> LlamaContext:
+        if self.context is None:
+            raise RuntimeError("the contexts are opened first")
+        return self.context
+
+    @property
+    def passes(self) -> PassCosts:
+        """What they cost."""
+        if self.costs is None:
+            raise RuntimeError("the contexts are opened first")
+        return self.costs
+
+    def close_context(self) -> None:
+        """Keep what was measured, and free the context."""
+        if self.costs is not None:
+            self.costs.keep()
+        if self.context is not None:
+            self.context.close()
+        self.context = self.costs = self.drafting = None
+
+    def use(self, context: LlamaContext, costs: PassCosts, text_tokens: int) -> None:
+        """Take a context, for texts of up to so many tokens."""
+        self.context, self.costs = context, costs
+        self.drafting = context if context.n_ctx >= text_tokens else ShortMemory(context)

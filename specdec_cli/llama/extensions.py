@@ -1,0 +1,79 @@
+"""What llama.cpp exports and does not promise: the hidden rows of a model's layers, for heads that draft with them.
+
+Its names are those of a C++ header in flux (src/llama-ext.h of the bundled version), so each is looked for, and
+`missing` says which are not there. The bindings know some of them as `llama_cpp_ext`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+from numpy.typing import NDArray
+
+_CONTEXT, _MODEL = ctypes.c_void_p, ctypes.c_void_p
+_FLOATS = ctypes.POINTER(ctypes.c_float)
+# name: how the Itanium C++ ABI writes its parameters, arguments, result
+_FUNCTIONS: dict[str, tuple[str, list[Any], Any]] = {
+    "llama_set_embeddings_nextn": ("P13llama_contextbb", [_CONTEXT, ctypes.c_bool, ctypes.c_bool], None),
+    "llama_get_embeddings_nextn": ("P13llama_context", [_CONTEXT], _FLOATS),
+    "llama_set_nextn_layer_offset": ("P13llama_contexti", [_CONTEXT, ctypes.c_int32], None),
+    "llama_set_embeddings_layer_inp": ("P13llama_contextjb", [_CONTEXT, ctypes.c_uint32, ctypes.c_bool], None),
+    "llama_get_embeddings_layer_inp": ("P13llama_contextj", [_CONTEXT, ctypes.c_uint32], _FLOATS),
+    "llama_model_target_layer_ids": ("PK11llama_model", [_MODEL], ctypes.POINTER(ctypes.c_int32)),
+    "llama_model_target_layer_ids_n": ("PK11llama_model", [_MODEL], ctypes.c_uint32),
+}
+
+
+@cache
+def _function(name: str) -> Any:
+    """A function of llama.cpp, or None."""
+    parameters, arguments, result = _FUNCTIONS[name]
+    for symbol in (name, f"_Z{len(name)}{name}{parameters}"):
+        if (function := getattr(lib._lib, symbol, None)) is not None:
+            function.argtypes, function.restype = arguments, result
+            return function
+    return None
+
+
+def missing() -> list[str]:
+    """What this build of llama.cpp lacks for drafts from hidden rows; empty where they can be made."""
+    lacking = [name for name in _FUNCTIONS if _function(name) is None]
+    fields = {field[0] for field in lib.llama_context_params._fields_} | {
+        field[0] for field in lib.llama_model_params._fields_
+    }
+    return lacking + [name for name in ("ctx_type", "ctx_other", "load_mtp") if name not in fields]
+
+
+def give_hidden_rows(context: Any, masked: bool) -> None:
+    """Let a context give what leaves its last layer. masked: of the tokens alone whose logits are asked for."""
+    _function("llama_set_embeddings_nextn")(context, True, masked)
+
+
+def hidden_rows(context: Any, count: int, width: int) -> NDArray[np.float32]:
+    """(count, width), of the last pass; valid until the next."""
+    return np.ctypeslib.as_array(_function("llama_get_embeddings_nextn")(context), (count, width))
+
+
+def give_layer(context: Any, layer: int) -> None:
+    """Let a context give what goes into one of its layers, counted from 0; after the last, what leaves that."""
+    _function("llama_set_embeddings_layer_inp")(context, layer, True)
+
+
+def layer_rows(context: Any, layer: int, count: int, width: int) -> NDArray[np.float32]:
+    """(count, width), of the last pass; valid until the next."""
+    return np.ctypeslib.as_array(_function("llama_get_embeddings_layer_inp")(context, layer), (count, width))
+
+
+def choose_head(context: Any, number: int) -> None:
+    """Which of several next-token layers the next passes go through."""
+    _function("llama_set_nextn_layer_offset")(context, number)
+
+
+def target_layers(model: Any) -> list[int]:
+    """Of a head's model, the layers of its target whose rows it reads."""
+    count = _function("llama_model_target_layer_ids_n")(model)
+    return list(_function("llama_model_target_layer_ids")(model)[:count])

@@ -1,0 +1,200 @@
+"""A draft model with another tokenizer: it writes the target's text in other pieces, and q is what was drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from exactness import COMBINATIONS, EXACT, PLAIN, WRONG, Doubles, compared, error_of_answers
+from fakes import GREEDY, FakeDraftModel, FakeTarget, Table, drafts_of, run, tokens_of
+from ggufs import string_array
+
+from specdec_cli.decoding import accept, rules
+from specdec_cli.decoding.categorical import Categorical
+from specdec_cli.decoding.sampling import StandardSampler
+from specdec_cli.draft_length.fixed import FixedLength
+from specdec_cli.drafters.translated import TranslatedDrafter
+from specdec_cli.drafters.translation import Mirror, Translation, Writer
+from specdec_cli.models.gguf_header import Header
+from specdec_cli.models.token_overlap import token_overlap
+from specdec_cli.models.vocab import Vocabulary
+
+TARGET = (b"a", b"b", b"ab", b"c", b"\xc3", b"\xa9")
+DRAFT = (b"<s>", b"c", b"bc", b"b", b"a", b"abc", b"\xc3", b"\xa9")
+SHARED = np.array([-1, 3, -1, 1, 0, -1, 4, 5])
+PROMPT = (0, 1, 3, 2)
+TABLE = Doubles(len(TARGET), 5)
+
+
+class Longest:
+    """A tokenizer that takes the longest token that fits."""
+
+    def __init__(self, meanings: Sequence[bytes], bos: Sequence[int] = ()) -> None:
+        self._meanings, self._bos = meanings, list(bos)
+
+    def tokenize(self, text: str, add_bos: bool = True) -> list[int]:
+        data, tokens = text.encode(), self._bos[:] if add_bos else []
+        while data:
+            fitting = [token for token, meaning in enumerate(self._meanings) if data.startswith(meaning)]
+            tokens.append(max(fitting, key=lambda token: len(self._meanings[token])))
+            data = data[len(self._meanings[tokens[-1]]) :]
+        return tokens
+
+
+class Spaced(Longest):
+    """One that puts a space before a text, as SentencePiece does."""
+
+    def tokenize(self, text: str, add_bos: bool = True) -> list[int]:
+        return super().tokenize(" " + text if text else "", add_bos)
+
+
+def translation(shared=SHARED) -> Translation:
+    return Translation(Writer(Longest(TARGET), TARGET), Writer(Longest(DRAFT, [0]), DRAFT), shared)
+
+
+def translated(draws: bool, kind=TranslatedDrafter, table=None):
+    """What makes a drafter over a scripted draft model, of a sampler and a generator."""
+    table = table or Doubles(len(DRAFT), 3)
+    return lambda sampler, rng: kind(FakeDraftModel(table), translation(), sampler, draws, rng)
+
+
+@pytest.mark.parametrize("sampling", COMBINATIONS)
+@pytest.mark.parametrize("rule", ["rejection", "match"])
+@pytest.mark.parametrize("draws", [True, False])
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_step_keeps_the_distribution(rule, sampling, draws, k):
+    result = compared(TABLE, translated(draws and rule != "match"), FixedLength(k), sampling, rule, [PROMPT])
+    assert result.error < EXACT and result.shapes
+
+
+def test_whole_answers_keep_it():
+    error = error_of_answers(
+        Doubles(len(TARGET), 5, scale=3.0), translated(True), lambda: FixedLength(2), PLAIN, "rejection", 2, PROMPT
+    )
+    assert error < EXACT
+
+
+class Unmasked(TranslatedDrafter):
+    """q of before the mask: what the target cannot say had a part of it."""
+
+    def propose(self, context, budget, policy):
+        draft = super().propose(context, budget, policy)
+        row = np.exp(Doubles(len(DRAFT), 3).row((4, 3, 1, 4, 3)))  # after the prompt in the draft model's tokens
+        said = 1 - row[0] / row.sum()
+        assert len(draft.tokens) == 1
+        return type(draft)(draft.tokens, (Categorical(draft.q[0].ids, draft.q[0].probs * said),), draft.source)
+
+
+def believing(draft, rows, sampler, rng):
+    """A mistake seen elsewhere: what has no counterpart is accepted whatever the target thinks of it."""
+    verdict = accept.rejection(draft, rows, sampler, rng)
+    next_one = len(verdict.path)
+    if next_one < len(draft.tokens) and draft.q[next_one].probs.size == 1:
+        return type(verdict)((*verdict.path, next_one), verdict.token, verdict.kind)
+    return verdict
+
+
+def test_a_q_of_before_the_mask_is_seen():
+    result = compared(TABLE, translated(True, Unmasked), FixedLength(1), PLAIN, "rejection", [PROMPT])
+    assert result.error > WRONG
+
+
+def test_acceptance_without_looking_is_seen(monkeypatch):
+    monkeypatch.setitem(rules.RULES, "rejection", believing)
+    result = compared(TABLE, translated(True), FixedLength(3), PLAIN, "rejection", [PROMPT])
+    assert result.error > WRONG
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, PLAIN, COMBINATIONS[4], COMBINATIONS[5]])
+@pytest.mark.parametrize("rule", ["match", "coupled"])
+def test_greedy_or_with_a_seed_the_text_is_the_targets_own(rule, sampling):
+    accepted = 0
+    for seed, k in enumerate((1, 2, 3, 5, 8)):
+        target = Table(len(TARGET), seed, order=1)
+        sampler = rules.sampler_of(rule, sampling, seed)
+        drafter = translated(rule == "coupled")(sampler, np.random.default_rng(1))
+        options = {"rule": rule, "seed": seed, "max_tokens": 60}
+        events = run(FakeTarget(target), PROMPT, drafter, k=k, sampler=sampler, **options)
+        assert tokens_of(events) == tokens_of(run(FakeTarget(target), PROMPT, settings=sampling, **options))
+        assert events[-1].notes == ()
+        accepted += sum(step.accepted for step in drafts_of(events))
+    assert accepted > 10
+
+
+def test_a_draft_model_that_is_right_is_accepted_whole():
+    """The target says "abc" over and over as ab c, the draft model as abc: one token is two."""
+
+    class Target(Table):
+        def row(self, context):
+            row = np.zeros(len(TARGET), np.float32)
+            row[3 if context[-1] == 2 else 2] = 20.0
+            return row
+
+    class Draft(Table):
+        def row(self, context):
+            row = np.zeros(len(DRAFT), np.float32)
+            row[1 if context[-1] == 3 else 5] = 20.0
+            return row
+
+    drafter = translated(False, table=Draft(len(DRAFT), 0))(StandardSampler(GREEDY), np.random.default_rng(0))
+    events = run(FakeTarget(Target(len(TARGET), 0)), (2, 3), drafter, k=4, max_tokens=30)
+    steps = drafts_of(events)
+    assert tokens_of(events) == [2, 3] * 15 and all(step.accepted == len(step.drafted) for step in steps)
+    assert max(len(step.drafted) for step in steps) == 4
+
+
+# What both hold
+
+
+@pytest.mark.parametrize("kind", [Longest, Spaced])
+def test_what_is_held_says_what_the_target_said(kind):
+    """Bytes of half a character, rejections, and texts that go on in mid-token."""
+    meanings = [*DRAFT, b" ", b"\n"]
+    tokenizer = kind(meanings, [0])
+    words = Translation(Writer(Longest(TARGET), TARGET), Writer(tokenizer, meanings), np.append(SHARED, [-1, -1]))
+    model = FakeDraftModel(Table(len(meanings), 1))
+    mirror = Mirror(model, words)
+    rng = np.random.default_rng(0)
+    text = [0, 1, 3]
+    mirror.begin(text)
+    for _ in range(200):
+        text += rng.integers(0, len(TARGET), rng.integers(1, 4)).tolist()
+        mirror.follow(text, 4)
+        said = b"".join(meanings[token] for token in model._cache if token)
+        assert said.lstrip(b" ") == b"".join(TARGET[token] for token in text)
+        for token in rng.integers(1, len(DRAFT), rng.integers(0, 3)).tolist():
+            mirror.add(token)
+        mirror.rewind(())
+
+
+def test_a_tokenizer_that_changes_the_text_costs_the_draft_alone():
+    class Lowering(Longest):
+        def tokenize(self, text, add_bos=True):
+            return super().tokenize(text.replace("b", "a"), add_bos)
+
+    meanings = [*DRAFT, b"\n"]
+    words = Translation(Writer(Longest(TARGET), TARGET), Writer(Lowering(meanings), meanings), np.append(SHARED, -1))
+    drafter = TranslatedDrafter(
+        FakeDraftModel(Table(len(meanings), 3)), words, StandardSampler(GREEDY), True, np.random.default_rng(1)
+    )
+    events = run(FakeTarget(Table(len(TARGET), 5)), PROMPT, drafter, max_tokens=9)
+    assert len(tokens_of(events)) == 9 and "cannot write" in events[-1].notes[0]
+
+
+# Vocabularies
+
+
+def vocabulary(model: str, words: Sequence[bytes], types: Sequence[int]) -> Vocabulary:
+    fields = {"model": model, "tokens": string_array(words), "token_type": np.array(types)}
+    metadata = {f"tokenizer.ggml.{name}": value for name, value in fields.items()}
+    return Vocabulary(Header("m.gguf", "llama", metadata, (), 0))
+
+
+def test_tokens_are_the_same_by_their_bytes():
+    mine = vocabulary("gpt2", ["Ġa".encode(), b"<|im_end|>", b"b", "Ċ".encode(), b"b"], [1, 3, 1, 1, 1])
+    pieces = [b"<0x0A>", "▁a".encode(), b"<|im_end|>", b"b", b"x", b"b", b"unused"]
+    theirs = vocabulary("llama", pieces, [6, 1, 3, 1, 1, 1, 5])
+    overlap = token_overlap(mine, theirs)
+    assert overlap.to_target.tolist() == [3, 0, 1, 2, -1, -1, -1] and overlap.share == 4 / 7
+    assert token_overlap(mine, vocabulary("bert", pieces, [1] * 7)) is None
