@@ -171,7 +171,7 @@ class Settings:
         ):
             if not valid:
                 raise UsageError(f"{name.replace('_', ' ')} cannot be {getattr(self, name)}", fix)
-        _ = self.sampling, self.placement, self.placement_draft
+        _ = self.sampling, self.placements
         _check_length(self)
         _check_lookahead(self)
         _check_bitwise(self)
@@ -186,13 +186,10 @@ class Settings:
         return LookaheadShape.parse(self.lookahead)
 
     @property
-    def placement(self) -> Placement:
-        """Where the target is to lie."""
-        return Placement.parse(self.gpu_layers, self.device, self.tensor_split)
-
-    @property
-    def placement_draft(self) -> Placement:
-        return Placement.parse(self.gpu_layers_draft, self.device_draft)
+    def placements(self) -> tuple[Placement, Placement]:
+        """Where the target and the draft models are to lie."""
+        target = Placement.parse(self.gpu_layers, self.device, self.tensor_split)
+        return target, Placement.parse(self.gpu_layers_draft, self.device_draft)
 
     @property
     def sampling(self) -> SamplingSettings:

@@ -51,7 +51,8 @@ class LoadedModels:
         self.tuned_costs: Costs | None = None
         if tuned and (tuned.threads, tuned.threads_draft, tuned.gpu_layers_draft) == (threads, threads_draft, layers):
             self.tuned_costs = tuned.costs
-        place, place_draft = settings.placement, replace(settings.placement_draft, layers=layers)
+        place, place_draft = settings.placements
+        place_draft = replace(place_draft, layers=layers)
         for each in (place, place_draft):
             placing.require_possible(each)
         head, inside = settings.chain.head, pair.draft_path == pair.target_path

@@ -183,7 +183,7 @@ def setup_of(placements: Sequence[Placement], *acting: Sequence[Adapter]) -> str
 
 
 def setup_of_pair(pair: ModelPair, settings: Settings) -> str:
-    return setup_of((settings.placement, settings.placement_draft), pair.adapters, pair.draft_adapters)
+    return setup_of(settings.placements, pair.adapters, pair.draft_adapters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ To accept a change, delete what it concerns from `pair_commands/` and run the te
 
 import json
 import re
+from datetime import date
 from pathlib import Path
 
 import ggufs
@@ -111,7 +112,7 @@ def invoke(args, places) -> list[object]:
 def placed(text: str, places: dict[str, str]) -> str:
     for name in ("TMP", "HUB", "PROFILES"):
         text = text.replace(places[name], name)
-    return text
+    return text.replace(date.today().isoformat(), "DAY")
 
 
 def still(data: object, key: str = "") -> object:

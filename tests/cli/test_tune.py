@@ -268,7 +268,7 @@ def beside_a_gpu(quick, monkeypatch):
     """As if there were one: which layers the draft was loaded with; its seconds for a token may be changed."""
     seconds, layers = {-1: 0.002, 0: 0.001, 3: 0.003}, []
 
-    def load(path, placement, interrupt, adapters=()):
+    def load(path, placement, interrupt, *_, **__):
         if path == DRAFT:
             layers.append(placement.layers)
         return Model(path, Placement(0), interrupt)

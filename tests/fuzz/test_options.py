@@ -33,6 +33,7 @@ NEEDED = {
     "rm": ("none",),
     "replay": ("none.jsonl",),
     "compare": ("x", "-n", "1", "--repeat", "1"),
+    "serve": ("--host", "192.0.2.1"),  # not an address of this machine
     "tune": ("--what-if", "none"),
     "draft prune": (DRAFT, "--keep-layers", "0"),
     "draft quantize": (DRAFT, "--type", "Q4_0"),
