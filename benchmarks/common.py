@@ -56,7 +56,7 @@ def median_and_spread(values: Iterable[float]) -> tuple[float, float, float]:
 
 def forward_s(engine: Engine) -> tuple[float, ...]:
     """Seconds spent in forward passes so far, of the target and of the draft model."""
-    return tuple(context.decode_s for context in engine.models.contexts)
+    return tuple(context.passes.decode_s for context in engine.models.contexts)
 
 
 def geometric_mean(values: Iterable[float]) -> float:

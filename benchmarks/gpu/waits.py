@@ -81,11 +81,11 @@ class Watch:
                 return method(context, *arguments, **named)
             self._role = role = self._roles[id(context)]
             known = sum(self.seconds[f"{role}: {name}"] for name in ("submit", "wait"))
-            passes, before = context.decode_s, perf_counter()
+            passes, before = context.passes.decode_s, perf_counter()
             try:
                 return method(context, *arguments, **named)
             finally:
-                own, inside = perf_counter() - before, context.decode_s - passes
+                own, inside = perf_counter() - before, context.passes.decode_s - passes
                 known = sum(self.seconds[f"{role}: {name}"] for name in ("submit", "wait")) - known
                 self.seconds[f"{role}: logits"] += inside - known
                 self.seconds[f"{role}: {part}"] += own - inside

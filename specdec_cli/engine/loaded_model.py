@@ -57,6 +57,10 @@ class LoadedModel:
             raise RuntimeError("the contexts are opened first")
         return self.costs
 
+    def window(self, n_ctx: int, asked: int | None) -> int:
+        """How many tokens of a text of up to n_ctx a draft model holds at once. asked: by --draft-window."""
+        return min(n_ctx, self.model.n_ctx_train or n_ctx, asked or n_ctx)
+
     def close_context(self) -> None:
         """Keep what was measured, and free the context."""
         if self.costs is not None:

@@ -23,7 +23,6 @@ from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.head_context import head_context, require_extensions
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.threads import ThreadWatch
 from specdec_cli.models import memory
@@ -151,11 +150,15 @@ class LoadedModels:
         free = host.available_memory()
         for loaded in self.all:
             free = None if loaded.on_gpu else free  # caches lie where the layers do
-            n_ctx = plan.n_ctx if loaded is self.target else self.window(loaded.model, plan.n_ctx)
+            whole = loaded is self.target or loaded.head
+            n_ctx = plan.n_ctx if whole else loaded.window(plan.n_ctx, self._settings.draft_window)
             with nullcontext() if required or loaded is self.target else self._optional(loaded.role):
                 rows, branches = shapes[loaded.role]
                 if loaded.head:
-                    context = self._head_context(loaded, plan.n_ctx, rows, branches)
+                    opened, count, model = self.target.opened, loaded.threads, self.target.model
+                    context: LlamaContext = head_context(
+                        loaded.model, model, n_ctx, rows, count, self._interrupt, opened, branches
+                    )
                     loaded.use(context, self.timed(loaded, context), plan.n_ctx)
                     continue
                 memory.require(loaded.header, n_ctx, free)
@@ -163,15 +166,6 @@ class LoadedModels:
                 loaded.use(context, self.timed(loaded, context), plan.n_ctx)
                 free = None if free is None else free - memory.cache_bytes(loaded.header, n_ctx)
         self.plan = plan
-
-    def _head_context(self, loaded: LoadedModel, n_ctx: int, rows: int, branches: int) -> LlamaContext:
-        """Of heads, and let the target's context keep the rows that they go by."""
-        heads, model, opened = loaded.model, self.target.model, self.target.opened
-        return head_context(heads, model, n_ctx, rows, loaded.threads, self._interrupt, opened, branches)
-
-    def window(self, draft: Model, n_ctx: int) -> int:
-        """How many tokens of a text of up to n_ctx a draft model holds at once."""
-        return min(n_ctx, draft.n_ctx_train or n_ctx, self._settings.draft_window or n_ctx)
 
     def timed(self, loaded: LoadedModel, context: LlamaContext) -> PassCosts:
         """What a model's passes cost in a context, which goes to fewer threads where they wait for each other, unless

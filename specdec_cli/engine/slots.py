@@ -81,7 +81,7 @@ class Slots(AbstractContextManager["Slots"]):
             models.note("heads draft for one answer at a time: slots go on without them")
             return [None] * len(interrupts)
         try:
-            held = n_ctx if loaded is models.target else models.window(loaded.model, n_ctx)
+            held = n_ctx if loaded is models.target else loaded.window(n_ctx, self.engine.settings.draft_window)
             memory.require(loaded.header, held * len(interrupts), None if loaded.on_gpu else host.available_memory())
             passes = SharedPasses(
                 loaded.model,

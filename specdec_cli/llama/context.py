@@ -191,11 +191,6 @@ class LlamaContext:
             self.hidden.take(first, len(tokens))
         return rows[: len(tokens) - unread if all_rows else 1]
 
-    @property
-    def decode_s(self) -> float:
-        """Seconds spent in llama_decode since the context was made, waiting for the device included."""
-        return self.passes.decode_s
-
     def set_threads(self, threads: int) -> None:
         self.threads = threads
         self.thread_log.append((self.length, threads))
@@ -228,7 +223,8 @@ class LlamaContext:
             self.cells.clear()
             self.thread_log = [(0, self.threads)]
             self._saved = None
-        elif self.rewinds or self._has_snapshot(length):
+        # llama.cpp does not check whether the last pass left a state for `length`: it would take a stale one.
+        elif self.rewinds or self.length - length <= min(self._snapshots, self._last_pass - 1):
             self._last_pass = 0
             self._drop(length)
         else:
@@ -236,10 +232,6 @@ class LlamaContext:
             return
         self.length = length
         del self.tokens[length:]
-
-    def _has_snapshot(self, length: int) -> bool:
-        """Whether the last pass left a state for `length`. llama.cpp does not check: it would take a stale one."""
-        return 0 < self.length - length <= min(self._snapshots, self._last_pass - 1)
 
     def _restore(self, length: int) -> None:
         if self._saved is None or self._saved[0] > length:

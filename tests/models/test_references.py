@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_cli.decoding.errors import DownloadError
-from specdec_cli.models.references import Reference, leads_out, parse, quant_of, select, stem
+from specdec_cli.models.references import Reference, heads_among, leads_out, parse, quant_of, select, stem
 
 FILES = [
     *("README.md", ".gitattributes", "imatrix.dat"),
@@ -122,7 +122,7 @@ def test_what_a_reference_means(text, files):
 
 
 def test_what_goes_with_a_model_is_none():
-    """A projector for images, an importance matrix, a head that predicts several tokens."""
+    """A projector for images, an importance matrix."""
     assert chosen("o/m", ["README.md", "m-Q8_0.gguf", "mmproj-m-F16.gguf"]) == ["m-Q8_0.gguf"]
     assert "F16" in refused("o/m:F16")[0]
     assert refused("o/m/mmproj-m-F16.gguf")
@@ -134,7 +134,17 @@ def test_every_model_that_a_refusal_names_can_be_had(text):
     what, hint = refused(text)
     assert "o/m" in what and ("more than one model" in what) == (text == "o/m")
     named = hint.partition(": ")[2].removesuffix(".").split(", ")
-    assert [chosen(name)[0] for name in named] == ["BF16/m-BF16-00001-of-00002.gguf", *FILES[3:4], *FILES[4:6]]
+    heads = [] if text == "o/m" else ["mtp-m-Q8_0.gguf"]
+    assert {chosen(name)[0] for name in named} == {"BF16/m-BF16-00001-of-00002.gguf", *FILES[3:6], *heads}
+    assert len(named) == 4 + len(heads)
+
+
+def test_heads_are_chosen_where_they_are_named_or_alone():
+    assert chosen("o/m:Q8_0") == ["m-Q8_0.gguf"]
+    assert chosen("o/m/mtp-m-Q8_0.gguf") == ["mtp-m-Q8_0.gguf"]
+    assert chosen("o/m:Q8_0", ["mtp-m-Q8_0.gguf", "m-Q4_0.gguf"]) == ["mtp-m-Q8_0.gguf"]
+    assert chosen("o/m", ["mtp-m-Q8_0.gguf", "m-Q4_0.gguf"]) == ["m-Q4_0.gguf"]
+    assert heads_among(FILES) == ["mtp-m-Q8_0.gguf"]
 
 
 def test_two_files_of_one_quantisation_are_told_apart_by_their_names():
