@@ -1,0 +1,84 @@
+"""Next-token layers: specdec against llama-server's own draft-mtp on the same file, side by side.
+
+    python benchmarks/peers/heads.py MODEL --llama-server BIN [--suite python] [--temp 0] [-n 128] [--rounds 3]
+
+A server for each fixed length of draft answers a prompt, then specdec with `auto` and with the same lengths, and so on
+through the prompts; other rounds go the other way. The server's setting is the one that is fastest over all prompts.
+Tokens per second are each program's own count of decoding, without the prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from server import RunningServer
+
+from specdec_cli import SamplingParams, SpeculativeConfig, load
+from specdec_cli.engine.engine import Engine
+from specdec_cli.evaluation.statistics import geometric_interval
+from specdec_cli.models import suites
+
+LENGTHS = (0, 1, 2, 3, 4)
+
+Speed = Callable[[str, int], float]
+"""Tokens per second of an answer to a prompt, with a seed."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--llama-server", required=True)
+    parser.add_argument("--suite", default="python")
+    parser.add_argument("--temp", type=float, default=0.0)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("-n", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    prompts = [prompt.text for prompt in suites.load(given.suite)]
+    servers = {f"llama-server, {k}": _server(given, k) for k in LENGTHS}
+    with load(target=given.model, ctx=1024, threads=given.threads, speculative=SpeculativeConfig("mtp")) as engine:
+        ways: dict[str, Speed] = {name: partial(_asked, server, given) for name, server in servers.items()}
+        ways |= {f"specdec, {k}": partial(_answered, engine, given, k) for k in (*LENGTHS, "auto")}
+        speeds: dict[str, list[float]] = {name: [] for name in ways}
+        for turn in range(given.rounds):
+            for number, prompt in enumerate(prompts):
+                for name in list(ways)[:: -1 if (turn + number) % 2 else 1]:
+                    speeds[name].append(ways[name](prompt, turn))
+    for server in servers.values():
+        server.stop()
+    for name, found in speeds.items():
+        print(f"{name}: median {statistics.median(found):.1f} tokens/s")
+    best = max(servers, key=lambda name: statistics.median(speeds[name]))
+    drafting = max(list(servers)[1:], key=lambda name: statistics.median(speeds[name]))
+    for other in dict.fromkeys((drafting, best)):
+        ratio = geometric_interval([a / b for a, b in zip(speeds["specdec, auto"], speeds[other], strict=True)])
+        print(f"specdec's auto over {other}: {ratio}")
+
+
+def _server(given: argparse.Namespace, length: int) -> RunningServer:
+    parts: list[object] = [given.llama_server, "-m", given.model, "-c", 1024, "-np", 1, "-t", given.threads]
+    if length:
+        parts += ["--spec-type", "draft-mtp", "--spec-draft-n-max", length, "--spec-draft-p-min", 0]
+    return RunningServer([str(part) for part in parts])
+
+
+def _asked(server: RunningServer, given: argparse.Namespace, prompt: str, seed: int) -> float:
+    body = {"prompt": prompt, "n_predict": given.n, "temperature": given.temp, "seed": seed, "cache_prompt": False}
+    found = server.complete({**body, "top_k": 40, "top_p": 0.95, "min_p": 0.05})["timings"]
+    return 1000 * float(found["predicted_n"]) / float(found["predicted_ms"])
+
+
+def _answered(engine: Engine, given: argparse.Namespace, length: Any, prompt: str, seed: int) -> float:
+    how = SpeculativeConfig(draft_tokens=length or 1, drafter=None if length else "none", accept="rejection")
+    sampling = SamplingParams(temperature=given.temp, seed=seed, max_tokens=given.n)
+    answer = engine.generate(prompt, sampling, how, raw=True)
+    return answer.metrics.tokens_per_s or 0.0
+
+
+if __name__ == "__main__":
+    main()
