@@ -10,6 +10,7 @@ import numpy as np
 from specdec_cli.llama.context import N_BATCH, LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
 
 
 class Reader:
@@ -17,7 +18,7 @@ class Reader:
 
     def __init__(self, path: Path) -> None:
         interrupt = Interrupt()
-        self.model = Model(path, 0, interrupt)
+        self.model = Model(path, Placement(0), interrupt)
         self._context = LlamaContext(self.model, self.model.n_ctx_train, N_BATCH, 1, interrupt)
 
     def rows(self, ids: Sequence[int]) -> np.ndarray:

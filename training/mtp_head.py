@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
 from training import corpus, distill, mtp_export
 from training.data import Stream
 from training.finetune import DEMO, SHAPES, read
@@ -108,7 +109,7 @@ class Head(nn.Module):
 
 def tokens(documents: Path, part: str) -> np.ndarray:
     """All documents of a part of the corpus, each after an END."""
-    model = Model(DEMO / "target.gguf", 0, Interrupt())
+    model = Model(DEMO / "target.gguf", Placement(0), Interrupt())
     ids = [model.tokenize(each.text, special=False) for each in corpus.load(documents) if each.part == part]
     model.close()
     return np.concatenate([np.array(each, np.uint16) for each in ids])

@@ -3,27 +3,33 @@
 It writes tokens of its own, and each is said in the target's: one with the same bytes where there is one, else several.
 So q is a distribution over the target's tokens, exact for any rule (Timor et al., arXiv 2502.05202, Algorithm 4 masks
 what is not shared; here it counts for what it begins with). Drafts that are not drawn are tokenized anew as a whole
-(Algorithm 2 there), for the target has tokens that are longer than the draft model's.
+(Algorithm 2 there), for the target has tokens that are longer than the draft model's. Which of the two is accepted more
+depends on how sure the models are: both are measured in each step, at its first token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
+from specdec_cli.decoding.accept import onto
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.sampling import StandardSampler, confidence
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Step
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Rows, Step
 from specdec_cli.drafters.drafter_context import DraftModel
 from specdec_cli.drafters.translation import Mirror, Translation
 
 _CERTAIN = np.ones(1)
+_LEAST_RATE = 0.02
+"""The weight of the latest step in the running means, once there are many."""
 
 
 class TranslatedDrafter:
-    """Drafts chains. draws: draw the first token of each of the draft model's, else take the likeliest."""
+    """Drafts chains. draws: the rule takes drawn tokens, where these are accepted more than the likeliest ones."""
 
     name = "model"
 
@@ -36,7 +42,10 @@ class TranslatedDrafter:
         rng: np.random.Generator,
     ) -> None:
         self._mirror, self._translation = Mirror(model, translation), translation
-        self._sampler, self._draws, self._rng = sampler, draws and not sampler.greedy, rng
+        self._sampler, self._may_draw, self._rng = sampler, draws and not sampler.greedy, rng
+        self._drawn = self._likeliest = 0.0
+        """Running means of how likely either first token would have been accepted."""
+        self._measured = 0
 
     def start(self, prompt: Sequence[int]) -> int:
         return self._mirror.begin(prompt)
@@ -45,9 +54,12 @@ class TranslatedDrafter:
         row = self._mirror.follow(context, budget)
         tokens: list[int] = []
         q: list[Categorical] = []
+        draws, observer = self._may_draw and self._drawn >= self._likeliest, None
         while True:
             said = self._translation.row(row)
-            p = self._sampler.categorical(said, tokens) if self._draws else None
+            p = self._sampler.categorical(said, tokens) if draws else None
+            if self._may_draw and observer is None:
+                observer = partial(self._compare, p or self._sampler.categorical(said), self._sampler.argmax(said))
             said = said if p else self._sampler.prepared(said, tokens)
             if not policy.should_draft(len(tokens), float(p.probs.max()) if p else confidence(said)):
                 break
@@ -63,14 +75,26 @@ class TranslatedDrafter:
             if len(tokens) == budget or not policy.should_read(len(tokens)):
                 break
             row = self._mirror.add(own)
-        return Draft(tuple(tokens), tuple(q), self.name) if self._draws else self._rewritten(tokens, budget)
+        if not tokens:
+            return NO_DRAFT
+        draft = Draft(tuple(tokens), tuple(q), self.name) if draws else self._rewritten(tokens, budget)
+        return replace(draft, row_observer=observer)
 
     def observe(self, step: Step) -> None:
         if step.drafted:
             self._mirror.rewind(step.drafted[: step.accepted])
 
+    def _compare(self, q: Categorical, likeliest: int, rows: Rows) -> None:
+        """Learn from the target's row at the first place how likely either token was to be accepted."""
+        p = self._sampler.categorical(rows[0])
+        overlap = float(np.minimum(p.probs, onto(p, q)).sum())
+        self._measured += 1
+        rate = max(1 / self._measured, _LEAST_RATE)
+        self._drawn += rate * ((overlap / (2 - overlap) if self._sampler.coupled else overlap) - self._drawn)
+        self._likeliest += rate * (p.prob(likeliest) - self._likeliest)
+
     def _rewritten(self, tokens: list[int], budget: int) -> Draft:
         """The same text as the target would write it, as far as that is certain."""
         target = self._translation.target
         again = target.write(target.read(tokens))
-        return Draft(tuple(again[:budget]), None, self.name) if again else NO_DRAFT
+        return Draft(tuple(again[:budget]), None, self.name)

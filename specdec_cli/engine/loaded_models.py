@@ -14,14 +14,14 @@ from specdec_cli.decoding.metrics import ModelMemory
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.context_plan import ContextPlan, require_rewinding
 from specdec_cli.engine.loaded_model import LoadedModel
-from specdec_cli.engine.model_loading import load_head, load_model
+from specdec_cli.engine.model_loading import load_head, load_model, require_heads
 from specdec_cli.engine.model_pair import ModelPair, setup_of_pair
 from specdec_cli.engine.pass_costs import PassCosts
 from specdec_cli.evaluation.simulator import REVIEWED
 from specdec_cli.llama import host, library, placing, repacking
 from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.context import LlamaContext
-from specdec_cli.llama.head_context import head_context, require_extensions
+from specdec_cli.llama.head_context import head_context
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.threads import ThreadWatch
@@ -55,13 +55,17 @@ class LoadedModels:
         for each in (place, place_draft):
             placing.require_possible(each)
         head, inside = settings.chain.head, pair.draft_path == pair.target_path
-        if head:
-            require_extensions()
-        model = load_model(pair.target_path, place, interrupt, pair.adapters, pair.draft_path if head else None)
+        usable = not head
+        if head and pair.draft_path:
+            with self._optional("draft"):
+                require_heads(pair.target_path, pair.draft_path, interrupt)
+                usable = True
+        model = load_model(pair.target_path, place, interrupt, pair.adapters, heads=usable and bool(head) and inside)
         self.target = LoadedModel("target", pair.target_path, pair.target, model, threads, place, pair.adapters)
-        if head and inside:
-            self.draft: LoadedModel | None = replace(self.target, role="draft", threads=threads_draft, head=head)
-        else:
+        self.draft: LoadedModel | None = None
+        if head and inside and usable:
+            self.draft = replace(self.target, role="draft", threads=threads_draft, head=head)
+        elif usable:
             adapters = pair.draft_adapters
             self.draft = self._load("draft", pair.draft_path, pair.draft, threads_draft, place_draft, adapters, head)
         self.small = self._load("small draft", pair.small_path, pair.small, threads_draft, place_draft)

@@ -52,10 +52,10 @@ def load_model(
     placement: Placement,
     interrupt: Interrupt,
     adapters: Sequence[Adapter] = (),
-    heads: Path | None = None,
+    heads: bool = False,
 ) -> Model:
     """Load a model that has come through its trial. path: a GGUF file whose header has been validated. adapters:
-    checked ones. heads: the file of those that are to draft for it, perhaps itself.
+    checked ones. heads: load its next-token layers, too.
 
     Raises SpecdecError if llama.cpp refuses the file or does not survive it, Interrupted on Ctrl-C.
     """
@@ -66,14 +66,29 @@ def load_model(
         if adapters and not death:
             names = " and ".join(adapter.path.name for adapter in adapters)
             death, what = _death(path, adapters, interrupt), f"{names} on {path.name}"
-        if heads and not death:
-            death, what = _death(path, (), interrupt, heads), f"the heads of {heads.name} for {path.name}"
     if death:
-        raise SpecdecError(
-            f"llama.cpp does not survive {what}: {death}",
-            "The file is damaged, or made for another version: download it again, or update llama-cpp-python.",
-        )
-    return Model(path, placement, interrupt, adapters, heads=heads == path)
+        raise _deadly(what, death)
+    return Model(path, placement, interrupt, adapters, heads)
+
+
+def _deadly(what: str, death: str) -> SpecdecError:
+    return SpecdecError(
+        f"llama.cpp does not survive {what}: {death}",
+        "The file is damaged, or made for another version: download it again, or update llama-cpp-python.",
+    )
+
+
+def require_heads(path: Path, heads: Path, interrupt: Interrupt) -> None:
+    """Raise SpecdecError if the heads in a file, perhaps in `path` itself, cannot draft for that model with this build
+    of llama.cpp.
+    """
+    from specdec_cli.llama.head_context import require_extensions
+
+    require_extensions()
+    with _lock:
+        death = _death(path, (), interrupt, heads)
+    if death:
+        raise _deadly(f"heads from {heads.name} with {path.name}", death)
 
 
 def load_head(path: Path, placement: Placement, interrupt: Interrupt, adapters: Sequence[Adapter] = ()) -> Model:

@@ -144,6 +144,27 @@ def test_a_draft_model_that_is_right_is_accepted_whole():
     assert max(len(step.drafted) for step in steps) == 4
 
 
+def test_the_likeliest_token_is_proposed_where_it_is_accepted_more_often():
+    """A flat draft model that prefers the right token: drawn, it would be right every other time."""
+
+    class Sure(Table):
+        def row(self, context):
+            row = np.zeros(len(TARGET), np.float32)
+            row[0] = 9.0
+            return row
+
+    class Flat(Table):
+        def row(self, context):
+            row = np.zeros(len(DRAFT), np.float32)
+            row[4] = 1.5
+            return row
+
+    drafter = translated(True, table=Flat(len(DRAFT), 0))(StandardSampler(PLAIN), np.random.default_rng(0))
+    events = run(FakeTarget(Sure(len(TARGET), 0)), (0, 0), drafter, k=3, settings=PLAIN, max_tokens=200)
+    steps = drafts_of(events)
+    assert sum(step.accepted for step in steps[2:]) > 0.9 * sum(len(step.drafted) for step in steps[2:])
+
+
 # What both hold
 
 

@@ -233,6 +233,67 @@ def _exact(context, sampling, length):
     return found
 
 
+# What cannot draft costs the drafts
+
+
+@pytest.fixture
+def qwen3(tmp_path):
+    return tiny.write(tmp_path / "target.gguf", "qwen3")
+
+
+def answered(target, head, **how):
+    """An answer of the target alone, and the notes that say why."""
+    with load(target=target, draft=head, threads=1, speculative=SpeculativeConfig(**how)) as engine:
+        answer = engine.generate(PROMPT, SamplingParams(max_tokens=8))
+        alone = engine.generate(PROMPT, SamplingParams(max_tokens=8), SpeculativeConfig(drafter="none"))
+    assert answer.tokens == alone.tokens and not answer.metrics.drafted
+    return " ".join(answer.notes)
+
+
+def test_a_target_that_gives_no_such_rows(tmp_path):
+    """llama.cpp ends the process there: in the trial."""
+    target = tiny.write(tmp_path / "target.gguf", "olmo2-window")
+    head = tiny.write(tmp_path / "head.gguf", "eagle3")
+    assert "does not survive heads from head.gguf" in answered(target, head, drafter="eagle3")
+
+
+def test_a_head_for_a_target_of_more_layers(tmp_path):
+    target, head = tiny.write(tmp_path / "target.gguf", "llama"), tiny.write(tmp_path / "head.gguf", "eagle3")
+    assert "reads the layers 0, 2, 4 of target.gguf, which has 2" in answered(target, head, drafter="eagle3")
+
+
+def test_a_build_without_hidden_rows(monkeypatch, tmp_path):
+    monkeypatch.setitem(extensions._FUNCTIONS, "llama_future", ("P13llama_context", [], None))
+    assert extensions.missing() == ["llama_future"]
+    model = tiny.write(tmp_path / "model.gguf", "glm4moe-mtp")
+    assert "it lacks llama_future" in answered(model, None, drafter="mtp")
+    with load(target=model, threads=1) as engine:
+        assert engine.settings.drafter == "ngram"
+
+
+def test_heads_that_are_there_are_the_default(tmp_path, qwen3):
+    with load(target=tiny.write(tmp_path / "model.gguf", "step35-mtp"), threads=1) as engine:
+        assert engine.settings.drafter == "ngram+mtp" and engine.models.draft
+    with load(target=qwen3, draft=tiny.write(tmp_path / "head.gguf", "eagle3"), threads=1) as engine:
+        assert engine.settings.drafter == "ngram+eagle3" and engine.models.draft
+
+
+@pytest.mark.parametrize(
+    ("drafter", "draft", "said"),
+    [
+        ("mtp", None, "it has no next-token layers"),
+        ("eagle3", None, "an EAGLE-3 head is a file of its own"),
+        ("mtp", "eagle3", "it is an EAGLE-3 head"),
+        ("eagle3", "llama", "it is a model without them"),
+        ("model", "eagle3", "holds heads, and no model"),
+    ],
+)
+def test_what_is_asked_for_must_be_there(tmp_path, qwen3, drafter, draft, said):
+    file = tiny.write(tmp_path / "draft.gguf", draft) if draft else None
+    with pytest.raises(SpecdecError, match=said):
+        load(target=qwen3, draft=file, speculative=SpeculativeConfig(drafter))
+
+
 # Rows that are kept
 
 

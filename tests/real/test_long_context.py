@@ -37,3 +37,13 @@ def test_a_long_prompt_is_answered(name, prompt, request):
     what, do = complaint(done.stderr)
     assert (done.returncode, done.stdout) == (1, b"")
     assert f"{found['prompt_tokens']:,} tokens" in what and "2,048" in what and "-c" in do
+
+
+def test_a_draft_with_a_short_memory_goes_on(prompt, request):
+    """It repeats lines of a text of which it holds the twelfth part."""
+    args = ("-f", prompt, "--raw", "-m", request.getfixturevalue("smol"), "-n", 48, "-c", 4096, "-t", 1, "--json")
+    alone = json.loads(specdec("run", *args, "--drafter", "none", timeout=240).stdout)
+    draft = ("-md", request.getfixturevalue("smol"), "--drafter", "model", "-k", 4, "--draft-window", 256)
+    found = json.loads(specdec("run", *args, *draft, timeout=240).stdout)
+    assert found["tokens"] == alone["tokens"]
+    assert found["stats"]["accepted"] > 24 and not [note for note in found["notes"] if "failed" in note]
