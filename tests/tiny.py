@@ -23,8 +23,8 @@ HYBRID = ("lfm2", "lfm2-window", "nemotron_h", "qwen35")
 """lfm2: short convolutions; lfm2-window: beside attention over the last 24 tokens only; nemotron_h: Mamba 2;
 qwen35: gated delta net. The last three have a state beside the convolution's."""
 
-EAGLES = ("eagle3", "eagle3-few")
-"""EAGLE-3 heads for qwen3."""
+HEAD_FILES = {"eagle3": "eagle3", "eagle3-few": "eagle3", "dflash": "dflash"}
+"""Files of heads for qwen3, and their drafters."""
 PREDICTING = {"qwen35-mtp": 1, "glm4moe-mtp": 1, "step35-mtp": 1, "step35-mtp3": 3}
 """Kinds with layers that predict one token more, and how many of these; llama.cpp loads them with `load_mtp` alone.
 glm4moe and qwen35 hand the normed row on, step35 the row before the norm; qwen35's recurrent memory is not the head's.
@@ -377,3 +377,17 @@ def _eagle3_few(model: _Model) -> None:
     model.writer.add_tensor("d2t", np.arange(0, N_VOCAB, 2, dtype=np.int64))
     model.matrix("output.weight", WIDTH, N_VOCAB // 2, gain=4)
     _eagle3(model)
+
+
+def _dflash(model: _Model) -> None:
+    """A draft model of one layer that denoises blocks of six, over what goes into three layers of its target."""
+    _eagle3(model)
+    model.writer.tensors[0].pop("blk.0.attn_norm_2.weight")
+    for part in ("q", "k", "v"):
+        model.writer.tensors[0].pop(f"blk.0.attn_{part}.weight")
+        model.matrix(f"blk.0.attn_{part}.weight", WIDTH, WIDTH, gain=2)
+    for part in ("q", "k"):
+        model.norm(f"blk.0.attn_{part}_norm.weight", WIDTH // HEADS)
+    model.norm("enc.output_norm.weight", WIDTH)
+    model.set("block_size", 6)
+    model.writer.add_mask_token_id(N_VOCAB - 1)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from specdec_cli.decoding.types import Step
+from collections.abc import Sequence
+
+from specdec_cli.decoding.length_policy import LengthPolicy
+from specdec_cli.decoding.types import Draft, Step
+from specdec_cli.draft_length import DraftForm
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
 
@@ -25,6 +29,18 @@ class MtpDrafter(ModelDrafter):
             if self._width > 1:
                 self._model.keep(())
             self._model.rewind(self._proposed_at)
+
+
+class DflashDrafter(MtpDrafter):
+    """Drafts with a model that denoises a block of tokens in one pass: all of a draft is there at once."""
+
+    name = "dflash"
+    needs = "a DFlash draft model that was trained for the target (-md)"
+    helps = "nearly everywhere; a draft of many tokens costs it no more than one"
+    form = DraftForm.KNOWN
+
+    def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
+        return super().propose(context, min(budget, getattr(self._model, "longest", budget)), policy)
 
 
 class Eagle3Drafter(MtpDrafter):

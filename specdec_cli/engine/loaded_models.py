@@ -21,7 +21,7 @@ from specdec_cli.evaluation.simulator import REVIEWED
 from specdec_cli.llama import host, library, placing, repacking
 from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.context import LlamaContext
-from specdec_cli.llama.head_context import head_context
+from specdec_cli.llama.heads import head_context
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.threads import ThreadWatch

@@ -92,19 +92,27 @@ def check_pair(settings: Settings) -> ModelPair:
     return replace(pair, n_shared=shared, notes=notes, small=small, small_path=small_path)
 
 
+_HEADS = {
+    "": "a model without them",
+    "mtp": "next-token layers",
+    "eagle3": "an EAGLE-3 head",
+    "dflash": "a DFlash draft model",
+}
+
+
 def _with_head(settings: Settings, target: Header, target_path: Path) -> ModelPair:
     """A target and what drafts by its hidden rows. Raises as `check_pair` does."""
     kind = settings.chain.head
     if settings.draft is None or settings.draft == settings.target:
         if head_of(target) != kind:
-            what = "an EAGLE-3 head is a file of its own" if kind == "eagle3" else "it has no next-token layers"
+            what = f"{_HEADS[kind]} is a file of its own" if kind != "mtp" else "it has no next-token layers"
             problem = f"{target_path.name} cannot draft for itself with {kind}: {what}"
             raise UsageError(problem, "Name a file with -md; --drafter ngram needs none.")
         return ModelPair(target, target_path, target, target_path, len(Vocabulary(target)), ())
     path = Path(settings.draft)
     draft, comparison, notes = _fitting(target, path, heads=True)
     if head_of(draft) != kind:
-        found = {"": "a model without them", "mtp": "next-token layers", "eagle3": "an EAGLE-3 head"}[head_of(draft)]
+        found = _HEADS[head_of(draft)]
         raise UsageError(
             f"{path.name} cannot draft with {kind}: it is {found}", "Name another drafter, or another file."
         )

@@ -154,6 +154,9 @@ class PassCosts:
         self, text: Sequence[int], sizes: Sequence[int], needed: int, budget_s: float, rounds: int
     ) -> dict[int, float]:
         started = perf_counter()
+        text = [
+            token % self._context.n_vocab for token in text
+        ]  # of a draft with another tokenizer, any tokens will do
         if self.watch is not None:
             self._context.rewind(0)
             self.watch.try_fewer(text[0])

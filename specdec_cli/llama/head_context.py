@@ -27,7 +27,7 @@ class HeadContext(LlamaContext):
     the last one, that goes on.
     """
 
-    _nextn = True
+    _nextn = _reads_rows = True
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class HeadContext(LlamaContext):
     ) -> None:
         self._hidden, self.width = hidden, int(lib.llama_model_n_embd_out(model.handle))
         self._heads = max(int(lib.llama_model_n_layer_nextn(model.handle)), 1) if self._nextn else 1
-        kind = HeadKind(target.passes.handle, self._nextn, self.width)
+        kind = HeadKind(target.passes.handle, self._nextn, self.width if self._reads_rows else 0)
         passes = Passes(model, n_ctx, max_rows, threads, interrupt, branches, head=kind)
         super().__init__(model, n_ctx, max_rows, threads, interrupt, branches, passes)
         self.rewinds, self.max_branches, self.shifts = True, branches, False  # their own layers are no recurrent ones
@@ -175,22 +175,6 @@ class Eagle3Context(HeadContext):
             part = rows[start : start + passes.max_rows]
             out[start : start + len(part)] = passes.encode(part)
         return out
-
-
-def head_context(
-    heads: Model,
-    model: Model,
-    n_ctx: int,
-    rows: int,
-    threads: int,
-    interrupt: Interrupt,
-    target: LlamaContext,
-    branches: int = 1,
-) -> HeadContext:
-    """A context of heads for `target`, a context of `model`, which keeps the rows that they go by from now on."""
-    made = Eagle3Context if lib.llama_model_has_encoder(heads.handle) else HeadContext
-    target.hidden = HiddenRows(target.passes.handle, *made.rows_of(model, heads))
-    return made(heads, n_ctx, rows, threads, interrupt, target, target.hidden, branches)
 
 
 def require_extensions() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 def main(target: str, head: str) -> None:
     from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.llama.context import LlamaContext
-    from specdec_cli.llama.head_context import head_context
+    from specdec_cli.llama.heads import head_context
     from specdec_cli.llama.interrupt import Interrupt
     from specdec_cli.llama.model import Model
     from specdec_cli.llama.placement import Placement

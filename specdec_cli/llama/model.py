@@ -60,6 +60,9 @@ class Model:
             lib.llama_model_free(handle)
             raise SpecdecError(f"{path.name} does not generate text token by token", "Choose a causal language model.")
         self.path, self.handle = path, handle
+        name = ctypes.create_string_buffer(64)
+        lib.llama_model_meta_val_str(handle, b"general.architecture", name, len(name))
+        self.architecture = name.value.decode("utf-8", "replace")
         self.on_gpu = placement.on_devices and library.supports_gpu()
         self._adapters = [(self._adapter(adapter.path), adapter.scale) for adapter in adapters]
         self._vocab = lib.llama_model_get_vocab(handle)

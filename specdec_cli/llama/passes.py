@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -98,24 +99,23 @@ class Passes:
             self.on_pass(self.batch.struct.n_tokens, seconds)
         return self._rows
 
+    def inject(self, rows: NDArray[np.float32], first: int) -> None:
+        """One pass over rows, (n, any), in place of tokens from place `first` on; nothing is computed after them."""
+        with _rows_alone(rows, first) as struct:
+            for i in range(len(rows)):
+                struct.logits[i] = 0
+            if code := lib.llama_decode(self.handle, struct):
+                raise SpecdecError(f"llama.cpp failed to decode rows: code {code}", "Use another drafter.")
+
     def encode(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """One pass of an encoder over rows, (n, any): what it makes of them, (n, width of the head's own rows)."""
-        count, given = rows.shape
-        struct = lib.llama_batch_init(count, given, 1)
-        try:
-            np.ctypeslib.as_array(struct.embd, (count, given))[:] = rows
-            # An encoder looks at no places, but llama.cpp wants those that come next.
-            first = lib.llama_memory_seq_pos_max(lib.llama_get_memory(self.handle), 0) + 1
-            for i in range(count):
-                struct.pos[i], struct.n_seq_id[i], struct.seq_id[i][0], struct.logits[i] = first + i, 1, 0, 1
-            struct.n_tokens = count
+        # An encoder looks at no places, but llama.cpp wants those that come next.
+        first = lib.llama_memory_seq_pos_max(lib.llama_get_memory(self.handle), 0) + 1
+        with _rows_alone(rows, first) as struct:
             if code := lib.llama_encode(self.handle, struct):
                 raise SpecdecError(f"llama.cpp failed to encode: code {code}", "Use another drafter.")
-            width = self.batch.rows.shape[1]
-            made: NDArray[np.float32] = extensions.hidden_rows(self.handle, count, width).copy()
+            made: NDArray[np.float32] = extensions.hidden_rows(self.handle, len(rows), self.batch.rows.shape[1]).copy()
             return made
-        finally:
-            lib.llama_batch_free(struct)
 
     def close(self) -> None:
         """Free the cache and the batch."""
@@ -124,6 +124,21 @@ class Passes:
             self.batch.free()
             lib.llama_free(self.handle)
             self.handle = None
+
+
+@contextmanager
+def _rows_alone(rows: NDArray[np.float32], first: int) -> Iterator[Any]:
+    """A batch of rows without tokens, in places from `first` on."""
+    count, width = rows.shape
+    struct = lib.llama_batch_init(count, width, 1)
+    try:
+        np.ctypeslib.as_array(struct.embd, (count, width))[:] = rows
+        for i in range(count):
+            struct.pos[i], struct.n_seq_id[i], struct.seq_id[i][0], struct.logits[i] = first + i, 1, 0, 1
+        struct.n_tokens = count
+        yield struct
+    finally:
+        lib.llama_batch_free(struct)
 
 
 def _opened(

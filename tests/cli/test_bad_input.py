@@ -77,6 +77,9 @@ def test_a_draft_with_another_tokenizer_is_translated_in_chains_alone(tmp_path):
     done = succeeded("run", *pair, "-n", 12, "-k", 3)
     assert done.stdout == succeeded("run", PROMPT, "-m", TARGET, "--drafter", "none", "-n", 12).stdout
     assert "4,095 of its 4,096 tokens are the target's, too" in " ".join(done.stderr.split())
+    # Each model is timed with tokens of its own: ids of the target's may not be there.
+    timed = succeeded("run", *pair, "-n", 40, "--drafter", "model", "-v")
+    assert "not used" not in timed.stderr and "failed" not in timed.stderr
     for more in (("--tree", 3), ("--drafter", "model<ngram"), ("--drafter", "self")):
         assert_refused(run(*pair, *more), 3, "needs a draft model with the target's tokenizer", "token 300")
     assert_refused(call("tune", *pair[1:]), 3, "needs a draft model with the target's tokenizer")

@@ -17,7 +17,7 @@ from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.head_drafters import MtpDrafter
 from specdec_cli.llama import extensions
 from specdec_cli.llama.context import LlamaContext
-from specdec_cli.llama.head_context import head_context
+from specdec_cli.llama.heads import head_context
 from specdec_cli.llama.hidden_rows import HiddenRows
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
@@ -26,14 +26,14 @@ from specdec_cli.llama.placement import Placement
 PROMPT = [5, 6, 7, 8] * 5
 TEXT = [1 + 7 * i % 290 for i in range(60)]
 MTP = [*tiny.PREDICTING, "glm4moe-echo"]
-KINDS = [*MTP, *tiny.EAGLES]
+KINDS = [*MTP, *tiny.HEAD_FILES]
 END = 0
 """The token that ends an answer."""
 
 
 def files(folder, kind):
     """Target and draft files for a kind of heads."""
-    if kind in tiny.EAGLES:
+    if kind in tiny.HEAD_FILES:
         return tiny.write(folder / "target.gguf", "qwen3"), tiny.write(folder / f"{kind}.gguf", kind)
     return tiny.write(folder / f"{kind}.gguf", kind), None
 
@@ -41,7 +41,7 @@ def files(folder, kind):
 @pytest.fixture(scope="module", params=KINDS)
 def pair(request, tmp_path_factory):
     target, draft = files(tmp_path_factory.mktemp("heads"), request.param)
-    drafter = "eagle3" if draft else "mtp"
+    drafter = tiny.HEAD_FILES.get(request.param, "mtp")
     with load(target=target, draft=draft, threads=1, speculative=SpeculativeConfig(drafter, 3)) as engine:
         yield request.param, engine
 
@@ -154,6 +154,7 @@ def test_a_state_that_is_one_token_late_is_seen(opened, monkeypatch):
     assert distance(opened.read(TEXT), right) > 0.05
 
 
+@pytest.mark.parametrize("opened", [kind for kind in KINDS if kind != "dflash"], indirect=True)
 def test_a_draft_carries_the_heads_own_state(opened):
     """Without it, the second token would be read with a row of the target's, which there is none of."""
     opened.read(TEXT[:20])
@@ -166,6 +167,20 @@ def test_a_draft_carries_the_heads_own_state(opened):
     opened.drafts.decode((3,))
     opened.drafts._own[-1] = np.zeros_like(opened.drafts._own[-1])
     assert distance(opened.drafts.decode((4,))[0], second) > 0.02
+
+
+@pytest.mark.parametrize("opened", ["dflash"], indirect=True)
+def test_the_tokens_of_a_block_know_nothing_of_each_other(opened):
+    """One pass gives the rows of all places; each knows the text, and where it is."""
+    drafts, found, passes = opened.drafts, [], []
+    drafts.passes.on_pass = lambda tokens, seconds: passes.append(tokens)
+    for token in (3, 4):
+        opened.read(TEXT[:20])
+        drafts.checkpoint()
+        found.append([drafts.decode((token,))[0].copy() for _ in range(4)])
+        drafts.rewind(20)
+    assert all(distance(one, other) == 0 for one, other in zip(*found, strict=True))
+    assert all(distance(found[0][i], found[0][i + 1]) > 0.05 for i in range(3)) and set(passes) == {6}
 
 
 def test_several_layers_draft_one_place_each(tmp_path):
@@ -193,7 +208,7 @@ def test_several_layers_draft_one_place_each(tmp_path):
 def test_sampled_answers_have_the_targets_distribution(tmp_path, kind, wrong, monkeypatch):
     """By chi-square; and a q that is another than the one drawn from is seen."""
     target, draft = files(tmp_path, kind)
-    drafter = "eagle3" if draft else "mtp"
+    drafter = tiny.HEAD_FILES.get(kind, "mtp")
     how = SpeculativeConfig(drafter, 2, accept="rejection")
     sampling = SamplingSettings(1.0, top_k=4, top_p=1.0, min_p=0.0)
     n = 1500
@@ -276,6 +291,8 @@ def test_heads_that_are_there_are_the_default(tmp_path, qwen3):
         assert engine.settings.drafter == "ngram+mtp" and engine.models.draft
     with load(target=qwen3, draft=tiny.write(tmp_path / "head.gguf", "eagle3"), threads=1) as engine:
         assert engine.settings.drafter == "ngram+eagle3" and engine.models.draft
+    with load(target=qwen3, draft=tiny.write(tmp_path / "block.gguf", "dflash"), threads=1) as engine:
+        assert engine.settings.drafter == "ngram+dflash" and engine.models.draft
 
 
 @pytest.mark.parametrize(

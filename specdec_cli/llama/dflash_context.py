@@ -1,0 +1,97 @@
+"""A DFlash draft model (Chen et al., arXiv 2602.06036): one pass denoises a whole block of tokens.
+
+The rows of three or more of the target's layers become its keys and values for the text; a block of mask tokens after
+the pending one attends to them and to itself, and gives a row for each place. So a draft's tokens know nothing of each
+other, and cost one pass together.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import llama_cpp.llama_cpp as lib
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.types import Logits
+from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.head_context import Eagle3Context, HeadContext
+from specdec_cli.llama.hidden_rows import HiddenRows
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.model import Model
+from specdec_cli.llama.passes import N_BATCH
+
+
+class DflashContext(HeadContext):
+    """`longest`: the most tokens of a draft, one less than the block that the model was trained with."""
+
+    _nextn = _reads_rows = False
+    rows_of = Eagle3Context.rows_of
+
+    def __init__(
+        self,
+        model: Model,
+        n_ctx: int,
+        max_rows: int,
+        threads: int,
+        interrupt: Interrupt,
+        target: LlamaContext,
+        hidden: HiddenRows,
+        branches: int = 1,
+    ) -> None:
+        block = int(_stated(model, "dflash.block_size", "16"))
+        self._mask = int(lib.llama_vocab_mask(lib.llama_model_get_vocab(model.handle)))
+        if block < 2 or self._mask < 0:
+            raise SpecdecError(f"{model.path.name} names no block size or no mask token", "Use another file.")
+        super().__init__(model, n_ctx, max(max_rows, block), threads, interrupt, target, hidden)
+        lib.llama_set_causal_attn(self.passes.handle, _stated(model, "dflash.attention.causal", "false") == "true")
+        self.longest = self._wanted = block - 1
+        self.max_rows = 1  # a row needs a block of its own
+        self._injected = 0
+        """Tokens of the text whose keys and values are there."""
+        self._rows: Logits
+        self._shown = 0
+
+    def begin(self, text: Sequence[int]) -> int:
+        kept = super().begin(text)
+        self._injected = max(self._injected, self._hidden.first)
+        return kept
+
+    def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
+        self._wanted = min(more + 1, self.longest)
+        return super().make_room(news, self._wanted)
+
+    def decode(self, tokens: Sequence[int], all_rows: bool = False, unread: int = 0) -> Logits:
+        """The row after the last token, which the target need not have read; in a draft, that of the next place."""
+        if self._drafts:
+            self._shown += 1
+            return self._rows[self._shown : self._shown + 1]
+        self.tokens.extend(tokens)
+        self.length += len(tokens)
+        pending, self._shown = self.length - 1, 0
+        for first in range(self._injected, pending, N_BATCH):
+            count = min(N_BATCH, pending - first)
+            self.passes.inject(self._hidden.before(first + 1, count), first)
+        self._injected = max(self._injected, pending)
+        self.passes.batch.fill((tokens[-1], *[self._mask] * self._wanted), pending, all_rows=True)
+        self._rows = self.passes.run()[1 : 1 + self._wanted]
+        self._drop(pending)
+        return self._rows[:1]
+
+    def rewind(self, length: int) -> None:
+        self._settle()
+        if length < self.length:
+            self._injected = min(self._injected, length)
+            if length:
+                self._drop(length)
+            else:
+                self.cells.clear()
+            self.length = length
+            del self.tokens[length:]
+
+
+def _stated(model: Model, key: str, default: str) -> str:
+    """A value of the model's metadata."""
+    text = ctypes.create_string_buffer(32)
+    found = lib.llama_model_meta_val_str(model.handle, key.encode(), text, len(text))
+    return text.value.decode() if found >= 0 else default
