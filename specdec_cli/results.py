@@ -283,6 +283,8 @@ class Diagnosis:
     config_problem: str
     profiles: tuple[str, ...]
     bundled_pair: BundledPair
+    missing_for_heads: tuple[str, ...] = ()
+    """What this build of llama.cpp lacks for drafts from hidden rows."""
 
     @property
     def ok(self) -> bool:

@@ -16,7 +16,7 @@ from specdec_cli.engine.config_layers import resolve
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.pass_costs import usual_threads
 from specdec_cli.hub import cache
-from specdec_cli.llama import host, library
+from specdec_cli.llama import extensions, host, library
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.models import profiles, user_files
 from specdec_cli.results import BundledPair, CorpusCache, Diagnosis, UnusedGpu
@@ -42,6 +42,7 @@ def diagnose() -> Diagnosis:
         _config_problem(),
         tuple(profiles.names()),
         _bundled_pair(),
+        tuple(extensions.missing()),
     )
 
 

@@ -255,6 +255,8 @@ def memory_of(models: LoadedModels) -> list[ModelMemory]:
     """What the models take with the contexts that are open."""
     types, parts = repacking.repacked_types(), []
     for loaded in models.all:
+        if loaded is not models.target and loaded.model is models.target.model:
+            continue  # heads in the target's own file
         if context := loaded.context:
             needs = memory.footprint(loaded.header, context.n_ctx, types, context.max_rows)
             buffers = needs.buffers + needs.vocabulary

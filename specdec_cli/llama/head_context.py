@@ -85,7 +85,7 @@ class HeadContext(LlamaContext):
         super().keep(path)
 
     def _settle(self) -> None:
-        self._drafts = False
+        self._drafts = self._silent = False
         self._node_rows.clear()
 
     def decode(self, tokens: Sequence[int], all_rows: bool = False, unread: int = 0) -> Logits:

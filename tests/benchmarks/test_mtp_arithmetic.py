@@ -98,6 +98,7 @@ def test_greedy_counts_are_those_of_a_loop() -> None:
     assert 0 < sum(accepted) < sum(drafted)
 
 
+@pytest.mark.slow
 def test_sampled_rates_are_those_of_a_loop() -> None:
     rng, sampler = np.random.default_rng(1), StandardSampler(SamplingSettings(0.8))
     loops = [loop([1], sampler, rng) for _ in range(4000)]

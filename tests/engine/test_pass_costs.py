@@ -15,7 +15,7 @@ PASSES = {1: 0.02, 2: 0.03, 4: 0.05}
 
 
 class Context:
-    threads, n_ctx, rewinds = 1, 4096, True
+    threads, n_ctx, n_vocab, rewinds = 1, 4096, 4096, True
 
     def rewind(self, length):
         pass

@@ -204,14 +204,22 @@ def test_several_layers_draft_one_place_each(tmp_path):
 # Distributions
 
 
-@pytest.mark.parametrize(("kind", "wrong"), [("glm4moe-echo", False), ("eagle3-few", False), ("glm4moe-echo", True)])
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        ("glm4moe-echo", False),
+        ("glm4moe-echo", True),
+        pytest.param("eagle3-few", False, marks=pytest.mark.slow),
+        pytest.param("dflash", False, marks=pytest.mark.slow),
+    ],
+)
 def test_sampled_answers_have_the_targets_distribution(tmp_path, kind, wrong, monkeypatch):
     """By chi-square; and a q that is another than the one drawn from is seen."""
     target, draft = files(tmp_path, kind)
     drafter = tiny.HEAD_FILES.get(kind, "mtp")
     how = SpeculativeConfig(drafter, 2, accept="rejection")
     sampling = SamplingSettings(1.0, top_k=4, top_p=1.0, min_p=0.0)
-    n = 1500
+    n = 800
     with load(target=target, draft=draft, threads=1, speculative=how) as engine:
         if wrong:
             monkeypatch.setattr(MtpDrafter, "propose", _boasting)
