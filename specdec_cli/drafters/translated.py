@@ -57,6 +57,8 @@ class TranslatedDrafter:
         draws, observer = self._may_draw and self._drawn >= self._likeliest, None
         while True:
             said = self._translation.row(row)
+            if said.max() == -np.inf:  # the target can say nothing of that
+                break
             p = self._sampler.categorical(said, tokens) if draws else None
             if self._may_draw and observer is None:
                 observer = partial(self._compare, p or self._sampler.categorical(said), self._sampler.argmax(said))

@@ -21,6 +21,10 @@ _UNSETTLED = 4
 """Tokens at the end of a draft model's text that may become others when the text goes on."""
 
 
+_UNLIKELY = 7.0
+"""By how much the logit of a token that the target lacks may be below the best one: a thousandth as likely."""
+
+
 class Tokenizer(Protocol):
     """What makes tokens of text: `llama.model.Model` is one."""
 
@@ -72,52 +76,48 @@ class Translation:
 
     def __init__(self, target: Writer, draft: Writer, to_target: NDArray[np.int64]) -> None:
         self.target, self.draft = target, draft
-        self.n_target = len(target.meanings)
         self._shared = np.flatnonzero(to_target >= 0)
         self._goals = to_target[self._shared]
-
-    @cached_property
-    def _written(self) -> dict[int, tuple[int, ...]]:
-        """Tokens of the draft model that the target lacks, in its tokens."""
-        shared = set(self._shared.tolist())
-        written: dict[int, tuple[int, ...]] = {}
-        for token, meaning in enumerate(self.draft.meanings):
-            if meaning and token not in shared:
-                try:
-                    written[token] = tuple(self.target.write(meaning))
-                except ValueError:
-                    continue
-        return written
-
-    @cached_property
-    def _longer(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """These tokens, and the first that the target writes each with."""
-        written = self._written
-        return np.array([*written], dtype=np.int64), np.array([each[0] for each in written.values()], dtype=np.int64)
+        self._sources = np.full(len(target.meanings), -1)
+        self._sources[self._goals] = self._shared
+        self._lacking = np.flatnonzero(
+            [to < 0 and bool(what) for to, what in zip(to_target, draft.meanings, strict=True)]
+        )
+        self._written: dict[int, tuple[int, ...]] = {}
+        """Tokens that the target lacks, in its tokens, as they came up; empty: it cannot say that."""
 
     def row(self, row: Row) -> Row:
-        """Logits of the target's next token, (n_target,), from those of the draft model's. A token that the target
-        lacks counts for the first of those that it writes that with.
+        """Logits of the target's next token, from those of the draft model's. A likely token that the target lacks
+        counts for the first of those that it writes that with; unlikely ones are left out.
         """
-        out = np.full(self.n_target, -np.inf, dtype=row.dtype)
+        out = np.full(self._sources.size, -np.inf, dtype=row.dtype)
         out[self._goals] = row[self._shared]
-        longer, first = self._longer
-        if longer.size:
-            best = row.max()
-            mass = np.bincount(first, np.exp(row[longer] - best), self.n_target)
-            places = np.flatnonzero(mass)
-            out[places] = np.logaddexp(out[places], np.log(mass[places]) + best)
+        for token, written in self._near(row):
+            out[written[0]] = np.logaddexp(out[written[0]], row[token])
         return out
 
     def token(self, row: Row, first: int) -> tuple[int, tuple[int, ...], float]:
         """The draft model's likeliest token of those that the target writes with `first` at first; what it writes after
         that; and how likely this one is among them.
         """
-        longer, firsts = self._longer
-        alike = np.concatenate([self._shared[self._goals == first], longer[firsts == first]])
-        weights = np.exp(row[alike] - row[alike].max())
-        best = int(alike[weights.argmax()])
-        return best, self._written.get(best, (first,))[1:], 1.0 / float(weights.sum())
+        alike = {token: written[1:] for token, written in self._near(row) if written[0] == first}
+        if (same := int(self._sources[first])) >= 0:
+            alike[same] = ()
+        best = max(alike, key=lambda token: float(row[token]))
+        return best, alike[best], 1.0 / float(sum(np.exp(row[token] - row[best]) for token in alike))
+
+    def _near(self, row: Row) -> list[tuple[int, tuple[int, ...]]]:
+        """Likely tokens that the target lacks, and how it writes them."""
+        near = self._lacking[row[self._lacking] > row.max() - _UNLIKELY].tolist()
+        return [(token, written) for token in near if (written := self._write(token))]
+
+    def _write(self, token: int) -> tuple[int, ...]:
+        if token not in self._written:
+            try:
+                self._written[token] = tuple(self.target.write(self.draft.meanings[token]))
+            except ValueError:
+                self._written[token] = ()
+        return self._written[token]
 
 
 class Mirror:

@@ -125,7 +125,7 @@ def _of_heads(target: Header, draft: Header) -> list[str]:
     if head_of(target) == "mtp":
         layers = target.setting("nextn_predict_layers")
         said = "a next-token layer" if layers == 1 else f"{layers} next-token layers"
-        advice.append(f"the target has {said} of its own, which draft for it without another file: --drafter ngram+mtp")
+        advice.append(f"the target has {said} of its own: --drafter ngram+mtp drafts with that, without another file")
     if (kind := head_of(draft)) and is_head_alone(draft):
         advice.append(f"the draft is heads for a target's hidden rows: --drafter ngram+{kind}")
     return advice
