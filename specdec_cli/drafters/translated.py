@@ -83,8 +83,7 @@ class TranslatedDrafter:
         return replace(draft, row_observer=observer)
 
     def observe(self, step: Step) -> None:
-        if step.drafted:
-            self._mirror.rewind(step.drafted[: step.accepted])
+        self._mirror.rewind(step.drafted[: step.accepted])
 
     def _compare(self, q: Categorical, likeliest: int, rows: Rows) -> None:
         """Learn from the target's row at the first place how likely either token was to be accepted."""

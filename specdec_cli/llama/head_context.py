@@ -69,6 +69,11 @@ class HeadContext(LlamaContext):
             self.tokens[:] = text[:kept]
         return kept
 
+    def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
+        """As of any context. What follows is text, even if the last draft came to nothing."""
+        self._settle()
+        return super().make_room(news, more)
+
     def checkpoint(self) -> None:
         """What follows is a draft."""
         self._drafts, self._base = True, self.length - 1

@@ -146,6 +146,17 @@ def test_rejected_tokens_leave_no_trace(opened, tmp_path):
     assert distance(row, expected) < 1e-3
 
 
+def test_a_draft_that_came_to_nothing_leaves_no_trace_either(opened):
+    """The policy wanted no token of it: what follows is text."""
+    expected = opened.read(TEXT[:22])
+    opened.read(TEXT[:20])
+    for end in (20, 21):
+        opened.drafts.checkpoint()
+        opened.target.decode(TEXT[end : end + 1])
+        row = opened.drafts.decode(opened.drafts.make_room(TEXT[end : end + 1], 4))[0].copy()
+    assert distance(row, expected) < 1e-3
+
+
 def test_a_state_that_is_one_token_late_is_seen(opened, monkeypatch):
     own = HiddenRows.before
     right = opened.read(TEXT)
