@@ -6,9 +6,11 @@ from contextlib import closing, contextmanager
 
 import numpy as np
 import pytest
+import tiny
 from engines import open_engine
 
 from specdec_cli import SamplingParams, SpeculativeConfig
+from specdec_cli import load as load_engine
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.scheduler import QueueFull, Scheduler
 from specdec_cli.llama import shared_context
@@ -132,6 +134,29 @@ def test_answers_over_slots_are_those_of_an_engine_alone(alone, load, count):
             assert 0 < differs <= 2 * noise, f"{case}: other tokens from {at} on, {differs} against {noise}"
         else:
             assert got.tokens == expected.tokens
+
+
+def test_slots_draft_on_where_a_text_is_longer_than_a_draft_models_window():
+    """What stays is read again there: the cells are not one text's own."""
+    how = SpeculativeConfig(draft_tokens=3, drafter="model")
+    with answers(2, draft_window=64) as some:
+        for number in range(2):
+            some.ask(PROMPTS[number] * 4, SamplingParams(max_tokens=100), how, number)
+        some.wait(2)
+    for result in some.results.values():
+        assert result.metrics.accepted > 20 and len(result.tokens) == 100
+        assert not [note for note in result.notes if "failed" in note]
+
+
+def test_slots_go_on_without_heads(tmp_path):
+    model = tiny.write(tmp_path / "model.gguf", "glm4moe-echo")
+    with answers(2, target=str(model), draft=None, drafter="ngram+mtp") as some:
+        engine = some.scheduler.slots.engine
+        assert "slots go on without them" in " ".join(engine.notes)
+        some.ask([5, 6, 7, 8] * 5, SamplingParams(max_tokens=30), None, 0)
+        some.wait(1)
+    alone = load_engine(target=model, threads=1).generate([5, 6, 7, 8] * 5, SamplingParams(max_tokens=30))
+    assert some.results[0].tokens == alone.tokens
 
 
 def test_what_another_slot_has_read_is_not_read_again():
