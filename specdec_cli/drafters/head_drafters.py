@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specdec_cli.decoding.length_policy import LengthPolicy
+from specdec_cli.decoding.sampling import Row
 from specdec_cli.decoding.types import Draft, Step
 from specdec_cli.draft_length import DraftForm
 from specdec_cli.drafters.draft_model import ModelDrafter
-from specdec_cli.drafters.drafter_context import DrafterContext
 
 
 class MtpDrafter(ModelDrafter):
@@ -18,17 +18,20 @@ class MtpDrafter(ModelDrafter):
     needs = "a target with next-token layers (Qwen3.5, GLM, DeepSeek), or a file of such layers for it (-md)"
     helps = "nearly everywhere: the layers were trained with the target, and are a small part of it"
 
-    @classmethod
-    def create(cls, context: DrafterContext) -> MtpDrafter:
-        if context.model is None:
-            raise ValueError("this drafter needs a draft model")
-        return cls(context.model, context.n_vocab, context.sampler, context.draws, context.rng, context.width)
-
     def observe(self, step: Step) -> None:
-        if step.drafted:
-            if self._width > 1:
-                self._model.keep(())
-            self._model.rewind(self._proposed_at)
+        if not step.drafted:
+            self._p.extend([token.p for token in step.tokens])
+            return
+        self._p.clear()  # what was drafted need not be judged in hindsight, when it is read again
+        if self._width > 1:
+            self._model.keep(())
+        self._model.rewind(self._proposed_at)
+
+    def _catch_up(self, news: Sequence[int], policy: LengthPolicy) -> Row:
+        if self._p:
+            return super()._catch_up(news, policy)
+        row: Row = self._model.decode(news)[0, : self._n_vocab]
+        return row
 
 
 class DflashDrafter(MtpDrafter):

@@ -52,6 +52,8 @@ class TranslatedDrafter:
 
     def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
         row = self._mirror.follow(context, budget)
+        if row is None:
+            return NO_DRAFT
         tokens: list[int] = []
         q: list[Categorical] = []
         draws, observer = self._may_draw and self._drawn >= self._likeliest, None
@@ -97,5 +99,8 @@ class TranslatedDrafter:
     def _rewritten(self, tokens: list[int], budget: int) -> Draft:
         """The same text as the target would write it, as far as that is certain."""
         target = self._translation.target
-        again = target.write(target.read(tokens))
+        try:
+            again = target.write(target.read(tokens))
+        except ValueError:  # its tokenizer changes texts
+            again = tokens
         return Draft(tuple(again[:budget]), None, self.name)

@@ -145,12 +145,16 @@ class Mirror:
         self._append(tokens[kept:-1])
         return len(news)
 
-    def follow(self, text: Sequence[int], more: int) -> Row:
-        """Read on to the end of `text`; returns the row after it. more: tokens that may be added."""
+    def follow(self, text: Sequence[int], more: int) -> Row | None:
+        """Read on to the end of `text`; returns the row after it, None where its end says nothing. more: tokens that
+        may be added.
+        """
         self._listen(text)
         model, opening = self._model, len(self._translation.draft.opening)
         settled = max(len(self._held) - (_UNSETTLED if model.rewinds else 0), opening)
         tokens = self._translation.draft.write(bytes(self._text[self._ends[settled - 1] if settled else 0 :]))
+        if not tokens:
+            return None
         known = sum(1 for _ in takewhile(bool, map(eq, self._held[settled:], tokens[:-1])))
         self._cut(settled + known)
         row: Row = model.decode(model.make_room(tokens[known:], more))[0]

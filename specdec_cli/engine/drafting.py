@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, replace
+from functools import cached_property
 from time import perf_counter
 
 import numpy as np
@@ -50,9 +51,18 @@ class Drafting:
         self.corpus: Corpus | None = None
         self._load = load
         self._models, self._costs, self._n_shared = models, costs, pair.n_shared
-        self.translation = _translation(pair, models)
+        self._pair = pair
         self._policies: dict[object, tuple[LengthPolicy, CostModel | None]] = {}
         """By what they depend on, the latest used last; with costs, where what they learn is true of other answers."""
+
+    @cached_property
+    def translation(self) -> Translation | None:
+        """Between the tokenizers of the pair, if they are not the same; slots share it."""
+        overlap, draft = self._pair.overlap, self._models.draft
+        if overlap is None or draft is None:
+            return None
+        writers = Writer(self._models.target.model, overlap.target), Writer(draft.model, overlap.draft)
+        return Translation(*writers, overlap.to_target)
 
     def policy(self, settings: Settings, prompt: Sequence[int]) -> LengthPolicy:
         if not settings.adapts:
@@ -155,14 +165,6 @@ class Drafting:
         if settings.bitwise:
             return replace(costs, verify=self._costs.agree(text).cost(costs.verify, LONGEST + 1))
         return costs
-
-
-def _translation(pair: ModelPair, models: LoadedModels) -> Translation | None:
-    """Between the tokenizers of a pair, if they are not the same."""
-    if pair.overlap is None or models.draft is None:
-        return None
-    target = Writer(models.target.model, pair.overlap.target)
-    return Translation(target, Writer(models.draft.model, pair.overlap.draft), pair.overlap.to_target)
 
 
 def read_corpus(

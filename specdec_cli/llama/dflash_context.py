@@ -7,7 +7,6 @@ other, and cost one pass together.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 
 import llama_cpp.llama_cpp as lib
@@ -39,12 +38,13 @@ class DflashContext(HeadContext):
         hidden: HiddenRows,
         branches: int = 1,
     ) -> None:
-        block = int(_stated(model, "dflash.block_size", "16"))
+        stated = model.stated("dflash.block_size") or "16"
+        block = int(stated) if stated.isascii() and stated.isdigit() else 0
         self._mask = int(lib.llama_vocab_mask(lib.llama_model_get_vocab(model.handle)))
-        if block < 2 or self._mask < 0:
-            raise SpecdecError(f"{model.path.name} names no block size or no mask token", "Use another file.")
+        if not 2 <= block <= N_BATCH or self._mask < 0:
+            raise SpecdecError(f"{model.path.name} has no sound block size or no mask token", "Use another file.")
         super().__init__(model, n_ctx, max(max_rows, block), threads, interrupt, target, hidden)
-        lib.llama_set_causal_attn(self.passes.handle, _stated(model, "dflash.attention.causal", "false") == "true")
+        lib.llama_set_causal_attn(self.passes.handle, model.stated("dflash.attention.causal") == "true")
         self.longest = self._wanted = block - 1
         self.max_rows = 1  # a row needs a block of its own
         self._injected = 0
@@ -66,32 +66,19 @@ class DflashContext(HeadContext):
         if self._drafts:
             self._shown += 1
             return self._rows[self._shown : self._shown + 1]
-        self.tokens.extend(tokens)
-        self.length += len(tokens)
-        pending, self._shown = self.length - 1, 0
-        for first in range(self._injected, pending, N_BATCH):
-            count = min(N_BATCH, pending - first)
-            self.passes.inject(self._hidden.before(first + 1, count), first)
-        self._injected = max(self._injected, pending)
+        pending, self._shown = self.length + len(tokens) - 1, 0
+        while self._injected < pending:
+            count = min(N_BATCH, pending - self._injected)
+            self.passes.inject(self._hidden.before(self._injected + 1, count), self._injected)
+            self._injected += count
         self.passes.batch.fill((tokens[-1], *[self._mask] * self._wanted), pending, all_rows=True)
         self._rows = self.passes.run()[1 : 1 + self._wanted]
         self._drop(pending)
+        self.tokens.extend(tokens)
+        self.length += len(tokens)
         return self._rows[:1]
 
     def rewind(self, length: int) -> None:
-        self._settle()
-        if length < self.length:
-            self._injected = min(self._injected, length)
-            if length:
-                self._drop(length)
-            else:
-                self.cells.clear()
-            self.length = length
-            del self.tokens[length:]
-
-
-def _stated(model: Model, key: str, default: str) -> str:
-    """A value of the model's metadata."""
-    text = ctypes.create_string_buffer(32)
-    found = lib.llama_model_meta_val_str(model.handle, key.encode(), text, len(text))
-    return text.value.decode() if found >= 0 else default
+        self._injected = min(self._injected, length)
+        self.cells.drop(length)  # an interrupted pass may have left more than was counted
+        super().rewind(length)

@@ -20,6 +20,10 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.passes import HeadKind, Passes
 
+_GAP = 32
+"""So many tokens may be read without the rows of those before them, as after a state that was restored, rather than all
+be forgotten."""
+
 
 class HeadContext(LlamaContext):
     """Next-token layers (multi-token prediction: DeepSeek-V3, arXiv 2412.19437), of the target's own file or of one
@@ -60,10 +64,12 @@ class HeadContext(LlamaContext):
 
     def begin(self, text: Sequence[int]) -> int:
         """As of any context; what comes before the first row that is known cannot be read, and counts as read."""
+        if self._drafts:  # an answer was ended in the middle of a step
+            self.rewind(self._base if self._heads > 1 else self._base + 1)
         self._settle()
         kept = super().begin(text)
         first = self._hidden.first + 1 if self._hidden.first or not self._nextn else 0
-        if kept < first:
+        if kept < first - _GAP:
             self.rewind(0)
             kept = self.length = min(first, len(text) - 1)
             self.tokens[:] = text[:kept]

@@ -25,13 +25,16 @@ def main(target: str, head: str) -> None:
         model = Model(Path(target), place, interrupt, heads=target == head)
         heads = model if target == head else Model(Path(head), place, interrupt, heads=True)
         context = LlamaContext(model, 256, 2, 1, interrupt)
-        drafts = head_context(heads, model, 256, 2, 1, interrupt, context)
+        drafts = head_context(heads, model, 256, 2, 1, interrupt, context, branches=2)
         context.decode((0, 0, 0))
         context.decode((0, 0), all_rows=True)
         drafts.begin((0, 0, 0, 0))
         drafts.decode((0, 0))
         drafts.checkpoint()
         drafts.decode((0,))
+        if drafts.max_rows > 1:
+            drafts.grow((0, 1), (-1, -1))
+            drafts.keep(())
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def head_context(
     branches: int = 1,
 ) -> HeadContext:
     """A context of heads for `target`, a context of `model`, which keeps the rows that they go by from now on."""
-    encoding = DflashContext if heads.architecture == "dflash" else Eagle3Context
+    encoding = DflashContext if heads.stated("general.architecture") == "dflash" else Eagle3Context
     made = encoding if lib.llama_model_has_encoder(heads.handle) else HeadContext
     target.hidden = HiddenRows(target.passes.handle, *made.rows_of(model, heads))
     return made(heads, n_ctx, rows, threads, interrupt, target, target.hidden, branches)

@@ -60,9 +60,6 @@ class Model:
             lib.llama_model_free(handle)
             raise SpecdecError(f"{path.name} does not generate text token by token", "Choose a causal language model.")
         self.path, self.handle = path, handle
-        name = ctypes.create_string_buffer(64)
-        lib.llama_model_meta_val_str(handle, b"general.architecture", name, len(name))
-        self.architecture = name.value.decode("utf-8", "replace")
         self.on_gpu = placement.on_devices and library.supports_gpu()
         self._adapters = [(self._adapter(adapter.path), adapter.scale) for adapter in adapters]
         self._vocab = lib.llama_model_get_vocab(handle)
@@ -75,6 +72,12 @@ class Model:
         """The bytes of one token; control tokens have none."""
         self.is_end: Callable[[int], bool] = cache(lambda token: bool(lib.llama_vocab_is_eog(self._vocab, token)))
         """Whether a token ends the answer (EOS, EOT and their like)."""
+
+    def stated(self, key: str) -> str:
+        """A value of the file's metadata as text; empty if there is none."""
+        text = ctypes.create_string_buffer(64)
+        found = lib.llama_model_meta_val_str(self.handle, key.encode(), text, len(text))
+        return text.value.decode("utf-8", "replace") if found >= 0 else ""
 
     def _adapter(self, path: Path) -> Any:
         """llama.cpp's own adapter, which is freed with the model."""

@@ -77,9 +77,20 @@ class Passes:
 
     def run(self) -> Logits:
         """One pass over the batch. Returns its rows in their order, and more below them; valid until the next pass."""
+        address = self._timed(lib.llama_decode, self.batch.struct)
+        if address != self._address:
+            # llama.cpp's buffer rarely moves, so it is not wrapped for every pass. It has grown to the most rows ever
+            # asked for; slices of the array never go beyond that.
+            pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+            self._address = address
+            self._rows = np.ctypeslib.as_array(pointer, (self._all_rows, self._rows.shape[1]))
+        return self._rows
+
+    def _timed(self, compute: Callable[[Any, Any], int], batch: Any) -> int:
+        """Compute a batch; returns where its logits are. Raises Interrupted, or SpecdecError if llama.cpp fails."""
         before = perf_counter()
-        code = lib.llama_decode(self.handle, self.batch.struct)
-        address = _get_logits(self.handle)  # on a GPU this is what waits
+        code = compute(self.handle, batch)
+        address: int = _get_logits(self.handle)  # on a GPU this is what waits
         seconds = perf_counter() - before
         self.decode_s += seconds
         if code == 2 or (code and self.interrupt.is_set()):
@@ -89,31 +100,23 @@ class Passes:
             raise SpecdecError(
                 f"llama.cpp failed to decode: {reason}", "Try a smaller context (-c) or fewer GPU layers (-ngl)."
             )
-        if address != self._address:
-            # llama.cpp's buffer rarely moves, so it is not wrapped for every pass. It has grown to the most rows ever
-            # asked for; slices of the array never go beyond that.
-            pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
-            self._address = address
-            self._rows = np.ctypeslib.as_array(pointer, (self._all_rows, self._rows.shape[1]))
         if self.on_pass is not None:
-            self.on_pass(self.batch.struct.n_tokens, seconds)
-        return self._rows
+            self.on_pass(batch.n_tokens, seconds)
+        return address
 
     def inject(self, rows: NDArray[np.float32], first: int) -> None:
         """One pass over rows, (n, any), in place of tokens from place `first` on; nothing is computed after them."""
         with _rows_alone(rows, first) as struct:
             for i in range(len(rows)):
                 struct.logits[i] = 0
-            if code := lib.llama_decode(self.handle, struct):
-                raise SpecdecError(f"llama.cpp failed to decode rows: code {code}", "Use another drafter.")
+            self._timed(lib.llama_decode, struct)
 
     def encode(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """One pass of an encoder over rows, (n, any): what it makes of them, (n, width of the head's own rows)."""
         # An encoder looks at no places, but llama.cpp wants those that come next.
         first = lib.llama_memory_seq_pos_max(lib.llama_get_memory(self.handle), 0) + 1
         with _rows_alone(rows, first) as struct:
-            if code := lib.llama_encode(self.handle, struct):
-                raise SpecdecError(f"llama.cpp failed to encode: code {code}", "Use another drafter.")
+            self._timed(lib.llama_encode, struct)
             made: NDArray[np.float32] = extensions.hidden_rows(self.handle, len(rows), self.batch.rows.shape[1]).copy()
             return made
 

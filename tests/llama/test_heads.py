@@ -188,10 +188,11 @@ def test_the_tokens_of_a_block_know_nothing_of_each_other(opened):
     for token in (3, 4):
         opened.read(TEXT[:20])
         drafts.checkpoint()
+        passes.clear()
         found.append([drafts.decode((token,))[0].copy() for _ in range(4)])
         drafts.rewind(20)
     assert all(distance(one, other) == 0 for one, other in zip(*found, strict=True))
-    assert all(distance(found[0][i], found[0][i + 1]) > 0.05 for i in range(3)) and set(passes) == {6}
+    assert all(distance(found[0][i], found[0][i + 1]) > 0.05 for i in range(3)) and passes == []
 
 
 def test_several_layers_draft_one_place_each(tmp_path):
