@@ -129,8 +129,9 @@ function startAnew() {
 
 async function unlock(event) {
   event.preventDefault();
-  key = byId("key").value;
-  await loadModels().then(complain, complain);
+  const tried = (key = byId("key").value);
+  const told = (error) => tried === key && complain(error); // what comes of an older key comes too late
+  await loadModels().then(told, told);
   if (byId("locked").hidden) input.focus();
 }
 
