@@ -102,6 +102,7 @@ def ngram_cells(machines):
     return [cell for path in paths for cell in simulate.ngram_cells_of(recordings.read(path), machines)]
 
 
+@pytest.mark.slow
 def test_ngram_is_never_slower(ngram_cells):
     """Short cells: three or four answers, in which 1 % is three steps. On `epyc-2core`, where a step of the bundled
     target takes a quarter of a millisecond, looking for a draft costs a sixteenth of one.

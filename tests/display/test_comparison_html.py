@@ -270,6 +270,7 @@ def test_an_absurd_interval_is_cut_off_with_an_arrow(html):
     assert len(speedup.svg(charts.WIDE)) > len(re.findall(r"<svg.*?</svg>", html, re.DOTALL)[0])  # the arrows
 
 
+@pytest.mark.slow
 def test_many_categories_and_long_texts_keep_the_page_small():
     words = tuple(f"word{i} " for i in range(300))
     trials = [trial(a, f"p{i}", f"c{i % 40}", 0, s, words) for i in range(120) for a, s in SPEEDS.items()]
