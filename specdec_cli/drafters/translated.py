@@ -69,6 +69,7 @@ class TranslatedDrafter:
                 break
             first = self._sampler.draw(p, len(tokens), self._rng) if p else int(said.argmax())
             own, others, sure = self._translation.token(row, first)
+            whole = len(tokens) + 1 + len(others)
             tokens.append(first)
             q += [p] if p else []
             for other in others:
@@ -76,7 +77,7 @@ class TranslatedDrafter:
                     break
                 tokens.append(other)
                 q.append(Categorical(np.array([other]), _CERTAIN))
-            if len(tokens) == budget or not policy.should_read(len(tokens)):
+            if len(tokens) < whole or len(tokens) == budget or not policy.should_read(len(tokens)):
                 break
             row = self._mirror.add(own)
         if not tokens:

@@ -13,6 +13,7 @@ from ggufs import string_array
 from specdec_cli.decoding import accept, rules
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import StandardSampler
+from specdec_cli.decoding.types import Step
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.translated import TranslatedDrafter
 from specdec_cli.drafters.translation import Mirror, Translation, Writer
@@ -142,6 +143,28 @@ def test_a_draft_model_that_is_right_is_accepted_whole():
     steps = drafts_of(events)
     assert tokens_of(events) == [2, 3] * 15 and all(step.accepted == len(step.drafted) for step in steps)
     assert max(len(step.drafted) for step in steps) == 4
+
+
+def test_a_token_that_is_not_said_whole_ends_the_draft():
+    """What came after it would follow text that the draft does not have."""
+
+    class Draft(Table):
+        def row(self, context):
+            row = np.zeros(len(DRAFT), np.float32)
+            row[5] = 20.0
+            return row
+
+    class Once(FixedLength):
+        """Wants every token but the second."""
+
+        def should_draft(self, drafted, confidence, candidate=None):
+            return drafted != 1
+
+    drafter = translated(False, table=Draft(len(DRAFT), 0))(StandardSampler(GREEDY), np.random.default_rng(0))
+    drafter.start(PROMPT)
+    assert drafter.propose(PROMPT, 6, FixedLength(6)).tokens == (2, 3, 2, 3, 2, 3)
+    drafter.observe(Step(1, (), (2,), 0, (), "model", 0, 0, 0, 0))
+    assert drafter.propose(PROMPT, 6, Once(6)).tokens == (2,)
 
 
 def test_the_likeliest_token_is_proposed_where_it_is_accepted_more_often():
