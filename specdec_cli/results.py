@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specdec_cli.store.tuning import Speed
 
 Place = Literal["gpu", "both", "main", "none", "unknown"]
-Verdict = Literal["identical", "compatible", "translatable", "incompatible"]
+Verdict = Literal["identical", "compatible", "reduced", "translatable", "incompatible"]
 
 
 def format_bytes(count: int) -> str:

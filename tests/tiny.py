@@ -5,11 +5,15 @@ Which settings and tensors an architecture needs stands in llama.cpp's src/model
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import gguf
 import numpy as np
+from ggufs import string_array
+
+from specdec_cli.models import reduced_vocabulary
 
 WIDTH, HEADS, FEED_FORWARD = 32, 2, 64
 CONV, STATE, INNER = 4, 16, 2 * WIDTH
@@ -23,7 +27,7 @@ HYBRID = ("lfm2", "lfm2-window", "nemotron_h", "qwen35")
 """lfm2: short convolutions; lfm2-window: beside attention over the last 24 tokens only; nemotron_h: Mamba 2;
 qwen35: gated delta net. The last three have a state beside the convolution's."""
 
-HEAD_FILES = {"eagle3": "eagle3", "eagle3-few": "eagle3", "dflash": "dflash"}
+HEAD_FILES = {kind: kind.partition("-")[0] for kind in ("eagle3", "eagle3-few", "dflash", "medusa", "medusa-few")}
 """Files of heads for qwen3, and their drafters."""
 PREDICTING = {"qwen35-mtp": 1, "glm4moe-mtp": 1, "step35-mtp": 1, "step35-mtp3": 3}
 """Kinds with layers that predict one token more, and how many of these; llama.cpp loads them with `load_mtp` alone.
@@ -40,11 +44,25 @@ def write(
     noise: 0 to 1, the share of other random weights mixed in: with some, the model is a draft that its
     noiseless namesake accepts part of.
     """
-    model = _Model(path, kind.partition("-")[0], seed, noise, words=kind != "eagle3-few")
+    model = _Model(path, kind.partition("-")[0], seed, noise, words=kind not in ("eagle3-few", "medusa", "medusa-few"))
     model.set("context_length", n_ctx)
     if chat_template is not None:
         model.writer.add_chat_template(chat_template)
     globals()["_" + kind.replace("-", "_")](model)
+    model.close()
+    return path
+
+
+def write_reduced(
+    path: Path, seed: int = 0, noise: float = 0.0, ids: Sequence[int] | None = None, n_ctx: int = N_CTX
+) -> Path:
+    """Write a draft with the tokens `ids` of the tiny models: what `write` makes of a llama, less the others. Each of
+    those is read as the next that it has. ids: by default REDUCED.
+    """
+    kept = np.array(REDUCED if ids is None else ids)
+    model = _Model(path, "llama", seed, noise, words=True, kept=kept)
+    model.set("context_length", n_ctx)
+    _llama(model)
     model.close()
     return path
 
@@ -59,17 +77,34 @@ def vocabulary() -> tuple[list[str], list[str]]:
 
 
 N_VOCAB = len(vocabulary()[0])
+REDUCED = tuple(token for token in range(N_VOCAB) if token % 5 or not token)
+"""The tokens of a reduced draft: four of five, and the first, which ends a text."""
 
 
 class _Model:
     """A GGUF file in the making: settings get the architecture's prefix, tensors their random values."""
 
-    def __init__(self, path: Path, architecture: str, seed: int, noise: float, words: bool) -> None:
+    def __init__(
+        self, path: Path, architecture: str, seed: int, noise: float, words: bool, kept: np.ndarray | None = None
+    ) -> None:
         self.writer = gguf.GGUFWriter(path, architecture)
         self._architecture = architecture
         self._rng = np.random.default_rng([seed, 0])
         self._other = np.random.default_rng([seed, 1])
         self._noise = noise
+        if kept is None:
+            self._tokenizer()
+        else:
+            self._reduced(kept)
+        self.writer.add_name("tiny")
+        self.set("embedding_length", WIDTH)
+        self.set("attention.layer_norm_rms_epsilon", 1e-5)
+        if words:
+            for name, gain in (("token_embd.weight", WIDTH**0.5), ("output.weight", 4)):
+                whole = self._normal(N_VOCAB, WIDTH) * (gain / WIDTH**0.5)
+                self._add(name, whole if kept is None else whole[kept])
+
+    def _tokenizer(self) -> None:
         tokens, merges = vocabulary()
         writer = self.writer
         writer.add_tokenizer_model("gpt2")
@@ -80,13 +115,16 @@ class _Model:
         writer.add_bos_token_id(0)
         writer.add_eos_token_id(0)
         writer.add_add_bos_token(False)
-        writer.add_name("tiny")
         self.set("vocab_size", len(tokens))
-        self.set("embedding_length", WIDTH)
-        self.set("attention.layer_norm_rms_epsilon", 1e-5)
-        if words:
-            self.matrix("token_embd.weight", WIDTH, len(tokens), gain=WIDTH**0.5)
-            self.matrix("output.weight", WIDTH, len(tokens), gain=4)
+
+    def _reduced(self, kept: np.ndarray) -> None:
+        places = np.sort(kept).searchsorted(np.arange(N_VOCAB)).clip(max=kept.size - 1)
+        raw = string_array([token.encode() for token in vocabulary()[0]]).raw
+        self.writer.add_tokenizer_model("none")
+        self.writer.add_array(reduced_vocabulary.IDS, kept.astype(np.int32).tolist())
+        self.writer.add_array(reduced_vocabulary.READS, np.argsort(kept)[places].astype(np.int32).tolist())
+        self.writer.add_string(reduced_vocabulary.DIGEST, hashlib.sha256(raw).hexdigest())
+        self.set("vocab_size", kept.size)
 
     def set(self, name: str, value: int | float | Sequence[int]) -> None:
         key = f"{self._architecture}.{name}"
@@ -391,3 +429,18 @@ def _dflash(model: _Model) -> None:
     model.norm("enc.output_norm.weight", WIDTH)
     model.set("block_size", 6)
     model.writer.add_mask_token_id(N_VOCAB - 1)
+
+
+def _medusa(model: _Model, words: int = N_VOCAB) -> None:
+    """Five heads over the rows of a target of the same width."""
+    model.set("heads", 5)
+    for k in range(5):
+        model.matrix(f"head.{k}.block.weight", WIDTH, WIDTH)
+        model.bias(f"head.{k}.block.bias", WIDTH)
+        model.matrix(f"head.{k}.output.weight", WIDTH, words, gain=4)
+
+
+def _medusa_few(model: _Model) -> None:
+    """Heads that can say every other token."""
+    model.writer.add_tensor("d2t", np.arange(0, N_VOCAB, 2, dtype=np.int64))
+    _medusa(model, N_VOCAB // 2)

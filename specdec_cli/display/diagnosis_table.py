@@ -16,7 +16,8 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
     lines.append(("threads", str(diagnosis.threads)))
     lines.append(("GPU offload", "all layers by default" if diagnosis.gpu_offload else "not in this build"))
     lacking = ", ".join(diagnosis.missing_for_heads)
-    lines.append(("heads", f"not in this build, which lacks {lacking}" if lacking else "mtp, eagle3 and dflash draft"))
+    kinds = f"medusa drafts; the others need {lacking}" if lacking else "mtp, eagle3, dflash and medusa draft"
+    lines.append(("heads", kinds))
     lines.append(("weights", diagnosis.weights_cache))
     if diagnosis.corpora.bytes:
         lines.append(("corpora", f"{diagnosis.corpora.folder}, {diagnosis.corpora.bytes / 1e6:,.1f} MB of indexes"))

@@ -28,6 +28,7 @@ _OUTCOMES = {
 _VERDICTS = {
     "identical": ("bold green", "the tokenizers are the same in every part"),
     "compatible": ("bold green", "what differs cannot change what is decoded"),
+    "reduced": ("bold green", ""),
     "translatable": ("bold yellow", ""),
     "incompatible": ("bold red", ""),
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, takewhile
+from operator import mul
 
 from specdec_cli.decoding.length_policy import Candidate, LengthPolicy
 from specdec_cli.decoding.types import LengthReason, Step
@@ -65,19 +67,25 @@ class KnownLength(LengthPolicy):
 
     def should_draft(self, drafted: int, confidence: float, candidate: Candidate | None = None) -> bool:
         """For drafters that ask token by token: what pays if all that follows is as sure as this one."""
-        self._confidences = [*self._confidences[:drafted], confidence]
-        return self.choose(self._confidences + [confidence] * (self._costs.longest - drafted - 1)) > drafted
+        sure = confidence if candidate is None else confidence * candidate.path_probability
+        self._confidences = [*self._confidences[:drafted], sure]
+        more = [sure] * (self._costs.longest - drafted - 1)
+        if candidate is None:
+            return self.choose(self._confidences + more) > drafted
+        return confidence >= self._min_p and self._best(self._confidences + more) > drafted
 
     def choose(self, confidences: Sequence[float]) -> int:
+        sure = takewhile(lambda confidence: confidence >= self._min_p, confidences)
+        return self._best(list(accumulate(sure, mul)))
+
+    def _best(self, chances: Sequence[float]) -> int:
+        """How many tokens pay best. chances: that each of them stands, with all that it follows."""
         costs = self._costs
         alone, price = costs.verify_s(1), self._price
         affordable = self._loss_budget + _BEYOND * alone
-        best, most, saved, reached, tokens = 0, 0.0, 0.0, 1.0, 0.0
-        for count, confidence in enumerate(confidences[: costs.longest], 1):
-            if confidence < self._min_p:
-                break
-            reached *= confidence
-            tokens += reached
+        best, most, saved, tokens = 0, 0.0, 0.0, 0.0
+        for count, chance in enumerate(chances[: costs.longest], 1):
+            tokens += chance
             more = costs.verify_s(count + 1) - alone
             if more > affordable:
                 continue  # a wider pass may be no dearer

@@ -18,7 +18,7 @@ from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.grammar_drafter import GrammarDrafter
-from specdec_cli.drafters.head_drafters import DflashDrafter, Eagle3Drafter, MtpDrafter
+from specdec_cli.drafters.head_drafters import DflashDrafter, Eagle3Drafter, MedusaDrafter, MtpDrafter
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.nested import Guesser, NestedDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
@@ -54,6 +54,7 @@ _OURS: dict[str, type[DrafterSpec]] = {
     "mtp": MtpDrafter,
     "eagle3": Eagle3Drafter,
     "dflash": DflashDrafter,
+    "medusa": MedusaDrafter,
     "ngram": NgramDrafter,
     "grammar": GrammarDrafter,
     "lookahead": LookaheadDrafter,
@@ -63,7 +64,7 @@ _OURS: dict[str, type[DrafterSpec]] = {
 }
 
 
-HEADS = ("mtp", "eagle3", "dflash")
+HEADS = ("mtp", "eagle3", "dflash", "medusa")
 """Drafters that go by the target's hidden rows."""
 
 

@@ -1,14 +1,15 @@
-"""Heads on the target's hidden rows draft for it: next-token layers of its own file, and EAGLE-3."""
+"""Heads on the target's hidden rows draft for it: next-token layers of its own file, EAGLE-3, DFlash and Medusa."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from specdec_cli.decoding.length_policy import LengthPolicy
-from specdec_cli.decoding.sampling import Row
-from specdec_cli.decoding.types import Draft, Step
+from specdec_cli.decoding.sampling import Row, confidence
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Step
 from specdec_cli.draft_length import DraftForm
 from specdec_cli.drafters.draft_model import ModelDrafter
+from specdec_cli.drafters.tree import Tree
 
 
 class MtpDrafter(ModelDrafter):
@@ -52,3 +53,36 @@ class Eagle3Drafter(MtpDrafter):
     name = "eagle3"
     needs = "an EAGLE-3 head that was trained for the target (-md)"
     helps = "nearly everywhere: a head reads what the target itself was about to say"
+
+
+class MedusaDrafter(MtpDrafter):
+    """Drafts with Medusa heads, each of which drafts one place, knowing nothing of the tokens in the others."""
+
+    name = "medusa"
+    needs = "a file of Medusa heads that were trained for the target (-md)"
+    helps = "nearly everywhere; all heads together cost a small part of a pass"
+    form = DraftForm.KNOWN
+
+    def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
+        row = self._begin(context, budget, policy)
+        deepest = getattr(self._model, "longest", budget)
+        if not deepest:  # the prompt, or what was restored, was read without rows
+            return NO_DRAFT
+        if self._width == 1 and policy.uses_confidence and not self._sampler.needs_history:  # all is known at once
+            budget, policy = policy.choose(self._sure(row, min(deepest, budget))), LengthPolicy()
+        self._tree = tree = Tree(self._sampler, self._rng, self._draws, self._width, policy, deepest=deepest)
+        tree.grow(row, budget, self._read)
+        return tree.draft(self.name)
+
+    def _sure(self, row: Row, count: int) -> list[float]:
+        """How sure the first `count` heads are."""
+        rows = [row, *(self._model.decode((0,))[0, : self._n_vocab] for _ in range(count - 1))]
+        self._model.rewind(self._proposed_at)
+        self._model.checkpoint()
+        if self._draws:
+            return [float(self._sampler.categorical(each).probs.max()) for each in rows]
+        return list(map(confidence, rows))
+
+    def _catch_up(self, news: Sequence[int], policy: LengthPolicy) -> Row:
+        row: Row = self._model.decode(news)[0, : self._n_vocab]
+        return row

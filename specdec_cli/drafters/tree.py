@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -40,7 +41,8 @@ class _Place:
 class Tree:
     """draws: draw tokens from the draft's distribution; else take the most likely. width: the most branches.
 
-    start: how many tokens stand between the end of the sampler's history and the tree.
+    start: how many tokens stand between the end of the sampler's history and the tree. deepest: the most tokens that
+    may follow each other.
     """
 
     def __init__(
@@ -51,13 +53,14 @@ class Tree:
         width: int,
         policy: LengthPolicy,
         start: int = 0,
+        deepest: float = inf,
     ) -> None:
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.numbers: list[int] = []
         """Of each token, as what it was read by the draft model; -1: not at all."""
         self._sampler, self._rng, self._draws, self._width, self._policy = sampler, rng, draws, width, policy
-        self._start = start
+        self._start, self._deepest = start, deepest
         self._uses_confidence = width > 1 or policy.uses_confidence
         self._q: list[Categorical] = []
         self._reach: list[float] = []
@@ -117,6 +120,8 @@ class Tree:
     def _open(self, node: int, reach: float, row: Row) -> None:
         """A first child may follow `node`."""
         ahead = self.tokens if self._width == 1 else self._path(node)
+        if self._sampler.constraint is not None and self._sampler.prepared(row, ahead).max() == -inf:
+            return  # of the tokens that the draft model has, the constraint allows none
         if self._draws:
             q = self._sampler.categorical(row, ahead)
             sure = float(q.probs.max()) if self._uses_confidence else 1.0
@@ -145,7 +150,8 @@ class Tree:
             self._q.append(place.q)
         else:
             token = place.ranked[0][place.sibling_index]
-        self._unread.append(len(self.tokens))
+        if self._depth(place.node) + 1 < self._deepest:
+            self._unread.append(len(self.tokens))
         self.tokens.append(token)
         self.parents.append(place.node)
         self.numbers.append(-1)

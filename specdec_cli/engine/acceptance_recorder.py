@@ -48,8 +48,10 @@ _Place = tuple[float, bool, tuple[float, ...]]
 
 class _Recorder:
     def __init__(self, engine: Engine, settings: Settings, seed: int, accept: Sequence[str]) -> None:
-        target, self._draft = engine.models.contexts
-        self._target = LlamaTarget(target)
+        draft = engine.models.draft
+        if draft is None or draft.drafting is None:
+            raise RuntimeError("there is no draft model")
+        self._draft, self._target = draft.drafting, LlamaTarget(engine.models.target.opened)
         self._is_end = engine.models.target.model.is_end
         self._n_shared = engine.pair.n_shared
         self._max_tokens = settings.max_tokens

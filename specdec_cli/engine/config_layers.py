@@ -80,7 +80,7 @@ def _with_heads(settings: Settings, layers: list[dict[str, Any]]) -> Settings:
     with suppress(SpecdecError, UsageError):  # whoever loads the file will tell
         header = read_header(Path(settings.draft or settings.target))
         kind = head_of(header) if settings.draft is None or is_head_alone(header) else ""
-    if kind:
+    if kind and kind != "medusa":  # whose rows are no secret of llama.cpp's
         from specdec_cli.llama import extensions
 
         kind = "" if extensions.missing() else kind

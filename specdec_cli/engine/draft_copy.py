@@ -23,7 +23,7 @@ from specdec_cli.llama.quantize import Copy, Unfit
 from specdec_cli.models import layer_pruning, quantisations, tokenizer_comparison, user_files
 from specdec_cli.models.gguf import part_names, read_header
 from specdec_cli.models.gguf_header import Header
-from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary
+from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
 from specdec_cli.results import DraftCopyResult, SearchStep, format_bytes
 from specdec_cli.store import made_drafts
 
@@ -97,17 +97,18 @@ class ListedLayers:
         return layer_pruning.layers_of(self.text, layer_pruning.require_prunable(header))
 
 
-def prune(options: CopyOptions, layers: LayerChoice) -> DraftCopyResult:
-    """Copy a target with some of its layers only.
+def prune(options: CopyOptions, layers: LayerChoice, remember: bool = True) -> DraftCopyResult:
+    """Copy a target with some of its layers only. remember: for `--drafter self`.
 
     Raises UsageError or SpecdecError if that cannot be done, DownloadError if the target is not here, Interrupted.
     """
-    target, header = _target(options.target)
+    target, header = find_target(options.target)
     count = layer_pruning.require_prunable(header)
     started = perf_counter()
     with _job(options, target, header, layers.require(header)) as job:
         kept, search = layers.choose(job)
-        draft = _make(job, kept, drop=tuple(layer for layer in range(count) if layer not in kept))
+        drop = tuple(layer for layer in range(count) if layer not in kept)
+        draft = _make(job, kept, drop=drop, remember=remember)
     agreement = search[-1].agreement if search else None
     return replace(draft, agreement=agreement, search=search, seconds=perf_counter() - started)
 
@@ -115,7 +116,7 @@ def prune(options: CopyOptions, layers: LayerChoice) -> DraftCopyResult:
 def quantise(options: CopyOptions, type_: str) -> DraftCopyResult:
     """Copy a target with fewer bits to a weight. type_: as files are named, such as Q2_K. Raises as `prune` does."""
     quantisation = quantisations.find(type_)
-    target, header = _target(options.target)
+    target, header = find_target(options.target)
     layer_pruning.require_copyable(header)
     quantisations.require_smaller(header, quantisation)
     count = header.setting("block_count")
@@ -126,12 +127,13 @@ def quantise(options: CopyOptions, type_: str) -> DraftCopyResult:
     return replace(draft, seconds=perf_counter() - started)
 
 
-def _target(name: str) -> tuple[Path, Header]:
+def find_target(name: str) -> tuple[Path, Header]:
     """The model of a name. Raises DownloadError if it is not here, SpecdecError if no draft can be made of it."""
     flag = [] if is_profile(name) else ["--target"]
     path = locate(model_name(name, "target"), shlex.join(["specdec", "pull", *flag, name]))
     header = read_header(path)
     require_runnable(header)
+    require_tokenizer(header)
     require_sound_vocabulary(header)
     tokenizer_comparison.compare(header, header).require()  # there must be a tokenizer
     return path, header
@@ -141,7 +143,7 @@ def _target(name: str) -> tuple[Path, Header]:
 def _job(options: CopyOptions, target: Path, header: Header, needed: int) -> Iterator[CopyJob]:
     """A folder beside the draft to be, which then only has to be renamed. needed: bytes."""
     out = options.out
-    _check_place(out, target, options.force)
+    require_place(out, target, options.force)
     free = shutil.disk_usage(out.parent).free
     if needed > free:
         raise SpecdecError(
@@ -155,7 +157,7 @@ def _job(options: CopyOptions, target: Path, header: Header, needed: int) -> Ite
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check_place(out: Path, target: Path, force: bool) -> None:
+def require_place(out: Path, target: Path, force: bool) -> None:
     """Raise UsageError if a draft cannot have this name, SpecdecError if its folder cannot be written to."""
     if out.suffix != ".gguf" or "\0" in str(out):
         raise UsageError(f"{str(out)!r} is no name for a draft", "Name a file ending in .gguf.")
@@ -175,9 +177,13 @@ def _check_place(out: Path, target: Path, force: bool) -> None:
 
 
 def _make(
-    job: CopyJob, layers: tuple[int, ...], drop: tuple[int, ...] = (), file_type: int | None = None
+    job: CopyJob,
+    layers: tuple[int, ...],
+    drop: tuple[int, ...] = (),
+    file_type: int | None = None,
+    remember: bool = True,
 ) -> DraftCopyResult:
-    """Write a copy, examine it, put it in its place, and remember it for `--drafter self`."""
+    """Write a copy, examine it, put it in its place, and remember it for `--drafter self` if so asked."""
     out, name, count = job.options.out, job.options.target, job.header.setting("block_count")
     unfit = job.write(out.name, drop, file_type)
     made, kept = job.folder / out.name, layer_pruning.ranges(layers)
@@ -185,7 +191,8 @@ def _make(
     made.replace(out)
     notes: tuple[str, ...] = ()
     try:
-        made_drafts.remember(job.target, out, f"{header.quantisation}, layers {kept} of {count}")
+        if remember:
+            made_drafts.remember(job.target, out, f"{header.quantisation}, layers {kept} of {count}")
     except SpecdecError as error:
         notes = (f"it is not remembered for --drafter self, name it with -md: {error}",)
     run = shlex.join(["specdec", "run", "-p" if is_profile(name) else "-m", name, "--drafter", "self"])

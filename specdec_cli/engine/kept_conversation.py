@@ -21,7 +21,7 @@ def save(conversation: Conversation, name: str) -> Path:
     name, read = conversations.checked(name), conversation.read
     caches = {}
     for loaded in conversation.engine.models.all:
-        if loaded.context and loaded.context.length:
+        if loaded.context and loaded.context.tokens:
             context_state.save(loaded.context, conversations.cache_path(name, loaded.role))
             caches[loaded.role] = _identity(loaded)
     messages = tuple(KeptMessage(**message) for message in conversation.messages)  # type: ignore[arg-type]

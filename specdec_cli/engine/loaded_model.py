@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from specdec_cli.drafters.drafter_context import DraftModel
+from specdec_cli.drafters.reduced_draft import ReducedDraft
 from specdec_cli.drafters.short_memory import ShortMemory
 from specdec_cli.engine.model_pair import setup_of
 from specdec_cli.engine.pass_costs import PassCosts
@@ -13,6 +15,7 @@ from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
+from specdec_cli.models import reduced_vocabulary
 from specdec_cli.models.gguf_header import Header
 
 
@@ -32,7 +35,7 @@ class LoadedModel:
     head: str = ""
     context: LlamaContext | None = None
     costs: PassCosts | None = None
-    drafting: LlamaContext | ShortMemory | None = None
+    drafting: DraftModel | None = None
     """Of a draft model: the context as a drafter uses it."""
 
     @property
@@ -73,3 +76,5 @@ class LoadedModel:
         """Take a context, for texts of up to so many tokens."""
         self.context, self.costs = context, costs
         self.drafting = context if context.n_ctx >= text_tokens else ShortMemory(context)
+        if vocabulary := reduced_vocabulary.read(self.header):
+            self.drafting = ReducedDraft(self.drafting, vocabulary.ids, vocabulary.reads)

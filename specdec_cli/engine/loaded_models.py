@@ -23,10 +23,12 @@ from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.heads import head_context
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.medusa_context import MedusaContext
 from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.threads import ThreadWatch
 from specdec_cli.models import memory
 from specdec_cli.models.gguf_header import Header
+from specdec_cli.models.medusa_file import read_medusa
 from specdec_cli.store import tuning
 from specdec_cli.store.tuning import Tuning
 
@@ -56,7 +58,9 @@ class LoadedModels:
             placing.require_possible(each)
         head, inside = settings.chain.head, pair.draft_path == pair.target_path
         usable = not head
-        if head and pair.draft_path:
+        if head == "medusa":  # of which llama.cpp computes nothing but the target's rows
+            usable = True
+        elif head and pair.draft_path:
             with self._optional("draft"):
                 require_heads(pair.target_path, pair.draft_path, interrupt)
                 usable = True
@@ -65,6 +69,8 @@ class LoadedModels:
         self.draft: LoadedModel | None = None
         if head and inside and usable:
             self.draft = replace(self.target, role="draft", threads=threads_draft, head=head)
+        elif head == "medusa" and pair.draft_path and pair.draft:  # its file is read as a context is opened
+            self.draft = LoadedModel("draft", pair.draft_path, pair.draft, model, threads_draft, place, head=head)
         elif usable:
             adapters = pair.draft_adapters
             self.draft = self._load("draft", pair.draft_path, pair.draft, threads_draft, place_draft, adapters, head)
@@ -160,8 +166,10 @@ class LoadedModels:
                 rows, branches = shapes[loaded.role]
                 if loaded.head:
                     opened, count, model = self.target.opened, loaded.threads, self.target.model
-                    context: LlamaContext = head_context(
-                        loaded.model, model, n_ctx, rows, count, self._interrupt, opened, branches
+                    context: LlamaContext = (
+                        medusa_context(loaded, opened, branches, self._interrupt)
+                        if loaded.head == "medusa"
+                        else head_context(loaded.model, model, n_ctx, rows, count, self._interrupt, opened, branches)
                     )
                     loaded.use(context, self.timed(loaded, context), plan.n_ctx)
                     continue
@@ -240,6 +248,13 @@ def _unused_layers(settings: Settings, has_draft: bool) -> str:
     return f"{' and '.join(flags)} {verb} nothing: this build of llama.cpp can use no GPU (specdec doctor says more)"
 
 
+def medusa_context(loaded: LoadedModel, target: LlamaContext, branches: int, interrupt: Interrupt) -> MedusaContext:
+    """A context of Medusa heads, whose file is read now. loaded: with the target's model, and where that lies."""
+    file = read_medusa(loaded.header, loaded.path, loaded.model.n_vocab)
+    device = placing.device_of(loaded.placement)
+    return MedusaContext(file.heads, file.words, device, loaded.model, loaded.threads, interrupt, target, branches)
+
+
 def _find_tuning(pair: ModelPair, settings: Settings, notes: list[str]) -> Tuning | None:
     """What `specdec tune` measured for this pair on this machine, if it did."""
     try:
@@ -255,7 +270,7 @@ def memory_of(models: LoadedModels) -> list[ModelMemory]:
     """What the models take with the contexts that are open."""
     types, parts = repacking.repacked_types(), []
     for loaded in models.all:
-        if loaded is not models.target and loaded.model is models.target.model:
+        if loaded is not models.target and loaded.path == models.target.path:
             continue  # heads in the target's own file
         if context := loaded.context:
             needs = memory.footprint(loaded.header, context.n_ctx, types, context.max_rows)

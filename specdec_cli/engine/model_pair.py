@@ -20,7 +20,8 @@ from specdec_cli.models import adapters, profiles, references, tokenizer_compari
 from specdec_cli.models.gguf import read_header, read_model
 from specdec_cli.models.gguf_header import Header
 from specdec_cli.models.head_files import head_of, is_head_alone
-from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary
+from specdec_cli.models.medusa_file import read_medusa
+from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
 from specdec_cli.models.token_overlap import TokenOverlap
 from specdec_cli.models.tokenizer_comparison import Comparison
 from specdec_cli.models.user_files import expanded
@@ -55,6 +56,7 @@ def check_pair(settings: Settings) -> ModelPair:
     """
     target_path = Path(settings.target)
     target = _read_runnable(target_path)
+    require_tokenizer(target)
     lora = _adapters(settings.lora, target_path, target)
     if not settings.chain.needs_model:
         return ModelPair(target, target_path, None, None, 0, (), adapters=lora)
@@ -97,6 +99,7 @@ _HEADS = {
     "mtp": "next-token layers",
     "eagle3": "an EAGLE-3 head",
     "dflash": "a DFlash draft model",
+    "medusa": "a set of Medusa heads",
 }
 
 
@@ -122,6 +125,8 @@ def _with_head(settings: Settings, target: Header, target_path: Path) -> ModelPa
     if width != target.setting("embedding_length"):
         problem = f"{path.name} was made for rows of {width} numbers, and {target_path.name} has"
         raise IncompatiblePair(f"{problem} {target.setting('embedding_length')}", "Use the heads of this very target.")
+    if kind == "medusa":
+        read_medusa(draft, path, len(Vocabulary(target)))
     return ModelPair(target, target_path, draft, path, comparison.n_shared, notes)
 
 

@@ -19,7 +19,7 @@ from specdec_cli.hub.failures import hub_errors
 from specdec_cli.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.models import draft_candidates, profiles, references, tokenizer_comparison
 from specdec_cli.models.gguf import read_header
-from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary
+from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
 from specdec_cli.results import (
     DownloadPlan,
     DownloadResult,
@@ -106,6 +106,7 @@ class PairDownload:
         """Resolve the target and read its header, once."""
         if not self._sources:
             self._sources.append(self._read(self.target))
+            require_tokenizer(self._sources[0].header)
         return self._sources[0]
 
     def _read(self, name: str) -> ModelSource:

@@ -192,8 +192,7 @@ class Tuner:
         costs = engine.costs.of_pair(self._text, budget_s=self._seconds * 0.15)
         fill = min(target.n_ctx, draft.n_ctx) - 8
         if fill > 64 and target.rewinds and draft.rewinds:
-            text = (self._text * (fill // len(self._text) + 1))[:fill]
-            laps = {"target": _seconds_after(text, target), "draft": _seconds_after(text, draft)}
+            laps = {"target": self._seconds_after(fill, target), "draft": self._seconds_after(fill, draft)}
             self.filled = {"tokens": fill, **laps}
         return costs
 
@@ -204,10 +203,28 @@ class Tuner:
         total: dict[int, float] = {}
         for threads in candidates:
             context.set_threads(threads)
-            laps = pass_seconds(context, self._text, sizes, len(sizes), self._seconds * 0.1 / len(candidates))
+            budget_s = self._seconds * 0.1 / len(candidates)
+            laps = pass_seconds(context, self._text_for(context), sizes, len(sizes), budget_s)
             self.tried.setdefault(role, {})[threads] = laps[1]
             total[threads] = sum(laps.values())
         return min(candidates, key=lambda threads: total[threads])
+
+    def _seconds_after(self, fill: int, context: LlamaContext) -> float:
+        """What a pass of one token takes with so many in the cache: the median of five."""
+        text = (self._text_for(context) * (fill // len(self._text) + 1))[:fill]
+        context.rewind(0)
+        context.decode(text)
+        laps = []
+        for _ in range(5):
+            before = perf_counter()
+            context.decode(text[:1])
+            laps.append(perf_counter() - before)
+            context.rewind(len(text))
+        return median(laps)
+
+    def _text_for(self, context: LlamaContext) -> list[int]:
+        """A text to time passes with: of a draft with fewer tokens than the target, any tokens will do."""
+        return [token % context.n_vocab for token in self._text]
 
     def record(self) -> Recording:
         """Answer prompt after prompt, the categories in turn, until the time is up."""
@@ -250,20 +267,7 @@ def place_draft(path: Path, settings: Settings, interrupt: Interrupt) -> tuple[S
             closing(load_model(path, placing.whole(Placement(layers)), interrupt)) as model,
             closing(LlamaContext(model, _PLACEMENT_CONTEXT, 1, threads, interrupt)) as context,
         ):
-            text = model.tokenize("The quick brown fox jumps over the lazy dog.")
+            text = range(min(model.n_vocab, 9))  # a draft with a part of its target's tokens reads no text
             laps[place] = pass_seconds(context, text, (1,), needed=1, budget_s=1.0, needed_rounds=8)[1]
     layers = places[min(laps, key=lambda place: laps[place])] if laps else -1
     return replace(settings, gpu_layers_draft=layers), laps
-
-
-def _seconds_after(text: list[int], context: LlamaContext) -> float:
-    """What a pass of one token takes with a text in the cache: the median of five."""
-    context.rewind(0)
-    context.decode(text)
-    laps = []
-    for _ in range(5):
-        before = perf_counter()
-        context.decode(text[:1])
-        laps.append(perf_counter() - before)
-        context.rewind(len(text))
-    return median(laps)

@@ -44,7 +44,9 @@ class LlamaContext:
         passes: Passes | None = None,
         sequence: int = 0,
     ) -> None:
-        self.passes = passes or Passes(model, n_ctx, max_rows, threads, interrupt, branches)
+        # A tree's pass may be asked for the logits of what is read again, too, for the hidden rows that come with them.
+        all_rows = min(2 * max_rows, N_BATCH) if branches > 1 else max_rows
+        self.passes = passes or Passes(model, n_ctx, max_rows, threads, interrupt, branches, all_rows)
         self._handle, self._sequence = self.passes.handle, sequence
         self.threads = threads
         self.thread_log = [(0, threads)]
@@ -154,7 +156,8 @@ class LlamaContext:
         layout = self._branches.grow(parents)
         for source, goal, depth in layout.copies:
             self.cells.share(source, goal, self.length, depth)
-        self.passes.batch.fill_tree(tokens, layout, self.length, unread)
+        extra = self.hidden.ask(len(tokens), unread, all_rows=True) if self.hidden else 0
+        self.passes.batch.fill_tree(tokens, layout, self.length, unread - extra)
         try:
             rows = self.passes.run()
         finally:
@@ -162,14 +165,17 @@ class LlamaContext:
         self._grown.extend(tokens)
         if self.hidden is not None:
             self.hidden.take_nodes(len(tokens))
-        return rows[: len(tokens) - unread]
+        return rows[extra : len(tokens) - unread + extra]
 
-    def keep(self, path: Sequence[int]) -> None:
-        """End the tree: its nodes on this path, from the text down, are text from now on; the others are dropped."""
+    def keep(self, path: Sequence[int], ahead: Sequence[int] = ()) -> None:
+        """End the tree: its nodes on this path, from the text down, are text from now on; the others are dropped.
+
+        ahead: nodes that follow in the text, and are read again: heads may go by their hidden rows before that.
+        """
         branches = self._branches
         self.cells.keep(branches.sequence(path[-1]) if path else 0, branches.used, self.length, len(path))
         if self.hidden is not None:
-            self.hidden.keep(path)
+            self.hidden.keep(self.length, (*path, *ahead))
         self.length += len(path)
         self.tokens.extend([self._grown[node] for node in path])
         self._grown.clear()
@@ -184,12 +190,13 @@ class LlamaContext:
     def _read(self, tokens: Sequence[int], first: int, all_rows: bool, unread: int = 0) -> Logits:
         """One pass. Returns the last token's row, or all but the first `unread`."""
         self._failed = not self.rewinds
-        self.passes.batch.fill(tokens, first, all_rows, unread)
+        extra = self.hidden.ask(len(tokens), unread, all_rows) if self.hidden else 0
+        self.passes.batch.fill(tokens, first, all_rows, unread - extra)
         rows = self.passes.run()
         self._failed = False
         if self.hidden is not None:
             self.hidden.take(first, len(tokens))
-        return rows[: len(tokens) - unread if all_rows else 1]
+        return rows[extra : extra + (len(tokens) - unread if all_rows else 1)]
 
     def set_threads(self, threads: int) -> None:
         self.threads = threads
@@ -244,7 +251,7 @@ class LlamaContext:
         self.length = saved
         del self.tokens[saved:]
         if again:
-            self.decode(again)
+            self.decode(again, all_rows=self.hidden is not None and len(again) <= self.max_rows)
 
     def close(self) -> None:
         """Free the cache and the batch."""

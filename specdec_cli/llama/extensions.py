@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from specdec_cli.decoding.errors import SpecdecError
 
 _CONTEXT, _MODEL = ctypes.c_void_p, ctypes.c_void_p
-_FLOATS = ctypes.POINTER(ctypes.c_float)
+_ADDRESS = ctypes.c_void_p
 # name: how the Itanium C++ ABI writes its parameters, arguments, result
 _FUNCTIONS: dict[str, tuple[str, list[Any], Any]] = {
     "llama_set_embeddings_nextn": ("P13llama_contextbb", [_CONTEXT, ctypes.c_bool, ctypes.c_bool], None),
-    "llama_get_embeddings_nextn": ("P13llama_context", [_CONTEXT], _FLOATS),
+    "llama_get_embeddings_nextn": ("P13llama_context", [_CONTEXT], _ADDRESS),
     "llama_set_nextn_layer_offset": ("P13llama_contexti", [_CONTEXT, ctypes.c_int32], None),
     "llama_set_embeddings_layer_inp": ("P13llama_contextjb", [_CONTEXT, ctypes.c_uint32, ctypes.c_bool], None),
-    "llama_get_embeddings_layer_inp": ("P13llama_contextj", [_CONTEXT, ctypes.c_uint32], _FLOATS),
+    "llama_get_embeddings_layer_inp": ("P13llama_contextj", [_CONTEXT, ctypes.c_uint32], _ADDRESS),
     "llama_model_target_layer_ids": ("PK11llama_model", [_MODEL], ctypes.POINTER(ctypes.c_int32)),
     "llama_model_target_layer_ids_n": ("PK11llama_model", [_MODEL], ctypes.c_uint32),
 }
@@ -57,10 +57,16 @@ def give_hidden_rows(context: Any, masked: bool) -> None:
 
 def hidden_rows(context: Any, count: int, width: int) -> NDArray[np.float32]:
     """(count, width), of the last pass; valid until the next."""
-    rows = _function("llama_get_embeddings_nextn")(context)
-    if not rows:
+    address = _function("llama_get_embeddings_nextn")(context)
+    if not address:
         raise SpecdecError("llama.cpp gives no hidden rows of this model", "Use another drafter.")
-    return np.ctypeslib.as_array(rows, (count, width))
+    return _rows_at(address, count, width)
+
+
+def _rows_at(address: int, count: int, width: int) -> NDArray[np.float32]:
+    """numpy.ctypeslib.as_array takes ten times as long, and drafts read rows all the time."""
+    buffer: Any = (ctypes.c_float * (count * width)).from_address(address)
+    return np.frombuffer(buffer, np.float32).reshape(count, width)
 
 
 def give_layer(context: Any, layer: int) -> None:
@@ -70,7 +76,7 @@ def give_layer(context: Any, layer: int) -> None:
 
 def layer_rows(context: Any, layer: int, count: int, width: int) -> NDArray[np.float32]:
     """(count, width), of the last pass; valid until the next."""
-    return np.ctypeslib.as_array(_function("llama_get_embeddings_layer_inp")(context, layer), (count, width))
+    return _rows_at(_function("llama_get_embeddings_layer_inp")(context, layer), count, width)
 
 
 def choose_head(context: Any, number: int) -> None:

@@ -91,9 +91,9 @@ class HeadContext(LlamaContext):
         self._settle()
         super().rewind(length)
 
-    def keep(self, path: Sequence[int]) -> None:
+    def keep(self, path: Sequence[int], ahead: Sequence[int] = ()) -> None:
         self._node_rows.clear()
-        super().keep(path)
+        super().keep(path, ahead)
 
     def _settle(self) -> None:
         self._drafts = self._silent = False
@@ -169,6 +169,11 @@ class Eagle3Context(HeadContext):
     """An EAGLE-3 head (Li et al., arXiv 2503.01840), whose encoder makes one row out of those of three layers."""
 
     _nextn = False
+
+    def decode(self, tokens: Sequence[int], all_rows: bool = False, unread: int = 0) -> Logits:
+        if 1 < len(tokens) <= self.max_rows and not all_rows:  # its graph computes all rows anyway
+            return super().decode(tokens, all_rows=True)[-1:]
+        return super().decode(tokens, all_rows, unread)
 
     @staticmethod
     def rows_of(target: Model, head: Model) -> tuple[int, list[int]]:

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import llama_cpp.llama_cpp as lib
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.types import Logits
 from specdec_cli.llama import extensions
 
-LAST = -1
-"""What leaves the last layer, among layers."""
+LAST, OUTPUT = -1, -2
+"""Among layers: what leaves the last one, and alone, what the output matrix makes logits of, which is that with its
+norm.
+"""
 _MOST_BYTES = 256 << 20
 """Of rows that are kept; beyond, the older half goes. 16,384 tokens of a model with 4,096 numbers a row."""
+
+_OTHER = "Use another drafter: --drafter ngram needs no draft model."
 
 FloatRows = NDArray[np.float32]
 
 
 class HiddenRows:
     """Of each token one row, (width,), by its place in the text. layers: whose inputs make up a row, one after the
-    other. n_embd: numbers that each gives.
+    other. n_embd: numbers that each gives. most: rows of logits that a pass may give, for OUTPUT.
     """
 
-    def __init__(self, context: Any, n_embd: int, layers: Sequence[int]) -> None:
+    def __init__(self, context: Any, n_embd: int, layers: Sequence[int], most: int = 0) -> None:
         self._context, self._n_embd, self._layers = context, n_embd, layers
         self.width = n_embd * len(layers)
         self._rows: FloatRows = np.empty((256, self.width), np.float32)
@@ -32,29 +39,43 @@ class HiddenRows:
         self._count = 0
         self._nodes: list[FloatRows] = []
         """Rows of a tree's nodes, by number."""
-        for layer in layers:
+        self._with_logits, self._most, self._given = layers == [OUTPUT], most, True
+        for layer in [] if self._with_logits else layers:
             if layer == LAST:
                 extensions.give_hidden_rows(context, masked=False)
             else:
                 extensions.give_layer(context, layer)
 
+    def ask(self, count: int, unread: int, all_rows: bool) -> int:
+        """Before a pass over `count` tokens, perhaps for all their logits but those of the first `unread`: for how many
+        of these it must give them, too, since rows of the output come with logits alone.
+        """
+        if self._with_logits:
+            self._given = (all_rows or count == 1) and count <= self._most
+            lib.llama_set_embeddings(self._context, self._given)
+        return unread if self._with_logits and self._given else 0
+
     def take(self, first: int, count: int) -> None:
         """Keep the rows of the last pass, which read `count` tokens from place `first` on."""
         self.cut(first)
-        if self.first + self._count != first:  # what lies between was not read with rows
-            self.first, self._count = first, 0
-        self._append(self._read(count))
+        if self._given:
+            self._append(first, self._read(count))
 
     def take_nodes(self, count: int) -> None:
         """Keep the rows of the last pass, which read so many nodes of a tree."""
-        self._nodes += list(self._read(count).copy())
+        if self._given:
+            self._nodes += list(self._read(count).copy())
 
-    def keep(self, path: Sequence[int]) -> None:
-        """The nodes on this path are text from now on, and there are no others."""
-        rows = [self._nodes[node] for node in path]
-        self._nodes.clear()
+    def keep(self, first: int, path: Sequence[int]) -> None:
+        """The nodes on this path are the text from place `first` on, and there are no others."""
+        rows = [self._nodes[node] for node in path] if self._nodes else []
+        self.cut(first)
         if rows:
-            self._append(np.stack(rows))
+            self._append(first, np.stack(rows))
+
+    def knows(self, place: int) -> bool:
+        """Whether the row before the token in this place is known."""
+        return self.first < place <= self.first + self._count
 
     def cut(self, length: int) -> None:
         """The text ends after so many tokens."""
@@ -71,14 +92,23 @@ class HiddenRows:
             rows[start - first + 1 : end - first + 1] = self._rows[start - self.first : end - self.first]
         return rows
 
-    def _append(self, rows: FloatRows) -> None:
+    def require_given(self, read: Callable[[], Logits]) -> None:
+        """Raise SpecdecError if a pass gives no rows, or no logits beside them (LFM2). read: one token, in a pass."""
+        for part in (read(), self._read(1)):
+            part[:] = np.nan
+        if np.isnan(read()).any() or np.isnan(self._read(1)).any():
+            raise SpecdecError("llama.cpp does not give the target's hidden rows beside its logits", _OTHER)
+
+    def _append(self, first: int, rows: FloatRows) -> None:
+        if self.first + self._count != first:  # what lies between was not read with rows
+            self.first, self._count = first, 0
         needed = self._count + len(rows)
         if needed > len(self._rows):
             if 2 * len(self._rows) * self.width * 4 > _MOST_BYTES and self._count:
                 dropped = (self._count + 1) // 2
                 self._rows[: self._count - dropped] = self._rows[dropped : self._count]
                 self.first, self._count = self.first + dropped, self._count - dropped
-                return self._append(rows)
+                return self._append(first, rows)
             longer: FloatRows = np.empty((max(2 * len(self._rows), needed), self.width), np.float32)
             longer[: self._count] = self._rows[: self._count]
             self._rows = longer
@@ -87,6 +117,10 @@ class HiddenRows:
         return None
 
     def _read(self, count: int) -> FloatRows:
+        if self._with_logits:
+            if not (rows := lib.llama_get_embeddings(self._context)):
+                raise SpecdecError("llama.cpp gives no hidden rows of the target", _OTHER)
+            return np.ctypeslib.as_array(rows, (count, self._n_embd))
         if self._layers == [LAST]:
             return extensions.hidden_rows(self._context, count, self._n_embd)
         size = count, self._n_embd

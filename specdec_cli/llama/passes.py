@@ -63,8 +63,8 @@ class Passes:
         all_rows: int | None = None,
         head: HeadKind | None = None,
     ) -> None:
-        self.max_rows, self._all_rows = max_rows, all_rows or max_rows
-        self.handle = _opened(model, n_ctx, (self.max_rows, self._all_rows), threads, interrupt, sequences, head)
+        self.max_rows, self.all_rows = max_rows, all_rows or max_rows
+        self.handle = _opened(model, n_ctx, (self.max_rows, self.all_rows), threads, interrupt, sequences, head)
         self.n_ctx: int = min(n_ctx, lib.llama_n_ctx(self.handle))  # llama.cpp rounds up to a multiple of 256
         self.batch = Batch(N_BATCH, self.n_ctx, sequences, head.width if head else 0)
         self.decode_s = 0.0
@@ -83,7 +83,7 @@ class Passes:
             # asked for; slices of the array never go beyond that.
             pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
             self._address = address
-            self._rows = np.ctypeslib.as_array(pointer, (self._all_rows, self._rows.shape[1]))
+            self._rows = np.ctypeslib.as_array(pointer, (self.all_rows, self._rows.shape[1]))
         return self._rows
 
     def _timed(self, compute: Callable[[Any, Any], int], batch: Any) -> int:
@@ -160,7 +160,7 @@ def _opened(
     params.n_threads = params.n_threads_batch = threads
     params.n_outputs_max_per_seq, params.n_outputs_max = rows
     params.n_seq_max, params.kv_unified = sequences, sequences > 1
-    params.no_perf = True
+    params.no_perf, params.pooling_type = True, lib.LLAMA_POOLING_TYPE_NONE  # a row of each token, if any
     if head is not None:
         params.ctx_other = head.target
         params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP if head.nextn else params.ctx_type

@@ -49,6 +49,13 @@ def whole(placement: Placement) -> Placement:
     return replace(placement, devices=(max(gpus, key=lambda gpu: gpu.free).name,)) if len(gpus) > 1 else placement
 
 
+def device_of(placement: Placement) -> str:
+    """The device of a model that lies whole on one, or the first of several; empty for the CPU."""
+    if not placement.on_devices or not library.supports_gpu():
+        return ""
+    return (whole(placement).devices or [device.name for device in _chosen()])[0]
+
+
 def _chosen() -> list[Device]:
     """The devices that llama.cpp takes itself: integrated GPUs only where there is no other."""
     gpus = [device for device in library.devices() if device.is_gpu]

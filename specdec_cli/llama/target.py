@@ -75,8 +75,9 @@ class LlamaTarget:
         draft, order = self._tree
         steps = enumerate(zip(verdict.path, order, strict=False))
         in_order = next((i for i, (node, other) in steps if node != other), len(verdict.path))
-        self._context.keep(range(len(self._again) + 1 + in_order))
-        self._again = tuple(draft.tokens[node] for node in verdict.path[in_order:])
+        first, rest = len(self._again) + 1, verdict.path[in_order:]
+        self._context.keep(range(first + in_order), [first + order.index(node) for node in rest])
+        self._again = tuple(draft.tokens[node] for node in rest)
 
     def _grow(self, pending: int, draft: Draft) -> Rows:
         """Verify a tree, its likeliest branch first, and read before it what the cache lacks."""

@@ -37,8 +37,9 @@ def main(path: str, cpu_s: int, data_bytes: int, whole: bool, adapters: list[str
         return
     vocab, room = lib.llama_model_get_vocab(model), 2 * len(EVERY_BYTE)
     tokens, piece = (lib.llama_token * room)(), ctypes.create_string_buffer(256)
-    count = lib.llama_tokenize(vocab, EVERY_BYTE, len(EVERY_BYTE), tokens, room, True, True)
-    for token in tokens[: max(0, count)]:
+    has_tokenizer = lib.llama_vocab_type(vocab) != lib.LLAMA_VOCAB_TYPE_NONE  # drafts with a part of their target's
+    count = lib.llama_tokenize(vocab, EVERY_BYTE, len(EVERY_BYTE), tokens, room, True, True) if has_tokenizer else 1
+    for token in tokens[: max(0, count)] if has_tokenizer else ():
         lib.llama_token_to_piece(vocab, token, piece, len(piece), 0, False)
     loaded = [lib.llama_adapter_lora_init(model, os.fsencode(adapter)) for adapter in adapters]
     params = lib.llama_context_default_params()

@@ -42,6 +42,8 @@ def footprint(header: Header, n_ctx: int, repacked: Collection[str] = (), rows: 
     rows: of logits that one pass may yield; the default is that of the longest draft.
     """
     words = [header.metadata.get(f"tokenizer.ggml.{name}") for name in ("tokens", "merges")]
+    if header.architecture == "medusa":  # llama.cpp loads none of it
+        return Footprint(header.size, 0, 0, 0, 0)
     vocabulary, merges = (array.count if isinstance(array, StringArray) else 0 for array in words)
     return Footprint(
         header.size,

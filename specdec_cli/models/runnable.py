@@ -10,6 +10,7 @@ from collections import Counter
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.models.gguf_header import Header, damaged, shown
+from specdec_cli.models.reduced_vocabulary import NO_TOKENIZER, is_reduced
 from specdec_cli.models.vocab import Vocabulary, quoted
 
 _MAX_LAYERS = 512
@@ -17,7 +18,6 @@ _MAX_EXPERTS = 512  # LLAMA_MAX_EXPERTS
 _ENCODERS = ("bert", "nomic-bert", "jina-bert", "neo-bert", "modern-bert", "eurobert", "t5", "clip", "wavtokenizer")
 NOT_COMPUTED_WITH = {"Q8_1", "Q8_K", "I8", "I16", "I64", "F64"}
 """Types that llama.cpp reads and has no kernels for. I32 is not among them: there are tables of token ids."""
-_NO_TOKENIZER = ("none", "no_vocab")
 
 
 def require_runnable(header: Header) -> None:
@@ -62,18 +62,30 @@ def _require_experts(header: Header) -> None:
 
 def _require_tensors(header: Header) -> None:
     for tensor in header.tensors:
-        if tensor.name == "d2t":  # an EAGLE-3 head's table of token ids
+        if tensor.name == "d2t":  # a head's table of token ids
             continue
         if tensor.type in NOT_COMPUTED_WITH or (tensor.type != "F32" and "norm" in tensor.name):
             what = f"llama.cpp cannot compute with {shown(tensor.name)} of {header.name}: its type is {tensor.type}"
             raise SpecdecError(what, "Download another file of this model, or convert it with llama.cpp's own tools.")
 
 
-def require_sound_vocabulary(header: Header) -> None:
-    """Refuse a vocabulary that ends the process. A tenth of a second for 150k tokens: for files that are new."""
-    vocabulary, model = Vocabulary(header), header.metadata.get("tokenizer.ggml.model")
-    if model in _NO_TOKENIZER:
+def require_tokenizer(header: Header) -> None:
+    """Refuse a model that cannot read a text: llama.cpp ends the process when asked to."""
+    if is_reduced(header):
+        problem = f"{header.name} is a draft with a part of its target's tokens, and no model of its own"
+        raise SpecdecError(problem, "Name its target (-m), and this file as its draft (-md).")
+    if header.metadata.get("tokenizer.ggml.model") in NO_TOKENIZER:
         raise SpecdecError(f"{header.name} has no tokenizer", "Choose a complete model file.")
+
+
+def require_sound_vocabulary(header: Header) -> None:
+    """Refuse a vocabulary that ends the process. A tenth of a second for 150k tokens: for files that are new. That of a
+    draft with a part of its target's tokens is refused where it is compared with that.
+    """
+    if is_reduced(header):
+        return
+    require_tokenizer(header)
+    vocabulary, model = Vocabulary(header), header.metadata.get("tokenizer.ggml.model")
     texts = vocabulary.tokens.values
     distinct = set(texts)
     if len(distinct) < len(texts):

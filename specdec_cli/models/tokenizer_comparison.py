@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from specdec_cli.decoding.errors import IncompatiblePair
+from specdec_cli.decoding.errors import IncompatiblePair, SpecdecError
+from specdec_cli.models import reduced_vocabulary
 from specdec_cli.models.gguf_header import Header, StringArray, shown
 from specdec_cli.models.token_overlap import TokenOverlap, token_overlap
 from specdec_cli.models.vocab import Vocabulary, quoted
@@ -33,7 +34,7 @@ _ASSUMED_IDS = {("llama", "bos"): 1, ("llama", "eos"): 2, ("gpt2", "bos"): 11, (
 TEXTS = "token texts"
 
 CheckOutcome = Literal["same", "harmless", "different"]
-Compatibility = Literal["identical", "compatible", "translatable", "incompatible"]
+Compatibility = Literal["identical", "compatible", "reduced", "translatable", "incompatible"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +54,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """identical: every part is equal. compatible: but for reserved ids. translatable: `reason` says how they differ,
-    but what tokens stand for is known. incompatible: it is not.
+    """identical: every part is equal. compatible: but for reserved ids. reduced: the draft has a part of the target's
+    tokens. translatable: `reason` says how they differ, but what tokens stand for is known. incompatible: it is not.
 
-    n_shared: ids from 0 on that both models have. n_differing: of these, ids of another text or type. overlap: tokens
-    of the same bytes, of a translatable pair.
+    n_shared: ids from 0 on that both models have, with a reduced draft all of the target's. n_differing: of these, ids
+    of another text or type. overlap: tokens of the same bytes, of a translatable pair.
     """
 
     verdict: Compatibility
@@ -90,6 +91,8 @@ class Comparison:
 def compare(target: Header, draft: Header) -> Comparison:
     """Compare the tokenizers of two models. A header without a tokenizer is incompatible with everything."""
     mine, theirs = Vocabulary(target), Vocabulary(draft)
+    if len(mine) and reduced_vocabulary.is_reduced(draft):
+        return _reduced(mine, draft)
     if not (len(mine) and len(theirs)):
         counts = [f"{len(vocabulary):,}" if len(vocabulary) else "none" for vocabulary in (mine, theirs)]
         without = (theirs if len(mine) else mine).header.name
@@ -117,6 +120,21 @@ def compare(target: Header, draft: Header) -> Comparison:
     if "different" in outcomes:
         verdict = "translatable" if overlap else "incompatible"
     return Comparison(verdict, shared, len({*texts, *types}), checks, overlap)
+
+
+def _reduced(mine: Vocabulary, draft: Header) -> Comparison:
+    """A draft with a part of a target's tokens: is it this target's?"""
+    size, own = f"{len(mine):,}", "unknown"
+    try:
+        vocabulary = reduced_vocabulary.read(draft)
+        own = f"{vocabulary.ids.size:,}" if vocabulary else own
+        why = "" if vocabulary and vocabulary.is_of(mine.header) else f"{draft.name} was made for another target"
+    except SpecdecError as error:
+        why = str(error)
+    if why:
+        return Comparison("incompatible", 0, 0, (Check("vocabulary", size, own, "different", why, True),))
+    why = f"the draft can say {vocabulary}, and reads the others as these"
+    return Comparison("reduced", len(mine), 0, (Check("vocabulary", size, own, "harmless", why, True),))
 
 
 def _model(mine: Vocabulary, theirs: Vocabulary) -> Check:

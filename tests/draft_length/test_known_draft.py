@@ -6,6 +6,7 @@ from fakes import Counting, FakeTarget, Recurring, run, tokens_of
 from timed import FREE, Timed
 
 from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.decoding.length_policy import Candidate
 from specdec_cli.decoding.types import Draft, LengthReason, Step
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.cost_model import CostModel
@@ -123,3 +124,18 @@ def test_passes_that_cost_more_than_was_believed_are_given_up_soon():
     policy = Timed(true, policy=known(believed))
     run(FakeTarget(Counting()), (1,), Half(), policy=policy, max_tokens=400)
     assert policy.speedup > 0.97
+
+
+def test_in_a_tree_each_token_is_worth_what_it_adds():
+    """A sibling that is unsure by itself, of a place that is seldom reached, is not."""
+
+    def drafted(policy, places):
+        policy.limit(99)
+        wants = (policy.should_draft(i, sure, Candidate(0, reached)) for i, (sure, reached) in enumerate(places))
+        return next((i for i, wanted in enumerate(wants) if not wanted), len(places))
+
+    assert drafted(known(FLAT), [(0.9, 1.0), (0.8, 0.9), (0.5, 0.1)]) == 3
+    assert drafted(known(JAGGED), [(0.9, 1.0)] * 4) == 4, "though one token alone does not pay"
+    assert drafted(known(JAGGED), [(0.9, 1.0)] * 4 + [(0.9, 0.05)]) == 4
+    assert drafted(known(JAGGED, min_p=0.5), [(0.9, 1.0)] * 3 + [(0.4, 1.0)]) == 3
+    assert drafted(known(STEEP), [(0.9, 1.0)]) == 0

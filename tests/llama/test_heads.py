@@ -1,4 +1,4 @@
-"""Heads on the target's hidden rows: next-token layers and EAGLE-3, on a random model of each architecture."""
+"""Heads on the target's hidden rows, of every kind, on a random model of each architecture."""
 
 from collections import Counter
 from dataclasses import replace
@@ -10,7 +10,7 @@ from exactness import p_value
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specdec_cli import SamplingParams, SpecdecError, SpeculativeConfig, load
+from specdec_cli import Grammar, SamplingParams, SpecdecError, SpeculativeConfig, load
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.drafters.draft_model import ModelDrafter
@@ -20,13 +20,18 @@ from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.heads import head_context
 from specdec_cli.llama.hidden_rows import HiddenRows
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.medusa_context import MedusaContext
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
+from specdec_cli.models.gguf import read_header
+from specdec_cli.models.medusa_file import read_medusa
 
 PROMPT = [5, 6, 7, 8] * 5
 TEXT = [1 + 7 * i % 290 for i in range(60)]
 MTP = [*tiny.PREDICTING, "glm4moe-echo"]
 KINDS = [*MTP, *tiny.HEAD_FILES]
+AT_ONCE = ["dflash", "medusa", "medusa-few"]
+"""Kinds whose tokens of a draft know nothing of each other."""
 END = 0
 """The token that ends an answer."""
 
@@ -94,26 +99,45 @@ def test_a_conversation_goes_on(pair):
     assert again.tokens == engine.generate(longer, SamplingParams(max_tokens=30)).tokens
 
 
+@pytest.mark.parametrize(("temperature", "tree"), [(0.0, 1), (0.0, 3), (0.8, 1), (0.8, 3)])
+@pytest.mark.parametrize("kind", ["eagle3-few", "medusa-few"])
+def test_a_grammar_may_allow_nothing_that_the_heads_can_say(tmp_path, kind, temperature, tree):
+    target, draft = files(tmp_path, kind)
+    grammar = Grammar.rules('root ::= ("a" | "b" | "c" | "hello ")+ "."')
+    sampling = SamplingParams(temperature=temperature, seed=3, max_tokens=20, grammar=grammar)
+    with load(target=target, draft=draft, threads=1) as engine:
+        how = SpeculativeConfig(tiny.HEAD_FILES[kind], 4, accept="coupled", tree=tree)
+        drafted, alone = both(engine, sampling, how)
+    assert drafted == alone
+
+
 # What the head reads
 
 
 class Opened:
     """A target's context and that of its heads, with a text in both."""
 
-    def __init__(self, folder, kind, branches=1):
+    def __init__(self, folder, kind, branches=1, head=None):
         target, draft = files(folder, kind)
+        draft = head or draft
         interrupt = Interrupt()
-        self.model = Model(target, Placement(0), interrupt, heads=draft is None)
-        self.heads = Model(draft, Placement(0), interrupt, heads=True) if draft else self.model
+        self.model = self.heads = Model(target, Placement(0), interrupt, heads=draft is None)
         self.target = LlamaContext(self.model, 256, 9, 1, interrupt)
+        if kind.startswith("medusa"):
+            file = read_medusa(read_header(draft), draft, self.model.n_vocab)
+            parts = file.heads, file.words, "", self.model
+            self.drafts = MedusaContext(*parts, 1, interrupt, self.target, branches)
+            return
+        self.heads = Model(draft, Placement(0), interrupt, heads=True) if draft else self.model
         self.drafts = head_context(self.heads, self.model, 256, 9, 1, interrupt, self.target, branches)
 
     def read(self, text):
         """The target reads a text, and the heads all of it but the last token. Returns their row after that."""
         self.target.begin(text)
-        self.target.decode(text)
+        self.target.decode(text[:-3])
+        self.target.decode(text[-3:], all_rows=True)  # Medusa's rows come with logits
         kept = self.drafts.begin(text)
-        self.drafts.decode(text[kept:-1])
+        self.drafts.decode(text[kept:-1]) if kept < len(text) - 1 else None
         return self.drafts.decode(text[-1:])[0].copy()
 
     def close(self):
@@ -165,7 +189,7 @@ def test_a_state_that_is_one_token_late_is_seen(opened, monkeypatch):
     assert distance(opened.read(TEXT), right) > 0.05
 
 
-@pytest.mark.parametrize("opened", [kind for kind in KINDS if kind != "dflash"], indirect=True)
+@pytest.mark.parametrize("opened", [kind for kind in KINDS if kind not in AT_ONCE], indirect=True)
 def test_a_draft_carries_the_heads_own_state(opened):
     """Without it, the second token would be read with a row of the target's, which there is none of."""
     opened.read(TEXT[:20])
@@ -180,9 +204,9 @@ def test_a_draft_carries_the_heads_own_state(opened):
     assert distance(opened.drafts.decode((4,))[0], second) > 0.02
 
 
-@pytest.mark.parametrize("opened", ["dflash"], indirect=True)
-def test_the_tokens_of_a_block_know_nothing_of_each_other(opened):
-    """One pass gives the rows of all places; each knows the text, and where it is."""
+@pytest.mark.parametrize("opened", AT_ONCE, indirect=True)
+def test_the_tokens_of_a_draft_know_nothing_of_each_other(opened):
+    """One computation gives the rows of all places; each knows the text, and where it is."""
     drafts, found, passes = opened.drafts, [], []
     drafts.passes.on_pass = lambda tokens, seconds: passes.append(tokens)
     for token in (3, 4):
@@ -244,8 +268,11 @@ def test_sampled_answers_have_the_targets_distribution(tmp_path, kind, wrong, mo
 
 
 def _boasting(self, context, budget, policy):
+    return halved(ModelDrafter.propose(self, context, budget, policy))
+
+
+def halved(draft):
     """q is half of what it was: a draft token is accepted too often."""
-    draft = ModelDrafter.propose(self, context, budget, policy)
     return draft if draft.q is None else replace(draft, q=tuple(Categorical(q.ids, q.probs * 0.5) for q in draft.q))
 
 
@@ -313,6 +340,8 @@ def test_heads_that_are_there_are_the_default(tmp_path, qwen3):
         assert engine.settings.drafter == "ngram+eagle3" and engine.models.draft
     with load(target=qwen3, draft=tiny.write(tmp_path / "block.gguf", "dflash"), threads=1) as engine:
         assert engine.settings.drafter == "ngram+dflash" and engine.models.draft
+    with load(target=qwen3, draft=tiny.write(tmp_path / "medusa.gguf", "medusa"), threads=1) as engine:
+        assert engine.settings.drafter == "ngram+medusa" and engine.models.draft
 
 
 @pytest.mark.parametrize(
@@ -320,9 +349,12 @@ def test_heads_that_are_there_are_the_default(tmp_path, qwen3):
     [
         ("mtp", None, "it has no next-token layers"),
         ("eagle3", None, "an EAGLE-3 head is a file of its own"),
+        ("medusa", None, "a set of Medusa heads is a file of its own"),
         ("mtp", "eagle3", "it is an EAGLE-3 head"),
+        ("eagle3", "medusa", "it is a set of Medusa heads"),
         ("eagle3", "llama", "it is a model without them"),
         ("model", "eagle3", "holds heads, and no model"),
+        ("model", "medusa", "holds heads, and no model"),
     ],
 )
 def test_what_is_asked_for_must_be_there(tmp_path, qwen3, drafter, draft, said):
@@ -358,7 +390,7 @@ def test_rows_are_those_of_the_text(monkeypatch, script):
         else:
             rows.take_nodes(count)
             path = list(range(0, count, 2))
-            rows.keep(path)
+            rows.keep(len(text), path)
             text += [made[node] for node in path]
     known = rows.before(rows.first + 1, len(text) - rows.first)
     assert np.array_equal(known, np.array(text[rows.first :], np.float32).reshape(-1, 2))

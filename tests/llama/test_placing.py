@@ -157,6 +157,21 @@ def test_a_draft_model_is_whole_unless_it_is_told_otherwise(machine, devices, pl
     assert placing.whole(placement) == replace(placement, devices=where)
 
 
+@pytest.mark.parametrize(
+    ("devices", "placement", "where"),
+    [
+        ((), Placement(), ""),
+        (GPUS[:1], Placement(), "CUDA0"),
+        (GPUS, Placement(0), ""),
+        (GPUS, Placement(devices=()), ""),
+        (GPUS, Placement(devices=("CUDA2", "CUDA0")), "CUDA2"),
+    ],
+)
+def test_heads_are_computed_where_their_target_is(machine, devices, placement, where):
+    machine(*devices)
+    assert placing.device_of(placement) == where
+
+
 def test_a_pair_over_several_devices(machine, asked, monkeypatch):
     """The target is loaded for real, on the CPU: only then is the draft placed, by what memory it has left."""
     machine(*GPUS)

@@ -1,0 +1,68 @@
+"""A draft model that has a part of the target's tokens, as one that has them all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec_cli.decoding.types import Logits
+from specdec_cli.drafters.drafter_context import DraftModel
+
+_LACKING = np.float32(-1e20)
+"""The logit of tokens that it lacks: of probability 0. Finite, so that a row has a distribution even where a constraint
+allows no others."""
+
+
+class ReducedDraft:
+    """A `DraftModel` in the target's tokens, over `model`, which lacks some.
+
+    ids: of each of the model's tokens the target's. reads: of each of the target's tokens, as which the model reads it.
+    """
+
+    def __init__(self, model: DraftModel, ids: NDArray[np.intp], reads: NDArray[np.intp]) -> None:
+        self._model, self._ids = model, ids
+        self._reads: list[int] = reads.tolist()
+        self.n_ctx, self.max_rows, self.rewinds = model.n_ctx, model.max_rows, model.rewinds
+        self.n_vocab = len(self._reads)
+        self._rows = np.full((0, self.n_vocab), _LACKING, np.float32)
+
+    @property
+    def length(self) -> int:
+        return self._model.length
+
+    def begin(self, text: Sequence[int]) -> int:
+        return self._model.begin(self._read(text))
+
+    def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
+        left = self._model.make_room(self._read(news), more)
+        return news[len(news) - len(left) :]
+
+    def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
+        return self._said(self._model.decode(self._read(tokens), all_rows))
+
+    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        return self._said(self._model.grow(self._read(tokens), parents))
+
+    def keep(self, path: Sequence[int]) -> None:
+        self._model.keep(path)
+
+    def checkpoint(self) -> None:
+        self._model.checkpoint()
+
+    def rewind(self, length: int) -> None:
+        self._model.rewind(length)
+
+    def _read(self, tokens: Sequence[int]) -> list[int]:
+        reads = self._reads
+        return [reads[token] for token in tokens]
+
+    def _said(self, rows: Logits) -> Logits:
+        """Rows over the target's tokens, valid until the next ones."""
+        if len(rows) > len(self._rows):
+            self._rows = np.full((len(rows), self.n_vocab), _LACKING, rows.dtype)
+        said = self._rows[: len(rows)]
+        for full, row in zip(said, rows, strict=True):
+            full[self._ids] = row
+        return said

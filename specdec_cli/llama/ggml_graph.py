@@ -1,0 +1,157 @@
+"""Computations that llama.cpp has no graph for, through ggml's own functions in its libraries."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llama_cpp.llama_cpp as lib
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.llama import library
+
+F32 = 0
+"""ggml's number of the type."""
+_P, _I64, _SIZE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_size_t
+_SUFFIXES = ("lib{}.so", "lib{}.dylib", "{}.dll")
+
+
+class _InitParams(ctypes.Structure):
+    _fields_ = (("mem_size", _SIZE), ("mem_buffer", _P), ("no_alloc", ctypes.c_bool))
+
+
+_FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
+    "ggml_init": ([_InitParams], _P),
+    "ggml_free": ([_P], None),
+    "ggml_tensor_overhead": ([], _SIZE),
+    "ggml_graph_overhead": ([], _SIZE),
+    "ggml_new_tensor_1d": ([_P, ctypes.c_int, _I64], _P),
+    "ggml_new_tensor_2d": ([_P, ctypes.c_int, _I64, _I64], _P),
+    "ggml_mul_mat": ([_P] * 3, _P),
+    "ggml_add": ([_P] * 3, _P),
+    "ggml_silu": ([_P] * 2, _P),
+    "ggml_new_graph": ([_P], _P),
+    "ggml_build_forward_expand": ([_P] * 2, None),
+    "ggml_graph_n_nodes": ([_P], ctypes.c_int),
+    "ggml_graph_node": ([_P, ctypes.c_int], _P),
+    "ggml_nbytes": ([_P], _SIZE),
+    "ggml_backend_dev_by_type": ([ctypes.c_int], _P),
+    "ggml_backend_dev_init": ([_P, ctypes.c_char_p], _P),
+    "ggml_backend_dev_supports_op": ([_P] * 2, ctypes.c_bool),
+    "ggml_backend_dev_backend_reg": ([_P], _P),
+    "ggml_backend_reg_get_proc_address": ([_P, ctypes.c_char_p], _P),
+    "ggml_backend_alloc_ctx_tensors": ([_P] * 2, _P),
+    "ggml_backend_buffer_free": ([_P], None),
+    "ggml_backend_free": ([_P], None),
+    "ggml_backend_tensor_set": ([_P, _P, _SIZE, _SIZE], None),
+    "ggml_backend_tensor_get": ([_P, _P, _SIZE, _SIZE], None),
+    "ggml_backend_graph_compute": ([_P] * 2, ctypes.c_int),
+}
+
+
+@cache
+def _libraries() -> list[ctypes.CDLL]:
+    library.start()
+    folder = Path(lib.__file__).parent / "lib"
+    paths = [folder / suffix.format(name) for name in ("ggml-base", "ggml") for suffix in _SUFFIXES]
+    return [ctypes.CDLL(str(path)) for path in paths if path.exists()]
+
+
+@cache
+def _function(name: str) -> Any:
+    arguments, result = _FUNCTIONS[name]
+    function = next((found for each in _libraries() if (found := getattr(each, name, None)) is not None), None)
+    if function is None:
+        raise SpecdecError(
+            f"this build of llama.cpp exports no {name}",
+            "Install the version of llama-cpp-python that specdec names, or use another drafter.",
+        )
+    function.argtypes, function.restype = arguments, result
+    return function
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """A function of ggml."""
+    return _function(name)(*arguments)
+
+
+class GgmlGraph:
+    """Tensors and what is computed of them, built once: `input`, `weight` and `apply`, then `finish`; computed often.
+
+    device: a GPU's name; empty: the CPU. most: of tensors. Raises SpecdecError where it cannot be computed.
+    """
+
+    def __init__(self, device: str, most: int, threads: int) -> None:
+        self._device = library.device_handle(device) if device else call("ggml_backend_dev_by_type", 0)
+        size = most * call("ggml_tensor_overhead") + call("ggml_graph_overhead")
+        self._context = call("ggml_init", _InitParams(size, None, True))
+        self._graph = call("ggml_new_graph", self._context)
+        self._backend = call("ggml_backend_dev_init", self._device, None)
+        self._buffer = 0
+        self._values: list[tuple[int, NDArray[np.uint8]]] = []
+        self._input = self._width = 0
+        self.set_threads(threads)
+
+    def set_threads(self, threads: int) -> None:
+        """A GPU has no use for them."""
+        registered = call("ggml_backend_dev_backend_reg", self._device)
+        if address := call("ggml_backend_reg_get_proc_address", registered, b"ggml_backend_set_n_threads"):
+            ctypes.CFUNCTYPE(None, _P, ctypes.c_int)(address)(self._backend, threads)
+
+    def input(self, width: int) -> int:
+        """The row that comes with each computation."""
+        self._width = width
+        self._input = call("ggml_new_tensor_1d", self._context, F32, width)
+        return int(self._input)
+
+    def weight(self, kind: int, shape: Sequence[int], data: NDArray[np.uint8]) -> int:
+        """A vector or a matrix. kind: ggml's number of its type. data: its bytes, which are copied by `finish`."""
+        tensor = call(f"ggml_new_tensor_{len(shape)}d", self._context, kind, *shape)
+        self._values.append((tensor, data))
+        return int(tensor)
+
+    def apply(self, operation: str, *tensors: int) -> int:
+        """The result of mul_mat, add or silu."""
+        return int(call(f"ggml_{operation}", self._context, *tensors))
+
+    def finish(self, results: Sequence[int], length: int) -> None:
+        """results: tensors of so many numbers each, which `compute` gives."""
+        for tensor in results:
+            call("ggml_build_forward_expand", self._graph, tensor)
+        self._results = list(results)
+        self._rows = np.empty((len(results), length), np.float32)
+        nodes = [call("ggml_graph_node", self._graph, i) for i in range(call("ggml_graph_n_nodes", self._graph))]
+        if not all(call("ggml_backend_dev_supports_op", self._device, node) for node in nodes):
+            raise SpecdecError("this device cannot compute with these heads", "Use heads in another format.")
+        self._buffer = call("ggml_backend_alloc_ctx_tensors", self._context, self._backend)
+        if not self._buffer:
+            raise SpecdecError("there is no room for these heads", "Use smaller ones, or another drafter.")
+        for tensor, data in self._values:
+            if call("ggml_nbytes", tensor) != data.nbytes:
+                raise SpecdecError("the heads' weights are not as long as they should be", "Download the file again.")
+            call("ggml_backend_tensor_set", tensor, data.ctypes.data, 0, data.nbytes)
+        self._values.clear()
+
+    def compute(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
+        """(results, length); valid until the next."""
+        row = np.ascontiguousarray(row, np.float32)
+        call("ggml_backend_tensor_set", self._input, row.ctypes.data, 0, 4 * self._width)
+        if code := call("ggml_backend_graph_compute", self._backend, self._graph):
+            raise SpecdecError(f"ggml failed to compute the heads: code {code}", "Use another drafter.")
+        for tensor, goal in zip(self._results, self._rows, strict=True):
+            call("ggml_backend_tensor_get", tensor, goal.ctypes.data, 0, goal.nbytes)
+        return self._rows
+
+    def close(self) -> None:
+        """Free the tensors and the device's state."""
+        for free, what in (("buffer_free", self._buffer), ("free", self._backend)):
+            if what:
+                call(f"ggml_backend_{free}", what)
+        if self._context:
+            call("ggml_free", self._context)
+        self._buffer = self._backend = self._context = 0

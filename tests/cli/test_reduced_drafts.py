@@ -1,0 +1,124 @@
+"""A draft with a part of its target's tokens, from the command line: wherever a draft model is, and nowhere else."""
+
+import ggufs
+import pytest
+import tiny
+from driver import assert_refused, call, run, succeeded, told
+from engines import open_engine
+from fakes import tokens_of
+
+from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.draft_length import SharedLoad
+from specdec_cli.engine.slots import Slots
+
+TEXT = "the rest of the lot"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reduced")
+    target = tiny.write(folder / "target.gguf", "llama")
+    return target, tiny.write_reduced(folder / "draft.gguf")
+
+
+@pytest.fixture
+def pair(files):
+    return ("-m", files[0], "-md", files[1])
+
+
+def answer(pair, *args):
+    return told("run", TEXT, "--raw", "-n", 60, *pair, *args)
+
+
+WAYS = {
+    "a chain": ("-k", 4),
+    "auto": (),
+    "a tree": ("-k", 8, "--tree", 3),
+    "after ngram": ("--drafter", "ngram+model", "-k", 4),
+    "sped up": ("--drafter", "model<ngram", "-k", 4),
+    "a short memory": ("-k", 4, "--draft-window", 64),
+    "bit for bit": ("-k", 4, "--bitwise"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_answer_is_the_targets_own(pair, way):
+    own, found = (answer(pair, *flags) for flags in (("--drafter", "none"), WAYS[way]))
+    assert found["tokens"] == own["tokens"] and not any("draft" in note for note in found["notes"])
+    assert way == "auto" or found["stats"]["accepted"] > 5
+
+
+@pytest.mark.parametrize("rule", ["match", "coupled"])
+@pytest.mark.parametrize("tree", [1, 3])
+def test_with_a_seed_the_answer_is_the_sampled_target_alone(pair, rule, tree):
+    sampled = ("--temp", 0.8, "-s", 3, "--accept", rule)
+    own, found = (answer(pair, *sampled, *flags) for flags in (("--drafter", "none"), ("-k", 4, "--tree", tree)))
+    assert found["tokens"] == own["tokens"] and found["stats"]["accepted"] > 5
+
+
+def test_rejection_drafts_drawn_tokens_that_it_has(pair, files):
+    found = answer(pair, "--temp", 0.8, "-s", 3, "-k", 4, "--accept", "rejection")
+    assert found["stats"]["accepted"] > 10 and found["notes"] == []
+    with open_engine(target=str(files[0]), draft=str(files[1]), temp=0.8, draft_tokens=4) as engine:
+        metrics = Metrics.of(engine.events(engine.tokenize(TEXT, raw=True), 3))
+    drafted = {token for step in metrics.history for token in getattr(step, "drafted", ())}
+    assert len(drafted) > 10 and drafted <= {*tiny.REDUCED}
+
+
+def test_as_the_draft_of_a_draft(tmp_path, pair, files):
+    middle = tiny.write(tmp_path / "middle.gguf", "llama", noise=0.1)
+    three = ("-m", files[0], "-md", middle, "-mds", files[1], "--drafter", "small>model", "-k", 4)
+    found = answer(three)
+    assert found["tokens"] == answer(pair, "--drafter", "none")["tokens"] and found["notes"] == []
+    assert found["stats"]["accepted"] > 5
+
+
+def test_slots_draft_with_it(files):
+    with open_engine(target=str(files[0]), draft=str(files[1]), draft_tokens=4) as engine:
+        prompt = engine.tokenize(TEXT, raw=True)
+        own = tokens_of(engine.events(prompt, 0, settings=engine.settings.alone()))
+    opened = open_engine(target=str(files[0]), draft=str(files[1]), draft_tokens=4)
+    with opened as engine, Slots(engine, 2, 256, SharedLoad()) as slots:
+        events = list(slots.engines[1].events(prompt, 0))
+    assert tokens_of(events) == own and Metrics.of(events).accepted > 5
+
+
+def test_what_check_says(files):
+    found = told("check", *files)
+    assert (found["verdict"], found["n_shared"], found["llama_cpp_accepts"]) == ("reduced", tiny.N_VOCAB, False)
+    assert found["reason"].startswith(f"the draft can say {len(tiny.REDUCED)} of the target's {tiny.N_VOCAB} tokens")
+    assert found["notes"] == []
+    text = " ".join(succeeded("check", *files).stdout.split())
+    assert "verdict reduced: the draft can say 241" in text and "vocabulary 300 241 harmless" in text
+
+
+def test_it_is_tuned_and_compared(pair):
+    flags = ("--temp", 0.8, "--accept", "match")
+    found = told("tune", *pair, "--seconds", 1, *flags)
+    assert found["recorded_tokens"] >= 100 and found["notes"] == [] and found["kept"]
+    assert found["filled"]["tokens"] > 900
+    compared = told("compare", TEXT, "--raw", *pair, "-k", 3, "-n", 40, "--repeat", 1)
+    assert [each["wrong"] for each in compared["exactness"].values()] == [0]
+
+
+def test_alone_it_is_refused(files, tmp_path):
+    draft = files[1]
+    for args in (("run", TEXT, "-m", draft, "--drafter", "none"), ("run", TEXT, "-m", draft, "-md", draft)):
+        assert_refused(call(*args), 1, "draft.gguf is a draft with a part of its target's tokens", "-md")
+    copied = call("draft", "quantize", draft, "--type", "Q8_0", "-o", tmp_path / "q.gguf")
+    assert_refused(copied, 1, "a part of its target's tokens")
+    assert call("check", draft, draft).exit_code == 3
+
+
+def test_another_target_is_refused(files, tmp_path):
+    other = ggufs.with_token(files[0], tmp_path / "other.gguf", 299, b"zz")
+    for args in (("-k", 4), ("--drafter", "ngram+model"), ("--tree", 3)):
+        refused = run(TEXT, "-m", other, "-md", files[1], *args)
+        assert_refused(refused, 3, "draft.gguf was made for another target", "same model family")
+    done = call("check", other, files[1])
+    assert done.exit_code == 3 and "made for another target" in " ".join(done.stdout.split())
+
+
+def test_a_damaged_one_is_refused(files, tmp_path):
+    twice = tiny.write_reduced(tmp_path / "d.gguf", ids=[*range(100), 5])
+    assert_refused(run(TEXT, "-m", files[0], "-md", twice), 3, "names a token twice")

@@ -1,0 +1,132 @@
+"""Medusa heads that are scripted: how long drafts get, and that steps with them are exact."""
+
+import numpy as np
+import pytest
+import timed
+from exactness import COMBINATIONS, EXACT, PLAIN, WRONG, Whims, compared, pair
+from fakes import GREEDY, FakeDraftModel, Table
+from timed import FREE
+
+from specdec_cli.decoding.costs import Costs
+from specdec_cli.decoding.length_policy import LengthPolicy
+from specdec_cli.decoding.sampling import StandardSampler
+from specdec_cli.draft_length.cost_model import CostModel
+from specdec_cli.draft_length.fixed import FixedLength
+from specdec_cli.draft_length.known_draft import KnownLength
+from specdec_cli.drafters.head_drafters import MedusaDrafter
+
+
+def known():
+    return KnownLength(CostModel(Costs(timed.FLAT.verify, FREE), 3))
+
+
+WAYS = [(1, known), (1, lambda: FixedLength(4)), (3, known), (3, lambda: Whims(4))]
+PROMPTS = [(1, token) for token in range(4)]
+
+
+class FakeHeads(FakeDraftModel):
+    """Rows that depend on the text before the draft, and on the place in it."""
+
+    def __init__(self, table, longest):
+        super().__init__(table)
+        self.longest = longest
+        self._base, self._depths = None, []
+
+    def _row(self, depth):
+        assert depth < self.longest, "there is no such head"
+        return self._table.row((*self._base, depth))[None]
+
+    def decode(self, tokens, all_rows=False, unread=0):
+        super().decode(tokens)
+        if self._base is None or len(self._cache) < len(self._base):
+            self._base = tuple(self._cache)
+        return self._row(len(self._cache) - len(self._base)) if self._drafts else self._row(0)
+
+    def make_room(self, news, more):
+        self._base, self._drafts = None, False
+        self._depths.clear()
+        return super().make_room(news, more)
+
+    def checkpoint(self):
+        self._base, self._drafts = tuple(self._cache), True
+
+    def grow(self, tokens, parents):
+        super().grow(tokens, parents)
+        for parent in parents:
+            self._depths.append(1 if parent < 0 else self._depths[parent] + 1)
+        return np.concatenate([self._row(depth) for depth in self._depths[-len(tokens) :]])
+
+
+def heads(draft, rule, width, longest=3):
+    return lambda sampler, rng: MedusaDrafter(
+        FakeHeads(draft, longest), draft.n_vocab, sampler, rule == "rejection", rng, width
+    )
+
+
+@pytest.mark.parametrize("sampling", [PLAIN, COMBINATIONS[4]])
+@pytest.mark.parametrize(
+    ("width", "make_policy"), [(1, known), (1, lambda: FixedLength(4)), (3, known), (3, lambda: Whims(4))]
+)
+@pytest.mark.parametrize("rule", ["rejection", "match", "coupled"])
+def test_a_step_leaves_the_targets_distribution(rule, width, make_policy, sampling):
+    target, draft = pair(11, 0.4, 4)
+    result = compared(target, heads(draft, rule, width), make_policy(), sampling, rule, PROMPTS)
+    assert result.error < EXACT and sum(result.shapes.values()) > 0.5 and result.deep > 0
+
+
+def test_a_row_of_another_head_is_seen(monkeypatch):
+    """The draft is drawn from one distribution, and another is reported."""
+    target, draft = pair(11, 0.4, 4)
+    monkeypatch.setattr(MedusaDrafter, "propose", _shifted)
+    assert compared(target, heads(draft, "rejection", 1), FixedLength(2), PLAIN, "rejection", PROMPTS).error > WRONG
+
+
+def _shifted(self, context, budget, policy, own=MedusaDrafter.propose):
+    draft = own(self, context, budget, policy)
+    return type(draft)(draft.tokens, draft.q[::-1], draft.source, draft.parents)
+
+
+class Sure(LengthPolicy):
+    """Notes how sure the heads are, and takes two tokens."""
+
+    def choose(self, confidences):
+        self.seen = list(confidences)
+        return 2
+
+
+@pytest.mark.parametrize("draws", [False, True])
+def test_a_policy_sees_how_sure_all_heads_are_before_a_token_is_drawn(draws):
+    sampler = StandardSampler(PLAIN if draws else GREEDY)
+    sampler.watch([1, 2])
+    model = FakeHeads(Table(4, 5), 5)
+    drafter, policy = MedusaDrafter(model, 4, sampler, draws, np.random.default_rng(1)), Sure()
+    drafter.start([1, 2])
+    draft = drafter.propose([1, 2], 4, policy)
+    rows = np.concatenate([model._table.row((1, 2, depth))[None] for depth in range(4)])
+    wanted = np.exp(rows).max(1) / np.exp(rows).sum(1)
+    assert np.allclose(policy.seen, wanted, atol=1e-6) and len(draft.tokens) == 2
+    assert draws or list(draft.tokens) == rows.argmax(1)[:2].tolist()
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_no_draft_is_deeper_than_there_are_heads(width):
+    sampler = StandardSampler(GREEDY)
+    sampler.watch([1, 2])
+    drafter = MedusaDrafter(FakeHeads(Table(4, 5), 2), 4, sampler, False, np.random.default_rng(1), width)
+    drafter.start([1, 2])
+    draft = drafter.propose([1, 2], 9, FixedLength(9))
+    depths = []
+    for parent in draft.parents or range(-1, len(draft.tokens) - 1):
+        depths.append(1 if parent < 0 else depths[parent] + 1)
+    assert max(depths) == 2 and len(depths) > width
+
+
+def test_without_a_row_there_is_no_draft():
+    sampler = StandardSampler(GREEDY)
+    sampler.watch([1, 2])
+    model = FakeHeads(Table(4, 5), 1)
+    drafter = MedusaDrafter(model, 4, sampler, False, np.random.default_rng(1))
+    drafter.start([1, 2])
+    model._row = lambda depth: np.zeros((1, 4), np.float32)
+    model.longest = 0
+    assert drafter.propose([1, 2], 4, FixedLength(4)).tokens == ()
