@@ -31,8 +31,9 @@ endif
 # The multimodal library is not used. Flags of the caller's own come last and win.
 BUILD_FLAGS := -DLLAVA_BUILD=off $(FLAGS_$(CHOSEN)) $(CMAKE_ARGS)
 READY := $(VENV)/.ready-$(CHOSEN)
+TORCH := $(VENV)/.torch
 
-.PHONY: run test test-slow test-all test-real fuzz lint setup clean train check-training
+.PHONY: run test test-slow test-all test-real test-training fuzz lint setup clean train check-training
 
 run: setup ## Show what specdec does, in ten seconds
 	@$(VENV)/bin/specdec demo
@@ -41,7 +42,7 @@ run: setup ## Show what specdec does, in ten seconds
 BROWSER := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 
 # What every test run is started with; $(1): which tests.
-PYTEST = $(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not real and not fuzz and $(1)$(if $(BROWSER),, and not browser)"
+PYTEST = $(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not real and not fuzz and not training and $(1)$(if $(BROWSER),, and not browser)"
 NO_BROWSER = @$(if $(BROWSER),,echo "No Chromium here: the tests of HTML pages in a browser are left out.")
 
 test: setup ## Run the tests, but for slow ones
@@ -60,6 +61,9 @@ test-all: setup ## Run all tests, slow ones too
 test-real: setup ## Run the tests on real models, which are fetched where that can be done
 	@tests/real/run $(VENV)/bin/python
 
+test-training: $(TORCH) ## Run the tests of training, which take PyTorch: some gigabytes of disk
+	$(VENV)/bin/python -m pytest -n 2 --dist worksteal -m training tests/training
+
 # Hostile input of every kind: the same for a seed. SCALE=0.1 tries a tenth of it.
 SEED  ?= 1
 SCALE ?= 1
@@ -75,7 +79,6 @@ lint: setup ## Check style and types
 
 # What `make train` makes: full takes a GPU, small half an hour of a CPU, tiny a minute or two.
 SIZE ?= small
-TORCH := $(VENV)/.torch
 
 train: $(TORCH) ## Train a pair of models; see training/README.md
 	$(VENV)/bin/python -m training --size $(SIZE) $(TRAIN_FLAGS)

@@ -19,6 +19,7 @@ ALLOWED = {
     "hub": {"decoding", "models"},
     "store": {"decoding", "draft_length", "evaluation", "models", "hub"},
     "display": {"decoding", "evaluation"},
+    "training": {"decoding", "evaluation", "models"},
 }
 ALLOWED["engine"] = set(ALLOWED) - {"display"}
 ALLOWED["server"] = {"constraints", "decoding", "engine", "display", "store"}
@@ -66,6 +67,8 @@ def test_no_other_folder_holds_code():
         ("typer", {"cli"}),
         ("greenlet", {"engine"}),
         ("llguidance", {"constraints"}),
+        ("gguf", {"training"}),
+        ("torch", {"training"}),
         ("starlette", {"server"}),
         ("uvicorn", {"server"}),
     ],

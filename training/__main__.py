@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from specdec_cli.training.decoder import Decoder
 from training import corpus, data, distill, export, sizes, tokenizer, train
-from training.model import Llama
 
 ROOT = Path(__file__).parent.parent
 
@@ -72,7 +72,7 @@ def make(size: sizes.Size, work: Path, chosen: argparse.Namespace) -> None:
 
     texts, held_out = (data.Stream.of([work / name], device) for name in (data.TRAIN, data.HELD_OUT))
     seconds = 60 * chosen.budget if chosen.budget else train.FOREVER
-    target, draft = (Llama(shape).to(device) for shape in (size.target, size.draft))
+    target, draft = (Decoder(shape).to(device) for shape in (size.target, size.draft))
     target.start(size.seed)
     draft.start(size.seed + 1)
     print(f"target {size.target.parameters:,} and draft {size.draft.parameters:,} parameters; {len(texts):,} tokens")
@@ -111,12 +111,12 @@ def train_tokenizer(size: sizes.Size, documents: Path, path: Path) -> None:
     tokenizer.train(texts(), size.vocabulary).save(str(path))
 
 
-def load(model: Llama, path: Path) -> None:
+def load(model: Decoder, path: Path) -> None:
     model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True)["weights"])
 
 
 @torch.no_grad()
-def figures(target: Llama, draft: Llama, size: sizes.Size, held_out: data.Stream, work: Path) -> None:
+def figures(target: Decoder, draft: Decoder, size: sizes.Size, held_out: data.Stream, work: Path) -> None:
     """Losses, agreement and expected acceptance on held-out text, of the weights before they are rounded to Q8_0."""
     windows = max(4, min(64, len(held_out) // size.target.context))
     losses = train.exit_losses(target, size.exits, held_out, windows)
@@ -135,7 +135,7 @@ def figures(target: Llama, draft: Llama, size: sizes.Size, held_out: data.Stream
     print(json.dumps({key: value for key, value in found.items() if key != "size"}, indent=1))
 
 
-def files(target: Llama, draft: Llama, size: sizes.Size, work: Path) -> None:
+def files(target: Decoder, draft: Decoder, size: sizes.Size, work: Path) -> None:
     """target.gguf, and then draft.gguf, in Q8_0."""
     words = tokenizer.vocabulary(tokenizer.load(work / "tokenizer.json"))
     for name, model, shape in (("target", target, size.target), ("draft", draft, size.draft)):

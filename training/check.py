@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from specdec_cli.training.decoder import Decoder
+from specdec_cli.training.shape import Shape
 from training import distill, evaluate, export, tokenizer, train
 from training.data import Stream
 from training.llama_rows import Reader
-from training.model import Llama
-from training.sizes import Shape, Size
+from training.sizes import Size
 
 ROOT = Path(__file__).parent.parent
 SHAPE = Shape(layers=3, width=64, heads=2, feed_forward=160, vocabulary=512, context=128)
@@ -60,7 +61,7 @@ def check_tokenizer(encoder: tokenizer.Tokenizer, path: Path) -> None:
 
 
 @torch.no_grad()
-def torch_rows(model: Llama, ids: list[int], exits: tuple[int, ...] = ()) -> list[np.ndarray]:
+def torch_rows(model: Decoder, ids: list[int], exits: tuple[int, ...] = ()) -> list[np.ndarray]:
     return [model.logits(hidden)[0].numpy() for hidden in model(torch.tensor([ids]), exits)]
 
 
@@ -69,7 +70,7 @@ def distance(found: np.ndarray, exact: np.ndarray) -> float:
     return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
 
 
-def check_logits(model: Llama, ids: list[int], folder: Path, words: tokenizer.Vocabulary) -> None:
+def check_logits(model: Decoder, ids: list[int], folder: Path, words: tokenizer.Vocabulary) -> None:
     """llama.cpp keeps keys and values as float16, whatever the weights are: float32 agrees to a few thousandths."""
     weights = {key: value.numpy() for key, value in model.state_dict().items()}
     exact, early = torch_rows(model, ids, (1, 2))[-1], torch_rows(model, ids, (1, 2))[:-1]
@@ -99,7 +100,7 @@ def rows_of(path: Path, ids: list[int]) -> np.ndarray:
 
 
 @torch.no_grad()
-def check_sampling(model: Llama, ids: list[int]) -> None:
+def check_sampling(model: Decoder, ids: list[int]) -> None:
     """Greedy samples through the cache are the argmaxes of a pass without one; warm ones follow the softmax."""
     prompts = torch.tensor([ids[:9], ids[20:29]])
     written = distill.sample(model, prompts, 60, torch.zeros(2))
@@ -138,7 +139,7 @@ def check_training(ids: list[int], folder: Path) -> None:
     for name, stops in (("whole", (60.0,)), ("paused", (0.5, 0.5, 60.0))):
         (folder / name).mkdir()
         for seconds in stops:
-            model = Llama(SHAPE)
+            model = Decoder(SHAPE)
             model.start(1)
             try:
                 stop_at = time.monotonic() + seconds
@@ -152,14 +153,14 @@ def check_training(ids: list[int], folder: Path) -> None:
         same and paused > 0,
         f"a training that was paused {paused} times has the weights of one that was not",
     )
-    fresh, trained = Llama(SHAPE), Llama(SHAPE)
+    fresh, trained = Decoder(SHAPE), Decoder(SHAPE)
     fresh.start(1)
     trained.load_state_dict(ends[0])
     before, after = (train.exit_losses(model, (1, 2), data, 4) for model in (fresh, trained))
     fell = all(after[key] < before[key] - 0.6 for key in before)
     expect("target", fell, ", ".join(f"{key} {before[key]:.2f} to {after[key]:.2f}" for key in before))
     trained.requires_grad_(False)
-    draft = Llama(DRAFT)
+    draft = Decoder(DRAFT)
     draft.start(2)
     distill.write_samples(trained, size, data, folder)
     samples = Stream.of([folder / distill.SAMPLES], CPU)
@@ -177,7 +178,7 @@ def main() -> None:
     encoder = tokenizer.train(texts, SHAPE.vocabulary)
     words = tokenizer.vocabulary(encoder)
     ids = [token for found in tokenizer.encode(encoder, texts[:40]) for token in found]
-    model = Llama(SHAPE)
+    model = Decoder(SHAPE)
     model.start(3)
     for name, weight in model.named_parameters():  # larger than for training, so that differences show
         weight.data *= 8 if name.startswith("token_embd") else 2 if weight.dim() == 2 else 1 + 0.2 * torch.rand(())

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specdec_cli.training.decoder import Cache, Decoder
 from training.data import Stream
-from training.model import Cache, Llama
 from training.sizes import Size
 from training.train import Plan, autocast, compiled, generator, run
 
@@ -22,7 +22,7 @@ TEMPERATURES = (0.0, 0.6, 0.8, 1.0)
 
 
 @torch.no_grad()
-def write_samples(target: Llama, size: Size, data: Stream, folder: Path) -> None:
+def write_samples(target: Decoder, size: Size, data: Stream, folder: Path) -> None:
     """Texts by the target, `sample_length` tokens each with their prompts, `samples` tokens in all."""
     device = next(target.parameters()).device
     rounds = -(-size.samples // (size.sample_batch * size.sample_length))
@@ -37,7 +37,7 @@ def write_samples(target: Llama, size: Size, data: Stream, folder: Path) -> None
 
 
 @torch.no_grad()
-def sample(model: Llama, prompts: Tensor, length: int, temperatures: Tensor) -> Tensor:
+def sample(model: Decoder, prompts: Tensor, length: int, temperatures: Tensor) -> Tensor:
     """Prompts (batch, any) written on to `length` tokens: (batch, length). temperatures: (batch,); 0 is greedy."""
     batch, dtype = len(prompts), torch.bfloat16 if prompts.is_cuda else torch.float32
     cache = Cache(model.shape, batch, length, prompts.device, dtype)
@@ -70,8 +70,8 @@ def divergence(p_logits: Tensor, q_logits: Tensor, variation: Tensor) -> tuple[T
 
 
 def train_draft(
-    draft: Llama,
-    target: Llama,
+    draft: Decoder,
+    target: Decoder,
     size: Size,
     data: Stream,
     samples: Stream,
@@ -118,7 +118,7 @@ def train_draft(
 
 @torch.no_grad()
 def compare(
-    target: Llama, draft: Llama, text: Stream, windows: int = 16, layers: Sequence[int] = ()
+    target: Decoder, draft: Decoder, text: Stream, windows: int = 16, layers: Sequence[int] = ()
 ) -> dict[str, float]:
     """Expected acceptance at temperature 1 and greedy agreement on a text: of the draft, and of the target's own first
     layers as drafts.

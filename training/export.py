@@ -9,7 +9,7 @@ from typing import Literal
 import gguf
 import numpy as np
 
-from training.sizes import Shape
+from specdec_cli.training.shape import Shape
 from training.tokenizer import PRE, Vocabulary
 
 Kind = Literal["Q8_0", "F16", "F32"]
@@ -26,7 +26,7 @@ def write(
 ) -> Path:
     """Write a model. Norms stay float32, all matrices become `kind`.
 
-    weights: by the names of model.Llama, which are llama.cpp's: token_embd.weight, blk.0.attn_q.weight, ...; linear
+    weights: by the names of model.Decoder, which are llama.cpp's: token_embd.weight, blk.0.attn_q.weight, ...; linear
     maps as (outputs, inputs). There is no output.weight: llama.cpp then takes token_embd for it.
     """
     if len(vocabulary.tokens) != shape.vocabulary:

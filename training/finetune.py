@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specdec_cli import SpeculativeConfig, load
+from specdec_cli.training.decoder import Decoder
+from specdec_cli.training.shape import Shape
 from training import records
-from training.model import Llama
-from training.sizes import Shape
 
 DEMO = Path(__file__).parent.parent / "profiles" / "demo"
 SHAPES = {"target": Shape(6, 320, 5, 896, 4096, 1024), "draft": Shape(2, 128, 4, 352, 4096, 1024)}
@@ -33,16 +33,16 @@ WARM_UP, COOL_DOWN = 20, 0.4
 """Steps over which the learning rate rises, and the share of the time over which it falls to nothing."""
 
 
-def read(path: Path, shape: Shape) -> Llama:
+def read(path: Path, shape: Shape) -> Decoder:
     """A model of a GGUF file."""
-    model = Llama(shape)
+    model = Decoder(shape)
     tensors = gguf.GGUFReader(path).tensors
     weights = {each.name: torch.tensor(gguf.dequantize(each.data, each.tensor_type)).float() for each in tensors}
     model.load_state_dict(weights)
     return model
 
 
-def write(path: Path, model: Llama) -> None:
+def write(path: Path, model: Decoder) -> None:
     """Put a model's weights into a GGUF file of the same shape."""
     reader = gguf.GGUFReader(path, "r+")
     weights = model.state_dict()

@@ -4,34 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """A Llama: layers of width `width`, heads of 64 or fewer numbers each, SwiGLU of width `feed_forward`.
-
-    Every width is a multiple of 32, the block of Q8_0. Input and output embedding are one matrix.
-    """
-
-    layers: int
-    width: int
-    heads: int
-    feed_forward: int
-    vocabulary: int
-    context: int
-    rope_base: float = 10000.0
-    eps: float = 1e-5
-
-    @property
-    def parameters(self) -> int:
-        layer = 4 * self.width**2 + 3 * self.width * self.feed_forward + 2 * self.width
-        return self.layers * layer + self.vocabulary * self.width + self.width
-
-    def flops(self, heads: int = 1) -> float:
-        """Floating-point operations of training on one token: six for each weight that it meets, and attention over
-        half of the context on average. heads: how often the output matrix is multiplied (once more for each exit).
-        """
-        body = self.parameters - self.vocabulary * self.width
-        return 6.0 * (body + heads * self.vocabulary * self.width + self.layers * self.width * self.context)
+from specdec_cli.training.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specdec_cli.training.decoder import Decoder, layer_dropout
 from training.data import Stream
-from training.model import Llama, layer_dropout
 from training.sizes import Size
 
 WARM_UP, COOL_DOWN = 0.02, 0.3
@@ -56,7 +56,7 @@ class Paused(Exception):
     """The call's time is over; everything is saved, and the next call goes on."""
 
 
-def optimizer_of(model: Llama, plan: Plan) -> torch.optim.AdamW:
+def optimizer_of(model: Decoder, plan: Plan) -> torch.optim.AdamW:
     """AdamW; norms do not decay."""
     matrices = [p for p in model.parameters() if p.dim() == 2]
     norms = [p for p in model.parameters() if p.dim() < 2]
@@ -86,7 +86,7 @@ class Journal:
 
 def run(
     name: str,
-    model: Llama,
+    model: Decoder,
     plan: Plan,
     folder: Path,
     stop_at: float,
@@ -188,7 +188,7 @@ def compiled(function: Callable, wanted: bool) -> Callable:
 
 
 def train_target(
-    model: Llama, size: Size, data: Stream, held_out: Stream, folder: Path, seconds: float, stop_at: float, fast: bool
+    model: Decoder, size: Size, data: Stream, held_out: Stream, folder: Path, seconds: float, stop_at: float, fast: bool
 ) -> None:
     """Next-token loss on the last layer, and on one early exit at a time in turn (LayerSkip, arXiv 2404.16710).
 
@@ -226,7 +226,7 @@ def train_target(
 
 
 @torch.no_grad()
-def exit_losses(model: Llama, exits: Sequence[int], held_out: Stream, windows: int = 16) -> dict[str, float]:
+def exit_losses(model: Decoder, exits: Sequence[int], held_out: Stream, windows: int = 16) -> dict[str, float]:
     """Nats per token on held-out windows, after each exit and after the last layer."""
     ids, wanted = held_out.evenly(windows, model.shape.context)
     names = [*(f"exit_{number}" for number in exits), "last"]

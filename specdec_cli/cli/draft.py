@@ -11,6 +11,7 @@ import typer
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.completion import models
 from specdec_cli.cli.error_reporting import interruptible
+from specdec_cli.cli.training_commands import add_to
 
 if TYPE_CHECKING:
     from specdec_cli.results import DraftCopyResult
@@ -20,7 +21,7 @@ SEARCHES = {"search": "specdec_cli.engine.layer_search"}
 with its line: the option is hidden and refused then."""
 
 draft = typer.Typer(
-    help="Make a draft model of the target itself, for --drafter self.",
+    help="Make a draft for a target: a copy with fewer layers or bits, or one that learns from it.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -118,3 +119,6 @@ def _show(result: DraftCopyResult, as_json: bool) -> None:
         return
     print_parts(draft_tables(result))
     print(f"Use it:  {result.run}")  # in one line, to be copied
+
+
+add_to(draft)

@@ -32,7 +32,7 @@ ODD = [
 
 
 def sides(shape):
-    """The tensors of a model, by the names that model.Llama gives its parameters."""
+    """The tensors of a model, by the names that model.Decoder gives its parameters."""
     width, wide = shape.width, shape.feed_forward
     found = {"token_embd.weight": (shape.vocabulary, width), "output_norm.weight": (width,)}
     for layer in range(shape.layers):

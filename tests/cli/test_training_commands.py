@@ -1,0 +1,71 @@
+"""`specdec draft distill`, `eagle3`, `medusa`, `exit` where they cannot be run; how they train: tests/training."""
+
+import pytest
+from driver import TARGET, assert_refused, call
+
+from specdec_cli.display.training_view import training_tables
+from specdec_cli.evaluation.training_result import (
+    CategoryAcceptance,
+    DraftFigures,
+    DraftTrainingResult,
+    ExpectedSpeedup,
+)
+
+KINDS = [("eagle3",), ("medusa",), ("exit", "--layers", "2"), ("distill", "--from", "scratch")]
+
+
+@pytest.fixture
+def without_torch(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind[0])
+def test_without_pytorch_it_says_what_to_install(kind, without_torch, tmp_path):
+    result = call("draft", kind[0], TARGET, "-o", tmp_path / "out.gguf", *kind[1:])
+    assert_refused(result, 1, "torch and gguf is not installed", 'pip install "specdec-cli[train]"')
+    assert not list(tmp_path.glob("*.gguf"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("eagle3", "--temps", "warm"), "'warm' does not name temperatures"),
+        (("eagle3", "--width", "100"), "cannot have 100 numbers"),
+        (("medusa", "--heads", "0"), "there cannot be 0 heads"),
+        (("distill", "--from", "scratch", "--depth", "0"), "cannot have 0 layers"),
+        (("distill", "--from", "x.gguf", "--words", "9"), "are for --from scratch"),
+        (("eagle3", "--minutes", "0"), "take 0 minutes"),
+        (("eagle3", "--tokens", "5"), "5 tokens"),
+    ],
+)
+def test_senseless_options_are_refused(arguments, said, tmp_path):
+    result = call("draft", arguments[0], TARGET, "-o", tmp_path / "out.gguf", *arguments[1:])
+    assert_refused(result, 2, said)
+
+
+def figures(name, *tokens):
+    categories = [CategoryAcceptance(f"kind {i}", 3, 40, (0.5, 0.25, 0.125), each) for i, each in enumerate(tokens)]
+    expected = (ExpectedSpeedup("here", 0, 1.0), ExpectedSpeedup("rtx-4090", 3, 1.9))
+    return DraftFigures(name, 1, tuple(categories), 0.010, 0.002, expected)
+
+
+def test_the_page_compares_before_and_after(snapshot, capsys):
+    from specdec_cli.cli.output import print_parts
+
+    result = DraftTrainingResult(
+        kind="eagle3",
+        target="big.gguf",
+        out="head.gguf",
+        bytes=5_000_000,
+        target_bytes=900_000_000,
+        texts=400,
+        steps=1200,
+        agreement=(0.7, 0.6),
+        before=figures("small.gguf", 1.9, 2.1),
+        after=figures("head.gguf", 2.4, 2.6),
+        notes=("the texts are in head.training",),
+        seconds=4000.0,
+        run='specdec run -m big.gguf -md head.gguf "..."',
+    )
+    print_parts(*training_tables(result))
+    snapshot("training.txt", capsys.readouterr().out)

@@ -1,0 +1,30 @@
+"""How a training is shown: a line for each tenth where there is no terminal, nothing with --json."""
+
+from specdec_cli.display.training_view import TrainingView
+from specdec_cli.evaluation.training_result import TrainingStep
+
+
+def shown(capsys, silent):
+    with TrainingView(silent) as view:
+        for done in range(0, 1001, 50):
+            view.recording(done, 1000, 90.0 - 0.09 * done)
+        view.planned(200, 0.5, 3_000_000_000)
+        for step in range(1, 201):
+            view.training(TrainingStep(step, 200, 3.0 / step, (0.5,), (0.5,), 100.0 - step / 2))
+        view.measuring("head.gguf")
+    return capsys.readouterr()
+
+
+def test_without_a_terminal_there_is_a_line_for_each_tenth(capsys):
+    said = shown(capsys, silent=False)
+    lines = said.err.splitlines()
+    assert said.out == ""
+    assert lines[0] == "the target writes 1,000 tokens" and lines[1] == "  10%: 100 tokens, about 81 s left"
+    assert "a step takes 0.50 s, and all of it 3.0 GB of memory: 200 steps in 100 s" in lines
+    assert sum("%: " in line and "agrees 50%" in line for line in lines) == 10
+    assert sum("tokens" in line and "%: " in line for line in lines) == 10
+
+
+def test_with_json_it_is_silent(capsys):
+    said = shown(capsys, silent=True)
+    assert said.err == said.out == ""

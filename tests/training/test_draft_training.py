@@ -1,0 +1,259 @@
+"""Drafts that learn from a target, on tiny models. It takes PyTorch: `make test-training`."""
+
+import hashlib
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+from typer.testing import CliRunner
+
+from specdec_cli import SamplingParams, SpecdecError, SpeculativeConfig, load
+from specdec_cli.cli.app import app
+from specdec_cli.decoding.errors import Interrupted, UsageError
+from specdec_cli.engine import draft_training
+from specdec_cli.engine.distilling_recipes import DistilRecipe, ScratchRecipe
+from specdec_cli.engine.training_options import TrainingOptions
+from specdec_cli.engine.training_recipes import Eagle3Recipe, ExitRecipe, MedusaRecipe
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.models.gguf import read_header
+
+pytestmark = pytest.mark.training
+
+PROMPTS = [f"def f{i}(a, b):\n    return " + "the other " * (i % 3) for i in range(20)]
+KINDS = {
+    "eagle3": (Eagle3Recipe(), "eagle3"),
+    "medusa": (MedusaRecipe(heads=3), "medusa"),
+    "exit": (ExitRecipe(layers_kept=3), "self"),
+    "scratch": (ScratchRecipe(words=200), "model"),
+    "distil": (None, "model"),
+}
+
+
+class Silent:
+    """Notes what a training says of itself."""
+
+    def __init__(self):
+        self.steps, self.plan = [], None
+
+    def recording(self, done, wanted, seconds_left): ...
+
+    def planned(self, steps, step_s, bytes_):
+        self.plan = (steps, step_s, bytes_)
+
+    def training(self, progress):
+        self.steps.append(progress)
+
+    def stopped(self, out):
+        self.out = out
+
+    def measuring(self, what): ...
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A target of five layers, a draft for it, and prompts."""
+    folder = tmp_path_factory.mktemp("training")
+    tiny.write(folder / "target.gguf", "qwen3")
+    tiny.write(folder / "draft.gguf", "qwen3", noise=0.5)
+    (folder / "prompts.txt").write_text("\n".join(prompt.replace("\n", " ") for prompt in PROMPTS))
+    return folder
+
+
+def options(folder, name, **changes):
+    given = TrainingOptions(
+        target=str(folder / "target.gguf"),
+        out=folder / f"{name}.gguf",
+        prompts=str(folder / "prompts.txt"),
+        tokens=2000,
+        longest=48,
+        steps=300 if name == "scratch" else 60,
+        window=64,
+        threads=1,
+        force=True,
+    )
+    return replace(given, **changes)
+
+
+def recipe_of(folder, kind):
+    return KINDS[kind][0] or DistilRecipe(folder / "draft.gguf")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_draft_learns_and_drafts_for_its_target(folder, kind, monkeypatch):
+    said, use = Silent(), KINDS[kind][1]
+    result = draft_training.train_draft(recipe_of(folder, kind), options(folder, kind), said, Interrupt())
+    assert result.kind == kind and result.bytes == (folder / f"{kind}.gguf").stat().st_size
+    assert said.plan[0] == said.steps[-1].step and said.plan[2] > 1 << 20
+    first, last = said.steps[0], said.steps[-1]
+    assert last.loss < first.loss
+    assert max(last.best) > 0.2 and result.agreement == last.best
+    overall = result.after.categories[-1]
+    assert overall.tokens_per_pass > 1.0 and 0 < overall.by_place[0] <= 1
+    assert result.after.expected[0].machine == "here"
+    if kind == "exit":  # the layers are the same; what they say has become better
+        assert overall.by_place[0] >= result.before.categories[-1].by_place[0]
+    way = SpeculativeConfig(use, 3, tree=2 if kind == "medusa" else 1)
+    with load(target=folder / "target.gguf", draft=folder / f"{kind}.gguf", threads=1, speculative=way) as engine:
+        for temperature in (0.0, 0.8):
+            sampling = SamplingParams(temperature=temperature, seed=3, max_tokens=40)
+            drafted = engine.generate(PROMPTS[0], sampling)
+            assert drafted.metrics.drafted > 0, drafted.notes
+            assert drafted.tokens == engine.generate(PROMPTS[0], sampling, SpeculativeConfig("none")).tokens
+
+
+def test_the_files_hold_what_pytorch_computes(folder):
+    """llama.cpp's logits of every kind of decoder, float32 but for the cache."""
+    import torch
+
+    from specdec_cli.training.draft_decoder import DraftStudent
+    from specdec_cli.training.gguf_weights import GgufWeights
+    from specdec_cli.training.shape import shape_of
+    from training.llama_rows import Reader
+
+    for kind in ("qwen3", "llama"):
+        path = tiny.write(folder / f"{kind}-plain.gguf", kind)
+        student = DraftStudent(GgufWeights(path), shape_of(read_header(path)), lora=False)
+        tokens = [1 + 7 * i % 290 for i in range(50)]
+        with torch.no_grad():
+            mine = student.model.logits(student.model(torch.tensor([tokens]))[-1])[0].numpy()
+        reader = Reader(path)
+        theirs = reader.rows(tokens)
+        reader.close()
+        assert np.linalg.norm(mine - theirs) < 0.01 * np.linalg.norm(theirs), kind
+
+
+def test_an_exit_of_a_target_with_one_matrix_for_both_ends_gets_its_own(folder, tmp_path):
+    """Which then says what training found: the file agrees with the target as often as the student did."""
+    from driver import TARGET
+
+    asked = options(folder, "tied", target=str(TARGET), prompts="python", out=tmp_path / "tied.gguf", steps=250)
+    assert all(tensor.name != "output.weight" for tensor in read_header(TARGET).tensors)
+    result = draft_training.train_draft(ExitRecipe(layers_kept=4), asked, Silent(), Interrupt())
+    assert any(tensor.name == "output.weight" for tensor in read_header(asked.out).tensors)
+    before, after = result.before.categories[-1], result.after.categories[-1]
+    assert after.by_place[0] > before.by_place[0] + 0.03
+
+
+def test_lora_changes_little_and_is_merged(folder):
+    from specdec_cli.training.draft_decoder import DraftStudent
+    from specdec_cli.training.gguf_weights import GgufWeights
+    from specdec_cli.training.shape import shape_of
+    from specdec_cli.training.students import trained
+
+    path = folder / "draft.gguf"
+    student = DraftStudent(GgufWeights(path), shape_of(read_header(path)), lora=True)
+    assert all(name.endswith((".a", ".b")) for name, _ in trained(student.model))
+    student.model.blk[0].attn_q.b.data += 0.1
+    merged = folder / "merged.gguf"
+    student.write(merged)
+    before, after = GgufWeights(path), GgufWeights(merged)
+    assert before.names == after.names
+    for name in before.names:
+        same = np.array_equal(before.read(name), after.read(name))
+        assert same == (name != "blk.0.attn_q.weight"), name
+
+
+def command(folder, out, *more):
+    given = ["draft", "eagle3", str(folder / "target.gguf"), "-o", str(out), "--prompts", str(folder / "prompts.txt")]
+    return [*given, "--tokens", "1500", "-n", "32", "--steps", "150", "--force", *more]
+
+
+def test_a_run_that_was_killed_ten_times_ends_with_the_same_file(folder, tmp_path):
+    program = [sys.executable, "-m", "specdec_cli"]
+    dice, digests = random.Random(5), []
+    for name, kills in (("whole", 0), ("killed", 10)):
+        out = tmp_path / name / "head.gguf"
+        out.parent.mkdir()
+        for _ in range(kills):
+            process = subprocess.Popen(
+                [*program, *command(folder, out)], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            )
+            time.sleep(dice.uniform(2.0, 9.0))
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        ended = subprocess.run([*program, *command(folder, out)], capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+        digests.append(hashlib.sha256(out.read_bytes()).hexdigest())
+    assert digests[0] == digests[1]
+
+
+def test_ctrl_c_keeps_the_best_so_far_and_the_same_command_goes_on(folder):
+    class Stopping(Silent):
+        def training(self, progress):
+            super().training(progress)
+            if progress.step == 30:
+                interrupt.set()
+
+    interrupt, asked, stopping = Interrupt(), options(folder, "stopped", force=False), Stopping()
+    with pytest.raises(Interrupted):
+        draft_training.train_draft(Eagle3Recipe(), asked, stopping, interrupt)
+    assert stopping.out == "stopped.gguf"
+    assert read_header(asked.out).architecture == "eagle3"
+    said = Silent()
+    draft_training.train_draft(Eagle3Recipe(), asked, said, Interrupt())
+    assert said.steps[0].step == 31 and said.plan is None
+    whole = options(folder, "unstopped")
+    draft_training.train_draft(Eagle3Recipe(), whole, Silent(), Interrupt())
+    assert whole.out.read_bytes() == asked.out.read_bytes()
+
+
+def refused(folder, recipe, **changes):
+    with pytest.raises(SpecdecError) as error:
+        draft_training.train_draft(recipe, options(folder, "refused", **changes), Silent(), Interrupt())
+    assert error.value.hint and not (folder / "refused.gguf").exists()
+    return f"{error.value} {error.value.hint}"
+
+
+def test_what_cannot_be_trained_is_refused_in_two_lines(folder, tmp_path, monkeypatch):
+    flat = tiny.write(folder / "olmo2.gguf", "olmo2-window")
+    assert "hidden rows that eagle3 reads" in refused(folder, Eagle3Recipe(), target=str(flat))
+    few = tiny.write(folder / "few.gguf", "llama")
+    assert "reads three layers" in refused(folder, Eagle3Recipe(), target=str(few))
+    other = str(folder.parent.parent / "x.gguf")
+    assert "x.gguf" in refused(folder, MedusaRecipe(), target=other)
+    empty = tmp_path / "empty.txt"
+    empty.write_text("\n\n")
+    assert "holds no prompts" in refused(folder, MedusaRecipe(), prompts=str(empty))
+    assert "cannot be kept" in refused(folder, ExitRecipe(layers_kept=5))
+    assert "no conversations are kept" in refused(folder, MedusaRecipe(), prompts="conversations")
+    monkeypatch.setattr(draft_training.shutil, "disk_usage", lambda _: type("Disk", (), {"free": 10})())
+    assert "are needed in" in refused(folder, MedusaRecipe())
+
+
+def test_a_draft_of_another_tokenizer_is_refused(folder):
+    from driver import DEMO
+
+    assert "has another tokenizer" in refused(folder, DistilRecipe(DEMO / "draft.gguf"))
+
+
+def test_too_little_time_or_memory_is_said_before(folder, monkeypatch):
+    from specdec_cli.engine import training_recipes
+
+    assert "too few to learn anything" in refused(folder, Eagle3Recipe(), steps=None, minutes=1e-5)
+    monkeypatch.setattr(training_recipes.host, "available_memory", lambda: 1000)
+    assert "of memory" in refused(folder, ScratchRecipe())
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [({"tokens": 3}, "3 tokens"), ({"minutes": 0.0}, "0 minutes"), ({"temperatures": (3.0,)}, "temperatures")],
+)
+def test_senseless_numbers_are_refused(folder, changes, what):
+    with pytest.raises(UsageError, match=what):
+        options(folder, "x", **changes)
+
+
+def test_the_command_shows_a_page(folder, tmp_path):
+    out = tmp_path / "head.gguf"
+    result = CliRunner().invoke(
+        app, command(folder, out, "--what-if", "rtx-4090", "--against", str(folder / "draft.gguf"))
+    )
+    assert result.exit_code == 0, result.output
+    for said in ("head.gguf", "tokens/pass", "rtx-4090", "draft.gguf", "Use it:  specdec run"):
+        assert said in result.output, said
