@@ -9,6 +9,7 @@ from typing import Literal
 import gguf
 import numpy as np
 
+from specdec_cli.training.gguf_weights import add_shape, add_tensor, finish
 from specdec_cli.training.shape import Shape
 from training.tokenizer import PRE, Vocabulary
 
@@ -37,16 +38,7 @@ def write(
     writer.add_license("mit")
     writer.add_languages(["en"])
     writer.add_tags(["text-generation", "code", "python"])
-    writer.add_context_length(shape.context)
-    writer.add_embedding_length(shape.width)
-    writer.add_block_count(shape.layers)
-    writer.add_feed_forward_length(shape.feed_forward)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.heads)
-    writer.add_layer_norm_rms_eps(shape.eps)
-    writer.add_rope_dimension_count(shape.width // shape.heads)
-    writer.add_rope_freq_base(shape.rope_base)
-    writer.add_vocab_size(shape.vocabulary)
+    add_shape(writer, shape)
     writer.add_file_type(gguf.LlamaFileType[f"{'ALL' if kind == 'F32' else 'MOSTLY'}_{kind}"])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     writer.add_tokenizer_model("gpt2")
@@ -58,14 +50,9 @@ def write(
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(0)
     writer.add_add_bos_token(True)
-    for tensor, given in weights.items():
-        values = np.ascontiguousarray(given, np.float32)
-        chosen = gguf.GGMLQuantizationType.F32 if values.ndim == 1 else gguf.GGMLQuantizationType[kind]
-        writer.add_tensor(tensor, gguf.quantize(values, chosen), raw_dtype=chosen)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    for tensor, values in weights.items():
+        add_tensor(writer, tensor, values, kind)
+    finish(writer)
     return path
 
 

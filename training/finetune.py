@@ -1,101 +1,181 @@
-"""The pair that `specdec demo` races: the bundled one, trained further on modules of `records.py`.
+"""The bundled pairs, trained further.
 
-    python -m training.finetune --minutes 20        # writes profiles/demo/records/target.gguf and draft.gguf
+    python -m training.finetune --documents corpus/documents.jsonl.xz --minutes 120 --out profiles/demo
+    python -m training.finetune --minutes 30 --out profiles/demo/records     # on modules of records.py: `specdec demo`
 
-The target learns the next token; the draft learns the target's distribution on the same texts (forward KL). Both files
-are copies of the bundled ones with other weights. It takes PyTorch, as `make train` installs it.
+Both begin with the files of --pair. The target learns the next token; the draft learns the target's distribution on
+the same texts (forward KL). It takes PyTorch, as `make train` installs it, and goes on from --work when given again.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-import shutil
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
-import gguf
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from specdec_cli import SpeculativeConfig, load
+from specdec_cli.models.gguf import read_header
 from specdec_cli.training.decoder import Decoder
-from specdec_cli.training.shape import Shape
-from training import records
+from specdec_cli.training.gguf_weights import GgufWeights, rewrite
+from specdec_cli.training.shape import shape_of
+from specdec_cli.training.students import numbers_of
+from specdec_cli.training.trainer import Optimizers, optimizers_of
+from training import corpus, records
+from training.data import Stream
 
 DEMO = Path(__file__).parent.parent / "profiles" / "demo"
-SHAPES = {"target": Shape(6, 320, 5, 896, 4096, 1024), "draft": Shape(2, 128, 4, 352, 4096, 1024)}
-RATES = {"target": 1e-3, "draft": 2e-3}
-MODULES, LENGTH, BATCH = 6000, 512, 4
-"""Modules to learn from, tokens of a text, texts of a step."""
-WARM_UP, COOL_DOWN = 20, 0.4
+RATES = {"target": 1.5e-3, "draft": 2e-3}
+MODULES, LENGTH, BATCH = 6000, 1024, 8
+"""Modules to learn from, tokens of a text, texts of a step, which are computed one by one to stay near the cores."""
+MOST, HELD_OUT = 24_000_000, 200_000
+"""Tokens to learn from, and to look at."""
+WARM_UP, COOL_DOWN = 20, 0.5
 """Steps over which the learning rate rises, and the share of the time over which it falls to nothing."""
+LOOK_S, SAVE_S, LOOKED = 120, 300, 16
 
 
-def read(path: Path, shape: Shape) -> Decoder:
-    """A model of a GGUF file."""
-    model = Decoder(shape)
-    tensors = gguf.GGUFReader(path).tensors
-    weights = {each.name: torch.tensor(gguf.dequantize(each.data, each.tensor_type)).float() for each in tensors}
-    model.load_state_dict(weights)
-    return model
+def stream(texts: Iterable[str], most: int, kept: Path) -> Stream:
+    """Texts as one stream of tokens, the end of each marked, which is kept in a file."""
+    if not kept.exists():
+        found: list[np.ndarray] = []
+        with load(speculative=SpeculativeConfig(drafter="none")) as engine:
+            for text in texts:
+                found.append(np.array(engine.tokenize(text, raw=True), np.uint16))
+                if (most := most - found[-1].size) < 0:
+                    break
+        np.concatenate(found).tofile(kept)
+    return Stream.of([kept], torch.device("cpu"))
 
 
-def write(path: Path, model: Decoder) -> None:
-    """Put a model's weights into a GGUF file of the same shape."""
-    reader = gguf.GGUFReader(path, "r+")
-    weights = model.state_dict()
-    for each in reader.tensors:
-        each.data[:] = gguf.quantize(weights[each.name].float().numpy(), each.tensor_type).reshape(each.data.shape)
-    reader.data.flush()
+def texts_of(documents: Path, part: str) -> list[str]:
+    """The texts of one part of a corpus, in an order that is always the same."""
+    found = [document.text for document in corpus.load(documents) if document.part == part]
+    random.Random(7).shuffle(found)
+    return found
 
 
-def texts() -> Tensor:
-    """All modules as one stream of tokens, the end of each marked."""
-    rng = random.Random(7)
-    with load(speculative=SpeculativeConfig(drafter="none")) as engine:
-        stream = [token for _ in range(MODULES) for token in engine.tokenize(records.module(rng), raw=True)]
-    return torch.tensor(stream)
+def modules(seed: int) -> list[str]:
+    rng = random.Random(seed)
+    return [records.module(rng) for _ in range(MODULES)]
+
+
+class Pair:
+    """Both models, and how far their training is. minutes: that it takes in all."""
+
+    def __init__(self, folder: Path, minutes: float, checkpoint: Path) -> None:
+        self._files = {name: GgufWeights(folder / f"{name}.gguf") for name in RATES}
+        self._minutes, self._checkpoint = minutes, checkpoint
+        self.models: dict[str, Decoder] = {}
+        self._optimizers: dict[str, Optimizers] = {}
+        for name, file in self._files.items():
+            model = self.models[name] = Decoder(shape_of(read_header(file.path)))
+            model.load_state_dict({each: torch.from_numpy(file.read(each)) for each in model.state_dict()})
+            self._optimizers[name] = optimizers_of(model, RATES[name])
+        self.step, self.seconds = 0, 0.0
+        if checkpoint.exists():
+            state = torch.load(checkpoint, weights_only=True)
+            self.step, self.seconds = state["done"]
+            for name, model in self.models.items():
+                model.load_state_dict(state["models"][name])
+                for optimizer, kept in zip(self._optimizers[name], state["optimizers"][name], strict=True):
+                    optimizer.load_state_dict(kept)
+
+    @property
+    def spent(self) -> float:
+        """The share of its time."""
+        return self.seconds / (60 * self._minutes)
+
+    def learn(self, inputs: Tensor, wanted: Tensor) -> None:
+        """One step. inputs, wanted: (batch, length)."""
+        before = time.monotonic()
+        for number, text in enumerate(zip(inputs.split(1), wanted.split(1), strict=True)):
+            with torch.autocast("cpu", torch.bfloat16):
+                losses = self.losses(*text, draft=number % 2 == 0)
+            (sum(losses.values()) / len(inputs)).backward()
+        for name, optimizers in self._optimizers.items():
+            torch.nn.utils.clip_grad_norm_(self.models[name].parameters(), 1.0)
+            for optimizer in optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = RATES[name] * min(1, (self.step + 1) / WARM_UP, (1 - self.spent) / COOL_DOWN)
+                optimizer.step()
+                optimizer.zero_grad()
+        self.step, self.seconds = self.step + 1, self.seconds + time.monotonic() - before
+
+    def losses(self, inputs: Tensor, wanted: Tensor, draft: bool) -> dict[str, Tensor]:
+        """Cross-entropies in nats a token: of the target with the text; of the draft with the target."""
+        log_p = self._log_p("target", inputs)
+        losses = {"target": F.nll_loss(log_p, wanted.flatten())}
+        if draft:
+            losses["draft"] = -(log_p.detach().exp() * self._log_p("draft", inputs)).sum(-1).mean()
+        return losses
+
+    def _log_p(self, name: str, inputs: Tensor) -> Tensor:
+        model = self.models[name]
+        return model.logits(model(inputs)[-1]).flatten(0, 1).float().log_softmax(-1)
+
+    def look(self, held_out: Stream) -> str:
+        """What the target loses on texts that are not learnt from, in nats a token, and how often the draft agrees."""
+        loss = agreed = 0.0
+        inputs, wanted = held_out.evenly(LOOKED, LENGTH)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            for row, truth in zip(inputs, wanted, strict=True):
+                log_p, log_q = (self._log_p(name, row[None]) for name in RATES)
+                loss += float(F.nll_loss(log_p, truth)) / LOOKED
+                agreed += float((log_p.argmax(-1) == log_q.argmax(-1)).float().mean()) / LOOKED
+        return f"{self.seconds / 60:.1f} min, {self.step} steps: loss {loss:.3f}, the draft agrees with {agreed:.3f}"
+
+    def save(self) -> None:
+        state = {
+            "done": (self.step, self.seconds),
+            "models": {name: model.state_dict() for name, model in self.models.items()},
+            "optimizers": {name: [each.state_dict() for each in both] for name, both in self._optimizers.items()},
+        }
+        torch.save(state, new := self._checkpoint.with_suffix(".new"))
+        new.replace(self._checkpoint)
+
+    def write(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, model in self.models.items():
+            new = folder / f"{name}.new"
+            rewrite(new, self._files[name], numbers_of(model), f"specdec {folder.name} {name}")
+            new.replace(folder / f"{name}.gguf")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=20.0)
-    parser.add_argument("--out", type=Path, default=DEMO / "records")
+    parser.add_argument("--documents", type=Path, help="a corpus of `training.corpus`; else modules of dataclasses")
+    parser.add_argument("--pair", type=Path, default=DEMO, help="the folder whose files it begins with")
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--work", type=Path, default=Path("build/training/finetune"), help="for what it goes on from")
+    parser.add_argument("--out", type=Path, required=True)
     chosen = parser.parse_args()
-    models = {name: read(DEMO / f"{name}.gguf", shape) for name, shape in SHAPES.items()}
-    target, draft = models.values()
-    optimizers = {
-        name: torch.optim.AdamW(model.parameters(), lr=RATES[name], betas=(0.9, 0.95), weight_decay=0.05)
-        for name, model in models.items()
-    }
-    stream = texts()
-    rng, started, step = torch.Generator().manual_seed(1), time.monotonic(), 0
-    while (spent := (time.monotonic() - started) / (60 * chosen.minutes)) < 1:
-        starts = torch.randint(len(stream) - LENGTH - 1, (BATCH,), generator=rng).tolist()
-        batch = torch.stack([stream[start : start + LENGTH + 1] for start in starts])
-        p = target.logits(target(batch[:, :-1])[-1])
-        q = draft.logits(draft(batch[:, :-1])[-1])
-        truth = p.detach().softmax(-1)
-        losses = {
-            "target": F.cross_entropy(p.flatten(0, 1), batch[:, 1:].flatten()),
-            "draft": F.kl_div(q.log_softmax(-1), truth, reduction="none").sum(-1).mean(),
-        }
-        for name, optimizer in optimizers.items():
-            optimizer.param_groups[0]["lr"] = RATES[name] * min(1, step / WARM_UP, (1 - spent) / COOL_DOWN)
-            losses[name].backward()
-            torch.nn.utils.clip_grad_norm_(models[name].parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-        step += 1
-        if step % 10 == 0:
-            agreed = (p.argmax(-1) == q.argmax(-1)).float().mean().item()
-            print(step, *(f"{name} {loss.item():.3f}" for name, loss in losses.items()), f"agreed {agreed:.3f}")
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    for name, model in models.items():
-        shutil.copyfile(DEMO / f"{name}.gguf", chosen.out / f"{name}.gguf")
-        write(chosen.out / f"{name}.gguf", model)
+    chosen.work.mkdir(parents=True, exist_ok=True)
+    read, shown = (
+        (texts_of(chosen.documents, corpus.TRAIN), texts_of(chosen.documents, corpus.HELD_OUT))
+        if chosen.documents
+        else (modules(7), modules(8))
+    )
+    texts = stream(read, MOST, chosen.work / "train.u16")
+    held_out = stream(shown, HELD_OUT, chosen.work / "held-out.u16")
+    pair = Pair(chosen.pair, chosen.minutes, chosen.work / "pair.pt")
+    looked = saved = 0.0
+    while pair.spent < 1:
+        if not looked or time.monotonic() - looked > LOOK_S:
+            print(pair.look(held_out), flush=True)
+            looked = time.monotonic()
+        pair.learn(*texts.random(torch.Generator().manual_seed(pair.step), BATCH, LENGTH))
+        if time.monotonic() - saved > SAVE_S:
+            pair.save()
+            saved = time.monotonic()
+    print(pair.look(held_out), flush=True)
+    pair.write(chosen.out)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from specdec_cli.models.reduced_vocabulary import DIGEST, IDS, READS
 from specdec_cli.training.decoder import Decoder
-from specdec_cli.training.gguf_weights import GgufWeights, add_tensor, finish, rewrite
+from specdec_cli.training.gguf_weights import GgufWeights, add_shape, add_tensor, finish, rewrite
 from specdec_cli.training.shape import Shape
 from specdec_cli.training.students import (
     Words,
@@ -122,16 +122,7 @@ class NewDraftStudent:
         shape = self.shape
         writer = gguf.GGUFWriter(path, "llama")
         writer.add_name(f"draft for {self._target.path.stem}")
-        writer.add_context_length(shape.context)
-        writer.add_embedding_length(shape.width)
-        writer.add_block_count(shape.layers)
-        writer.add_feed_forward_length(shape.feed_forward)
-        writer.add_head_count(shape.heads)
-        writer.add_head_count_kv(shape.heads)
-        writer.add_layer_norm_rms_eps(shape.eps)
-        writer.add_rope_dimension_count(shape.size)
-        writer.add_rope_freq_base(shape.rope_base)
-        writer.add_vocab_size(shape.vocabulary)
+        add_shape(writer, shape)
         writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
         writer.add_tokenizer_model("none")
         writer.add_array(IDS, self._words.ids.tolist())

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specdec_cli.training.decoder import Layer, Norm, Rotary
-from specdec_cli.training.gguf_weights import GgufWeights, add_tensor, finish
+from specdec_cli.training.gguf_weights import GgufWeights, add_shape, add_tensor, finish
 from specdec_cli.training.shape import Shape
 from specdec_cli.training.students import Words, agreement, cross_entropy, numbers_of, output_of, principal
 from specdec_cli.training.windows import TextBatch
@@ -123,16 +123,7 @@ class Eagle3Student:
         writer = gguf.GGUFWriter(path, "eagle3")
         target.copy_settings(writer, ("tokenizer.",))
         writer.add_name(f"EAGLE-3 head for {target.path.stem}")
-        writer.add_context_length(shape.context)
-        writer.add_embedding_length(shape.width)
-        writer.add_block_count(1)
-        writer.add_feed_forward_length(shape.feed_forward)
-        writer.add_head_count(shape.heads)
-        writer.add_head_count_kv(shape.heads)
-        writer.add_layer_norm_rms_eps(shape.eps)
-        writer.add_rope_dimension_count(shape.size)
-        writer.add_rope_freq_base(shape.rope_base)
-        writer.add_vocab_size(shape.vocabulary)
+        add_shape(writer, shape)
         writer.add_array("eagle3.target_layers", list(self._layers))
         writer.add_uint32("eagle3.target_hidden_size", self.model.fc.in_features // 3)
         if not self._words.all:

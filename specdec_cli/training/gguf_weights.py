@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.training.shape import Shape
 
 _BLOCK = 32
 """Numbers that Q8_0 gives one scale."""
@@ -61,6 +62,20 @@ class GgufWeights:
             if name.startswith(tuple(prefixes)) and name not in ("general.architecture", *but):
                 inner = field.types[1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
                 writer.add_key_value(name, field.contents(), field.types[0], inner)
+
+
+def add_shape(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    """The settings of a decoder of the llama kind."""
+    writer.add_context_length(shape.context)
+    writer.add_embedding_length(shape.width)
+    writer.add_block_count(shape.layers)
+    writer.add_feed_forward_length(shape.feed_forward)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.heads)
+    writer.add_layer_norm_rms_eps(shape.eps)
+    writer.add_rope_dimension_count(shape.size)
+    writer.add_rope_freq_base(shape.rope_base)
+    writer.add_vocab_size(shape.vocabulary)
 
 
 def add_tensor(writer: gguf.GGUFWriter, name: str, values: NDArray[Any], kind: str = "Q8_0") -> None:

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TypeAlias
 
 import torch
+from torch import nn
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.evaluation.training_result import TrainingStep
@@ -52,7 +53,7 @@ def seconds_of_a_step(student: Student, texts: Windows, batch: int, threads: int
     """Time some steps, whose result is to be thrown away: the student must be made anew."""
     torch.set_num_threads(threads)
     _place(student)
-    optimizers, laps = _optimizers(student, 0.0), []
+    optimizers, laps = optimizers_of(student.model, 0.0), []
     for step in range(TRIED):
         before = monotonic()
         _step(student, texts, optimizers, TrainingPlan(TRIED, batch, 0.0, 0, threads), step)
@@ -76,7 +77,7 @@ def train(
     """
     torch.set_num_threads(plan.threads)
     _place(student)
-    optimizers = _optimizers(student, plan.lr)
+    optimizers = optimizers_of(student.model, plan.lr)
     run = _Run(student, plan, optimizers, checkpoint)
     watched = held_out.first(CHECKED).to(device_of(student))
     started, first, kept = monotonic(), run.step, monotonic()
@@ -169,9 +170,9 @@ class _Run:
         return TrainingStep(self.step, self._plan.steps, self.loss, *figures, left)
 
 
-def _optimizers(student: Student, lr: float) -> Optimizers:
+def optimizers_of(model: nn.Module, lr: float) -> Optimizers:
     """Muon (Jordan et al., 2024) for matrices, AdamW for embeddings, norms and biases."""
-    named = trained(student.model)
+    named = trained(model)
     matrices = [weight for name, weight in named if weight.dim() == 2 and "token_embd" not in name]
     others = [weight for name, weight in named if weight.dim() != 2 or "token_embd" in name]
     made: Optimizers = []
