@@ -144,7 +144,7 @@ class Pair:
         folder.mkdir(parents=True, exist_ok=True)
         for name, model in self.models.items():
             new = folder / f"{name}.new"
-            rewrite(new, self._files[name], numbers_of(model), f"specdec {folder.name} {name}")
+            rewrite(new, self._files[name], numbers_of(model), name)
             new.replace(folder / f"{name}.gguf")
 
 

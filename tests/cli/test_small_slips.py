@@ -48,7 +48,8 @@ def test_a_file_and_a_pipe_give_the_same_prompt(tmp_path, monkeypatch, argument)
 
 
 def test_a_dash_is_standard_input_and_no_prompt(monkeypatch):
-    assert b"return" in specdec("run", "-", "-n", 4, "-q", input=b"def f(x):\n").stdout
+    given = ("-n", 4, "-q")
+    assert specdec("run", "-", *given, input=b"def f(x):\n").stdout == specdec("run", "def f(x):", *given).stdout
     pipe(monkeypatch, b"")
     assert_refused(call("compare", "-"), 2, "the prompt is empty")
 
