@@ -16,6 +16,7 @@ from specdec_cli.engine.training_recipes import (
     default_words,
     number_of,
     require_width,
+    require_words,
     words_of,
 )
 from specdec_cli.llama import host
@@ -82,6 +83,7 @@ class ScratchRecipe(Recipe):
 
     def __post_init__(self) -> None:
         require_width(self.width)
+        require_words(self.words)
         if not 1 <= self.depth <= 64:
             raise UsageError(f"a draft cannot have {self.depth} layers", "Give --depth 1 to 64.")
 

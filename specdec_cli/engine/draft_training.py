@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine import draft_copy
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.draft_figures import draft_figures
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.model_loading import load_model, require_heads
-from specdec_cli.engine.model_pair import is_profile, read_source
+from specdec_cli.engine.model_pair import ModelSource, is_profile, read_source
 from specdec_cli.engine.target_texts import RowsWanted, TextsWanted, record_texts
 from specdec_cli.engine.training_options import TrainingOptions, TrainingProgress
 from specdec_cli.engine.training_prompts import TrainingPrompts, training_prompts
@@ -35,6 +35,7 @@ from specdec_cli.evaluation.training_result import DraftFigures, DraftTrainingRe
 from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
+from specdec_cli.models import hardware
 from specdec_cli.models.head_files import head_of
 from specdec_cli.models.suites import Prompt
 from specdec_cli.results import format_bytes
@@ -62,6 +63,9 @@ def train_draft(
     """
     require_torch()
     started = perf_counter()
+    for machine in options.what_if:  # what is asked for at the end is looked for before the work
+        hardware.load(machine)
+    other = _other(options.before) if options.before else None
     target, header = draft_copy.find_target(options.target)
     place = TrainingPlace(target, header, options.folder or options.out.with_suffix(".training"))
     begun = (place.folder / f"{recipe.kind}.pt").exists()  # then the file, if it is there, is the best so far
@@ -77,7 +81,7 @@ def train_draft(
     plan, trained = _train(recipe, place, windows, held_out, options, progress, interrupt)
     if recipe.use == "self":
         made_drafts.remember(target, options.out, f"{recipe.kind}, {trained.steps} steps")
-    before, after = _measure(recipe, place, prompts, options, progress, interrupt)
+    before, after = _measure(recipe, place, prompts, options, other, progress, interrupt)
     return DraftTrainingResult(
         kind=recipe.kind,
         target=str(target),
@@ -102,6 +106,13 @@ def require_torch() -> None:
             f"training takes PyTorch: {' and '.join(missing)} is not installed",
             'Install the extra: pip install "specdec-cli[train]".',
         )
+
+
+def _other(name: str) -> ModelSource:
+    """The draft to compare with."""
+    if (source := read_source(name, [], here_first=True)).path is None:
+        raise UsageError(f"{name} is not on this machine", "Download it first, with specdec pull --target.")
+    return source
 
 
 def _settings(options: TrainingOptions, target: Path) -> Settings:
@@ -251,6 +262,7 @@ def _measure(
     place: TrainingPlace,
     prompts: TrainingPrompts,
     options: TrainingOptions,
+    other: ModelSource | None,
     progress: TrainingProgress,
     interrupt: Interrupt,
 ) -> tuple[DraftFigures | None, DraftFigures]:
@@ -265,8 +277,8 @@ def _measure(
     before = None
     if path := recipe.before(place):
         before = measured(path, recipe.use, recipe.tree)
-    elif options.before and (source := read_source(options.before, [], here_first=True)).path:
-        before = measured(source.path, head_of(source.header) or "model", 1)
+    elif other and other.path is not None:
+        before = measured(other.path, head_of(other.header) or "model", 1)
     return before, measured(options.out, recipe.use, recipe.tree)
 
 

@@ -28,6 +28,7 @@ Counts = NDArray[np.int64]
 
 TRAINING_BYTES, FIXED_BYTES = 16, 4
 """Of a weight that is trained (itself, its gradient, two running means), and of one that stays."""
+_LEAST_WORDS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class Eagle3Recipe(Recipe):
 
     def __post_init__(self) -> None:
         require_width(self.width)
+        require_words(self.words)
 
     def layers(self, header: Header) -> tuple[int, ...]:
         count = number_of(header, "block_count")
@@ -126,6 +128,7 @@ class MedusaRecipe(Recipe):
     def __post_init__(self) -> None:
         if not 1 <= self.heads <= 16:
             raise UsageError(f"there cannot be {self.heads} heads", "Give --heads 1 to 16.")
+        require_words(self.words)
 
     def layers(self, header: Header) -> tuple[int, ...]:
         return (OUTPUT,)
@@ -186,6 +189,11 @@ def require_width(width: int | None) -> None:
     """Rows of weights are quantised in blocks of 32 numbers."""
     if width is not None and (width < 32 or width % 32):
         raise UsageError(f"hidden rows cannot have {width} numbers", "Give a multiple of 32, as in --width 256.")
+
+
+def require_words(words: int | None) -> None:
+    if words is not None and words < _LEAST_WORDS:
+        raise UsageError(f"a draft of {words} tokens says nothing", f"Give --words {_LEAST_WORDS} or more.")
 
 
 def default_words(header: Header) -> int:

@@ -33,6 +33,8 @@ def test_without_pytorch_it_says_what_to_install(kind, without_torch, tmp_path):
         (("eagle3", "--width", "100"), "cannot have 100 numbers"),
         (("medusa", "--heads", "0"), "there cannot be 0 heads"),
         (("distill", "--from", "scratch", "--depth", "0"), "cannot have 0 layers"),
+        (("distill", "--from", "scratch", "--words", "-3"), "a draft of -3 tokens"),
+        (("medusa", "--words", "9"), "a draft of 9 tokens"),
         (("distill", "--from", "x.gguf", "--words", "9"), "are for --from scratch"),
         (("eagle3", "--minutes", "0"), "take 0 minutes"),
         (("eagle3", "--tokens", "5"), "5 tokens"),
@@ -41,6 +43,16 @@ def test_without_pytorch_it_says_what_to_install(kind, without_torch, tmp_path):
 def test_senseless_options_are_refused(arguments, said, tmp_path):
     result = call("draft", arguments[0], TARGET, "-o", tmp_path / "out.gguf", *arguments[1:])
     assert_refused(result, 2, said)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"), [("--what-if", "there is no hardware 'nosuch'"), ("--against", "neither a file")]
+)
+def test_what_is_for_the_page_is_looked_for_before_the_work(option, said, monkeypatch, tmp_path):
+    monkeypatch.setattr("specdec_cli.engine.draft_training.require_torch", lambda: None)
+    result = call("draft", "medusa", TARGET, "-o", tmp_path / "out.gguf", option, "nosuch")
+    assert_refused(result, 2, said)
+    assert not list(tmp_path.iterdir())
 
 
 def figures(name, *tokens):
