@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from os import getpid
 from pathlib import Path
 from time import perf_counter
 
@@ -112,7 +113,7 @@ def _answered(
     if answer.result.finish_reason == "interrupted":
         raise Interrupted
     tokens = [*prompt, *answer.result.tokens]
-    new = path.with_suffix(".new")
+    new = path.with_suffix(f".{getpid()}")  # two trainings may share a folder
     with new.open("wb") as file:
         np.save(file, np.array(tokens, np.int32))
     new.replace(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from os import getpid
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ class RecordedText:
     prompt: int
 
     def save(self, path: Path) -> None:
-        new = path.with_suffix(".new")
+        new = path.with_suffix(f".{getpid()}")  # two trainings may share a folder
         with new.open("wb") as file:
             np.savez(
                 file,

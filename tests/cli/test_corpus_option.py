@@ -12,7 +12,7 @@ from terminal import Terminal
 from specdec_cli.llama.model import Model
 from specdec_cli.store import corpora
 
-BEGINNING = "# A queue built from two stacks\nclass Queue:\n"
+BEGINNING = "import json\n\n\ndef load(path):"
 NGRAM = ("-m", TARGET, "--drafter", "ngram", "-n", 40, "-k", 6)
 
 
@@ -26,7 +26,7 @@ def module(tmp_path):
     path = tmp_path / "code" / "queue.py"
     path.parent.mkdir()
     text = BEGINNING + answer("--drafter", "none")["text"]
-    path.write_text(f'"""First in, first out."""\n\nimport json\n\n\n{text}\n\n\ndef main():\n    print(Queue())\n')
+    path.write_text(f'"""Reads files."""\n\nimport os\n\n\n{text}\n\n\ndef main():\n    print(load("a"))\n')
     return path
 
 
