@@ -14,7 +14,7 @@ from specdec_cli.draft_length.sibling_calibration import SiblingCalibration
 LONGEST = 16
 """The longest draft that `auto` considers."""
 
-_HORIZON = 64
+_HORIZON = 32
 """Reading what the draft model has missed must pay for itself over so many tokens more than there have been: how long
 an answer will be is not known, and -n says little of it."""
 _RESTING = 7

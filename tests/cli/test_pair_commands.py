@@ -164,7 +164,7 @@ def masked(line: str) -> str:
 
 def test_a_search(places, tmp_path):
     """Which layers go, and how well the rest agrees, is the machine's rounding."""
-    (tmp_path / "prompts.txt").write_text("def median(values):\nimport os\nfor i in range(\n")
+    (tmp_path / "prompts.txt").write_text("class Point:\ndef merge(left, right):\nraise ValueError(f\n")
     args = ("draft", "prune", TARGET, "--search", 4, "--prompts", tmp_path / "prompts.txt", "-t", 1, "-o", "OUT")
     code, out, err = invoke((*args, "--json"), places)
     assert (code, err) == (0, "")

@@ -64,7 +64,7 @@ def test_drafters_that_draft_no_trees_are_none_the_worse(alone, tmp_path, monkey
 def test_chains_and_trees_in_one_answer(tmp_path):
     """ngram drafts chains, the model trees, over the same caches."""
     trace = tmp_path / "run.jsonl"
-    prompt = "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return"
+    prompt = "def merge(left, right):\n    result = []\n    while"
     both = ("--drafter", "ngram+model", "--tree", 4, "-k", 6)
     other = told("run", prompt, "-n", 60, *both, "--trace", trace, "--baseline")["baseline"]["first_divergence"]
     assert other is None or other["kind"] == "rounding"

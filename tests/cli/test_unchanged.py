@@ -10,7 +10,7 @@ import pytest
 from driver import assert_recorded, call, told
 
 KEPT = Path(__file__).parent / "unchanged"
-TEXT = 'class Stack:\n    """A stack of items."""\n\n    def __init__(self):'
+TEXT = 'def merge(left, right):\n    """Merge two sorted lists."""\n    result = []'
 WAYS = {
     "greedy": ["-k", 4],
     "alone": ["--drafter", "none"],
