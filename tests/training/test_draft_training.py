@@ -137,7 +137,7 @@ def test_an_exit_of_a_target_with_one_matrix_for_both_ends_gets_its_own(folder, 
     result = draft_training.train_draft(ExitRecipe(layers_kept=4), asked, Silent(), Interrupt())
     assert any(tensor.name == "output.weight" for tensor in read_header(asked.out).tensors)
     before, after = result.before.categories[-1], result.after.categories[-1]
-    assert after.by_place[0] > before.by_place[0] + 0.03
+    assert after.by_place[0] > before.by_place[0] + 0.02
 
 
 def test_lora_changes_little_and_is_merged(folder):
