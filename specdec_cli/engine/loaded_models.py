@@ -270,7 +270,7 @@ def memory_of(models: LoadedModels) -> list[ModelMemory]:
     """What the models take with the contexts that are open."""
     types, parts = repacking.repacked_types(), []
     for loaded in models.all:
-        if loaded is not models.target and loaded.path == models.target.path:
+        if loaded.head and loaded.path == models.target.path:
             continue  # heads in the target's own file
         if context := loaded.context:
             needs = memory.footprint(loaded.header, context.n_ctx, types, context.max_rows)
