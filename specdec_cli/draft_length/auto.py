@@ -14,7 +14,7 @@ from specdec_cli.draft_length.sibling_calibration import SiblingCalibration
 LONGEST = 16
 """The longest draft that `auto` considers."""
 
-_HORIZON = 32
+_HORIZON = 128
 """Reading what the draft model has missed must pay for itself over so many tokens more than there have been: how long
 an answer will be is not known, and -n says little of it."""
 _RESTING = 7
@@ -56,6 +56,8 @@ class AutoLength(LengthPolicy):
         clock of the first draft starts: the prompt; how many came last of themselves, with no pass to draft for."""
         self._emitted, self._idle = 1, 0
         """Tokens of the answer; tokens since the draft model last read anything."""
+        self._owed = 0.0
+        """Seconds for reading what was missed that drafts have not made up for."""
         self._steps, self._pause = 0, _FIRST_PAUSE
         self._rest = 0
         """Steps to come that draft nothing, without a decision."""
@@ -171,6 +173,9 @@ class AutoLength(LengthPolicy):
         gain = (accepted + 1) * self._budgets.alone - costs.spent(step, expected)
         if self._catches_up or self._is_trial:  # it has been paid for, or will pay later
             gain += costs.draft(read) - costs.draft()
+        if self._catches_up:
+            self._owed += costs.draft(self._unread) - costs.draft()
+        self._owed = max(self._owed - gain, 0.0)
         self._budgets.add(gain)
         self._siblings.learn(step)
         to_its_end = step.path[-1] not in step.parents if step.parents and step.path else accepted == drafted > 0
@@ -192,7 +197,8 @@ class AutoLength(LengthPolicy):
     def _repays(self, room: int) -> bool:
         """Whether reading what was missed is made up for, if the answer goes on as long as it has."""
         saved = 1 / self._plan.alone - 1 / self._plan.throughput
-        return min(room, self._emitted + _HORIZON) * saved > self._costs.draft(self._unread) - self._costs.draft()
+        reading = self._costs.draft(self._unread) - self._costs.draft()
+        return min(room, self._emitted + _HORIZON) * saved > reading + self._owed
 
     def _trial_succeeds(self) -> bool:
         """Whether drafting pays, now that the draft model has read on."""

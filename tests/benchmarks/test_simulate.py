@@ -75,7 +75,7 @@ def test_every_machine_and_category_is_there(cells):
 
 def test_auto_is_never_slower(cells):
     worst = min(cells, key=lambda cell: cell.auto)
-    assert worst.auto >= 0.98, worst
+    assert worst.auto >= 0.99, worst
 
 
 def test_auto_keeps_up_with_the_best_static_setting_of_each_cell(cells):
