@@ -28,9 +28,10 @@ ifeq ($(FLAGS_$(CHOSEN)),)
   $(error ACCEL is $(ACCEL); it must be auto, cpu, cuda, metal or vulkan)
 endif
 
-# The multimodal library is not used. Flags of the caller's own come last and win.
-BUILD_FLAGS := -DLLAVA_BUILD=off $(FLAGS_$(CHOSEN)) $(CMAKE_ARGS)
-READY := $(VENV)/.ready-$(CHOSEN)
+# The multimodal library is not used; RPC is, for --rpc. Flags of the caller's own come last and win.
+BUILD_FLAGS := -DLLAVA_BUILD=off -DGGML_RPC=ON -DGGML_RPC_RDMA=OFF $(FLAGS_$(CHOSEN)) $(CMAKE_ARGS)
+BUILT := rpc-$(CHOSEN)
+READY := $(VENV)/.ready-$(BUILT)
 TORCH := $(VENV)/.torch
 
 .PHONY: run test test-slow test-all test-real test-training fuzz lint setup clean train check-training
@@ -93,14 +94,14 @@ $(TORCH): $(READY)
 
 setup: $(READY) ## Make .venv and build llama.cpp for this machine
 
-# pip's cache does not know CMAKE_ARGS, so each accelerator's wheel has a cache of its own inside it:
+# pip's cache does not know CMAKE_ARGS, so each kind of wheel has a cache of its own inside it:
 # the first set-up builds for some minutes, every later one takes seconds.
 $(READY): pyproject.toml Makefile
 	@echo "Setting up for $(CHOSEN). The first time, llama.cpp is compiled: some minutes."
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install -q --upgrade "pip>=25.1"
 	@if ls $(VENV)/.ready-* >/dev/null 2>&1 && ! test -e $@; then $(PIP) uninstall -q -y llama-cpp-python; fi
-	@CMAKE_ARGS="$(BUILD_FLAGS)" $(PIP) install -q --cache-dir "$$($(PIP) cache dir)/specdec-$(CHOSEN)" --group dev -e ".[serve]"
+	@CMAKE_ARGS="$(BUILD_FLAGS)" $(PIP) install -q --cache-dir "$$($(PIP) cache dir)/specdec-$(BUILT)" --group dev -e ".[serve]"
 	@rm -f $(VENV)/.ready-* && touch $@
 
 clean: ## Remove everything that set-up and tests made

@@ -20,6 +20,7 @@ from specdec_cli.cli.ls import ls
 from specdec_cli.cli.pull import pull
 from specdec_cli.cli.replay import replay
 from specdec_cli.cli.rm import rm
+from specdec_cli.cli.rpc_server import rpc_server
 from specdec_cli.cli.run import run
 from specdec_cli.cli.serve import serve
 from specdec_cli.cli.show import show
@@ -51,6 +52,7 @@ def _root(
     """Options of specdec itself."""
 
 
-for command in (demo, run, chat, serve, batch, pull, check, ls, show, rm, replay, compare, tune, drafters, doctor):
+_MODELS, _MEASUREMENTS = (pull, check, ls, show, rm), (replay, compare, tune)
+for command in (demo, run, chat, serve, batch, rpc_server, *_MODELS, *_MEASUREMENTS, drafters, doctor):
     app.command()(command)
 app.add_typer(draft, name="draft")

@@ -123,6 +123,12 @@ _OPTIONS = {
     "tensor_split": _machine(
         str, "The target's shares of several devices.", default="by their free memory", metavar="N,N[,N...]"
     ),
+    "rpc": _machine(
+        str,
+        "Machines that compute the target, by the addresses of their servers (specdec rpc-server).",
+        metavar="HOST:PORT[,HOST:PORT...]",
+    ),
+    "rpc_insecure": _machine(bool, "Connect to servers outside private networks, too."),
 }
 ALL = tuple(_OPTIONS)
 """The names of all options of settings."""

@@ -169,7 +169,10 @@ def against(result: ComparisonResult, before: ComparisonResult) -> RenderableTyp
 
 
 _PLACE = dict.fromkeys(
-    ("target", "draft", "threads", "ctx", "gpu_layers", "gpu_layers_draft", "device", "device_draft", "tensor_split")
+    (
+        *("target", "draft", "threads", "ctx", "gpu_layers", "gpu_layers_draft"),
+        *("device", "device_draft", "tensor_split", "rpc", "rpc_insecure"),
+    )
 )
 
 

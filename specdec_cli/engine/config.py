@@ -16,8 +16,6 @@ from specdec_cli.llama.placement import Placement
 AUTO: Literal["auto"] = "auto"
 MOST_BRANCHES = 64
 """Of a token tree. llama.cpp has room for 256 sequences, but so wide a tree would verify little but first guesses."""
-
-
 LEAST_WINDOW = 64
 """Of a draft model's memory, in tokens: less has no room for a draft."""
 
@@ -155,6 +153,8 @@ class Settings:
     device: str | None = None
     device_draft: str | None = None
     tensor_split: str | None = None
+    rpc: str | None = None
+    rpc_insecure: bool = False
 
     def __post_init__(self) -> None:
         if self.drafter == AUTO:
@@ -188,7 +188,7 @@ class Settings:
     @property
     def placements(self) -> tuple[Placement, Placement]:
         """Where the target and the draft models are to lie."""
-        target = Placement.parse(self.gpu_layers, self.device, self.tensor_split)
+        target = Placement.parse(self.gpu_layers, self.device, self.tensor_split, self.rpc, self.rpc_insecure)
         return target, Placement.parse(self.gpu_layers_draft, self.device_draft)
 
     @property

@@ -50,6 +50,8 @@ def load(
     device: str | None = None,
     device_draft: str | None = None,
     tensor_split: str | None = None,
+    rpc: str | None = None,
+    rpc_insecure: bool | None = None,
 ) -> Engine:
     """Load a pair: a profile's, or the target and draft named; with neither, the bundled one.
 
@@ -67,6 +69,7 @@ def load(
     given |= {"gpu_layers": gpu_layers, "gpu_layers_draft": gpu_layers_draft, "lora": lora, "lora_draft": lora_draft}
     given |= {"device": device, "device_draft": device_draft, "tensor_split": tensor_split}
     given |= Settings.named(sampling, speculative)
+    given |= {"rpc": rpc, "rpc_insecure": rpc_insecure}
     settings = resolve(profile, given)
     ways = [settings, replace(settings, drafter="ngram")] if speculative and speculative.ngram_corpus else []
     return Engine(settings, accept=speculative.accept if speculative else None, ways=ways)

@@ -188,7 +188,7 @@ class Generation:
 def crowding_notes(metrics: Metrics, target: LoadedModel) -> tuple[str, ...]:
     """A note where passes took many times as long as they can: threads wait for each other on a busy processor."""
     uneven, threads = metrics.unevenness, target.threads
-    if uneven < _UNEVEN or threads == 1 or target.on_gpu:
+    if uneven < _UNEVEN or threads == 1 or target.offloaded:
         return ()
     return (
         f"passes took {uneven:.0f} times as long as the shortest on average: other programs keep the processor busy, "

@@ -39,8 +39,9 @@ class LoadedModel:
     """Of a draft model: the context as a drafter uses it."""
 
     @property
-    def on_gpu(self) -> bool:
-        return library.supports_gpu() and self.placement.on_devices
+    def offloaded(self) -> bool:
+        """Whether layers lie on a GPU or on other machines."""
+        return self.placement.on_devices and (self.placement.is_remote or library.supports_gpu())
 
     @property
     def setup(self) -> str:

@@ -54,6 +54,7 @@ class LoadedModels:
             self.tuned_costs = tuned.costs
         place, place_draft = settings.placements
         place_draft = replace(place_draft, layers=layers)
+        place_head = replace(place, servers=())
         for each in (place, place_draft):
             placing.require_possible(each)
         head, inside = settings.chain.head, pair.draft_path == pair.target_path
@@ -62,6 +63,9 @@ class LoadedModels:
             usable = True
         elif head and pair.draft_path:
             with self._optional("draft"):
+                if inside and place.is_remote:
+                    what = "next-token layers of the target's own file go with it to the servers"
+                    raise SpecdecError(what, "Take another draft: -md, or --drafter ngram.")
                 require_heads(pair.target_path, pair.draft_path, interrupt)
                 usable = True
         model = load_model(pair.target_path, place, interrupt, pair.adapters, heads=usable and bool(head) and inside)
@@ -70,7 +74,7 @@ class LoadedModels:
         if head and inside and usable:
             self.draft = replace(self.target, role="draft", threads=threads_draft, head=head)
         elif head == "medusa" and pair.draft_path and pair.draft:  # its file is read as a context is opened
-            self.draft = LoadedModel("draft", pair.draft_path, pair.draft, model, threads_draft, place, head=head)
+            self.draft = LoadedModel("draft", pair.draft_path, pair.draft, model, threads_draft, place_head, head=head)
         elif usable:
             adapters = pair.draft_adapters
             self.draft = self._load("draft", pair.draft_path, pair.draft, threads_draft, place_draft, adapters, head)
@@ -159,7 +163,6 @@ class LoadedModels:
         }
         free = host.available_memory()
         for loaded in self.all:
-            free = None if loaded.on_gpu else free  # caches lie where the layers do
             whole = loaded is self.target or loaded.head
             n_ctx = plan.n_ctx if whole else loaded.window(plan.n_ctx, self._settings.draft_window)
             with nullcontext() if required or loaded is self.target else self._optional(loaded.role):
@@ -173,10 +176,11 @@ class LoadedModels:
                     )
                     loaded.use(context, self.timed(loaded, context), plan.n_ctx)
                     continue
-                memory.require(loaded.header, n_ctx, free)
+                memory.require(loaded.header, n_ctx, None if loaded.offloaded else free)  # its cache is there, too
                 context = LlamaContext(loaded.model, n_ctx, rows, loaded.threads, self._interrupt, branches)
                 loaded.use(context, self.timed(loaded, context), plan.n_ctx)
-                free = None if free is None else free - memory.cache_bytes(loaded.header, n_ctx)
+                if free is not None and not loaded.offloaded:
+                    free -= memory.cache_bytes(loaded.header, n_ctx)
         self.plan = plan
 
     def timed(self, loaded: LoadedModel, context: LlamaContext) -> PassCosts:
@@ -186,7 +190,7 @@ class LoadedModels:
         costs = PassCosts(loaded.path, context, loaded.placement.layers, self.note, loaded.setup)
         settings = self._settings
         chosen = settings.threads or (loaded is self.draft and settings.threads_draft)
-        if chosen or settings.bitwise or loaded.head or loaded.on_gpu or not self._tunes or loaded is self.small:
+        if chosen or settings.bitwise or loaded.head or loaded.offloaded or not self._tunes or loaded is self.small:
             return costs
 
         def changed(threads: int, times: float) -> None:
@@ -240,7 +244,7 @@ def _limited(threads: int, note: Callable[[str], None]) -> int:
 
 def _unused_layers(settings: Settings, has_draft: bool) -> str:
     """A note that no layer goes to a GPU though some were asked for; empty if all is as asked."""
-    asked = {"-ngl": settings.gpu_layers, "-ngld": settings.gpu_layers_draft if has_draft else 0}
+    asked = {"-ngl": 0 if settings.rpc else settings.gpu_layers, "-ngld": settings.gpu_layers_draft if has_draft else 0}
     flags = [f"{flag} {layers}" for flag, layers in asked.items() if layers > 0]
     if not flags or library.supports_gpu():
         return ""

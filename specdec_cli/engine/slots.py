@@ -82,7 +82,7 @@ class Slots(AbstractContextManager["Slots"]):
             return [None] * len(interrupts)
         try:
             held = n_ctx if loaded is models.target else loaded.window(n_ctx, self.engine.settings.draft_window)
-            memory.require(loaded.header, held * len(interrupts), None if loaded.on_gpu else host.available_memory())
+            memory.require(loaded.header, held * len(interrupts), None if loaded.offloaded else host.available_memory())
             passes = SharedPasses(
                 loaded.model,
                 held,

@@ -47,6 +47,8 @@ class RecordedSettings:
     device: str | None = None
     device_draft: str | None = None
     tensor_split: str | None = None
+    rpc: str | None = None
+    rpc_insecure: bool | None = None
 
     @property
     def adapters(self) -> dict[str, str | None]:

@@ -211,7 +211,8 @@ class LlamaContext:
             return
         size = lib.llama_state_seq_get_size_ext(self._handle, self._sequence, _PARTIAL)
         state = self._saved[1] if self._saved and len(self._saved[1]) == size else (ctypes.c_uint8 * size)()
-        if lib.llama_state_seq_get_data_ext(self._handle, state, size, self._sequence, _PARTIAL) != size:
+        arguments = self._handle, state, size, self._sequence, _PARTIAL
+        if self.passes.call(lib.llama_state_seq_get_data_ext, *arguments) != size:
             raise SpecdecError("llama.cpp cannot save this model's state", "Run it alone: --drafter none.")
         self._saved = (self.length, state)
 
@@ -244,7 +245,8 @@ class LlamaContext:
         if self._saved is None or self._saved[0] > length:
             raise SpecdecError("this model cannot go back so far", "Run it alone: --drafter none.")
         saved, state = self._saved
-        restored = lib.llama_state_seq_set_data_ext(self._handle, state, len(state), self._sequence, _PARTIAL)
+        arguments = self._handle, state, len(state), self._sequence, _PARTIAL
+        restored = self.passes.call(lib.llama_state_seq_set_data_ext, *arguments)
         if restored != len(state) or not self.cells.drop(saved):
             raise SpecdecError("llama.cpp cannot restore this model's state", "Run it alone: --drafter none.")
         again = self.tokens[saved:length]

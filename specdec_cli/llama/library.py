@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,9 +75,16 @@ def _ggml() -> ctypes.CDLL:
         ("ggml_backend_dev_description", ctypes.c_char_p, [ctypes.c_void_p]),
         ("ggml_backend_dev_type", ctypes.c_int, [ctypes.c_void_p]),
         ("ggml_backend_dev_memory", None, [ctypes.c_void_p, *[ctypes.POINTER(ctypes.c_size_t)] * 2]),
+        ("ggml_backend_dev_init", ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]),
+        ("ggml_backend_reg_dev_count", ctypes.c_size_t, [ctypes.c_void_p]),
+        ("ggml_backend_reg_dev_get", ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t]),
+        ("ggml_set_abort_callback", ctypes.c_void_p, [ctypes.c_void_p]),
+        ("ggml_backend_rpc_add_server", ctypes.c_void_p, [ctypes.c_char_p]),
+        ("ggml_backend_rpc_start_server", None, [*[ctypes.c_char_p] * 2, *[ctypes.c_size_t] * 2, ctypes.c_void_p]),
     ):
-        function = getattr(ggml, name)
-        function.restype, function.argtypes = restype, argtypes
+        if not name.startswith("ggml_backend_rpc") or hasattr(ggml, name):
+            function = getattr(ggml, name)
+            function.restype, function.argtypes = restype, argtypes
     return ggml
 
 
@@ -101,10 +109,38 @@ def devices() -> list[Device]:
     return result
 
 
+@functools.cache
 def supports_gpu() -> bool:
-    """Whether this build can offload layers at all."""
-    start()
-    return bool(lib.llama_supports_gpu_offload())
+    """Whether layers can be put on a GPU of this machine."""
+    return any(device.is_gpu for device in devices())
+
+
+def knows_rpc() -> bool:
+    """Whether this build can compute on other machines."""
+    return hasattr(_ggml(), "ggml_backend_rpc_add_server")
+
+
+def rpc_devices(address: str) -> list[int]:
+    """Connect to a server, HOST:PORT, for good; handles of its devices. Only for `RemoteCalls`."""
+    ggml = _ggml()
+    if not (server := ggml.ggml_backend_rpc_add_server(address.encode())):
+        return []
+    found = [ggml.ggml_backend_reg_dev_get(server, i) for i in range(ggml.ggml_backend_reg_dev_count(server))]
+    for device in found:
+        ggml.ggml_backend_dev_init(device, None)
+    return found
+
+
+def serve_rpc(address: str, threads: int, names: Sequence[str]) -> None:
+    """Serve devices of this machine at an address, HOST:PORT, without end; it returns if that cannot be had."""
+    handles = [device_handle(name) for name in names]
+    devices = (ctypes.c_void_p * len(handles))(*handles)
+    _ggml().ggml_backend_rpc_start_server(address.encode(), None, threads, len(handles), devices)
+
+
+def on_abort(callback: object) -> None:
+    """Let ggml call this, a C function that takes a text, before it ends the process."""
+    _ggml().ggml_set_abort_callback(ctypes.cast(callback, ctypes.c_void_p))  # type: ignore[arg-type]
 
 
 def build_flags() -> str:

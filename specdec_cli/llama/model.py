@@ -5,25 +5,29 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.llama import library, placing
+from specdec_cli.llama import library, placing, rpc_servers
 from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
+from specdec_cli.llama.remote_calls import PATIENCE_S, Call, RemoteCalls, call_here
+
+_SLOWEST_LOAD = 200e6
+"""Bytes a second of a file that is sent to servers; its largest tensor, a tenth of it perhaps, at a tenth of that."""
 
 
 class Model:
     """Weights in memory. Contexts made from it must not outlive it.
 
     path: a GGUF file whose header has been validated: llama.cpp aborts the process on some bad input. placement: one
-    that is possible; a build without a GPU takes no layers. adapters: checked ones, which act in every context.
-    heads: load its next-token layers, too.
+    that is possible, its servers connected; a build without a GPU takes no layers. adapters: checked ones, which act in
+    every context. heads: load its next-token layers, too.
     Raises SpecdecError when llama.cpp refuses the file or memory runs out, Interrupted on Ctrl-C.
     """
 
@@ -40,13 +44,25 @@ class Model:
         if heads:
             params.load_mtp = True
         self._arrays = placing.fill(params, placement)
-        self._progress = lib.llama_progress_callback(lambda _done, _user: not interrupt.is_set())
+        self.remote: RemoteCalls | None = rpc_servers.calls() if placement.is_remote else None
+        """What calls go through that servers take part in."""
+        self.call: Call = partial(self.remote.call, interrupt=interrupt) if self.remote else call_here
+        """How functions of llama.cpp are called that compute with this model, or move its numbers."""
+
+        def progress(_done: float, _user: object) -> bool:
+            if self.remote:
+                self.remote.alive()
+            return not interrupt.is_set()
+
+        self._progress = lib.llama_progress_callback(progress)
         params.progress_callback = self._progress
         library.recent_errors.clear()
-        handle = lib.llama_model_load_from_file(os.fsencode(path), params)
+        self.n_bytes = os.stat(path).st_size
+        patience = PATIENCE_S + self.n_bytes / _SLOWEST_LOAD
+        handle = self.call(lib.llama_model_load_from_file, os.fsencode(path), params, allowed_s=patience)
         if interrupt.is_set():
             if handle:
-                lib.llama_model_free(handle)
+                self.free(lib.llama_model_free, handle)
             raise Interrupted
         if not handle:
             reason = library.last_error() or "no reason given"
@@ -57,10 +73,10 @@ class Model:
             )
         encodes = lib.llama_model_has_encoder(handle) and not heads  # EAGLE-3 encodes hidden rows
         if encodes or lib.llama_model_is_diffusion(handle):
-            lib.llama_model_free(handle)
+            self.free(lib.llama_model_free, handle)
             raise SpecdecError(f"{path.name} does not generate text token by token", "Choose a causal language model.")
         self.path, self.handle = path, handle
-        self.on_gpu = placement.on_devices and library.supports_gpu()
+        self.on_gpu = placement.on_devices and not self.remote and library.supports_gpu()
         self._adapters = [(self._adapter(adapter.path), adapter.scale) for adapter in adapters]
         self._vocab = lib.llama_model_get_vocab(handle)
         self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
@@ -82,7 +98,7 @@ class Model:
     def _adapter(self, path: Path) -> Any:
         """llama.cpp's own adapter, which is freed with the model."""
         library.recent_errors.clear()
-        adapter = lib.llama_adapter_lora_init(self.handle, os.fsencode(path))
+        adapter = self.call(lib.llama_adapter_lora_init, self.handle, os.fsencode(path))
         if not adapter:
             self.close()
             reason = library.last_error() or "no reason given"
@@ -123,5 +139,12 @@ class Model:
     def close(self) -> None:
         """Free the weights. Its contexts must be closed already."""
         if self.handle:
-            lib.llama_model_free(self.handle)
+            self.free(lib.llama_model_free, self.handle)
             self.handle = None
+
+    def free(self, function: Callable[[Any], object], handle: Any) -> None:
+        """Free something that lies where this model does."""
+        if self.remote:
+            self.remote.free(function, handle)
+        else:
+            function(handle)

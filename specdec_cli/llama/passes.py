@@ -18,6 +18,7 @@ from specdec_cli.llama import extensions, library
 from specdec_cli.llama.decode_batch import Batch
 from specdec_cli.llama.interrupt import POLL, Interrupt
 from specdec_cli.llama.model import Model
+from specdec_cli.llama.remote_calls import PassPatience
 
 N_BATCH = 512
 """Tokens per llama_decode. llama.cpp computes in pieces of 512; more would only delay Ctrl-C on a GPU, whose passes
@@ -64,6 +65,8 @@ class Passes:
         head: HeadKind | None = None,
     ) -> None:
         self.max_rows, self.all_rows = max_rows, all_rows or max_rows
+        self.call, self._free, self.remote = model.call, model.free, model.remote is not None
+        self._patience = PassPatience(model.n_bytes)
         self.handle = _opened(model, n_ctx, (self.max_rows, self.all_rows), threads, interrupt, sequences, head)
         self.n_ctx: int = min(n_ctx, lib.llama_n_ctx(self.handle))  # llama.cpp rounds up to a multiple of 256
         self.batch = Batch(N_BATCH, self.n_ctx, sequences, head.width if head else 0)
@@ -89,9 +92,10 @@ class Passes:
     def _timed(self, compute: Callable[[Any, Any], int], batch: Any) -> int:
         """Compute a batch; returns where its logits are. Raises Interrupted, or SpecdecError if llama.cpp fails."""
         before = perf_counter()
-        code = compute(self.handle, batch)
-        address: int = _get_logits(self.handle)  # on a GPU this is what waits
+        allowed_s = self._patience.of(batch.n_tokens)
+        code, address = self.call(_computed, compute, self.handle, batch, allowed_s=allowed_s)
         seconds = perf_counter() - before
+        self._patience.saw(batch.n_tokens, seconds)
         self.decode_s += seconds
         if code == 2 or (code and self.interrupt.is_set()):
             raise Interrupted
@@ -102,7 +106,7 @@ class Passes:
             )
         if self.on_pass is not None:
             self.on_pass(batch.n_tokens, seconds)
-        return address
+        return int(address)
 
     def inject(self, rows: NDArray[np.float32], first: int) -> None:
         """One pass over rows, (n, any), in place of tokens from place `first` on; nothing is computed after them."""
@@ -125,8 +129,14 @@ class Passes:
         if self.handle:
             self._address, self._rows = 0, self._rows[:0].copy()
             self.batch.free()
-            lib.llama_free(self.handle)
+            self._free(lib.llama_free, self.handle)
             self.handle = None
+
+
+def _computed(compute: Callable[[Any, Any], int], handle: Any, batch: Any) -> tuple[int, int]:
+    """Compute a batch; returns llama.cpp's code, and where the logits are."""
+    code = compute(handle, batch)
+    return code, _get_logits(handle)  # on a GPU this is what waits
 
 
 @contextmanager
@@ -170,10 +180,10 @@ def _opened(
         params.abort_callback = lib.ggml_abort_callback(POLL)
         params.abort_callback_data = interrupt.address
     library.recent_errors.clear()
-    handle = lib.llama_init_from_model(model.handle, params)
+    handle = model.call(lib.llama_init_from_model, model.handle, params)
     if interrupt.is_set():
         if handle:
-            lib.llama_free(handle)
+            model.free(lib.llama_free, handle)
         raise Interrupted
     if not handle:
         reason = library.last_error() or "llama.cpp gave no reason"

@@ -14,29 +14,49 @@ _MOST = 3.4e38
 @dataclass(frozen=True, slots=True)
 class Placement:
     """layers: on devices, -1 for all. devices: their names; none for the CPU alone, None for llama.cpp's own choice.
-    split: the share of each device; empty: by their free memory.
+    split: the share of each device; empty: by their free memory. servers: addresses of machines whose devices come
+    before those of this one. insecure: whether these may be outside private networks.
     """
 
     layers: int = -1
     devices: tuple[str, ...] | None = None
     split: tuple[float, ...] = ()
+    servers: tuple[str, ...] = ()
+    insecure: bool = False
 
     @classmethod
-    def parse(cls, layers: int, devices: str | None = None, split: str | None = None) -> Placement:
-        """devices: names as in `CUDA0,CUDA1`, or `none`. split: as in `3,1`. Raises UsageError on what is neither."""
-        return cls(layers, None if devices is None else _names(devices), () if split is None else _shares(split))
+    def parse(
+        cls,
+        layers: int,
+        devices: str | None = None,
+        split: str | None = None,
+        servers: str | None = None,
+        insecure: bool = False,
+    ) -> Placement:
+        """devices: names as in `CUDA0,CUDA1`, or `none`. split: as in `3,1`. servers: `HOST:PORT,HOST:PORT`. Raises
+        UsageError on anything else.
+        """
+        names = None if devices is None else _names(devices)
+        shares = () if split is None else _shares(split)
+        return cls(layers, names, shares, () if servers is None else _addresses(servers), insecure)
 
     @property
     def on_devices(self) -> bool:
         """Whether layers go to a device at all, if there is one."""
-        return self.layers != 0 and self.devices != ()
+        return self.layers != 0 and (self.devices != () or self.is_remote)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether layers go to other machines."""
+        return bool(self.servers) and self.layers != 0
 
     @property
     def key(self) -> str:
         """What tells it from others, but for the number of layers; empty for the default."""
         devices = "" if self.devices is None else f"devices {','.join(self.devices).lower() or 'none'}"
         split = f"split {','.join(map(repr, self.split))}" if self.split else ""
-        return " ".join(filter(None, (devices, split)))
+        servers = f"servers {','.join(self.servers)}" if self.servers else ""
+        return " ".join(filter(None, (devices, split, servers)))
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -49,6 +69,17 @@ def _names(text: str) -> tuple[str, ...]:
     if len(names) > 1:
         raise UsageError(f"device cannot be {text!r}", "Name GPUs, or none for the CPU: llama.cpp adds the CPU itself.")
     return ()
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    servers = tuple(part.strip() for part in text.split(","))
+    for server in servers:
+        host, _, port = server.rpartition(":")
+        valid = host and ":" not in host and port.isascii() and port.isdigit() and 0 < int(port) < 2**16
+        if not valid or servers.count(server) > 1:
+            fix = "Give HOST:PORT of each server once, separated by commas, as in 192.168.1.20:50052."
+            raise UsageError(f"rpc cannot be {text!r}", fix)
+    return servers
 
 
 def _shares(text: str) -> tuple[float, ...]:

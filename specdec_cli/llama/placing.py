@@ -9,13 +9,16 @@ from typing import Any
 import llama_cpp.llama_cpp as lib
 
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.llama import library
+from specdec_cli.llama import library, rpc_servers
 from specdec_cli.llama.library import Device
 from specdec_cli.llama.placement import Placement
 
 
 def require_possible(placement: Placement) -> None:
-    """Raise UsageError on devices that are not there, and on a split that does not fit the devices."""
+    """Raise UsageError on devices that are not there, and on a split that does not fit the devices; SpecdecError if a
+    server does not answer.
+    """
+    remote = rpc_servers.connect(placement.servers, placement.insecure) if placement.is_remote else []
     if placement.devices is None and not placement.split:
         return
     known = [device.name for device in library.devices() if device.is_gpu]
@@ -25,10 +28,10 @@ def require_possible(placement: Placement) -> None:
             raise UsageError(f"there is no device {name!r}", listed)
     if placement.split:
         names = [device.name for device in _chosen()] if placement.devices is None else placement.devices
-        _require_split(len(placement.split), names)
+        _require_split(len(placement.split), [*(f"RPC{i}" for i in range(len(remote))), *names])
 
 
-def _require_split(parts: int, names: list[str] | tuple[str, ...]) -> None:
+def _require_split(parts: int, names: list[str]) -> None:
     most = lib.llama_max_devices()
     if len(names) < 2:
         there = f"here there is {names[0]} alone" if names else "here there is none"
@@ -66,8 +69,10 @@ def fill(params: Any, placement: Placement) -> list[object]:
     """Write a placement into llama_model_params. Returns the arrays, which must live as long as the model."""
     params.n_gpu_layers = placement.layers
     arrays: list[object] = []
-    if placement.devices is not None:
-        handles = [library.device_handle(name) for name in placement.devices]
+    if placement.is_remote or placement.devices is not None:
+        names = [device.name for device in _chosen()] if placement.devices is None else placement.devices
+        remote = rpc_servers.connect(placement.servers) if placement.is_remote else []
+        handles = [*remote, *map(library.device_handle, names)]
         devices = (ctypes.c_void_p * (len(handles) + 1))(*handles, None)
         params.devices = ctypes.cast(devices, ctypes.c_void_p)
         arrays.append(devices)

@@ -297,10 +297,10 @@ def test_threads_that_wait_for_each_other_are_noted():
     """Passes of one size are compared with each other; on a GPU, and with one thread, there is nothing to advise."""
     alike, uneven = [(4, 0.1, 0.2)] * 9 + [(0, 0.1, 0.9)] * 9, [(4, 0.1, 0.2)] + [(4, 0.1, 3.0)] * 8
 
-    def notes(took, threads=6, on_gpu=False):
-        return crowding_notes(result_of(*took).metrics, SimpleNamespace(threads=threads, on_gpu=on_gpu))
+    def notes(took, threads=6, offloaded=False):
+        return crowding_notes(result_of(*took).metrics, SimpleNamespace(threads=threads, offloaded=offloaded))
 
     assert notes(alike) == notes(uneven[:7]) == ()
     (note,) = notes(uneven)
     assert "13 times" in note and "6 threads" in note and "-t 3" in note
-    assert notes(uneven, threads=1) == notes(uneven, on_gpu=True) == ()
+    assert notes(uneven, threads=1) == notes(uneven, offloaded=True) == ()

@@ -185,13 +185,13 @@ def test_a_pair_over_several_devices(machine, asked, monkeypatch):
 
     monkeypatch.setattr(lib, "llama_model_load_from_file", as_told)
     with open_engine(device="CUDA0,CUDA1", tensor_split="3,1", gpu_layers=5) as engine:
-        assert engine.models.target.on_gpu and engine.notes == ()
+        assert engine.models.target.offloaded and engine.notes == ()
         assert engine.models.draft.placement == Placement()
     target = ("target.gguf", 5, [1000, 1001], LAYERS, [3, 1, *[0] * 14])
     assert asked == [target, ("draft.gguf", -1, [1002], NONE, None)]
     asked.clear()
     with open_engine(device="CUDA0", device_draft="none") as engine:
-        assert not engine.models.draft.on_gpu
+        assert not engine.models.draft.offloaded
     assert asked == [("target.gguf", -1, [1000], NONE, None), ("draft.gguf", -1, [], LAYERS, None)]
 
 

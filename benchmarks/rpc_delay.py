@@ -1,0 +1,178 @@
+"""What speculation brings where the target is computed by another machine, by the delay of the network between.
+
+    python benchmarks/rpc_delay.py [--target T.gguf --draft D.gguf] [--delays 0 1 5 20] [--servers 2]
+
+Servers on loopback, each behind a proxy that holds back every byte for so many milliseconds, each way. `specdec
+compare` measures `-k auto` against the target alone there, paired and interleaved, as a user would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+from common import add_models, machine
+
+SPECDEC = [sys.executable, "-m", "specdec_cli"]
+START_S = 20.0
+_PIECE = 1 << 18
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+@contextmanager
+def running_server(threads: int) -> Iterator[int]:
+    """`specdec rpc-server` in a process of its own; yields its port."""
+    port = free_port()
+    process = subprocess.Popen(
+        [*SPECDEC, "rpc-server", "--port", str(port), "-t", str(threads)], stderr=subprocess.PIPE
+    )
+    try:
+        wait_for(port)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def wait_for(port: int) -> None:
+    until = monotonic() + START_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            if monotonic() > until:
+                raise
+            sleep(0.05)
+
+
+def delay_all(port: int, behind: int, delay_s: float) -> None:
+    """Pass on what comes to `port` to the port `behind`, and its answers back, each byte so much later."""
+    asyncio.run(_listen(port, behind, delay_s))
+
+
+async def _listen(port: int, behind: int, delay_s: float) -> None:
+    async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+        async def write() -> None:
+            while True:
+                due, piece = await pieces.get()
+                await asyncio.sleep(max(0.0, due - monotonic()))
+                if not piece:
+                    writer.close()
+                    return
+                writer.write(piece)
+                await writer.drain()
+
+        writing = asyncio.create_task(write())
+        while piece := await reader.read(_PIECE):
+            pieces.put_nowait((monotonic() + delay_s, piece))
+        pieces.put_nowait((monotonic() + delay_s, b""))
+        await writing
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", behind)
+        for each in (writer, far_writer):
+            each.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await asyncio.gather(passed_on(reader, far_writer), passed_on(far_reader, writer), return_exceptions=True)
+
+    server = await asyncio.start_server(connected, "127.0.0.1", port)
+    await server.serve_forever()
+
+
+@contextmanager
+def delayed(behind: int, delay_s: float) -> Iterator[int]:
+    """A proxy in a process of its own; yields its port."""
+    if not delay_s:
+        yield behind
+        return
+    port = free_port()
+    process = multiprocessing.Process(target=delay_all, args=(port, behind, delay_s), daemon=True)
+    process.start()
+    try:
+        wait_for(port)
+        yield port
+    finally:
+        process.terminate()
+        process.join()
+
+
+def compare(addresses: Sequence[str], chosen: argparse.Namespace) -> Any:
+    """The result of `specdec compare`, as an object."""
+    rpc = ["--rpc", ",".join(addresses)] if addresses else []
+    suite = ["--prompts", chosen.prompts, "--per-category", str(chosen.per_category), "--repeat", str(chosen.repeat)]
+    arm = ["--drafter", chosen.drafter, "-n", str(chosen.max_tokens), "-t", str(chosen.threads)]
+    pair = ["-m", chosen.target, *(["-md", chosen.draft] if chosen.draft else [])]
+    done = subprocess.run(
+        [*SPECDEC, "compare", *pair, *rpc, *suite, *arm, "--json"], capture_output=True, text=True, check=False
+    )
+    if not done.stdout:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_models(parser)
+    parser.add_argument("--delays", type=float, nargs="+", default=[0, 1, 5, 20], help="milliseconds each way")
+    parser.add_argument("--servers", type=int, default=1)
+    parser.add_argument("--drafter", default="ngram+model")
+    parser.add_argument("--prompts", default="python")
+    parser.add_argument("--per-category", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("-n", "--max-tokens", type=int, default=96)
+    chosen = parser.parse_args()
+    print(f"{machine()}; {Path(chosen.target).name}, {chosen.servers} servers, {chosen.drafter}\n")
+    print("| delay, ms | alone, ms a token | auto, ms a token | speedup | worst category | tokens a pass | texts |")
+    print("|" + "---|" * 7)
+    for place in [None, *chosen.delays]:
+        with ExitStack() as stack:
+            ports = (
+                []
+                if place is None
+                else [stack.enter_context(running_server(chosen.threads)) for _ in range(chosen.servers)]
+            )
+            doors = [stack.enter_context(delayed(port, (place or 0) / 1000)) for port in ports]
+            show(place, compare([f"127.0.0.1:{door}" for door in doors], chosen))
+
+
+def show(delay: float | None, result: Any) -> None:
+    """A row: medians over the prompts, and the worst category."""
+    best = [each for each in result["summaries"] if each["speedup"]]
+    whole = next(each for each in best if each["category"] == "all")
+    alone = next(each for each in result["summaries"] if each["category"] == "all" and not each["speedup"])
+    worst = min((each["speedup"]["mean"], each["category"]) for each in best)
+    exact = result["exactness"][whole["arm"]]
+    interval = whole["speedup"]
+    cells = [
+        "at home" if delay is None else f"{delay:g}",
+        f"{alone['tpot_ms']:.1f}",
+        f"{whole['tpot_ms']:.1f}",
+        f"{interval['mean']:.2f} ({interval['low']:.2f} to {interval['high']:.2f})",
+        f"{worst[0]:.2f} ({worst[1]})",
+        f"{whole['tokens_per_step']:.2f}",
+        ", ".join(f"{count} {kind}" for kind, count in exact.items() if count),
+    ]
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""`specdec rpc-server`: this machine computes layers of another one's model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def rpc_server(
+    host: Annotated[str, typer.Option(help="Address of this machine to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port.")] = 50052,
+    threads: Annotated[
+        int | None, typer.Option("--threads", "-t", min=1, help="CPU threads. \\[default: the physical cores]")
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Devices to compute on. \\[default: all GPUs, or else the CPU]", metavar="NAME[,NAME...]"),
+    ] = None,
+) -> None:
+    """Compute layers of a model that runs on another machine, with its --rpc.
+
+    It speaks llama.cpp's own protocol, as its rpc-server does: without a password and without encryption.
+    """
+    from specdec_cli.cli.error_reporting import interruptible
+    from specdec_cli.cli.output import print_parts
+    from specdec_cli.llama import host as machine
+    from specdec_cli.llama import rpc_serving
+
+    names = [name.strip() for name in device.split(",")] if device else []
+    devices = rpc_serving.chosen_devices(names)
+    print_parts(f"{', '.join(devices)} at {host}:{port}; Ctrl-C ends it", stderr=True, pipe_width=200)
+    if host != "127.0.0.1":
+        warning = "whoever can reach this port can use this machine, and worse: let only your own network reach it"
+        print_parts(warning, stderr=True, pipe_width=200)
+    threads = min(threads or machine.physical_cores(), machine.processors())
+    with interruptible() as interrupt:
+        rpc_serving.serve(host, port, threads, devices, interrupt)
+        raise typer.Exit(interrupt.exit_code)

@@ -1,0 +1,179 @@
+"""Calls of llama.cpp that other machines take part in (ggml's RPC): each has a deadline, and ends in an error at worst.
+
+ggml waits for ever for a server that is silent, and ends the process where one is gone. So such calls run in a thread
+of their own. Where ggml would end the process, its thread sleeps instead; where the deadline passes, nobody waits for
+it any longer. Either way the caller gets an error, and no server is spoken to again by this process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from threading import Event, Thread
+from time import monotonic, sleep
+from typing import Any, TypeVar
+
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.llama import library
+from specdec_cli.llama.interrupt import Interrupt
+
+Result = TypeVar("Result")
+Call = Callable[..., Any]
+"""How a model's functions are called: `call(function, *arguments, allowed_s=...)`."""
+
+PATIENCE_S = 5.0
+"""How long a server may be silent where it has nothing to compute."""
+_SLOWEST_READ = 0.5e9
+"""Bytes of weights a second that a server reads at least, for the first pass."""
+_TIMES = 4
+"""How many times as long as expected a pass may take."""
+_GRACE_S = 1.0
+"""How long a pass may go on after Ctrl-C, so that it ends in good order."""
+_ASK_S = 0.5
+_OF_RPC, _MISMATCH = b"ggml-rpc", "version mismatch"
+
+_Abort = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+
+
+def call_here(function: Callable[..., Result], *arguments: Any, allowed_s: float = 0.0) -> Result:
+    """Call a function of llama.cpp that no other machine takes part in."""
+    return function(*arguments)
+
+
+class _Job:
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self.function, self.arguments = function, arguments
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.done = Event()
+
+
+class RemoteCalls:
+    """The thread in which calls run that servers take part in, one at a time. There is one of a process."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._current: _Job | None = None
+        self._aborted = ""
+        self._lost: SpecdecError | None = None
+        self._sign_of_life = 0.0
+        self._servers: list[str] = []
+        self._on_abort = _Abort(self._park)  # ggml keeps a bare pointer to it
+        library.on_abort(self._on_abort)
+        Thread(target=self._work, daemon=True).start()
+
+    def add(self, server: str) -> None:
+        """Name a server, for errors."""
+        self._servers.append(server)
+
+    def alive(self) -> None:
+        """The call in progress has come further: its deadline begins anew."""
+        self._sign_of_life = monotonic()
+
+    def call(
+        self,
+        function: Callable[..., Result],
+        *arguments: Any,
+        allowed_s: float = PATIENCE_S,
+        interrupt: Interrupt | None = None,
+    ) -> Result:
+        """Call a function of llama.cpp, and wait so many seconds after its last sign of life.
+
+        Raises SpecdecError if a server is gone or silent, now or earlier; Interrupted if it does not end soon after
+        Ctrl-C.
+        """
+        if self._lost:
+            raise self._lost
+        job = self._current = _Job(function, arguments)
+        self._sign_of_life, stopped = monotonic(), 0.0
+        self._jobs.put(job)
+        while not job.done.wait(Interrupt.POLL_S):
+            now = monotonic()
+            if interrupt and interrupt.is_set():
+                stopped = stopped or now
+                if now - stopped > _GRACE_S:
+                    self._lost = self._silent(now - self._sign_of_life)
+                    raise Interrupted
+            if now - self._sign_of_life > allowed_s:
+                self._lost = self._silent(allowed_s)
+                raise self._lost
+        if self._aborted:
+            self._lost = self._gone()
+            raise self._lost
+        if job.error:
+            raise job.error
+        return job.result  # type: ignore[no-any-return]
+
+    def free(self, function: Callable[[Any], object], handle: Any) -> None:
+        """Free what lies on servers; where one is lost, it stays until the process ends."""
+        if not self._lost:
+            self.call(function, handle)
+
+    def _work(self) -> None:
+        while True:
+            job = self._jobs.get()
+            try:
+                job.result = job.function(*job.arguments)
+            except Exception as error:
+                job.error = error
+            job.done.set()
+
+    def _park(self, text: bytes) -> None:
+        """What ggml calls before it ends the process; it does so when this returns."""
+        if _OF_RPC not in text or self._current is None:
+            sys.stderr.write(text.decode("utf-8", "replace") + "\n")
+            return
+        self._aborted = text.decode("utf-8", "replace").split(": ", 1)[-1].strip()
+        self._current.done.set()
+        while True:
+            sleep(1e6)
+
+    def _silent(self, seconds: float) -> SpecdecError:
+        return SpecdecError(
+            f"{self._named()} has not answered for {seconds:.0f} s",
+            "It may serve somebody else, or its machine is stuck: look there, and start its server again.",
+        )
+
+    def _gone(self) -> SpecdecError:
+        if version := next((line for line in library.recent_errors if _MISMATCH in line), ""):
+            what = f"{self._named(self._servers[-1:])} speaks version {version.split()[-1]} of the protocol"
+            return SpecdecError(what, "Take the same version of llama.cpp there as here (specdec doctor names it).")
+        silent = [server for server in self._servers if not _accepts(server)]
+        reason = library.last_error() or self._aborted
+        return SpecdecError(
+            f"{self._named(silent)} is gone, or no server of llama.cpp: {reason}",
+            "Start its server again, with the same version of llama.cpp as here, and repeat the command.",
+        )
+
+    def _named(self, servers: Sequence[str] = ()) -> str:
+        named = servers or self._servers
+        return f"the server {named[0]}" if len(named) == 1 else f"one of the servers {', '.join(named)}"
+
+
+def _accepts(server: str) -> bool:
+    """Whether anybody listens there."""
+    host, _, port = server.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), _ASK_S).close()
+    except OSError:
+        return False
+    return True
+
+
+class PassPatience:
+    """How long passes may take: several times what passes of this context took by the token. weights: their bytes."""
+
+    def __init__(self, weights: int) -> None:
+        self._first_s = PATIENCE_S + weights / _SLOWEST_READ
+        self._widest, self._per_token = 0, 0.0
+
+    def of(self, tokens: int) -> float:
+        """Seconds that a pass over so many tokens may take."""
+        return max(PATIENCE_S, _TIMES * tokens * self._per_token) if self._widest else self._first_s
+
+    def saw(self, tokens: int, seconds: float) -> None:
+        if tokens >= self._widest:
+            self._widest, self._per_token = tokens, seconds / tokens

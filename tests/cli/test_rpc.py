@@ -1,0 +1,186 @@
+"""--rpc: the target on other machines, and what becomes of an answer when one of them fails."""
+
+import json
+import signal
+from time import monotonic
+
+import pytest
+import tiny
+from driver import DEMO, call, specdec, start, succeeded
+from rpc import VERSION_OF_ANOTHER_AGE, fake_server, free_port, rpc_servers
+
+PROMPT = "def parse_date(text):\n"
+LONG = ("-k", "4", "-n", "1900", "-c", "2000")
+SOON_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def two():
+    """Two servers that outlive their clients."""
+    with rpc_servers(2) as servers:
+        yield servers
+
+
+def addresses(servers):
+    return ",".join(server.address for server in servers)
+
+
+def answer(*options, servers=()):
+    rpc = ["--rpc", addresses(servers)] if servers else []
+    done = specdec("run", PROMPT, *rpc, "-n", "48", *options)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--drafter", "none"),
+        ("--drafter", "model", "-k", "4"),
+        ("--drafter", "ngram+model"),
+        ("--drafter", "model", "-k", "6", "--tree", "3"),
+        ("--drafter", "lookahead"),
+        ("-m", str(DEMO / "target.gguf"), "-md", str(DEMO / "eagle3.gguf"), "--drafter", "eagle3", "-k", "3"),
+        (
+            "-m",
+            str(DEMO / "target.gguf"),
+            "-md",
+            str(DEMO / "medusa.gguf"),
+            "--drafter",
+            "medusa",
+            "-k",
+            "6",
+            "--tree",
+            "4",
+        ),
+        ("--drafter", "model", "-k", "4", "--temp", "0.8", "--seed", "5"),
+        ("-ngl", "2", "--drafter", "model", "-k", "3"),
+    ],
+    ids=lambda options: " ".join(part for part in options if not part.startswith("/")),
+)
+def test_the_text_is_the_local_one(two, options):
+    """Bit for bit: both sides compute with the same library, of weights that nobody repacks."""
+    local = answer(*options)
+    assert answer(*options, servers=two) == answer(*options, servers=two[:1]) == local
+
+
+@pytest.mark.parametrize("kind", ["mamba", "lfm2"])
+def test_a_target_that_cannot_forget_is_rewound_there_too(two, kind, tmp_path):
+    model = tiny.write(tmp_path / f"{kind}.gguf", kind)
+    options = ("-m", str(model), "--drafter", "ngram", "-k", "3", "--raw")
+    assert answer(*options, servers=two[:1]) == answer(*options)
+
+
+def test_it_measures_compares_and_answers_several_at_once(two, tmp_path):
+    rpc = ("--rpc", addresses(two))
+    compared = specdec("compare", *rpc, "--prompts", "python", "--limit", "2", "-n", "16", "--repeat", "1", timeout=60)
+    assert compared.returncode == 0 and b"identical" in compared.stdout, compared.stderr.decode()
+    tuned = specdec("tune", *rpc, "--seconds", "4", timeout=60)
+    assert tuned.returncode == 0 and b"checking 2 tokens costs" in tuned.stdout, tuned.stderr.decode()
+    asked, answered = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    body = {"model": "target.gguf", "prompt": PROMPT, "max_tokens": 8}
+    lines = [
+        {"custom_id": str(number), "method": "POST", "url": "/v1/completions", "body": body} for number in range(6)
+    ]
+    asked.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    batch = specdec("batch", asked, "-o", answered, *rpc, timeout=60)
+    assert batch.returncode == 0 and answered.read_text().count('"status_code":200') == 6, batch.stderr.decode()
+
+
+def told(done):
+    """The two lines of an error, from a process that ended with code 1."""
+    assert done.returncode == 1, done.stderr.decode()
+    what, to_do = done.stderr.decode().rstrip("\n").split("\n")[-2:]
+    assert what.startswith("specdec: ") and to_do.startswith("  ") and len(to_do) > 10
+    return what
+
+
+@pytest.mark.parametrize("kind", ["silent", "closing", "http", "old", "nobody"])
+def test_what_is_no_server_is_an_error_of_two_lines(kind):
+    started = monotonic()
+    if kind == "nobody":
+        where = f"127.0.0.1:{free_port()}"
+        done = specdec("run", PROMPT, "--rpc", where)
+    else:
+        with fake_server(kind) as where:
+            done = specdec("run", PROMPT, "--rpc", where)
+    said = {"silent": "not answered for 5 s", "old": ".".join(map(str, VERSION_OF_ANOTHER_AGE)), "nobody": "refused"}
+    what = told(done)
+    assert where in what and said.get(kind, "is gone, or no server of llama.cpp") in what
+    assert done.stdout == b"" and monotonic() - started < SOON_S
+
+
+def fail(servers, how):
+    """An answer in whose middle something is done to a server: what was written, the error, and how long it took."""
+    running = start("run", PROMPT, "--rpc", addresses(servers), *LONG)
+    try:
+        written = running.stdout.read1(200)
+        assert written
+        how(running)
+        began = monotonic()
+        rest, errors = running.communicate(timeout=30)
+    finally:
+        running.kill()
+        running.wait()
+    assert monotonic() - began < SOON_S
+    return running.returncode, written + rest, errors.decode()
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("fault", ["die", "stall"])
+def test_a_server_that_fails_in_mid_answer_ends_it_with_what_was_written(fault, which):
+    whole = specdec("run", PROMPT, *LONG).stdout
+    with rpc_servers(2) as servers:
+        code, written, errors = fail(servers, lambda _: getattr(servers[which], fault)())
+        survivor = servers[1 - which]
+        assert survivor.process.poll() is None  # it does not die of its client's end
+        assert answer("-k", "2", servers=[survivor])
+    assert code == 1 and 0 < len(written) < len(whole) and whole.startswith(written.rstrip(b"\n"))
+    what, to_do = errors.rstrip("\n").split("\n")[-2:]
+    assert what.startswith("specdec: ") and to_do.startswith("  ")
+    assert ("is gone" if fault == "die" else "has not answered for 5 s") in what
+    assert fault == "stall" or servers[which].address in what
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["die", "stall"])
+def test_they_do_so_every_time(fault):
+    for turn in range(20 if fault == "die" else 5):
+        with rpc_servers(2) as servers:
+            code, _, errors = fail(servers, lambda _, at=turn % 2: getattr(servers[at], fault)())
+        assert code == 1 and "specdec: " in errors
+
+
+def test_ctrl_c_ends_the_wait_for_a_server_that_stalls():
+    def stall(running):
+        servers[0].stall()
+        running.send_signal(signal.SIGINT)
+
+    with rpc_servers(1) as servers:
+        code, _, _ = fail(servers, stall)
+    assert code == 130
+
+
+def test_addresses_are_refused_that_are_none_or_not_private():
+    for text in ("here", "host:", ":5", "host:70000", "a:1,a:1", "::1:5"):
+        refused = call("run", PROMPT, "--rpc", text)
+        assert refused.exit_code == 2 and "HOST:PORT" in refused.stderr
+    public = call("run", PROMPT, "--rpc", "8.8.8.8:50052")
+    assert public.exit_code == 2 and "--rpc-insecure" in public.stderr
+
+
+def test_next_token_layers_of_the_target_do_not_go_there(two, tmp_path):
+    model = tiny.write(tmp_path / "model.gguf", "qwen35-mtp")
+    done = specdec("run", "x", "--raw", "-m", model, "--drafter", "mtp", "--rpc", two[0].address, "-n", "4")
+    assert done.returncode == 0 and b"not used: next-token layers" in done.stderr, done.stderr
+
+
+def test_a_server_says_where_it_listens_and_ends_on_ctrl_c():
+    with rpc_servers(1) as (server,):
+        taken = call("rpc-server", "--port", server.port)
+        assert taken.exit_code == 1 and "cannot listen" in taken.stderr
+        assert server.end() == 130
+        assert f"CPU at {server.address}" in server.process.stderr.read().decode()
+    unknown = call("rpc-server", "--device", "CUDA7")
+    assert unknown.exit_code == 2 and "CPU" in unknown.stderr
+    assert "--rpc-insecure" in succeeded("run", "-h").stdout

@@ -1,0 +1,97 @@
+"""Servers of llama.cpp's RPC backend on loopback, good ones and bad ones."""
+
+import signal
+import socket
+import struct
+import subprocess
+import threading
+from contextlib import ExitStack, contextmanager, suppress
+from time import monotonic, sleep
+
+from driver import SPECDEC
+
+VERSION_OF_ANOTHER_AGE = (1, 2, 3)
+_HELLO = 28
+"""Bytes of the answer to a greeting: four of the version, and what the server can do."""
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+class RpcServer:
+    """`specdec rpc-server` in a process of its own."""
+
+    def __init__(self):
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+        self.process = subprocess.Popen([*SPECDEC, "rpc-server", "--port", str(self.port), "-t", "1"], **pipes)
+        until = monotonic() + 20
+        while monotonic() < until:
+            with suppress(OSError):
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            sleep(0.05)
+        self.end()
+        raise AssertionError(self.process.stderr.read())
+
+    def stall(self):
+        self.process.send_signal(signal.SIGSTOP)
+
+    def die(self):
+        self.process.kill()
+        self.process.wait()
+
+    def end(self):
+        """Ask it to end; returns its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.send_signal(signal.SIGINT)
+        return self.process.wait(10)
+
+
+@contextmanager
+def rpc_servers(count):
+    with ExitStack() as stack:
+        servers = [RpcServer() for _ in range(count)]
+        for server in servers:
+            stack.callback(server.process.stderr.close)
+            stack.callback(server.end)
+        yield servers
+
+
+@contextmanager
+def fake_server(kind):
+    """Something else that listens: silent, closing, a web server, or of another age. Yields its address."""
+    answers = {
+        "http": b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
+        "old": struct.pack("<Q", _HELLO) + bytes([*VERSION_OF_ANOTHER_AGE, 0]) + bytes(_HELLO - 4),
+    }
+    ended = threading.Event()
+
+    def answer(client):
+        with client, suppress(OSError):
+            if kind != "closing" and client.recv(1) and kind in answers:
+                client.sendall(answers[kind])
+            if kind != "closing":
+                ended.wait(30)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def listen():
+            with suppress(OSError):
+                while not ended.is_set():
+                    threading.Thread(target=answer, args=listening.accept()[:1], daemon=True).start()
+
+        thread = threading.Thread(target=listen, daemon=True)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            ended.set()
+            with suppress(OSError):
+                listening.shutdown(socket.SHUT_RDWR)
+            thread.join(5)
