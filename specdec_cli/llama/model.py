@@ -57,7 +57,7 @@ class Model:
         self._progress = lib.llama_progress_callback(progress)
         params.progress_callback = self._progress
         library.recent_errors.clear()
-        self.n_bytes = os.stat(path).st_size
+        self.n_bytes = Path(path).stat().st_size
         patience = PATIENCE_S + self.n_bytes / _SLOWEST_LOAD
         handle = self.call(lib.llama_model_load_from_file, os.fsencode(path), params, allowed_s=patience)
         if interrupt.is_set():
