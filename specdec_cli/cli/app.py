@@ -16,6 +16,7 @@ from specdec_cli.cli.doctor import doctor
 from specdec_cli.cli.draft import draft
 from specdec_cli.cli.drafters import drafters
 from specdec_cli.cli.error_reporting import ErrorReporting
+from specdec_cli.cli.export import export
 from specdec_cli.cli.ls import ls
 from specdec_cli.cli.pull import pull
 from specdec_cli.cli.replay import replay
@@ -52,7 +53,7 @@ def _root(
     """Options of specdec itself."""
 
 
-_MODELS, _MEASUREMENTS = (pull, check, ls, show, rm), (replay, compare, tune)
+_MODELS, _MEASUREMENTS = (pull, check, ls, show, rm), (replay, compare, tune, export)
 for command in (demo, run, chat, serve, batch, rpc_server, *_MODELS, *_MEASUREMENTS, drafters, doctor):
     app.command()(command)
 app.add_typer(draft, name="draft")

@@ -52,9 +52,9 @@ def replay(
     recorded, events = read_trace(file)
     settings = RecordedSettings.of(recorded)
     if svg is not None:
-        from specdec_cli.display import export
+        from specdec_cli.display import run_picture
 
-        _write(svg, export.svg(settings, events), file)
+        _write(svg, run_picture.svg(settings, events), file)
     if html is not None:
         from specdec_cli.display import player
 

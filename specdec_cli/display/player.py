@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from specdec_cli.decoding.types import Done, Event, Step, Token
 from specdec_cli.display.charts import COLOURS
-from specdec_cli.display.export import report_html
+from specdec_cli.display.run_picture import report_html
 from specdec_cli.display.run_report import settings_line
 from specdec_cli.display.steps import LostToken, headline, lost_tokens
 from specdec_cli.display.templates import render, scripted_page

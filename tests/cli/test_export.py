@@ -1,0 +1,121 @@
+"""`specdec export`: a pair in the words of other engines."""
+
+import json
+import re
+import shlex
+import shutil
+
+import pytest
+from driver import DRAFT, TARGET, call, succeeded, told
+
+from specdec_cli.engine.serving_formats import ENGINES
+
+LLAMA = ("--hf-repo", "--model", "--spec-draft-hf", "--spec-draft-model", "--spec-type", "--spec-draft-n-max")
+
+
+def options(command):
+    """What a command line says, by option."""
+    words = shlex.split(command)
+    return {word: after for word, after in zip(words, [*words[1:], ""], strict=True) if word.startswith("--")}
+
+
+def exported(engine, *arguments):
+    return told("export", engine, *arguments)
+
+
+def test_llama_server_gets_the_best_fixed_length_of_the_recording():
+    found = exported("llama-server", "-p", "demo", "--what-if", "rtx-4090")
+    said = options(found["command"])
+    assert said["--model"] == str(TARGET) and said["--spec-draft-model"] == str(DRAFT)
+    assert said["--spec-type"] == "draft-simple" and int(said["--spec-draft-n-max"]) == found["setting"]["tokens"] > 0
+    setting = found["setting"]
+    assert (
+        setting["tokens_per_s"] > setting["alone_tokens_per_s"]
+        and setting["auto_tokens_per_s"] > setting["tokens_per_s"]
+    )
+    assert "rtx-4090" in found["expected"][0] and f"{setting['tokens']} draft tokens" in found["expected"][0]
+
+
+def test_where_no_length_pays_the_target_runs_alone():
+    found = exported("llama-server", "-p", "demo", "--what-if", "epyc-2core")
+    assert found["setting"]["tokens"] == 0 and "--spec-type" not in options(found["command"])
+    assert "no fixed draft length pays" in found["expected"][0]
+
+
+def test_the_preset_says_what_the_command_says(tmp_path):
+    file = tmp_path / "preset.ini"
+    command = succeeded("export", "llama-server", "-p", "demo", "--what-if", "rtx-4090", "-c", "512", "-o", file).stdout
+    head, section = file.read_text().split("\n\n")
+    assert head == "version = 1" and section.startswith("[target]\n")
+    preset = dict(line.split(" = ") for line in section.strip().split("\n")[1:])
+    assert {f"--{name}": value for name, value in preset.items()} == options(command)
+    assert preset["ctx-size"] == "512"
+
+
+@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "ollama"])
+def test_a_pair_that_is_not_here_is_named_by_its_repositories(engine):
+    found = exported(engine, "-p", "qwen3-8b")
+    text = found["command"] or found["text"]
+    own = {"vllm", "sglang"} & {engine}
+    assert ("Qwen/Qwen3-0.6B" if own else "Qwen/Qwen3-0.6B-GGUF:Q8_0") in text
+    assert ("GGUF" in text) != bool(own) and "specdec tune" in found["expected"][0]
+    assert len(found["lost"]) >= 4 and ("not run" in found["checked"]) == (engine != "llama-server")
+
+
+def test_vllm_and_sglang_count_as_they_do():
+    config = json.loads(options(exported("vllm", "-p", "qwen3-8b")["command"])["--speculative-config"])
+    assert config == {"method": "draft_model", "model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": 4}
+    said = options(exported("sglang", "-p", "qwen3-8b")["command"])
+    assert said["--speculative-num-steps"] == "4" and said["--speculative-num-draft-tokens"] == "5"
+    looked_up = json.loads(
+        options(exported("vllm", "-p", "qwen3-8b", "--drafter", "ngram")["command"])["--speculative-config"]
+    )
+    assert looked_up["method"] == "ngram" and looked_up["prompt_lookup_max"] > looked_up["prompt_lookup_min"]
+    assert (
+        options(exported("sglang", "-p", "qwen3-8b", "--drafter", "ngram")["command"])["--speculative-algorithm"]
+        == "NGRAM"
+    )
+
+
+def test_lm_studio_gets_a_preset_and_ollama_a_modelfile(tmp_path):
+    preset = json.loads(succeeded("export", "lm-studio", "-p", "qwen3-8b").stdout)
+    fields = {each["key"].rpartition(".")[2]: each["value"] for each in preset["operation"]["fields"]}
+    assert fields["draftModel"] == "Qwen/Qwen3-0.6B-GGUF:Q8_0" and fields["maxTokensToDraft"] == 4
+    assert fields["topPSampling"] == {"checked": True, "value": 0.95}
+    assert re.fullmatch(r"@local:[a-z0-9-]+", preset["identifier"])
+    file = tmp_path / "Modelfile"
+    succeeded("export", "ollama", "-p", "demo", "--what-if", "rtx-4090", "-o", file)
+    lines = dict(line.rsplit(" ", 1) for line in file.read_text().strip().split("\n"))
+    assert (
+        lines["FROM"] == str(TARGET) and lines["DRAFT"] == str(DRAFT) and int(lines["PARAMETER draft_num_predict"]) > 1
+    )
+
+
+def test_at_a_temperature_the_rule_of_the_engine_counts():
+    """What is recorded with `rejection` tells nothing of llama.cpp's rule."""
+    said = exported("llama-server", "-p", "demo", "--temp", "0.8", "--what-if", "rtx-4090")["expected"][0]
+    assert "--accept match" in said and "--temp 0.8" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("nothing",), "no engine"),
+        (("vllm",), "reads no GGUF"),
+        (("lm-studio", "-m", str(TARGET)), "with a model alone"),
+        (("ollama", "-p", "qwen3-8b"), "from a file alone"),
+        (("llama-server", "-p", "demo", "--what-if", "abacus"), "abacus"),
+        (("llama-server", "-m", "missing.gguf"), "missing.gguf"),
+    ],
+)
+def test_what_cannot_be_is_two_lines(arguments, what):
+    done = call("export", *arguments)
+    assert done.exit_code in (1, 2) and what in done.stderr and done.stderr.strip().count("\n") == 1 and not done.stdout
+
+
+def test_a_path_with_spaces_stays_one_word(tmp_path):
+    folder = tmp_path / "my models"
+    folder.mkdir()
+    model = shutil.copy(TARGET, folder / "target.gguf")
+    command = exported("llama-server", "-m", model)["command"]
+    assert options(command)["--model"] == str(model) and options(command)["--spec-type"] == "ngram-simple"

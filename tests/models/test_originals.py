@@ -1,0 +1,35 @@
+"""Whose weights a GGUF repository has."""
+
+import pytest
+
+from specdec_cli.models import profiles
+from specdec_cli.models.originals import original_of
+
+
+@pytest.mark.parametrize(
+    ("reference", "original"),
+    [
+        ("Qwen/Qwen3-8B-GGUF:Q4_K_M", "Qwen/Qwen3-8B"),
+        ("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q8_0", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("bartowski/DeepSeek-R1-Distill-Qwen-14B-GGUF:Q4_K_M", "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B"),
+        (
+            "bartowski/mistralai_Mistral-Small-3.1-24B-Instruct-2503-GGUF",
+            "mistralai/Mistral-Small-3.1-24B-Instruct-2503",
+        ),
+        ("unsloth/Qwen3.5-27B-GGUF/Qwen3.5-27B-Q4_K_M.gguf", "Qwen/Qwen3.5-27B"),
+        ("ggml-org/gemma-3-12b-it-GGUF:Q4_K_M", "google/gemma-3-12b-it"),
+        ("bartowski/Something-New-GGUF", ""),
+        ("someone/Model", ""),
+        ("", ""),
+        ("model.gguf", ""),
+    ],
+)
+def test_the_maker_follows_from_the_names(reference, original):
+    assert original_of(reference) == original
+
+
+def test_every_bundled_pair_has_originals():
+    for name in profiles.names():
+        profile = profiles.load(name)
+        if name != profiles.DEMO:
+            assert original_of(profile.target) and original_of(profile.draft), name
