@@ -50,7 +50,11 @@ def test_it_parses(page, words):
         command.make_context(name, list(rest), parent=context)
 
 
-RUNS = [words for _, words in FOUND if words[0] == "run" and "big.gguf" in words and not {"-f", "self"} & set(words)]
+RUNS = [
+    words
+    for _, words in FOUND
+    if words[0] == "run" and "big.gguf" in words and not {"-f", "self", "--rpc"} & set(words)
+]
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from specdec_cli.engine.served_pair import ServedModel, ServedPair
 from specdec_cli.evaluation.static_setting import LEAST_CONFIDENCE, StaticPolicy
 from specdec_cli.models import references
 
-_ALWAYS = "It drafts at every step, also where no draft pays; specdec drafts nothing there."
+_ALWAYS = "Its draft model runs at every step, also where no draft pays; specdec's rests there."
 _FIXED = "Its draft length does not follow the text or the machine."
 _MATCH = (
     "Its rule is that of --accept match: exact but for rounding, of which it says nothing, and at a temperature it "
@@ -59,6 +59,9 @@ def llama_server(pair: ServedPair) -> ServingSettings:
     sampling = {"temp": "temp", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p"}
     options += [(sampling[name], value) for name, value in pair.sampling.items()]
     command = shlex.join(["llama-server", *(part for name, value in options for part in (f"--{name}", str(value)))])
+    cut = next((value for _, value in options if set(str(value)) & set(";#")), None)
+    if cut:
+        raise UsageError(f"a preset of llama-server cannot name {cut}: it is cut at ; and #", "Rename the file.")
     section = ["version = 1", "", f"[{pair.target.name}]", *(f"{name} = {value}" for name, value in options)]
     return ServingSettings(command, "\n".join(section) + "\n")
 
@@ -87,7 +90,7 @@ def vllm(pair: ServedPair) -> ServingSettings:
 def sglang(pair: ServedPair) -> ServingSettings:
     parts = ["python", "-m", "sglang.launch_server", "--model-path", _original(pair.target, "SGLang")]
     if pair.ngram:
-        parts += ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", str(pair.tokens + 1)]
+        parts += ["--speculative-algorithm", "NGRAM"]
     elif pair.tokens:
         parts += ["--speculative-algorithm", "STANDALONE"]
         parts += ["--speculative-draft-model-path", _original(pair.draft, "SGLang")]
@@ -98,12 +101,15 @@ def sglang(pair: ServedPair) -> ServingSettings:
 
 
 def lm_studio(pair: ServedPair) -> ServingSettings:
-    draft = _with_draft(pair, "LM Studio")
-    drafts = "llm.prediction.speculativeDecoding."
-    values: dict[str, object] = {}
+    """Of GGUF files the draft model is chosen as the target is loaded."""
+    if pair.draft is None:
+        raise UsageError("LM Studio drafts with a model alone, and there is none", "Name one with -md.")
+    drafts = "llm.load.llama.speculativeDecoding."
+    load: dict[str, object] = {}
     if pair.tokens:
-        values = {f"{drafts}draftModel": draft.reference or draft.name, f"{drafts}maxTokensToDraft": pair.tokens}
-        values |= {f"{drafts}minDraftLengthToConsider": 1, f"{drafts}minContinueDraftingProbability": pair.min_p}
+        load = {"draftSimple": True, "draftModel": pair.draft.reference or pair.draft.name}
+        load |= {"draftMaxTokens": pair.tokens, "draftMinTokens": 0, "draftMinContinueProbability": pair.min_p}
+    values: dict[str, object] = {}
     sampling = {"temp": "temperature", "top_k": "topKSampling", "top_p": "topPSampling", "min_p": "minPSampling"}
     for name, value in pair.sampling.items():
         is_switch = name in ("top_p", "min_p")
@@ -113,28 +119,18 @@ def lm_studio(pair: ServedPair) -> ServingSettings:
         "identifier": f"@local:{re.sub('[^a-z0-9]+', '-', name.lower())}",
         "name": name,
         "operation": {"fields": [{"key": key, "value": value} for key, value in values.items()]},
-        "load": {"fields": []},
+        "load": {"fields": [{"key": f"{drafts}{key}", "value": value} for key, value in load.items()]},
     }
     return ServingSettings("", json.dumps(preset, indent=2) + "\n")
 
 
 def ollama(pair: ServedPair) -> ServingSettings:
-    draft = _with_draft(pair, "Ollama")
+    """Without the draft: whatever DRAFT names, Ollama runs it as next-token layers."""
     lines = [f"FROM {pair.target.path or f'hf.co/{pair.target.reference}'}"]
-    if pair.tokens:
-        if draft.path is None:
-            raise UsageError("Ollama takes a draft model from a file alone", "Fetch the pair first: specdec pull.")
-        lines += [f"DRAFT {draft.path}", f"PARAMETER draft_num_predict {pair.tokens}"]
     names = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
     lines += [f"PARAMETER {names[name]} {value}" for name, value in pair.sampling.items()]
     lines += [f"PARAMETER num_ctx {pair.machine['ctx']}"] if "ctx" in pair.machine else []
     return ServingSettings("ollama create specdec -f Modelfile", "\n".join(lines) + "\n")
-
-
-def _with_draft(pair: ServedPair, engine: str) -> ServedModel:
-    if pair.draft is None:
-        raise UsageError(f"{engine} drafts with a model alone, and there is none", "Name one with -md.")
-    return pair.draft
 
 
 def _original(model: ServedModel | None, engine: str) -> str:
@@ -167,28 +163,28 @@ ENGINES = {
         "vLLM",
         StaticPolicy((0.0,), rereads=False, rule="rejection"),
         (_ALWAYS, _FIXED, "No least confidence ends a draft.", "The weights are the maker's, not the GGUF's."),
-        "its words stand in vLLM 0.33.0; it was not run",
+        "its configuration passes the checks of vLLM 0.33.0; it was not run",
         vllm,
     ),
     "sglang": ServingEngine(
         "SGLang",
         StaticPolicy((0.0,), rereads=False, rule="rejection"),
         (_ALWAYS, _FIXED, "No least confidence ends a draft.", "The weights are the maker's, not the GGUF's."),
-        "its words stand in SGLang 0.5.23; it was not run",
+        "its options pass the parser of SGLang 0.5.23; it was not run",
         sglang,
     ),
     "lm-studio": ServingEngine(
         "LM Studio",
         StaticPolicy(LEAST_CONFIDENCE, rereads=True, rule="match"),
         (_ALWAYS, _FIXED, "N-gram drafts and trees are missing.", _MATCH),
-        "its keys stand in lmstudio-js; it was not run",
+        "its keys and values pass @lmstudio/sdk 2.0.0; it was not run",
         lm_studio,
     ),
     "ollama": ServingEngine(
         "Ollama",
         StaticPolicy((0.0,), rereads=True, rule="match"),
-        (_ALWAYS, _FIXED, "No least confidence ends a draft.", "N-gram drafts are missing.", _MATCH),
-        "its words stand in Ollama's parser of November 2026; it was not run",
+        ("All speculation: it drafts with next-token layers and DFlash models alone, and this runs the target alone.",),
+        "its words stand in Ollama's parser of August 2026; it was not run",
         ollama,
     ),
 }

@@ -50,15 +50,16 @@ def best_static(answers: Sequence[Answer], costs: Costs, greedy: bool, policy: S
     for least in policy.confidences:
         for tokens in range(1, LONGEST + 1):
             tally = simulation.replay(FixedLength(tokens, least), answers, FREE)
-            speed = tally.tokens / _seconds(tally, costs, policy.rereads)
+            speed = tally.tokens / seconds_of(tally, costs, policy)
             if speed > found[2]:
                 found = tokens, least, speed
     auto = simulation.adaptive(answers, costs, greedy).tokens_per_s(costs)
     return StaticSetting(*found, alone_tokens_per_s=alone, auto_tokens_per_s=auto)
 
 
-def _seconds(tally: Tally, costs: Costs, rereads: bool) -> float:
+def seconds_of(tally: Tally, costs: Costs, policy: StaticPolicy) -> float:
+    """What such an engine takes for it, prompts not counted."""
     # Where every batch of the target's goes through the draft model first, each of its own passes is over one token.
-    again = sum(times * costs.draft(n) for n, times in tally.verified.items()) if rereads else 0.0
-    drafting = sum(times * costs.draft(n if n == 2 and not rereads else 1) for n, times in tally.read.items())
+    again = sum(times * costs.draft(n) for n, times in tally.verified.items()) if policy.rereads else 0.0
+    drafting = sum(times * costs.draft(n if n == 2 and not policy.rereads else 1) for n, times in tally.read.items())
     return sum(times * costs.verify(n) for n, times in tally.verified.items()) + again + drafting

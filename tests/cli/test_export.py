@@ -10,8 +10,6 @@ from driver import DRAFT, TARGET, call, succeeded, told
 
 from specdec_cli.engine.serving_formats import ENGINES
 
-LLAMA = ("--hf-repo", "--model", "--spec-draft-hf", "--spec-draft-model", "--spec-type", "--spec-draft-n-max")
-
 
 def options(command):
     """What a command line says, by option."""
@@ -77,18 +75,23 @@ def test_vllm_and_sglang_count_as_they_do():
     )
 
 
-def test_lm_studio_gets_a_preset_and_ollama_a_modelfile(tmp_path):
+def test_lm_studio_gets_a_preset_whose_draft_is_loaded_with_the_target():
     preset = json.loads(succeeded("export", "lm-studio", "-p", "qwen3-8b").stdout)
-    fields = {each["key"].rpartition(".")[2]: each["value"] for each in preset["operation"]["fields"]}
-    assert fields["draftModel"] == "Qwen/Qwen3-0.6B-GGUF:Q8_0" and fields["maxTokensToDraft"] == 4
-    assert fields["topPSampling"] == {"checked": True, "value": 0.95}
+    load = {each["key"]: each["value"] for each in preset["load"]["fields"]}
+    assert load["llm.load.llama.speculativeDecoding.draftModel"] == "Qwen/Qwen3-0.6B-GGUF:Q8_0"
+    assert load["llm.load.llama.speculativeDecoding.draftSimple"] is True
+    assert load["llm.load.llama.speculativeDecoding.draftMaxTokens"] == 4
+    fields = {each["key"]: each["value"] for each in preset["operation"]["fields"]}
+    assert fields["llm.prediction.topPSampling"] == {"checked": True, "value": 0.95}
     assert re.fullmatch(r"@local:[a-z0-9-]+", preset["identifier"])
+
+
+def test_ollama_gets_the_target_alone_and_is_said_to(tmp_path):
+    """Its DRAFT would run an ordinary model as next-token layers."""
     file = tmp_path / "Modelfile"
-    succeeded("export", "ollama", "-p", "demo", "--what-if", "rtx-4090", "-o", file)
-    lines = dict(line.rsplit(" ", 1) for line in file.read_text().strip().split("\n"))
-    assert (
-        lines["FROM"] == str(TARGET) and lines["DRAFT"] == str(DRAFT) and int(lines["PARAMETER draft_num_predict"]) > 1
-    )
+    done = succeeded("export", "ollama", "-p", "demo", "-c", "512", "-o", file)
+    assert file.read_text().startswith(f"FROM {TARGET}\n") and "PARAMETER num_ctx 512" in file.read_text()
+    assert "DRAFT" not in file.read_text() and "All speculation" in done.stderr
 
 
 def test_at_a_temperature_the_rule_of_the_engine_counts():
@@ -103,7 +106,6 @@ def test_at_a_temperature_the_rule_of_the_engine_counts():
         (("nothing",), "no engine"),
         (("vllm",), "reads no GGUF"),
         (("lm-studio", "-m", str(TARGET)), "with a model alone"),
-        (("ollama", "-p", "qwen3-8b"), "from a file alone"),
         (("llama-server", "-p", "demo", "--what-if", "abacus"), "abacus"),
         (("llama-server", "-m", "missing.gguf"), "missing.gguf"),
     ],
@@ -111,6 +113,12 @@ def test_at_a_temperature_the_rule_of_the_engine_counts():
 def test_what_cannot_be_is_two_lines(arguments, what):
     done = call("export", *arguments)
     assert done.exit_code in (1, 2) and what in done.stderr and done.stderr.strip().count("\n") == 1 and not done.stdout
+
+
+def test_a_path_that_a_preset_would_cut_is_refused(tmp_path):
+    model = shutil.copy(TARGET, tmp_path / "a;b.gguf")
+    done = call("export", "llama-server", "-m", model)
+    assert done.exit_code == 2 and "cut at ; and #" in done.stderr
 
 
 def test_a_path_with_spaces_stays_one_word(tmp_path):

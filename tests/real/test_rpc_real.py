@@ -28,7 +28,7 @@ def test_smollm2_writes_the_same_over_the_network(smol, servers):
 
 
 def test_a_pair_differs_by_what_is_repacked_here_and_by_nothing_else(qwen, qwen_small, servers, monkeypatch):
-    """This machine's CPU computes with repacked copies of Q4_K weights, which round differently; servers' devices have
+    """The CPU computes here with repacked copies of Q4_K weights, which round differently; servers' devices have
     none. Without the copies the texts are the same.
     """
     target, draft = qwen, qwen_small
