@@ -285,6 +285,8 @@ class Diagnosis:
     bundled_pair: BundledPair
     missing_for_heads: tuple[str, ...] = ()
     """What this build of llama.cpp lacks for drafts from hidden rows."""
+    rpc: bool = False
+    """Whether it can compute on other machines."""
 
     @property
     def ok(self) -> bool:

@@ -15,6 +15,7 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
     lines.append(("--device", ", ".join([*names, "none (the CPU)"])))
     lines.append(("threads", str(diagnosis.threads)))
     lines.append(("GPU offload", "all layers by default" if diagnosis.gpu_offload else "not in this build"))
+    lines.append(("--rpc", "other machines can compute" if diagnosis.rpc else "not in this build"))
     lacking = ", ".join(diagnosis.missing_for_heads)
     kinds = f"medusa drafts; the others need {lacking}" if lacking else "mtp, eagle3, dflash and medusa draft"
     lines.append(("heads", kinds))

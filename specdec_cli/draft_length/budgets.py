@@ -7,7 +7,7 @@ from specdec_cli.draft_length.cost_model import CostModel
 # In steps of the target alone.
 _LOSS, _MOST_LOSS = 2.5, 12.0
 """The loss budget: at first, and at most."""
-_TRIAL, _MOST_TRIAL = 3.0, 16.0
+_TRIAL, _MOST_TRIAL = 3.4, 16.0
 """The trial budget: at first, and at most."""
 _REFILL = 1.0
 """What the trial budget fills the loss budget up to."""

@@ -43,6 +43,7 @@ def diagnose() -> Diagnosis:
         tuple(profiles.names()),
         _bundled_pair(),
         tuple(extensions.missing()),
+        library.knows_rpc(),
     )
 
 

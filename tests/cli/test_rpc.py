@@ -175,6 +175,10 @@ def test_next_token_layers_of_the_target_do_not_go_there(two, tmp_path):
     assert done.returncode == 0 and b"not used: next-token layers" in done.stderr, done.stderr
 
 
+def test_doctor_knows_whether_the_build_can():
+    assert json.loads(succeeded("doctor", "--json").stdout)["rpc"] is True
+
+
 def test_a_server_says_where_it_listens_and_ends_on_ctrl_c():
     with rpc_servers(1) as (server,):
         taken = call("rpc-server", "--port", server.port)
