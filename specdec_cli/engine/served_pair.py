@@ -111,10 +111,14 @@ def _measured(pair: ServedPair, settings: Settings, policy: StaticPolicy, what_i
         f"{basis} {found.tokens_per_s:,.1f} tokens/s at {found.tokens} draft tokens, {found.speedup:.2f}x the target "
         f"alone; specdec with -k auto {found.auto_tokens_per_s / found.alone_tokens_per_s:.2f}x."
     )
+    tokens = found.tokens
     if found.speedup < WORTH_IT:
+        tokens = 0
         said = f"{basis} no fixed draft length pays, so the target is to run alone, at {found.alone_tokens_per_s:,.1f}"
-        return replace(pair, tokens=0, expected=(f"{said} tokens/s.",), setting=found)
-    return replace(pair, tokens=found.tokens, min_p=found.min_p, expected=(said,), setting=found)
+        said += " tokens/s."
+    compared = tuning.last_speed(*paths)
+    more = [f"specdec compare measured {compared.speedup:.2f}x here ({compared.settings})."] if compared else []
+    return replace(pair, tokens=tokens, min_p=found.min_p, expected=(said, *more), setting=found)
 
 
 def _usual(how: str) -> str:

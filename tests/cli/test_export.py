@@ -34,6 +34,12 @@ def test_llama_server_gets_the_best_fixed_length_of_the_recording():
     assert "rtx-4090" in found["expected"][0] and f"{setting['tokens']} draft tokens" in found["expected"][0]
 
 
+def test_what_compare_found_is_told_beside_it():
+    succeeded("compare", "-p", "demo", "--prompts", "python", "--limit", "3", "-n", "8", "--repeat", "1", "-k", "2")
+    found = exported("llama-server", "-p", "demo", "--what-if", "rtx-4090")
+    assert re.search(r"specdec compare measured \d\.\d\dx here", found["expected"][1])
+
+
 def test_where_no_length_pays_the_target_runs_alone():
     found = exported("llama-server", "-p", "demo", "--what-if", "epyc-2core")
     assert found["setting"]["tokens"] == 0 and "--spec-type" not in options(found["command"])
