@@ -18,6 +18,13 @@ _CONNECT_S = 3.0
 _connected: dict[str, list[int]] = {}
 
 
+def require_build() -> None:
+    """Raise SpecdecError if llama.cpp was built without RPC."""
+    if not library.knows_rpc():
+        what, fix = "this build of llama.cpp has no RPC", "Install it with -DGGML_RPC=ON; `make setup` does."
+        raise SpecdecError(what, fix)
+
+
 def require_private(address: str, insecure: bool) -> None:
     """Raise UsageError on an address of the open internet. insecure: the user says that it is meant."""
     if IPv4Address(address).is_global and not insecure:
@@ -39,9 +46,7 @@ def connect(servers: Sequence[str], insecure: bool = False) -> list[int]:
     Raises UsageError on an address that is not private, SpecdecError if a server does not answer, or llama.cpp was
     built without RPC.
     """
-    if not library.knows_rpc():
-        what, fix = "this build of llama.cpp has no RPC", "Install it with -DGGML_RPC=ON; `make setup` does."
-        raise SpecdecError(what, fix)
+    require_build()
     for server in servers:
         if server not in _connected:
             address = _reach(server, insecure)

@@ -11,6 +11,7 @@ from threading import Thread
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.llama import library
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.rpc_servers import require_build
 
 
 def chosen_devices(names: Sequence[str]) -> list[str]:
@@ -29,9 +30,7 @@ def serve(host: str, port: int, threads: int, devices: Sequence[str], interrupt:
     What llama.cpp prints on its own is left out. Raises SpecdecError if the address cannot be had, or this build
     knows no RPC.
     """
-    if not library.knows_rpc():
-        what, fix = "this build of llama.cpp has no RPC", "Install it with -DGGML_RPC=ON; `make setup` does."
-        raise SpecdecError(what, fix)
+    require_build()
     fix = "Give a numeric address of this machine, and a port that is free."
     try:
         with socket.create_server((host, port)):

@@ -9,6 +9,8 @@ import tiny
 from driver import DEMO, call, specdec, start, succeeded
 from rpc import VERSION_OF_ANOTHER_AGE, fake_server, free_port, rpc_servers
 
+from specdec_cli.llama import library
+
 PROMPT = "def parse_date(text):\n"
 LONG = ("-k", "4", "-n", "1900", "-c", "2000")
 SOON_S = 10.0
@@ -173,6 +175,13 @@ def test_next_token_layers_of_the_target_do_not_go_there(two, tmp_path):
     model = tiny.write(tmp_path / "model.gguf", "qwen35-mtp")
     done = specdec("run", "x", "--raw", "-m", model, "--drafter", "mtp", "--rpc", two[0].address, "-n", "4")
     assert done.returncode == 0 and b"not used: next-token layers" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("command", [("run", PROMPT, "--rpc", "127.0.0.1:5"), ("rpc-server", "--port", "5")])
+def test_a_build_without_rpc_says_so(command, monkeypatch):
+    monkeypatch.setattr(library, "knows_rpc", lambda: False)
+    done = call(*command)
+    assert done.exit_code == 1 and "no RPC" in done.stderr and "GGML_RPC" in done.stderr
 
 
 def test_doctor_knows_whether_the_build_can():
