@@ -12,7 +12,7 @@ from specdec_cli.cli import options as opt
 
 
 @opt.takes(
-    *("target", "draft", "profile", "drafter", "accept", "temp", "top_k", "top_p", "min_p"),
+    *("target", "draft", "profile", "drafter", "temp", "top_k", "top_p", "min_p"),
     *("ctx", "threads", "gpu_layers", "gpu_layers_draft"),
 )
 def export(
@@ -53,9 +53,9 @@ def export(
         write_whole(output, settings.text)
     if json_:
         found = {"engine": engine, "command": settings.command, "text": settings.text, "setting": pair.setting}
-        print_json({**found, "expected": pair.expected, "lost": chosen.lost, "checked": chosen.checked})
+        print_json({**found, "expected": pair.expected, "lost": chosen.lost(pair), "checked": chosen.checked})
         return
     print(settings.command or settings.text, flush=True)
     print_parts(*pair.expected, stderr=True)
-    print_parts(f"Lost in {chosen.title}:", *(f"- {line}" for line in chosen.lost), stderr=True)
+    print_parts(f"Lost in {chosen.title}:", *(f"- {line}" for line in chosen.lost(pair)), stderr=True)
     print_parts(f"{chosen.title}: {chosen.checked}.", stderr=True)

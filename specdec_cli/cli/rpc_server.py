@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import Annotated
 
 import typer
@@ -29,8 +30,9 @@ def rpc_server(
 
     names = [name.strip() for name in device.split(",")] if device else []
     devices = rpc_serving.chosen_devices(names)
+    host = rpc_serving.free_address(host, port)
     print_parts(f"{', '.join(devices)} at {host}:{port}; Ctrl-C ends it", stderr=True, pipe_width=200)
-    if host != "127.0.0.1":
+    if not ip_address(host).is_loopback:
         warning = "whoever can reach this port can use this machine, and worse: let only your own network reach it"
         print_parts(warning, stderr=True, pipe_width=200)
     threads = min(threads or machine.physical_cores(), machine.processors())

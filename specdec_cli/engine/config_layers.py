@@ -30,11 +30,26 @@ _KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "
 
 
 def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
-    """Merge the layers. given: what the command line and the environment say, None where they say nothing.
+    """The settings of a run, with files for models; for what is given, and what it raises, see `merged`. DownloadError
+    on a model that has not been pulled.
+    """
+    settings, layers, named = merged(profile, given)
+    if named is not None and not any("target" in layer or "draft" in layer for layer in layers[:-1]):
+        pair = pulled_pairs.readable(str(named))
+        if pair and (settings.target, settings.draft) == pair.references and pair.is_here():  # at the commit pulled
+            target_path, draft_path = pair.paths()
+            draft = str(draft_path) if draft_path else None
+            return _with_heads(with_made_draft(replace(settings, target=str(target_path), draft=draft)), layers)
+        return _with_heads(_located(settings, f"specdec pull {named}"), layers)
+    return _with_heads(_located(settings, _pull_command(settings)), layers)
 
-    With neither models nor a profile named, the bundled demo pair is used. Models of the Hub become their files in
-    its cache. Raises UsageError on unknown or senseless values, SpecdecError on an unknown profile, DownloadError on
-    a model that has not been pulled.
+
+def merged(profile: str | None, given: dict[str, Any]) -> tuple[Settings, list[dict[str, Any]], Any]:
+    """Merge the layers: the settings, with models as they were named; the layers, the strongest first; and the profile
+    that counts, if any. given: what the command line and the environment say, None where they say nothing.
+
+    With neither models nor a profile named, the bundled demo pair is used. Raises UsageError on unknown or senseless
+    values, SpecdecError on an unknown profile.
     """
     config_file = config_dir() / "config.yaml"
     config = read_mapping(config_file) if config_file.is_file() else {}
@@ -59,15 +74,7 @@ def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
             layer["draft"] = _profile_layer(layer["draft"]).get("draft")
     if named is not None:
         layers.append(_profile_layer(str(named)))
-    settings = _merge(layers)
-    if named is not None and not any("target" in layer or "draft" in layer for layer in layers[:-1]):
-        pair = pulled_pairs.readable(str(named))
-        if pair and (settings.target, settings.draft) == pair.references and pair.is_here():  # at the commit pulled
-            target_path, draft_path = pair.paths()
-            draft = str(draft_path) if draft_path else None
-            return _with_heads(with_made_draft(replace(settings, target=str(target_path), draft=draft)), layers)
-        return _with_heads(_located(settings, f"specdec pull {named}"), layers)
-    return _with_heads(_located(settings, _pull_command(settings)), layers)
+    return _merge(layers), layers, named
 
 
 def _with_heads(settings: Settings, layers: list[dict[str, Any]]) -> Settings:

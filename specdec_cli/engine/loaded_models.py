@@ -244,6 +244,8 @@ def _limited(threads: int, note: Callable[[str], None]) -> int:
 
 def _unused_layers(settings: Settings, has_draft: bool) -> str:
     """A note that no layer goes to a GPU though some were asked for; empty if all is as asked."""
+    if settings.rpc and settings.gpu_layers == 0:
+        return "--rpc does nothing with -ngl 0: no layer leaves this machine"
     asked = {"-ngl": 0 if settings.rpc else settings.gpu_layers, "-ngld": settings.gpu_layers_draft if has_draft else 0}
     flags = [f"{flag} {layers}" for flag, layers in asked.items() if layers > 0]
     if not flags or library.supports_gpu():

@@ -9,15 +9,17 @@ from typing import Any
 
 from specdec_cli.decoding.errors import DownloadError, SpecdecError, UsageError
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.config_layers import resolve
+from specdec_cli.engine.config_layers import merged, resolve
 from specdec_cli.engine.model_pair import check_pair, setup_of_pair
 from specdec_cli.evaluation.prediction import WORTH_IT
 from specdec_cli.evaluation.static_setting import StaticPolicy, StaticSetting, best_static
 from specdec_cli.llama import library
-from specdec_cli.models import hardware, originals, profiles
+from specdec_cli.models import hardware, originals, references
 from specdec_cli.store import acceptance_traces, tuning
 
 _SAMPLING = ("temp", "top_k", "top_p", "min_p")
+_KNOWN = {"model", "ngram", "none"}
+"""Drafters that other engines have, too."""
 _USUAL = 4
 """Draft tokens where nothing is known."""
 
@@ -62,23 +64,32 @@ def served_pair(
 
     Raises UsageError on senseless values, SpecdecError on files that cannot be used.
     """
+    named = merged(profile, given)[0]
     try:
         settings = resolve(profile, given)
     except DownloadError:
-        return _elsewhere(profile, given)
-    named = profiles.load(profile) if profile else None
-    target = _model(settings.target, named.target if named else str(given.get("target") or ""))
+        settings = None
+    chosen = settings or named
+    if not set(chosen.chain.names) <= _KNOWN:
+        raise UsageError(
+            f"no engine drafts as {chosen.drafter} does here",
+            "Export what draft models and n-grams can do: --drafter model, ngram or none.",
+        )
+    target = _model(settings.target if settings else "", named.target)
     draft = None
-    wants_model = given.get("drafter") in (None, "auto") or settings.chain.needs_model
-    if settings.draft and wants_model and not settings.chain.head:
-        draft = _model(settings.draft, (named.draft or "") if named else str(given.get("draft") or ""))
-    sampling = {name: getattr(settings, name) for name in _SAMPLING}
-    machine = {name: getattr(settings, name) for name in ("ctx", "threads", "gpu_layers", "gpu_layers_draft")}
+    if chosen.draft and named.draft and chosen.chain.needs_model:
+        draft = _model(settings.draft or "" if settings else "", named.draft)
+    sampling = {name: getattr(chosen, name) for name in _SAMPLING}
+    machine = {name: getattr(chosen, name) for name in ("ctx", "threads", "gpu_layers", "gpu_layers_draft")}
     machine = {name: value for name, value in machine.items() if value is not None and value != -1}
-    pair = ServedPair(target, draft, draft is None, _USUAL, 0.0, sampling, machine, ())
+    ngram = draft is None and "ngram" in chosen.chain.names
+    pair = ServedPair(target, draft, ngram, _USUAL if draft or ngram else 0, 0.0, sampling, machine, ())
     if draft is None:
-        check_pair(replace(settings, drafter="ngram"))
-        return replace(pair, expected=("What n-gram drafts bring depends on the text, and is not predicted.",))
+        if settings:
+            check_pair(settings if settings.chain.needs_model else replace(settings, drafter="none"))
+        return replace(pair, expected=("What n-gram drafts bring depends on the text, and is not predicted.",) * ngram)
+    if settings is None:
+        return replace(pair, expected=(_usual("specdec pull, then specdec tune"),))
     return _measured(pair, replace(settings, drafter="model", accept=policy.rule), policy, what_if)
 
 
@@ -114,6 +125,7 @@ def _measured(pair: ServedPair, settings: Settings, policy: StaticPolicy, what_i
     tokens = found.tokens
     if found.speedup < WORTH_IT:
         tokens = 0
+        found = replace(found, tokens=0, min_p=0.0, tokens_per_s=found.alone_tokens_per_s)
         said = f"{basis} no fixed draft length pays, so the target is to run alone, at {found.alone_tokens_per_s:,.1f}"
         said += " tokens/s."
     compared = tuning.last_speed(*paths)
@@ -125,18 +137,6 @@ def _usual(how: str) -> str:
     return f"{_USUAL} draft tokens are only what is usual. To measure what suits this pair: {how}."
 
 
-def _elsewhere(profile: str | None, given: dict[str, Any]) -> ServedPair:
-    """A pair that is not on this machine: by its references alone."""
-    named = profiles.load(profile) if profile else None
-    target, draft = (named.target, named.draft) if named else (str(given.get("target")), given.get("draft"))
-    asks = {**(named.settings if named else {}), **{name: value for name, value in given.items() if value is not None}}
-    sampling = {name: asks[name] for name in _SAMPLING if name in asks}
-    ngram = draft is None or asks.get("drafter") == "ngram"
-    machine = {name: asks[name] for name in ("ctx", "threads") if name in asks}
-    models = _model("", target), None if ngram or draft is None else _model("", str(draft))
-    return ServedPair(*models, ngram, _USUAL, 0.0, sampling, machine, (_usual("specdec pull, then specdec tune"),))
-
-
 def _model(path: str, reference: str) -> ServedModel:
-    known = reference if originals.original_of(reference) or not path else ""
+    known = reference if references.parse(reference) else ""
     return ServedModel(Path(path).absolute() if path else None, known, originals.original_of(reference))

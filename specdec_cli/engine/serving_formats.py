@@ -17,6 +17,10 @@ from specdec_cli.engine.served_pair import ServedModel, ServedPair
 from specdec_cli.evaluation.static_setting import LEAST_CONFIDENCE, StaticPolicy
 from specdec_cli.models import references
 
+_NOTHING = "All speculation."
+_NGRAMS = "Its n-gram drafts are of its own kind, and of fixed lengths, also where none pays."
+_REQUESTS = "Sampling is not exported: each request sets its own."
+_NAMED = "its repositories follow from the names of the GGUF ones: look whether they are right"
 _ALWAYS = "Its draft model runs at every step, also where no draft pays; specdec's rests there."
 _FIXED = "Its draft length does not follow the text or the machine."
 _MATCH = (
@@ -35,13 +39,22 @@ class ServingSettings:
 
 @dataclass(frozen=True, slots=True)
 class ServingEngine:
-    """lost: what it lacks beside specdec. checked: how its words were checked."""
+    """drafting: what its draft models lack beside specdec's. rule: what is to be said of its acceptance rule, or else
+    of whatever it does. checked: how its words were checked.
+    """
 
     title: str
     policy: StaticPolicy
-    lost: tuple[str, ...]
+    drafting: tuple[str, ...]
+    rule: str
     checked: str
     write: Callable[[ServedPair], ServingSettings]
+
+    def lost(self, pair: ServedPair) -> tuple[str, ...]:
+        """What a pair loses there beside specdec."""
+        if not (pair.ngram or pair.tokens) or not self.drafting:
+            return (_NOTHING, self.rule)
+        return (_NGRAMS, self.rule) if pair.ngram else (*self.drafting, self.rule)
 
 
 def llama_server(pair: ServedPair) -> ServingSettings:
@@ -80,7 +93,8 @@ def vllm(pair: ServedPair) -> ServingSettings:
     if pair.ngram:
         config = {"method": "ngram", **config, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
     else:
-        config = {"method": "draft_model", "model": _original(pair.draft, "vLLM"), **config}
+        draws = {"draft_sample_method": "probabilistic"}  # else its drafts are greedy, and accepted less
+        config = {"method": "draft_model", "model": _original(pair.draft, "vLLM"), **config, **draws}
     parts = ["vllm", "serve", _original(pair.target, "vLLM")]
     parts += ["--speculative-config", json.dumps(config)] if pair.tokens else []
     parts += ["--max-model-len", str(pair.machine["ctx"])] if "ctx" in pair.machine else []
@@ -107,7 +121,7 @@ def lm_studio(pair: ServedPair) -> ServingSettings:
     drafts = "llm.load.llama.speculativeDecoding."
     load: dict[str, object] = {}
     if pair.tokens:
-        load = {"draftSimple": True, "draftModel": pair.draft.reference or pair.draft.name}
+        load = {"draftSimple": True, "draftModel": _listed(pair.draft)}
         load |= {"draftMaxTokens": pair.tokens, "draftMinTokens": 0, "draftMinContinueProbability": pair.min_p}
     values: dict[str, object] = {}
     sampling = {"temp": "temperature", "top_k": "topKSampling", "top_p": "topPSampling", "min_p": "minPSampling"}
@@ -124,13 +138,21 @@ def lm_studio(pair: ServedPair) -> ServingSettings:
     return ServingSettings("", json.dumps(preset, indent=2) + "\n")
 
 
+def _listed(model: ServedModel) -> str:
+    """How LM Studio lists a model: by its folders and its file, as far as they are known."""
+    repo = found.repo if (found := references.parse(model.reference)) else ""
+    file = model.path.name if model.path else found.file if found else ""
+    return "/".join(filter(None, (repo, file)))
+
+
 def ollama(pair: ServedPair) -> ServingSettings:
     """Without the draft: whatever DRAFT names, Ollama runs it as next-token layers."""
-    lines = [f"FROM {pair.target.path or f'hf.co/{pair.target.reference}'}"]
+    _, source = _gguf(pair.target, "path", "repository")[0]
+    lines = [f"FROM {source if pair.target.path else f'hf.co/{source}'}"]
     names = {"temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
     lines += [f"PARAMETER {names[name]} {value}" for name, value in pair.sampling.items()]
     lines += [f"PARAMETER num_ctx {pair.machine['ctx']}"] if "ctx" in pair.machine else []
-    return ServingSettings("ollama create specdec -f Modelfile", "\n".join(lines) + "\n")
+    return ServingSettings("", "\n".join(lines) + "\n")
 
 
 def _original(model: ServedModel | None, engine: str) -> str:
@@ -150,12 +172,8 @@ ENGINES = {
     "llama-server": ServingEngine(
         "llama.cpp's server",
         StaticPolicy(LEAST_CONFIDENCE, rereads=True, rule="match"),
-        (
-            _ALWAYS,
-            _FIXED,
-            "Its draft model reads again what the target verifies.",
-            _MATCH,
-        ),
+        (_ALWAYS, _FIXED, "Its draft model reads again what the target verifies."),
+        _MATCH,
         "the command was run with the llama.cpp of llama-cpp-python 0.3.36",
         llama_server,
     ),
@@ -163,27 +181,31 @@ ENGINES = {
         "vLLM",
         StaticPolicy((0.0,), rereads=False, rule="rejection"),
         (_ALWAYS, _FIXED, "No least confidence ends a draft.", "The weights are the maker's, not the GGUF's."),
-        "its configuration passes the checks of vLLM 0.33.0; it was not run",
+        _REQUESTS,
+        f"its configuration passes the checks of vLLM 0.33.0; it was not run; {_NAMED}",
         vllm,
     ),
     "sglang": ServingEngine(
         "SGLang",
-        StaticPolicy((0.0,), rereads=False, rule="rejection"),
+        StaticPolicy((0.0,), rereads=False, rule="match"),
         (_ALWAYS, _FIXED, "No least confidence ends a draft.", "The weights are the maker's, not the GGUF's."),
-        "its options pass the parser of SGLang 0.5.23; it was not run",
+        _REQUESTS,
+        f"its options pass the parser of SGLang 0.5.23; it was not run; {_NAMED}",
         sglang,
     ),
     "lm-studio": ServingEngine(
         "LM Studio",
         StaticPolicy(LEAST_CONFIDENCE, rereads=True, rule="match"),
-        (_ALWAYS, _FIXED, "N-gram drafts and trees are missing.", _MATCH),
-        "its keys and values pass @lmstudio/sdk 2.0.0; it was not run",
+        (_ALWAYS, _FIXED, "N-gram drafts and trees are missing."),
+        _MATCH,
+        "its keys and values pass @lmstudio/sdk 2.0.0; it was not run; draftModel must be what `lms ls` lists",
         lm_studio,
     ),
     "ollama": ServingEngine(
         "Ollama",
         StaticPolicy((0.0,), rereads=True, rule="match"),
-        ("All speculation: it drafts with next-token layers and DFlash models alone, and this runs the target alone.",),
+        (),
+        "It drafts with next-token layers and DFlash models alone: use it as `ollama create NAME -f FILE`.",
         "its words stand in Ollama's parser of August 2026; it was not run",
         ollama,
     ),

@@ -10,13 +10,19 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
+from specdec_cli.llama.remote_calls import Call, call_here
+
+_MOVING_S = 60.0
+"""How long a text's cells may take over the network."""
+
 
 class Cells:
     """The memory of a text, and of a tree of up to `branches` sequences at its end. sequence: the text's; a tree needs
     it to be 0, and all other sequences.
     """
 
-    def __init__(self, handle: Any, branches: int, sequence: int = 0) -> None:
+    def __init__(self, handle: Any, branches: int, sequence: int = 0, call: Call = call_here) -> None:
+        self._call = call
         self._handle, self._memory, self._sequence = handle, lib.llama_get_memory(handle), sequence
         self._shared = [0] * branches
         """How much of the text belongs to each sequence; unused for sequence 0, which has all of it."""
@@ -74,13 +80,15 @@ class Cells:
     def save(self, path: Path, tokens: Sequence[int]) -> bool:
         """Write the text's cells and its tokens to a file."""
         array = (lib.llama_token * len(tokens))(*tokens)
-        return bool(lib.llama_state_seq_save_file(self._handle, os.fsencode(path), self._sequence, array, len(tokens)))
+        arguments = self._handle, os.fsencode(path), self._sequence, array, len(tokens)
+        return bool(self._call(lib.llama_state_seq_save_file, *arguments, allowed_s=_MOVING_S))
 
     def load(self, path: Path, most: int) -> list[int]:
         """Take the cells of a file, which gives their tokens; none if llama.cpp refuses it. The cache must be empty."""
         array, count = (lib.llama_token * most)(), ctypes.c_size_t()
         name = os.fsencode(path)
-        loaded = lib.llama_state_seq_load_file(self._handle, name, self._sequence, array, most, ctypes.byref(count))
+        arguments = self._handle, name, self._sequence, array, most, ctypes.byref(count)
+        loaded = self._call(lib.llama_state_seq_load_file, *arguments, allowed_s=_MOVING_S)
         return list(array[: count.value]) if loaded else []
 
     def clear(self) -> None:

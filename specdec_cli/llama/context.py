@@ -69,7 +69,7 @@ class LlamaContext:
         self.max_branches = branches if model.rewinds else 0
         self._first_piece, self._piece = _FIRST_PIECE, N_BATCH if model.on_gpu else CPU_PIECE
         self._failed = False
-        self.cells = Cells(self._handle, branches, sequence)
+        self.cells = Cells(self._handle, branches, sequence, self.passes.call)
         self.shifts = model.rewinds and passes is None and self.cells.can_move
         """Whether `forget` is possible: cells that several texts share cannot move for one of them."""
         self._snapshots: int = lib.llama_n_rs_seq(self._handle)  # 0: llama.cpp has none for this architecture

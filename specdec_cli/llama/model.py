@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import glob
 import os
+import re
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -20,6 +22,16 @@ from specdec_cli.llama.remote_calls import PATIENCE_S, Call, RemoteCalls, call_h
 
 _SLOWEST_LOAD = 200e6
 """Bytes a second of a file that is sent to servers; its largest tensor, a tenth of it perhaps, at a tenth of that."""
+
+
+_ADAPTER_S = 60.0
+"""How long an adapter may take over the network."""
+
+
+def _size(path: Path) -> int:
+    """Bytes of a model's file, or of all its parts."""
+    parts = re.sub(r"-\d{5}(-of-\d{5}\.gguf)$", r"-*\1", glob.escape(path.name))
+    return sum(part.stat().st_size for part in path.parent.glob(parts))
 
 
 class Model:
@@ -57,7 +69,7 @@ class Model:
         self._progress = lib.llama_progress_callback(progress)
         params.progress_callback = self._progress
         library.recent_errors.clear()
-        self.n_bytes = Path(path).stat().st_size
+        self.n_bytes = _size(Path(path))
         patience = PATIENCE_S + self.n_bytes / _SLOWEST_LOAD
         handle = self.call(lib.llama_model_load_from_file, os.fsencode(path), params, allowed_s=patience)
         if interrupt.is_set():
@@ -98,7 +110,7 @@ class Model:
     def _adapter(self, path: Path) -> Any:
         """llama.cpp's own adapter, which is freed with the model."""
         library.recent_errors.clear()
-        adapter = self.call(lib.llama_adapter_lora_init, self.handle, os.fsencode(path))
+        adapter = self.call(lib.llama_adapter_lora_init, self.handle, os.fsencode(path), allowed_s=_ADAPTER_S)
         if not adapter:
             self.close()
             reason = library.last_error() or "no reason given"

@@ -59,7 +59,7 @@ class RemoteCalls:
         self._current: _Job | None = None
         self._aborted = ""
         self._lost: SpecdecError | None = None
-        self._sign_of_life = 0.0
+        self._sign_of_life = self._allowed_s = 0.0
         self._servers: list[str] = []
         self._on_abort = _Abort(self._park)  # ggml keeps a bare pointer to it
         library.on_abort(self._on_abort)
@@ -85,31 +85,38 @@ class RemoteCalls:
         Raises SpecdecError if a server is gone or silent, now or earlier; Interrupted if it does not end soon after
         Ctrl-C.
         """
+        if self._current:  # Ctrl-C has ended the wait for it, and it goes on
+            self._wait(self._current, self._allowed_s, interrupt)
         if self._lost:
             raise self._lost
         job = self._current = _Job(function, arguments)
-        self._sign_of_life, stopped = monotonic(), 0.0
+        self._allowed_s, self._sign_of_life = allowed_s, monotonic()
         self._jobs.put(job)
+        self._wait(job, allowed_s, interrupt)
+        if job.error:
+            raise job.error
+        return job.result  # type: ignore[no-any-return]
+
+    def _wait(self, job: _Job, allowed_s: float, interrupt: Interrupt | None) -> None:
+        stopped = 0.0
         while not job.done.wait(Interrupt.POLL_S):
             now = monotonic()
             if interrupt and interrupt.is_set():
                 stopped = stopped or now
                 if now - stopped > _GRACE_S:
-                    self._lost = self._silent(now - self._sign_of_life)
                     raise Interrupted
             if now - self._sign_of_life > allowed_s:
                 self._lost = self._silent(allowed_s)
+                self._current = None
                 raise self._lost
+        self._current = None
         if self._aborted:
             self._lost = self._gone()
             raise self._lost
-        if job.error:
-            raise job.error
-        return job.result  # type: ignore[no-any-return]
 
     def free(self, function: Callable[[Any], object], handle: Any) -> None:
-        """Free what lies on servers; where one is lost, it stays until the process ends."""
-        if not self._lost:
+        """Free what lies on servers; where one is lost, or still computes, it stays until the process ends."""
+        if not self._lost and not self._current:
             self.call(function, handle)
 
     def _work(self) -> None:
@@ -123,7 +130,7 @@ class RemoteCalls:
 
     def _park(self, text: bytes) -> None:
         """What ggml calls before it ends the process; it does so when this returns."""
-        if _OF_RPC not in text or self._current is None:
+        if _OF_RPC not in text or self._current is None:  # of nobody who waits: the process ends
             sys.stderr.write(text.decode("utf-8", "replace") + "\n")
             return
         self._aborted = text.decode("utf-8", "replace").split(": ", 1)[-1].strip()

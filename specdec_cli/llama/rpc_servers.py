@@ -65,7 +65,9 @@ def _reach(server: str, insecure: bool) -> str:
         address = str(socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
         require_private(address, insecure)
         socket.create_connection((address, int(port)), _CONNECT_S).close()
-    except OSError as error:
-        reason = "no answer" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
+    except (OSError, UnicodeError) as error:  # the latter: of a name that can be none
+        reason = (
+            "no answer" if isinstance(error, TimeoutError) else (getattr(error, "strerror", None) or str(error)).lower()
+        )
         raise SpecdecError(f"there is no server at {server}: {reason}", fix) from None
     return f"{address}:{port}"

@@ -13,6 +13,8 @@ from specdec_cli.llama import library
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.rpc_servers import require_build
 
+_FIX = "Give an address of this machine, and a port that is free."
+
 
 def chosen_devices(names: Sequence[str]) -> list[str]:
     """The devices that are to be served, by default all GPUs, or else the CPU. Raises UsageError on unknown ones."""
@@ -24,19 +26,24 @@ def chosen_devices(names: Sequence[str]) -> list[str]:
     return [known[name.lower()] for name in names] or gpus or ["CPU"]
 
 
-def serve(host: str, port: int, threads: int, devices: Sequence[str], interrupt: Interrupt) -> None:
-    """Serve these devices until `interrupt` is set. One client at a time; others wait until it leaves.
-
-    What llama.cpp prints on its own is left out. Raises SpecdecError if the address cannot be had, or this build
-    knows no RPC.
+def free_address(host: str, port: int) -> str:
+    """The numeric address of a host of this machine, if the port can be had there. Raises SpecdecError if it cannot be,
+    or this build knows no RPC.
     """
     require_build()
-    fix = "Give a numeric address of this machine, and a port that is free."
     try:
-        with socket.create_server((host, port)):
-            pass
-    except OSError as error:
-        raise SpecdecError(f"cannot listen on {host}:{port}: {(error.strerror or str(error)).lower()}", fix) from None
+        address = socket.gethostbyname(host)
+        with socket.create_server((address, port)):
+            return address
+    except (OSError, UnicodeError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise SpecdecError(f"cannot listen on {host}:{port}: {reason}", _FIX) from None
+
+
+def serve(host: str, port: int, threads: int, devices: Sequence[str], interrupt: Interrupt) -> None:
+    """Serve these devices at a numeric address until `interrupt` is set. One client at a time; others wait until it
+    leaves. What llama.cpp prints on its own is left out. Raises SpecdecError if llama.cpp cannot serve there.
+    """
     sys.stdout.flush()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     server = Thread(target=library.serve_rpc, args=(f"{host}:{port}", threads, devices), daemon=True)
@@ -44,4 +51,4 @@ def serve(host: str, port: int, threads: int, devices: Sequence[str], interrupt:
     while server.is_alive() and not interrupt.is_set():
         server.join(interrupt.POLL_S)
     if not interrupt.is_set():
-        raise SpecdecError(f"llama.cpp cannot serve on {host}:{port}", fix)
+        raise SpecdecError(f"llama.cpp cannot serve on {host}:{port}", _FIX)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from specdec_cli.models import references
 
-_CONVERTERS = {"bartowski", "unsloth", "ggml-org", "lmstudio-community", "mradermacher"}
+_CONVERTERS = {"bartowski", "unsloth", "ggml-org", "lmstudio-community", "mradermacher", "TheBloke"}
 """Who publishes GGUF files of others' models; all else is taken for the maker."""
 _MAKERS = {
     "DeepSeek-": "deepseek-ai",
-    "Llama-": "meta-llama",
+    "Llama-3": "meta-llama",
+    "Meta-Llama-3": "meta-llama",
     "Qwen": "Qwen",
     "SmolLM": "HuggingFaceTB",
     "gemma-": "google",
@@ -30,5 +31,6 @@ def original_of(text: str) -> str:
     maker, found, rest = name.partition("_")
     if found:
         return f"{maker}/{rest}"
-    name = name.removeprefix("Meta-")
+    name = name.removesuffix("-i1")
+    name = name.removeprefix("Meta-") if "-3.1-" in name else name  # from 3.1 on the makers left it out
     return next((f"{maker}/{name}" for prefix, maker in _MAKERS.items() if name.startswith(prefix)), "")

@@ -6,9 +6,14 @@ import shlex
 import shutil
 
 import pytest
-from driver import DRAFT, TARGET, call, succeeded, told
+from driver import DRAFT, TARGET, call, configure, succeeded, told
 
 from specdec_cli.engine.serving_formats import ENGINES
+
+
+@pytest.fixture(autouse=True)
+def usual_drafter(monkeypatch):
+    monkeypatch.delenv("SPECDEC_DRAFTER")
 
 
 def options(command):
@@ -61,14 +66,19 @@ def test_a_pair_that_is_not_here_is_named_by_its_repositories(engine):
     found = exported(engine, "-p", "qwen3-8b")
     text = found["command"] or found["text"]
     own = {"vllm", "sglang"} & {engine}
-    assert ("Qwen/Qwen3-0.6B" if own else "Qwen/Qwen3-0.6B-GGUF:Q8_0") in text
+    assert ("Qwen/Qwen3-0.6B" if own else "Qwen/Qwen3-0.6B-GGUF") in text
     assert ("GGUF" in text) != bool(own) and "specdec tune" in found["expected"][0]
     assert len(found["lost"]) >= 4 and ("not run" in found["checked"]) == (engine != "llama-server")
 
 
 def test_vllm_and_sglang_count_as_they_do():
     config = json.loads(options(exported("vllm", "-p", "qwen3-8b")["command"])["--speculative-config"])
-    assert config == {"method": "draft_model", "model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": 4}
+    assert config == {
+        "method": "draft_model",
+        "model": "Qwen/Qwen3-0.6B",
+        "num_speculative_tokens": 4,
+        "draft_sample_method": "probabilistic",
+    }
     said = options(exported("sglang", "-p", "qwen3-8b")["command"])
     assert said["--speculative-num-steps"] == "4" and said["--speculative-num-draft-tokens"] == "5"
     looked_up = json.loads(
@@ -84,7 +94,7 @@ def test_vllm_and_sglang_count_as_they_do():
 def test_lm_studio_gets_a_preset_whose_draft_is_loaded_with_the_target():
     preset = json.loads(succeeded("export", "lm-studio", "-p", "qwen3-8b").stdout)
     load = {each["key"]: each["value"] for each in preset["load"]["fields"]}
-    assert load["llm.load.llama.speculativeDecoding.draftModel"] == "Qwen/Qwen3-0.6B-GGUF:Q8_0"
+    assert load["llm.load.llama.speculativeDecoding.draftModel"] == "Qwen/Qwen3-0.6B-GGUF"
     assert load["llm.load.llama.speculativeDecoding.draftSimple"] is True
     assert load["llm.load.llama.speculativeDecoding.draftMaxTokens"] == 4
     fields = {each["key"]: each["value"] for each in preset["operation"]["fields"]}
@@ -98,6 +108,31 @@ def test_ollama_gets_the_target_alone_and_is_said_to(tmp_path):
     done = succeeded("export", "ollama", "-p", "demo", "-c", "512", "-o", file)
     assert file.read_text().startswith(f"FROM {TARGET}\n") and "PARAMETER num_ctx 512" in file.read_text()
     assert "DRAFT" not in file.read_text() and "All speculation" in done.stderr
+    assert done.stdout.rstrip("\n") == file.read_text().rstrip("\n")
+    away = succeeded("export", "ollama", "-p", "gemma-4-31b").stdout
+    assert away.startswith("FROM hf.co/unsloth/gemma-4-31B-it-GGUF:Q4_K_M\n")
+
+
+@pytest.mark.parametrize("drafter", ["lookahead", "self", "eagle3"])
+def test_what_no_other_engine_drafts_is_refused(drafter):
+    done = call("export", "llama-server", "-p", "demo", "--drafter", drafter)
+    assert done.exit_code in (1, 2) and done.stdout == ""
+
+
+def test_none_is_the_target_alone():
+    found = exported("llama-server", "-p", "demo", "--drafter", "none")
+    assert "--spec-type" not in options(found["command"]) and found["lost"][0] == "All speculation."
+    assert found["expected"] == []
+
+
+def test_models_that_the_configuration_names_count():
+    configure("profile: qwen3-8b\n")
+    assert "Qwen/Qwen3-8B-GGUF:Q4_K_M" in exported("llama-server")["command"]
+    configure("target: qwen3-8b\n")
+    said = options(exported("llama-server", "-ngl", "20")["command"])
+    assert said["--spec-draft-hf"] == "Qwen/Qwen3-0.6B-GGUF:Q8_0" and said["--gpu-layers"] == "20"
+    configure("drafter: ngram\n")
+    assert options(exported("llama-server", "-p", "demo")["command"])["--spec-type"] == "ngram-simple"
 
 
 def test_at_a_temperature_the_rule_of_the_engine_counts():

@@ -18,6 +18,8 @@ from specdec_cli.models.originals import original_of
         ),
         ("unsloth/Qwen3.5-27B-GGUF/Qwen3.5-27B-Q4_K_M.gguf", "Qwen/Qwen3.5-27B"),
         ("ggml-org/gemma-3-12b-it-GGUF:Q4_K_M", "google/gemma-3-12b-it"),
+        ("bartowski/Meta-Llama-3-8B-Instruct-GGUF", "meta-llama/Meta-Llama-3-8B-Instruct"),
+        ("mradermacher/Qwen3-8B-i1-GGUF:Q4_K_M", "Qwen/Qwen3-8B"),
         ("bartowski/Something-New-GGUF", ""),
         ("someone/Model", ""),
         ("", ""),
