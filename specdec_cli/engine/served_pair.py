@@ -120,7 +120,7 @@ def _measured(pair: ServedPair, settings: Settings, policy: StaticPolicy, what_i
     basis = f"From {places:,} recorded places, with the costs of {where}:"
     said = (
         f"{basis} {found.tokens_per_s:,.1f} tokens/s at {found.tokens} draft tokens, {found.speedup:.2f}x the target "
-        f"alone; specdec with -k auto {found.auto_tokens_per_s / found.alone_tokens_per_s:.2f}x."
+        f"alone; specdec with -k auto {found.auto_speedup:.2f}x."
     )
     tokens = found.tokens
     if found.speedup < WORTH_IT:

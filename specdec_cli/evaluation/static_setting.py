@@ -29,14 +29,14 @@ class StaticPolicy:
 @dataclass(frozen=True, slots=True)
 class StaticSetting:
     """tokens: of a draft at most, 0 where no draft pays. min_p: a draft ends below this confidence. Speeds are in
-    tokens per second, what a draft model reads of prompts not counted; auto: of `-k auto`, where it is.
+    tokens per second, what a draft model reads of prompts not counted. auto_speedup: of `-k auto`, where it is.
     """
 
     tokens: int
     min_p: float
     tokens_per_s: float
     alone_tokens_per_s: float
-    auto_tokens_per_s: float
+    auto_speedup: float
 
     @property
     def speedup(self) -> float:
@@ -45,7 +45,7 @@ class StaticSetting:
 
 def best_static(answers: Sequence[Answer], costs: Costs, greedy: bool, policy: StaticPolicy) -> StaticSetting:
     """The fastest of all lengths with any least confidence that the engine takes."""
-    alone = simulation.alone(answers).tokens_per_s(costs)
+    alone = 1 / costs.verify(1)  # no draft model is loaded then
     found = (0, 0.0, alone)
     for least in policy.confidences:
         for tokens in range(1, LONGEST + 1):
@@ -53,8 +53,10 @@ def best_static(answers: Sequence[Answer], costs: Costs, greedy: bool, policy: S
             speed = tally.tokens / seconds_of(tally, costs, policy)
             if speed > found[2]:
                 found = tokens, least, speed
-    auto = simulation.adaptive(answers, costs, greedy).tokens_per_s(costs)
-    return StaticSetting(*found, alone_tokens_per_s=alone, auto_tokens_per_s=auto)
+    auto = simulation.adaptive(answers, costs, greedy).tokens_per_s(costs) / simulation.alone(answers).tokens_per_s(
+        costs
+    )
+    return StaticSetting(*found, alone_tokens_per_s=alone, auto_speedup=auto)
 
 
 def seconds_of(tally: Tally, costs: Costs, policy: StaticPolicy) -> float:
@@ -62,4 +64,5 @@ def seconds_of(tally: Tally, costs: Costs, policy: StaticPolicy) -> float:
     # Where every batch of the target's goes through the draft model first, each of its own passes is over one token.
     again = sum(times * costs.draft(n) for n, times in tally.verified.items()) if policy.rereads else 0.0
     drafting = sum(times * costs.draft(n if n == 2 and not policy.rereads else 1) for n, times in tally.read.items())
-    return sum(times * costs.verify(n) for n, times in tally.verified.items()) + again + drafting
+    verified = sum(times * costs.verify(n) for n, times in tally.verified.items())
+    return verified + again + drafting
