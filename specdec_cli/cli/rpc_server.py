@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from typing import Annotated
 
 import typer
@@ -23,6 +22,8 @@ def rpc_server(
 
     It speaks llama.cpp's own protocol, as its rpc-server does: without a password and without encryption.
     """
+    from ipaddress import ip_address
+
     from specdec_cli.cli.error_reporting import interruptible
     from specdec_cli.cli.output import print_parts
     from specdec_cli.llama import host as machine

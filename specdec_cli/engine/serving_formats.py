@@ -23,6 +23,7 @@ _REQUESTS = "Sampling is not exported: each request sets its own."
 _NAMED = "its repositories follow from the names of the GGUF ones: look whether they are right"
 _ALWAYS = "Its draft model runs at every step, also where no draft pays; specdec's rests there."
 _FIXED = "Its draft length does not follow the text or the machine."
+_OF_BATCHES = _ALWAYS, _FIXED, "No least confidence ends a draft.", "The weights are the maker's, not the GGUF's."
 _MATCH = (
     "Its rule is that of --accept match: exact but for rounding, of which it says nothing, and at a temperature it "
     "accepts less than rejection."
@@ -67,7 +68,9 @@ def llama_server(pair: ServedPair) -> ServingSettings:
         options.append(("spec-draft-p-min", pair.min_p))
     names = {"ctx": "ctx-size", "threads": "threads", "gpu_layers": "gpu-layers", "gpu_layers_draft": "spec-draft-ngl"}
     options += [
-        (names[name], value) for name, value in pair.machine.items() if pair.draft or name != "gpu_layers_draft"
+        (names[name], value)
+        for name, value in pair.machine.items()
+        if (pair.draft and pair.tokens) or name != "gpu_layers_draft"
     ]
     sampling = {"temp": "temp", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p"}
     options += [(sampling[name], value) for name, value in pair.sampling.items()]
@@ -180,7 +183,7 @@ ENGINES = {
     "vllm": ServingEngine(
         "vLLM",
         StaticPolicy((0.0,), rereads=False, rule="rejection"),
-        (_ALWAYS, _FIXED, "No least confidence ends a draft.", "The weights are the maker's, not the GGUF's."),
+        _OF_BATCHES,
         _REQUESTS,
         f"its configuration passes the checks of vLLM 0.33.0; it was not run; {_NAMED}",
         vllm,
@@ -188,7 +191,7 @@ ENGINES = {
     "sglang": ServingEngine(
         "SGLang",
         StaticPolicy((0.0,), rereads=False, rule="match"),
-        (_ALWAYS, _FIXED, "No least confidence ends a draft.", "The weights are the maker's, not the GGUF's."),
+        _OF_BATCHES,
         _REQUESTS,
         f"its options pass the parser of SGLang 0.5.23; it was not run; {_NAMED}",
         sglang,

@@ -130,11 +130,13 @@ class RemoteCalls:
 
     def _park(self, text: bytes) -> None:
         """What ggml calls before it ends the process; it does so when this returns."""
-        if _OF_RPC not in text or self._current is None:  # of nobody who waits: the process ends
+        current = self._current
+        if _OF_RPC not in text or not (current or self._lost):
             sys.stderr.write(text.decode("utf-8", "replace") + "\n")
             return
-        self._aborted = text.decode("utf-8", "replace").split(": ", 1)[-1].strip()
-        self._current.done.set()
+        if current:
+            self._aborted = text.decode("utf-8", "replace").split(": ", 1)[-1].strip()
+            current.done.set()
         while True:
             sleep(1e6)
 

@@ -63,6 +63,34 @@ def test_what_never_ends_is_lost_once_for_all():
     assert found == ["True"] * 4
 
 
+def test_a_server_that_dies_after_it_was_given_up_does_not_end_the_process():
+    """What ggml says then comes from a thread that nobody waits for."""
+    with rpc_servers(1) as (server,):
+        found = ran(
+            """
+            import os, signal, sys, time
+            from specdec_cli import SamplingParams, load
+            from specdec_cli.decoding.errors import SpecdecError
+
+            target, address, pid = sys.argv[1:]
+            with load(target=target, rpc=address, threads=1) as engine:
+                engine.generate("def f(", SamplingParams(max_tokens=8))
+                os.kill(int(pid), signal.SIGSTOP)
+                try:
+                    engine.generate("def g(", SamplingParams(max_tokens=8))
+                except SpecdecError as error:
+                    print("has not answered" in str(error))
+                os.kill(int(pid), signal.SIGKILL)
+                time.sleep(0.5)
+            print("alive")
+            """,
+            TARGET,
+            server.address,
+            server.process.pid,
+        )
+    assert found == ["True", "alive"]
+
+
 def test_a_text_cannot_be_kept_where_its_server_is_gone(tmp_path):
     with rpc_servers(1) as (server,):
         found = ran(
