@@ -7,34 +7,16 @@ ACCEL  ?= auto
 VENV   := .venv
 PIP    := $(VENV)/bin/python -m pip --disable-pip-version-check
 
-# auto: CUDA needs a GPU that answers and a compiler for it; the compiler alone is not enough.
-ifeq ($(ACCEL),auto)
-  ifeq ($(shell uname -sm),Darwin arm64)
-    CHOSEN := metal
-  else ifneq ($(and $(shell nvidia-smi -L 2>/dev/null | grep -o GPU | head -n 1),$(shell command -v nvcc)),)
-    CHOSEN := cuda
-  else
-    CHOSEN := cpu
-  endif
-else
-  CHOSEN := $(ACCEL)
+# A build is for one processor and one compiler: on another, set-up builds again. CMAKE_ARGS of the caller's own win.
+BUILDING := specdec_cli/llama/building.py
+KEY   := $(shell $(PYTHON) $(BUILDING) key --accel $(ACCEL))
+ifeq ($(KEY),)
+  $(error set-up needs Python 3.10 or newer as $(PYTHON), and ACCEL=auto, cpu, cuda, metal or vulkan)
 endif
-
-FLAGS_cpu    := -DGGML_METAL=off
-FLAGS_cuda   := -DGGML_CUDA=on
-FLAGS_metal  := -DGGML_METAL=on
-FLAGS_vulkan := -DGGML_VULKAN=on
-ifeq ($(FLAGS_$(CHOSEN)),)
-  $(error ACCEL is $(ACCEL); it must be auto, cpu, cuda, metal or vulkan)
-endif
-
-# The multimodal library is not used; RPC is, for --rpc. Flags of the caller's own come last and win.
-BUILD_FLAGS := -DLLAVA_BUILD=off -DGGML_RPC=ON -DGGML_RPC_RDMA=OFF $(FLAGS_$(CHOSEN)) $(CMAKE_ARGS)
-BUILT := rpc-$(CHOSEN)
-READY := $(VENV)/.ready-$(BUILT)
+READY := $(VENV)/.ready-$(KEY)
 TORCH := $(VENV)/.torch
 
-.PHONY: run test test-slow test-all test-real test-training fuzz lint setup clean train check-training
+.PHONY: run test test-slow test-all test-real test-kernels test-wheel test-training fuzz lint setup clean train check-training
 
 run: setup ## Show what specdec does, in ten seconds
 	@$(VENV)/bin/specdec demo
@@ -43,7 +25,7 @@ run: setup ## Show what specdec does, in ten seconds
 BROWSER := $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 
 # What every test run is started with; $(1): which tests.
-PYTEST = $(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not real and not fuzz and not training and $(1)$(if $(BROWSER),, and not browser)"
+PYTEST = $(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m "not real and not fuzz and not training and not quiet and $(1)$(if $(BROWSER),, and not browser)"
 NO_BROWSER = @$(if $(BROWSER),,echo "No Chromium here: the tests of HTML pages in a browser are left out.")
 
 test: setup ## Run the tests, but for slow ones
@@ -61,6 +43,16 @@ test-all: setup ## Run all tests, slow ones too
 # Serially: each test has a model or two of up to a gigabyte in memory.
 test-real: setup ## Run the tests on real models, which are fetched where that can be done
 	@tests/real/run $(VENV)/bin/python
+
+# What decodes, with other kernels than those of this processor: without repacked weights, and with those of older
+# processors, which are compiled once in a minute each.
+SETS ?= plain x86-64-v3 x86-64-v2 openmp
+
+test-kernels: setup ## Run what decodes under several sets of kernels
+	@tests/kernels/run $(VENV)/bin/python $(SETS)
+
+test-wheel: setup ## Install the wheel outside the checkout, and run it there
+	@tests/wheel/run $(VENV)/bin/python
 
 test-training: $(TORCH) ## Run the tests of training, which take PyTorch: some gigabytes of disk
 	$(VENV)/bin/python -m pytest -n 2 --dist worksteal -m training tests/training
@@ -94,14 +86,13 @@ $(TORCH): $(READY)
 
 setup: $(READY) ## Make .venv and build llama.cpp for this machine
 
-# pip's cache does not know CMAKE_ARGS, so each kind of wheel has a cache of its own inside it:
-# the first set-up builds for some minutes, every later one takes seconds.
-$(READY): pyproject.toml Makefile
-	@echo "Setting up for $(CHOSEN). The first time, llama.cpp is compiled: some minutes."
+# The first set-up builds for some minutes, every later one on the same kind of processor takes seconds. What was built is
+# tried, and built with fewer of the processor's instructions if it fails.
+$(READY): pyproject.toml Makefile $(BUILDING)
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install -q --upgrade "pip>=25.1"
 	@if ls $(VENV)/.ready-* >/dev/null 2>&1 && ! test -e $@; then $(PIP) uninstall -q -y llama-cpp-python; fi
-	@CMAKE_ARGS="$(BUILD_FLAGS)" $(PIP) install -q --cache-dir "$$($(PIP) cache dir)/specdec-$(BUILT)" --group dev -e ".[serve]"
+	@$(VENV)/bin/python $(BUILDING) install --accel $(ACCEL) -- --group dev -e ".[serve]"
 	@rm -f $(VENV)/.ready-* && touch $@
 
 clean: ## Remove everything that set-up and tests made

@@ -1,0 +1,208 @@
+"""Builds llama.cpp for this machine: the flags, a fault of the compiler, and a trial of what was built.
+
+It needs nothing but Python, for `make setup` runs it before anything is installed:
+
+    python building.py install [--accel auto] [-- PIP ARGUMENTS]  install with pip, try it, build it plainer if it fails
+    python building.py flags [--accel auto]                       the CMAKE_ARGS of the first attempt
+    python building.py key [--accel auto]                         tells this machine and compiler from others
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+ACCELERATORS = {"cpu": "-DGGML_METAL=off", "cuda": "-DGGML_CUDA=on", "metal": "-DGGML_METAL=on"}
+ACCELERATORS["vulkan"] = "-DGGML_VULKAN=on"
+# No multimodal library. RPC for --rpc. No OpenMP: its threads wait badly as soon as two threads compute (computing.py).
+_FLAGS = ("-DLLAVA_BUILD=off", "-DGGML_RPC=ON", "-DGGML_RPC_RDMA=OFF", "-DGGML_OPENMP=OFF")
+_HEADER = Path(__file__).with_name("amx_tile_config.h")
+
+ATTEMPTS = ("as fast as it can be", "without repacked weights and AMX", "for any processor of this kind")
+_INSTRUCTION_SETS = ("SSE42", "AVX", "AVX2", "AVX_VNNI", "BMI2", "FMA", "F16C", "AVX512", "LLAMAFILE")
+
+_PATTERN = """
+#include <immintrin.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
+
+struct tile_config { uint8_t palette, start, reserved[14]; uint16_t row_bytes[16]; uint8_t rows[16]; };
+
+extern "C" __attribute__((noinline)) void configure() {
+    static thread_local bool done = false;
+    if (done) return;
+    alignas(64) tile_config config = {};
+    config.palette = 1;
+    for (int i = 0; i < 8; ++i) { config.rows[i] = 8 + i; config.row_bytes[i] = 32 + i; }
+    _tile_loadconfig(&config);
+    done = true;
+}
+
+extern "C" __attribute__((noreturn, used)) void report(const uint8_t * bytes) {
+    for (int i = 0; i < 64; ++i) printf("%d ", bytes[i]);
+    fflush(stdout);
+    _exit(0);
+}
+
+int main() { configure(); return 1; }
+"""
+"""What ggml does before its first AMX pass. `report` takes the place of the instruction, so no AMX is needed."""
+_EXPECTED = [1, *[0] * 15, *(byte for i in range(8) for byte in (32 + i, 0)), *[0] * 16, *range(8, 16), *[0] * 8]
+_INSTRUCTION = re.compile(r"^\s*ldtilecfg\s+(.*)$", re.MULTILINE)
+# The stack pointer goes below the bytes first, which may lie in the red zone.
+_CALL = r"\tleaq \1, %rdi\n\tsubq $4096, %rsp\n\tandq $-64, %rsp\n\tcall report"
+
+
+def compiler() -> str:
+    """The C++ compiler that CMake will take; empty if there is none."""
+    return shutil.which(os.environ.get("CXX") or "c++") or shutil.which("g++") or ""
+
+
+def drops_tile_config(cxx: str, *flags: str) -> bool:
+    """Whether this compiler drops what AMX's tile configuration should hold, at the optimisation of the build.
+
+    It is asked for the machine code of ggml's own pattern. The instruction in it becomes a call that prints the bytes
+    that the instruction would read, so this works on any x86-64 processor. False where there is nothing to find out.
+    """
+    if platform.machine().lower() not in ("x86_64", "amd64") or os.name != "posix":
+        return False
+    with tempfile.TemporaryDirectory(prefix="specdec-") as name:
+        folder = Path(name)
+        source, code, program = folder / "pattern.cpp", folder / "pattern.s", folder / "pattern"
+        source.write_text(_PATTERN)
+        options = ["-O3", "-DNDEBUG", "-mamx-tile", "-mamx-int8", *flags]
+        if not _output(cxx, *options, "-S", str(source), "-o", str(code)) or not code.exists():
+            return False  # a compiler that knows no AMX
+        text = code.read_text()
+        code.write_text(_INSTRUCTION.sub(_CALL, text))
+        if not _output(cxx, str(code), "-o", str(program)) or not program.exists():
+            return False
+        found = _output(str(program)).stdout.split()
+        return list(map(int, found)) != _EXPECTED
+
+
+class _Output:
+    def __init__(self, done: subprocess.CompletedProcess[str] | None) -> None:
+        self.stdout = done.stdout if done else ""
+        self._worked = done is not None and done.returncode == 0
+
+    def __bool__(self) -> bool:
+        return self._worked
+
+
+def _output(*command: str) -> _Output:
+    try:
+        return _Output(subprocess.run(command, capture_output=True, text=True, timeout=60, check=False))
+    except (OSError, subprocess.TimeoutExpired):
+        return _Output(None)
+
+
+def accelerator() -> str:
+    """What to build for: CUDA needs a GPU that answers and a compiler for it; the compiler alone is not enough."""
+    if (platform.system(), platform.machine()) == ("Darwin", "arm64"):
+        return "metal"
+    has_cuda = shutil.which("nvcc") and "GPU" in _output("nvidia-smi", "-L").stdout
+    return "cuda" if has_cuda else "cpu"
+
+
+def flags(accel: str, attempt: int = 0) -> list[str]:
+    """The arguments for CMake; the user's own CMAKE_ARGS come last and win. attempt: which of `ATTEMPTS`."""
+    chosen, cxx_flags, cxx = [*_FLAGS, ACCELERATORS[accel]], [], compiler()
+    if cxx and drops_tile_config(cxx):
+        cxx_flags += ["-include", str(_HEADER)]
+    if attempt:
+        chosen.append("-DGGML_CPU_REPACK=OFF")
+        if cxx and _output(cxx, "-mno-amx-tile", "-mno-amx-int8", "-E", "-x", "c++", os.devnull):
+            cxx_flags += ["-mno-amx-tile", "-mno-amx-int8"]
+    if attempt > 1:
+        chosen += ["-DGGML_NATIVE=OFF", *(f"-DGGML_{name}=OFF" for name in _INSTRUCTION_SETS)]
+    if cxx_flags:
+        chosen.append(f"-DCMAKE_CXX_FLAGS={shlex.join(cxx_flags)}")
+    return [*chosen, *shlex.split(os.environ.get("CMAKE_ARGS", ""))]
+
+
+def processor() -> str:
+    """The processor's model and what it can do, as the system tells; the same for all machines of a kind."""
+    try:
+        with Path("/proc/cpuinfo").open("rb") as file:  # the first core's part will do: a large machine has many
+            text = file.read(1 << 14).split(b"\n\n")[0].decode("utf-8", "replace")
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    told = (line.partition(":") for line in text.splitlines())
+    kept = [value.strip() for name, _, value in told if name.strip() in ("model name", "flags", "Features", "CPU part")]
+    return f"{platform.machine()} {' '.join(kept)}"
+
+
+def key(accel: str) -> str:
+    """A word that tells builds for this processor, by this compiler and with these flags, from others."""
+    cxx = compiler()
+    version = _output(cxx, "--version").stdout if cxx else ""
+    told = "\n".join((processor(), version, *_FLAGS, os.environ.get("CMAKE_ARGS", ""), _HEADER.read_text()))
+    return f"{accel}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+
+
+def command() -> str:
+    """What a user types to build llama.cpp again, with the flags that it needs here."""
+    return f"{shlex.quote(sys.executable)} -m specdec_cli.llama.building install"
+
+
+def install(accel: str, pip_arguments: Sequence[str]) -> int:
+    """Install with pip and try what was built; build it plainer if that does not work. Returns an exit code."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    if not _output(*pip, "--version"):  # uv makes environments without it
+        subprocess.run([sys.executable, "-m", "ensurepip"], stdout=subprocess.DEVNULL, check=False)
+    cache, name = _output(*pip, "cache", "dir").stdout.strip(), key(accel)
+    print(f"Building llama.cpp for {accel}, if it isn't in the cache: that takes some minutes.", flush=True)
+    own = pip_arguments or ["--force-reinstall", "--no-deps", "--no-binary", "llama-cpp-python", "llama-cpp-python"]
+    said = ""
+    for attempt, how in enumerate(ATTEMPTS):
+        # pip's cache does not know CMAKE_ARGS, so each kind of build has one of its own inside it.
+        where = ["--cache-dir", str(Path(cache) / f"specdec-{name}-{attempt}")] if cache else []
+        environment = {**os.environ, "CMAKE_ARGS": " ".join(map(shlex.quote, flags(accel, attempt)))}
+        code = subprocess.run([*pip, "install", "-q", *where, *own], env=environment, check=False).returncode
+        if code:
+            return code
+        tried = subprocess.run(
+            [sys.executable, "-m", "specdec_cli.llama.kernels"], stdout=subprocess.PIPE, text=True, check=False
+        )
+        if not tried.returncode:
+            if attempt:
+                print(f"llama.cpp was built {how}: {said}", flush=True)
+            return 0
+        said = tried.stdout.strip()
+        if attempt + 1 < len(ATTEMPTS):
+            print(f"{said}\nBuilding llama.cpp again, {ATTEMPTS[attempt + 1]}.", flush=True)
+            subprocess.run([*pip, "uninstall", "-q", "-y", "llama-cpp-python"], check=False)
+    print(said, file=sys.stderr)
+    return 1
+
+
+def main() -> int:
+    import argparse  # five milliseconds, which no start of specdec should take
+
+    arguments = sys.argv[1:]
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    parser = argparse.ArgumentParser(description="Build llama.cpp for this machine.")
+    parser.add_argument("what", choices=["install", "flags", "key"])
+    parser.add_argument("--accel", choices=["auto", *ACCELERATORS], default="auto", help="what to build for")
+    parser.epilog = "After --: what pip installs; by default llama-cpp-python again."
+    chosen = parser.parse_args(arguments[:end])
+    accel = accelerator() if chosen.accel == "auto" else chosen.accel
+    if chosen.what == "install":
+        return install(accel, arguments[end + 1 :])
+    print(key(accel) if chosen.what == "key" else " ".join(map(shlex.quote, flags(accel))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
