@@ -2,88 +2,128 @@
 
 from __future__ import annotations
 
+from statistics import median
+
 from rich import box
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.types import Event, Step
-from specdec_cli.display.theme import LABEL, STYLES
+from specdec_cli.decoding.types import Done, Event, Step
+from specdec_cli.display.theme import STYLES
 from specdec_cli.evaluation.race_result import RaceResult
 
 _ROWS = 16
 """Lines of an answer on the screen, where the terminal has as many."""
 _BAR = 24
+_NAMES = {True: "with drafts", False: "the target alone"}
 
 
 class RaceView:
-    """Paints the events of a race. Use it in a `with` block; without a terminal it shows nothing."""
+    """Paints the events of a race. Use it in a `with` block; without a terminal it prints a line an answer.
 
-    def __init__(self, console: Console, rounds: int, title: str) -> None:
-        self._console, self._rounds, self._title = console, rounds, title
-        self._texts = {False: Text(), True: Text()}
+    Rich draws from a thread of its own, so what it draws is a copy: of a list, which takes no text while it is copied.
+    """
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console, self._title = console, title
+        self._parts: dict[bool, list[tuple[str, Style]]] = {False: [], True: []}
         self._metrics = {False: Metrics(), True: Metrics()}
-        self._done = {False: 0, True: 0}
+        self._speeds: dict[bool, float | None] = {False: None, True: None}
+        self._rounds = {False: 0, True: 0}
+        self._ended = {False: True, True: True}
         self._live = Live(console=console, refresh_per_second=15, transient=True, get_renderable=self._render)
 
     def __enter__(self) -> RaceView:
         if self._console.is_terminal:
             self._live.start()
+        else:
+            self._console.print(self._title)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def show(self, drafts: bool, event: Event) -> None:
+        if self._ended[drafts]:
+            self._parts[drafts], self._metrics[drafts] = [], Metrics()
+            self._rounds[drafts] += 1
+        self._ended[drafts] = isinstance(event, Done)
+        metrics = self._metrics[drafts]
+        metrics.add(event)
         if isinstance(event, Step):
-            if event.index == 0:
-                self._texts[drafts], self._metrics[drafts] = Text(), Metrics()
-                self._done[drafts] += 1
-            for token in event.tokens:
-                self._texts[drafts].append(token.text.expandtabs(4), STYLES[token.origin])
-        self._metrics[drafts].add(event)
+            self._parts[drafts].extend((token.text.expandtabs(4), STYLES[token.origin]) for token in event.tokens)
+            self._speeds[drafts] = metrics.tokens_per_s
+        elif isinstance(event, Done) and not self._console.is_terminal:
+            speed = f"{metrics.tokens_per_s or 0:,.0f} tokens/s"
+            self._console.print(f"  round {self._rounds[drafts]}, {_NAMES[drafts]}: {speed}")
 
     def _render(self) -> RenderableType:
         width = max((self._console.width - 1) // 2, 20)
-        rows = max(min(_ROWS, self._console.height - 6), 3)
+        title = Text(f"{self._title} Round {max(self._rounds.values())}.", "bold")
+        above = len(title.wrap(self._console, max(self._console.width, 1)))
+        rows = max(min(_ROWS, self._console.height - 5 - above), 3)
         panels = [self._panel(drafts, width, rows) for drafts in (False, True)]
-        number = max(self._done.values())
-        return Group(Text(f"{self._title}   round {number} of {self._rounds}", "bold"), Columns(panels, padding=(0, 0)))
+        return Group(title, Columns(panels, padding=(0, 0)))
 
     def _panel(self, drafts: bool, width: int, rows: int) -> Panel:
-        lines = self._texts[drafts].split("\n", allow_blank=True)[-rows:]
+        lines = Text.assemble(*self._parts[drafts][:]).split("\n", allow_blank=True)[-rows:]
         for line in lines:
             line.truncate(width - 4, overflow="ellipsis")
         body = Text("\n").join([*lines, *[Text()] * (rows - len(lines))])
-        metrics = self._metrics[drafts]
-        speed = f"{metrics.tokens_per_s:,.0f} tokens/s" if metrics.tokens_per_s else ""
-        title = "with drafts" if drafts else "the target alone"
+        speed = self._speeds[drafts]
+        below = f"{speed:,.0f} tokens/s" if speed else ""
         return Panel(
-            body, box.ROUNDED, title=title, subtitle=speed, width=width, title_align="left", subtitle_align="left"
+            body,
+            box.ROUNDED,
+            title=_NAMES[drafts],
+            subtitle=below,
+            width=width,
+            title_align="left",
+            subtitle_align="left",
         )
 
 
 def result(found: RaceResult) -> RenderableType:
-    """Who won and by how much, then what the same drafts would bring on other machines."""
+    """Who won and by how much; where that cannot be told, why."""
     same = "same text, token for token" if found.divergence is None else f"the text differs: {found.divergence}"
+    if not found.alone:
+        return Text("This machine is too busy: no round came to its end. Try again when it is quiet.", "yellow")
+    rounds = f"{len(found.alone)} rounds"
+    if found.tells and found.speedup:
+        ending = f"{found.tokens_per_pass:.1f} tokens a pass"
+        said = [Text(f"{found.speedup} {found.speedup.difference} over {rounds}, {ending}, {same}", "bold")]
+    elif found.speedup is None or found.speedup.difference != "no difference":
+        busy = "Other programs use this machine, so the speedup can't be measured. Try again when it is quiet."
+        return Group(Text(busy, "yellow"), Text(f"{rounds}, {same}"))
+    else:
+        said = [Text("These models are too small to gain from drafts on this processor.", "bold")]
+        said.append(Text(f"{rounds}, {same}. specdec compare measures larger ones."))
     speeds = Table.grid(padding=(0, 2))
-    most = max(found.alone_tokens_per_s, found.drafted_tokens_per_s)
-    for name, speed in (("with drafts", found.drafted_tokens_per_s), ("alone", found.alone_tokens_per_s)):
-        speeds.add_row(f"  {name}", f"{speed:,.0f} tokens/s", _bar(speed / most))
-    machines = Table.grid(padding=(0, 2))
-    most = max((each.speedup for each in found.elsewhere), default=1.0)
-    for each in found.elsewhere:
-        description = Text(each.description, LABEL, overflow="ellipsis", no_wrap=True)
-        machines.add_row(f"  {each.machine}", f"{each.speedup:.2f}x", _bar(each.speedup / most), description)
-    said = [Text(f"{found.speedup} {found.speedup.difference}, {same}", "bold")]
-    if found.speedup.difference == "inconclusive":
-        said.append(Text("Other programs disturb this machine: try again when it is quiet.", "yellow"))
-    title = Text("The same drafts elsewhere, predicted from what passes cost there:", "bold")
-    return Group(*said, speeds, Text(), title, machines)
+    medians = {"with drafts": median(found.drafted), "alone": median(found.alone)}
+    for name, speed in medians.items():
+        speeds.add_row(f"  {name}", f"{speed:,.0f} tokens/s", _bar(speed / max(medians.values())))
+    return Group(*said, speeds)
+
+
+def next_steps() -> RenderableType:
+    """What to try after a race."""
+    steps = (
+        ("specdec pull qwen2.5-coder-1.5b", "a real pair, 1.5 GB (specdec ls lists others)"),
+        ('specdec run -p qwen2.5-coder-1.5b "..."', "an answer, every token in its colour"),
+        ("specdec compare -p qwen2.5-coder-1.5b", "what drafts bring on this machine"),
+        ("specdec tune --what-if rtx-4090", "what they would bring on another one"),
+    )
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    for command, what in steps:
+        table.add_row(f"  {command}", what)
+    return Group(Text("What to try next:"), table)
 
 
 def _bar(share: float) -> str:

@@ -9,24 +9,18 @@ from specdec_cli.evaluation.statistics import Interval
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """What the answer of a race would come to on another machine, with models of its own size. speedup: with the draft
-    model, against the target alone there, by simulation.
-    """
-
-    machine: str
-    description: str
-    speedup: float
-
-
-@dataclass(frozen=True, slots=True)
 class RaceResult:
-    """Speeds are medians over the rounds, in tokens per second; speedup is paired, round by round. divergence: None if
-    all answers are the same.
+    """Tokens per second of each answer, in the order of the rounds; speedup is paired, round by round, and None after
+    too few. divergence: None if all answers are the same. tokens_per_pass: with drafts.
     """
 
-    speedup: Interval
-    alone_tokens_per_s: float
-    drafted_tokens_per_s: float
+    alone: tuple[float, ...]
+    drafted: tuple[float, ...]
+    speedup: Interval | None
+    tokens_per_pass: float
     divergence: Divergence | None
-    elsewhere: tuple[Elsewhere, ...]
+
+    @property
+    def tells(self) -> bool:
+        """Whether a ratio may be claimed: its interval excludes 1."""
+        return self.speedup is not None and self.speedup.difference in ("faster", "slower")
