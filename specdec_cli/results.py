@@ -12,7 +12,6 @@ from msgspec import UNSET, UnsetType
 
 if TYPE_CHECKING:
     from specdec_cli.hub.repository import RemoteModel
-    from specdec_cli.llama.library import Device
     from specdec_cli.llama.quantize import Unfit
     from specdec_cli.models.profiles import Profile
     from specdec_cli.models.tokenizer_comparison import Check
@@ -235,59 +234,3 @@ class DraftCopyResult:
     seconds: float
     run: str
     search: tuple[SearchStep, ...] | UnsetType = UNSET
-
-
-@dataclass(frozen=True, slots=True)
-class UnusedGpu:
-    """A GPU that the build cannot use, what is missing to change that, and the command that does."""
-
-    name: str
-    accel: str
-    missing: str
-    command: str
-
-
-@dataclass(frozen=True, slots=True)
-class CorpusCache:
-    """The indexes of corpora."""
-
-    folder: str
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class BundledPair:
-    """Whether the bundled pair runs; what is wrong, if it does not."""
-
-    ok: bool
-    problem: str
-    target: str | UnsetType = UNSET
-    draft: str | UnsetType | None = UNSET
-    rounding: str | UnsetType = UNSET
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """What this installation can do."""
-
-    versions: dict[str, str]
-    build: str
-    gpu_offload: bool
-    devices: tuple[Device, ...]
-    threads: int
-    memory_available: int | None
-    unused_gpu: UnusedGpu | None
-    weights_cache: str
-    corpora: CorpusCache
-    config: str
-    config_problem: str
-    profiles: tuple[str, ...]
-    bundled_pair: BundledPair
-    missing_for_heads: tuple[str, ...] = ()
-    """What this build of llama.cpp lacks for drafts from hidden rows."""
-    rpc: bool = False
-    """Whether it can compute on other machines."""
-
-    @property
-    def ok(self) -> bool:
-        return self.bundled_pair.ok and not self.config_problem

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from io import TextIOWrapper
 
 import platformdirs
+
+from specdec_cli.decoding.errors import UsageError
 
 FENCE = '"""'
 """Begins a message of several lines, and ends it."""
 
 
 def turns(commands: Sequence[str], draft: Callable[[], str]) -> Iterator[str]:
-    """What is said, turn by turn, until there is no more. draft: what the line begins with, from `/edit`."""
-    return _typed(commands, draft) if sys.stdin.isatty() else _scripted(sys.stdin)
+    """What is said, turn by turn, until there is no more. draft: what the line begins with, from `/edit`.
+
+    A script is UTF-8, whatever the system's own encoding is. Raises UsageError if it is not.
+    """
+    if sys.stdin.isatty():
+        yield from _typed(commands, draft)
+        return
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")
+    try:
+        yield from _scripted(sys.stdin)
+    except UnicodeDecodeError:
+        raise UsageError("standard input is not UTF-8 text", "Convert it first, with iconv.") from None
 
 
 def _scripted(lines: Iterator[str]) -> Iterator[str]:

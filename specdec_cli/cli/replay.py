@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +38,7 @@ def replay(
     In a pipe, or where --svg or --html writes a file and no --speed is given, nothing is waited for.
     """
     from specdec_cli.decoding.errors import UsageError
+    from specdec_cli.display import keys
     from specdec_cli.display.theme import can_paint
     from specdec_cli.evaluation.recorded_settings import RecordedSettings
     from specdec_cli.store.traces import prompt_of, read_trace
@@ -47,7 +47,9 @@ def replay(
         raise UsageError(f"the speed cannot be {speed:g}", "Give a number above 0; 1 is the speed of the run.")
     if step and speed is not None:
         raise UsageError("--step goes as fast as you press keys", "Leave out --speed or --step.")
-    if step and not (os.name == "posix" and sys.stdin.isatty() and can_paint(sys.stdout)):
+    if step and not keys.CAN_BE_READ:
+        raise UsageError("--step cannot read single keys on this system", "Give a --speed, or use WSL.")
+    if step and not (sys.stdin.isatty() and can_paint(sys.stdout)):
         raise UsageError("--step needs a terminal for its keys and its display", "Leave --step out in a pipe.")
     recorded, events = read_trace(file)
     settings = RecordedSettings.of(recorded)

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
@@ -67,14 +67,20 @@ async def cancelled_by_signals(work: Coroutine[None, None, None]) -> int:
         received.append(number)
         task.cancel()
 
-    for number in _obeyed():
-        with suppress(NotImplementedError):  # on Windows
-            loop.add_signal_handler(number, cancel, number)
-    try:
-        await task
-    except asyncio.CancelledError:
-        if not received:
-            raise
+    def handle(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(cancel, number)
+
+    with ExitStack() as handled:
+        for number in _obeyed():
+            try:
+                loop.add_signal_handler(number, cancel, number)
+            except NotImplementedError:  # on Windows, whose loops wake up for every signal
+                handled.callback(signal.signal, number, signal.signal(number, handle))
+        try:
+            await task
+        except asyncio.CancelledError:
+            if not received:
+                raise
     return received[0] if received else 0
 
 
@@ -88,9 +94,11 @@ def _restoring_terminal() -> Callable[[], None]:
     """What gives the terminal that stdin is, if it is one, the settings that it has now."""
     try:
         import termios
-
+    except ImportError:  # on Windows, where nothing changes a terminal's settings
+        return lambda: None
+    try:
         before = termios.tcgetattr(0)
-    except (ImportError, termios.error):  # not on Windows; no terminal
+    except termios.error:  # no terminal
         return lambda: None
 
     def restore() -> None:

@@ -1,8 +1,8 @@
 """What `doctor` says of an installation."""
 
+from specdec_cli.diagnosis_result import Diagnosis
 from specdec_cli.display.grids import label_grid
 from specdec_cli.display.safe_console import SafeConsole
-from specdec_cli.results import Diagnosis
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:
@@ -11,6 +11,12 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
     for device in diagnosis.devices:
         size = f"{device.free / 1e9:.1f} of {device.total / 1e9:.1f} GB free"
         lines.append((device.kind, f"{device.name}: {device.description}, {size}"))
+    kernels = diagnosis.kernels
+    lines.append(("kernels", ", ".join(kernels.used) or "none that are known"))
+    if kernels.problem:
+        lines.append(("", kernels.problem))
+    if kernels.unused:
+        lines.append(("", f"this processor has {', '.join(kernels.unused)}, which this build does not use"))
     names = [device.name for device in diagnosis.devices if device.is_gpu]
     lines.append(("--device", ", ".join([*names, "none (the CPU)"])))
     lines.append(("threads", str(diagnosis.threads)))
@@ -34,6 +40,9 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
     for label, text in lines:
         grid.add_row(label, text)
     console.print(grid)
+    if kernels.repair:
+        console.print("\nTo build llama.cpp for this processor:", style="bold")
+        console.print(f"  {kernels.repair}", soft_wrap=True)
     if gpu := diagnosis.unused_gpu:
         console.print(f"\n{gpu.name} is there, but this build cannot use it. To enable it:", style="bold")
         if gpu.missing:

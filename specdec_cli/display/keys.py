@@ -6,10 +6,16 @@ import os
 import re
 import select
 import sys
-import termios
-import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+try:
+    import termios
+    import tty
+except ImportError:  # on Windows
+    CAN_BE_READ = False
+else:
+    CAN_BE_READ = True
 
 from specdec_cli.decoding.types import Event, Prefill
 

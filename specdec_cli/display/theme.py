@@ -41,4 +41,8 @@ def legend() -> Text:
 
 def can_paint(out: TextIO) -> bool:
     """Whether a stream is a terminal that can do more than print; FORCE_COLOR makes no terminal of a file."""
-    return out.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+    if not out.isatty() or os.environ.get("TERM", "").lower() in ("dumb", "unknown"):
+        return False
+    from rich import console
+
+    return not console.detect_legacy_windows()  # it would show our codes as characters

@@ -32,10 +32,8 @@ class TrainingView(ExitStack):
 
     def planned(self, steps: int, step_s: float, bytes_: int) -> None:
         self._end()
-        self._print(
-            f"a step takes {step_s:.2f} s, and all of it {format_bytes(bytes_)} of memory: {steps:,} steps in "
-            f"{_duration(steps * step_s)}"
-        )
+        memory = f", and all of it {format_bytes(bytes_)} of memory" if bytes_ else ""
+        self._print(f"a step takes {step_s:.2f} s{memory}: {steps:,} steps in {_duration(steps * step_s)}")
 
     def training(self, progress: TrainingStep) -> None:
         agreed = " ".join(f"{share:.0%}" for share in progress.best)

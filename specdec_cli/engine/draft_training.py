@@ -6,7 +6,6 @@ All of it can be killed at any time. The same command goes on, and ends with the
 from __future__ import annotations
 
 import importlib.util
-import resource
 import shlex
 import shutil
 import sys
@@ -245,16 +244,24 @@ def _plan(
         (place.folder / f"{recipe.kind}.pt").unlink(missing_ok=True)
     seconds = seconds_of_a_step(recipe.student(place, counts), windows, options.batch, threads)
     steps = options.steps or int(60 * options.minutes / seconds)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     if not options.steps and steps < LEAST_STEPS:
         raise SpecdecError(
             f"{options.minutes:g} minutes are {steps} steps of {seconds:,.1f} s each, too few to learn anything",
             f"Give --minutes {LEAST_STEPS * seconds / 60 + 1:,.0f} or more, or train something smaller.",
         )
-    progress.planned(steps, seconds, peak)
+    progress.planned(steps, seconds, _peak_bytes())
     plan = TrainingPlan(steps, options.batch, options.lr, _SEED, threads)
     record.write_bytes(msgspec.json.encode((asked, asdict(plan))))
     return plan
+
+
+def _peak_bytes() -> int:
+    """The most memory that this process has had; 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _measure(

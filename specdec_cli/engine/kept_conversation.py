@@ -8,7 +8,7 @@ from pathlib import Path
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.engine.conversation import Conversation, ReadText
 from specdec_cli.engine.loaded_model import LoadedModel
-from specdec_cli.llama import context_state, trial_load
+from specdec_cli.llama import context_state, kernels
 from specdec_cli.llama.adapter import identity
 from specdec_cli.store import conversations, trial_records
 from specdec_cli.store.conversations import CONVERSATIONS, KeptConversation, KeptMessage
@@ -51,5 +51,5 @@ def load(conversation: Conversation, name: str) -> list[str]:
 def _identity(loaded: LoadedModel) -> str:
     """Of the model's file, the adapters that act in it with their scales, and the build."""
     with suppress(OSError):
-        return trial_records.name_of(loaded.path, trial_load.build(), identity(loaded.adapters))
+        return trial_records.name_of(loaded.path, kernels.build(), identity(loaded.adapters))
     raise SpecdecError(f"{loaded.path.name} is gone", "Put it back.")

@@ -18,7 +18,7 @@ from specdec_cli.engine.model_loading import load_head, load_model, require_head
 from specdec_cli.engine.model_pair import ModelPair, setup_of_pair
 from specdec_cli.engine.pass_costs import PassCosts
 from specdec_cli.evaluation.simulator import REVIEWED
-from specdec_cli.llama import host, library, placing, repacking
+from specdec_cli.llama import host, kernels, library, placing, repacking
 from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.heads import head_context
@@ -68,7 +68,8 @@ class LoadedModels:
                     raise SpecdecError(what, "Take another draft: -md, or --drafter ngram.")
                 require_heads(pair.target_path, pair.draft_path, interrupt)
                 usable = True
-        model = load_model(pair.target_path, place, interrupt, pair.adapters, heads=usable and bool(head) and inside)
+        with_heads = usable and bool(head) and inside
+        model = load_model(pair.target_path, place, interrupt, pair.adapters, with_heads, pair.target)
         self.target = LoadedModel("target", pair.target_path, pair.target, model, threads, place, pair.adapters)
         self.draft: LoadedModel | None = None
         if head and inside and usable:
@@ -79,6 +80,8 @@ class LoadedModels:
             adapters = pair.draft_adapters
             self.draft = self._load("draft", pair.draft_path, pair.draft, threads_draft, place_draft, adapters, head)
         self.small = self._load("small draft", pair.small_path, pair.small, threads_draft, place_draft)
+        if (kernels_here := kernels.verdict()).fault:
+            self.note(str(kernels_here))
         self.plan: ContextPlan | None = None
         """For what the contexts have room."""
         if unused := _unused_layers(settings, has_draft=self.draft is not None):
@@ -96,8 +99,8 @@ class LoadedModels:
     ) -> LoadedModel | None:
         if path and header:
             with self._optional(role):
-                load = load_head if head else load_model
-                model = load(path, placing.whole(placement), self._interrupt, adapters)
+                arguments = path, placing.whole(placement), self._interrupt, adapters
+                model = load_head(*arguments, header) if head else load_model(*arguments, header=header)
                 return LoadedModel(role, path, header, model, threads, placement, adapters, head)
         return None
 

@@ -10,12 +10,13 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.llama import trial_load
+from specdec_cli.llama import kernels
 from specdec_cli.llama.adapter import Adapter, identity
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.trial_load import TrialLoad
-from specdec_cli.models.gguf import part_names
+from specdec_cli.models.gguf import part_names, read_header
+from specdec_cli.models.gguf_header import TYPES, Header
 from specdec_cli.store.trial_records import TRIALS, TrialRecord, name_of
 
 if TYPE_CHECKING:
@@ -53,9 +54,10 @@ def load_model(
     interrupt: Interrupt,
     adapters: Sequence[Adapter] = (),
     heads: bool = False,
+    header: Header | None = None,
 ) -> Model:
     """Load a model that has come through its trial. path: a GGUF file whose header has been validated. adapters:
-    checked ones. heads: load its next-token layers, too.
+    checked ones. heads: load its next-token layers, too. header: the file's, if it has been read.
 
     Raises SpecdecError if llama.cpp refuses the file or does not survive it, Interrupted on Ctrl-C.
     """
@@ -68,7 +70,13 @@ def load_model(
             death, what = _death(path, adapters, interrupt), f"{names} on {path.name}"
     if death:
         raise _deadly(what, death)
-    return Model(path, placement, interrupt, adapters, heads)
+    return Model(path, placement, interrupt, adapters, heads, _repacks(header or read_header(path)))
+
+
+def _repacks(header: Header) -> bool:
+    """Whether this build's kernels for repacked weights work with a file's types. Raises SpecdecError if none do."""
+    names = {tensor.type for tensor in header.tensors}
+    return kernels.verdict([number for number, (name, *_) in TYPES.items() if name in names]).extra_buffers
 
 
 def _deadly(what: str, death: str) -> SpecdecError:
@@ -91,11 +99,13 @@ def require_heads(path: Path, heads: Path, interrupt: Interrupt) -> None:
         raise _deadly(f"heads from {heads.name} with {path.name}", death)
 
 
-def load_head(path: Path, placement: Placement, interrupt: Interrupt, adapters: Sequence[Adapter] = ()) -> Model:
+def load_head(
+    path: Path, placement: Placement, interrupt: Interrupt, adapters: Sequence[Adapter], header: Header
+) -> Model:
     """Load a file of heads, which have come through the trial of their target."""
     from specdec_cli.llama.model import Model
 
-    return Model(path, placement, interrupt, adapters, heads=True)
+    return Model(path, placement, interrupt, adapters, heads=True, repacks=_repacks(header))
 
 
 def _death(path: Path, adapters: Sequence[Adapter], interrupt: Interrupt, heads: Path | None = None) -> str:
@@ -114,5 +124,5 @@ def _death(path: Path, adapters: Sequence[Adapter], interrupt: Interrupt, heads:
 
 
 def _name(path: Path, adapters: Sequence[Adapter], heads: Path | None) -> str:
-    build = trial_load.build()
+    build = kernels.build()
     return name_of(path, build, f"{identity(adapters)} heads {name_of(heads, build)}" if heads else identity(adapters))

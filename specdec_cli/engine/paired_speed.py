@@ -35,7 +35,7 @@ def paired_speedup(
     size = len(answer) // count if count >= 3 else len(answer)
     ways = [settings.alone(), settings]
     ratios = []
-    with _reusing(engine):
+    with reusing(engine):
         for number, start in enumerate(starts):
             speeds: dict[str, float] = {}
             for way in ways if number % 2 else ways[::-1]:
@@ -52,7 +52,7 @@ def paired_speedup(
 
 
 @contextmanager
-def _reusing(engine: Engine) -> Iterator[None]:
+def reusing(engine: Engine) -> Iterator[None]:
     """Let the models go by what they have read of the text, which is all but the last part."""
     contexts = [loaded.context for loaded in engine.models.all if loaded.context]
     for context in contexts:

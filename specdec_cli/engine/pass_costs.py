@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.llama import agreement, host, library
+from specdec_cli.llama import agreement, host, kernels, library
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.threads import ThreadWatch
 from specdec_cli.llama.timing import pass_seconds
@@ -38,7 +38,8 @@ def place_of(threads: int, gpu_layers: int = -1, setup: str = "") -> Place:
     """
     versions = library.versions()
     build = f"llama.cpp {versions['llama.cpp']}, llama-cpp-python {versions['llama-cpp-python']}"
-    return Place(library.machine(), f"{build}; {library.build_flags().strip()}", threads, gpu_layers, setup)
+    flags = library.build_flags().strip() + ("" if kernels.verdict().extra_buffers else "; nothing repacked")
+    return Place(library.machine(), f"{build}; {flags}", threads, gpu_layers, setup)
 
 
 def usual_threads() -> int:

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter
@@ -59,8 +58,7 @@ class Scheduler(AbstractContextManager["Scheduler"]):
 
     def __init__(self, engine: Engine, count: int, n_ctx: int, most_waiting: int = 64) -> None:
         self._load = SharedLoad()
-        with ThreadPoolExecutor(1) as first:  # while a thread that has computed lives, OpenMP slows down the others
-            self.slots = first.submit(Slots, engine, count, n_ctx, self._load).result()
+        self.slots = Slots(engine, count, n_ctx, self._load)
         for passes in self.slots.passes.values():
             passes.ask = _ask
         self._roles = {passes: _COSTS[role] for role, passes in self.slots.passes.items()}

@@ -19,7 +19,7 @@ class TrainingProgress(Protocol):
         """So many tokens of the target's own are there."""
 
     def planned(self, steps: int, step_s: float, bytes_: int) -> None:
-        """What training will take, once its first steps have been timed. bytes_: of memory, at most so far."""
+        """What training will take, once its first steps have been timed. bytes_: the most memory so far; 0: unknown."""
 
     def training(self, progress: TrainingStep) -> None:
         """A step is done."""

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
-
-from specdec_cli.llama.remote_calls import Call, call_here
+from specdec_cli.llama import computing
+from specdec_cli.llama.bindings import lib
+from specdec_cli.llama.computing import Call
 
 _MOVING_S = 60.0
 """How long a text's cells may take over the network."""
@@ -21,7 +21,7 @@ class Cells:
     it to be 0, and all other sequences.
     """
 
-    def __init__(self, handle: Any, branches: int, sequence: int = 0, call: Call = call_here) -> None:
+    def __init__(self, handle: Any, branches: int, sequence: int = 0, call: Call = computing.call) -> None:
         self._call = call
         self._handle, self._memory, self._sequence = handle, lib.llama_get_memory(handle), sequence
         self._shared = [0] * branches

@@ -5,10 +5,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 
-import llama_cpp.llama_cpp as lib
-
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Logits
+from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.branches import Branches
 from specdec_cli.llama.cells import Cells
 from specdec_cli.llama.hidden_rows import HiddenRows
@@ -201,7 +200,7 @@ class LlamaContext:
     def set_threads(self, threads: int) -> None:
         self.threads = threads
         self.thread_log.append((self.length, threads))
-        lib.llama_set_n_threads(self._handle, threads, threads)
+        self.passes.use_threads(threads)
 
     def checkpoint(self) -> None:
         """Make what follows the present length something that `rewind` can drop. Free where the cache can do that; with

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 
+from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.branches import Layout
 
 

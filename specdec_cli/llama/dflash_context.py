@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import llama_cpp.llama_cpp as lib
-
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Logits
+from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.head_context import Eagle3Context, HeadContext
 from specdec_cli.llama.hidden_rows import HiddenRows

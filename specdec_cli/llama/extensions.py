@@ -10,11 +10,11 @@ import ctypes
 from functools import cache
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.llama.bindings import lib
 
 _CONTEXT, _MODEL = ctypes.c_void_p, ctypes.c_void_p
 _ADDRESS = ctypes.c_void_p

@@ -2,82 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
-from typing import Any
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.llama import library
+from specdec_cli.llama import computing, library
+from specdec_cli.llama.ggml import InitParams, call
 
 F32 = 0
 """ggml's number of the type."""
-_P, _I64, _SIZE = ctypes.c_void_p, ctypes.c_int64, ctypes.c_size_t
-_SUFFIXES = ("lib{}.so", "lib{}.dylib", "{}.dll")
-
-
-class _InitParams(ctypes.Structure):
-    _fields_ = (("mem_size", _SIZE), ("mem_buffer", _P), ("no_alloc", ctypes.c_bool))
-
-
-_FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
-    "ggml_init": ([_InitParams], _P),
-    "ggml_free": ([_P], None),
-    "ggml_tensor_overhead": ([], _SIZE),
-    "ggml_graph_overhead": ([], _SIZE),
-    "ggml_new_tensor_1d": ([_P, ctypes.c_int, _I64], _P),
-    "ggml_new_tensor_2d": ([_P, ctypes.c_int, _I64, _I64], _P),
-    "ggml_mul_mat": ([_P] * 3, _P),
-    "ggml_add": ([_P] * 3, _P),
-    "ggml_silu": ([_P] * 2, _P),
-    "ggml_new_graph": ([_P], _P),
-    "ggml_build_forward_expand": ([_P] * 2, None),
-    "ggml_graph_n_nodes": ([_P], ctypes.c_int),
-    "ggml_graph_node": ([_P, ctypes.c_int], _P),
-    "ggml_nbytes": ([_P], _SIZE),
-    "ggml_backend_dev_by_type": ([ctypes.c_int], _P),
-    "ggml_backend_dev_init": ([_P, ctypes.c_char_p], _P),
-    "ggml_backend_dev_supports_op": ([_P] * 2, ctypes.c_bool),
-    "ggml_backend_dev_backend_reg": ([_P], _P),
-    "ggml_backend_reg_get_proc_address": ([_P, ctypes.c_char_p], _P),
-    "ggml_backend_alloc_ctx_tensors": ([_P] * 2, _P),
-    "ggml_backend_buffer_free": ([_P], None),
-    "ggml_backend_free": ([_P], None),
-    "ggml_backend_tensor_set": ([_P, _P, _SIZE, _SIZE], None),
-    "ggml_backend_tensor_get": ([_P, _P, _SIZE, _SIZE], None),
-    "ggml_backend_graph_compute": ([_P] * 2, ctypes.c_int),
-}
-
-
-@cache
-def _libraries() -> list[ctypes.CDLL]:
-    library.start()
-    folder = Path(lib.__file__).parent / "lib"
-    paths = [folder / suffix.format(name) for name in ("ggml-base", "ggml") for suffix in _SUFFIXES]
-    return [ctypes.CDLL(str(path)) for path in paths if path.exists()]
-
-
-@cache
-def _function(name: str) -> Any:
-    arguments, result = _FUNCTIONS[name]
-    function = next((found for each in _libraries() if (found := getattr(each, name, None)) is not None), None)
-    if function is None:
-        raise SpecdecError(
-            f"this build of llama.cpp exports no {name}",
-            "Install the version of llama-cpp-python that specdec names, or use another drafter.",
-        )
-    function.argtypes, function.restype = arguments, result
-    return function
-
-
-def call(name: str, *arguments: Any) -> Any:
-    """A function of ggml."""
-    return _function(name)(*arguments)
 
 
 class GgmlGraph:
@@ -87,9 +22,11 @@ class GgmlGraph:
     """
 
     def __init__(self, device: str, most: int, threads: int) -> None:
+        library.start()
         self._device = library.device_handle(device) if device else call("ggml_backend_dev_by_type", 0)
+        self._on_cpu = self._device == call("ggml_backend_dev_by_type", 0)
         size = most * call("ggml_tensor_overhead") + call("ggml_graph_overhead")
-        self._context = call("ggml_init", _InitParams(size, None, True))
+        self._context = call("ggml_init", InitParams(size, None, True))
         self._graph = call("ggml_new_graph", self._context)
         self._backend = call("ggml_backend_dev_init", self._device, None)
         self._buffer = 0
@@ -99,9 +36,8 @@ class GgmlGraph:
 
     def set_threads(self, threads: int) -> None:
         """A GPU has no use for them."""
-        registered = call("ggml_backend_dev_backend_reg", self._device)
-        if address := call("ggml_backend_reg_get_proc_address", registered, b"ggml_backend_set_n_threads"):
-            ctypes.CFUNCTYPE(None, _P, ctypes.c_int)(address)(self._backend, threads)
+        if self._on_cpu:
+            computing.use_threads_of_graph(self._backend, threads)
 
     def input(self, width: int) -> int:
         """The row that comes with each computation."""
@@ -141,7 +77,9 @@ class GgmlGraph:
         """(results, length); valid until the next."""
         row = np.ascontiguousarray(row, np.float32)
         call("ggml_backend_tensor_set", self._input, row.ctypes.data, 0, 4 * self._width)
-        if code := call("ggml_backend_graph_compute", self._backend, self._graph):
+        with computing.turn(offloaded=not self._on_cpu):
+            code = computing.call(call, "ggml_backend_graph_compute", self._backend, self._graph)
+        if code:
             raise SpecdecError(f"ggml failed to compute the heads: code {code}", "Use another drafter.")
         for tensor, goal in zip(self._results, self._rows, strict=True):
             call("ggml_backend_tensor_get", tensor, goal.ctypes.data, 0, goal.nbytes)

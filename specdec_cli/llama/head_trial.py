@@ -14,6 +14,7 @@ from pathlib import Path
 
 def main(target: str, head: str) -> None:
     from specdec_cli.decoding.errors import SpecdecError
+    from specdec_cli.llama import kernels
     from specdec_cli.llama.context import LlamaContext
     from specdec_cli.llama.heads import head_context
     from specdec_cli.llama.interrupt import Interrupt
@@ -22,8 +23,9 @@ def main(target: str, head: str) -> None:
 
     with suppress(SpecdecError):  # which is the parent's to tell
         interrupt, place = Interrupt(), Placement(0)
-        model = Model(Path(target), place, interrupt, heads=target == head)
-        heads = model if target == head else Model(Path(head), place, interrupt, heads=True)
+        repacks = kernels.verdict().extra_buffers
+        model = Model(Path(target), place, interrupt, heads=target == head, repacks=repacks)
+        heads = model if target == head else Model(Path(head), place, interrupt, heads=True, repacks=repacks)
         context = LlamaContext(model, 256, 2, 1, interrupt)
         drafts = head_context(heads, model, 256, 2, 1, interrupt, context, branches=2)
         context.decode((0, 0, 0))

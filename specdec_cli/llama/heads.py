@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import llama_cpp.llama_cpp as lib
-
+from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.dflash_context import DflashContext
 from specdec_cli.llama.head_context import Eagle3Context, HeadContext

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Logits
 from specdec_cli.llama import extensions
+from specdec_cli.llama.bindings import lib
 
 LAST, OUTPUT = -1, -2
 """Among layers: what leaves the last one, and alone, what the output matrix makes logits of, which is that with its

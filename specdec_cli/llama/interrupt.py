@@ -1,8 +1,8 @@
 """Ctrl-C and Ctrl-Z that take effect in the middle of a forward pass.
 
 While Python waits inside llama.cpp its signal handlers do not run, and an abort callback in Python would cost a
-microsecond per graph node. So the signal's wake-up byte goes through a pipe to a thread that sets a flag in memory,
-which llama.cpp polls with a C function.
+microsecond per graph node. So the signal's wake-up byte goes through a pair of sockets, which every system takes for
+that, to a thread that sets a flag in memory, which llama.cpp polls with a C function.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from time import perf_counter
 from types import FrameType
 
-POLL = ctypes.cast(ctypes.CDLL(None).strlen, ctypes.c_void_p).value if os.name == "posix" else None
-"""The abort callback, `bool (*)(void * data)`: C's strlen on the one-character flag, 0 until the flag is set, then 1.
-It needs neither Python nor the interpreter lock."""
+POLL = ctypes.cast(ctypes.pythonapi.PyThread_tss_is_created, ctypes.c_void_p).value
+"""The abort callback, `bool (*)(void * data)`: a function of Python's C API that returns the int which its argument
+begins with, here the flag. Every system has it, and it needs no interpreter lock."""
 
 _SIGNALS = {getattr(signal, name, signal.SIGINT) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")}
 """All that end a command: what their handlers raised in a callback of llama.cpp would be lost."""
@@ -31,7 +32,7 @@ class Interrupt:
     """How often code that waits for something else must look: Python goes on sleeping after a signal."""
 
     def __init__(self) -> None:
-        self._flag = ctypes.create_string_buffer(2)
+        self._flag = ctypes.c_int(0)
         self.address = ctypes.addressof(self._flag)
         self._signal = 0
         self._stops: tuple[float, float | None] = (0.0, None)
@@ -46,13 +47,14 @@ class Interrupt:
     def stop_with(self, *around: Callable[[], AbstractContextManager[object]]) -> None:
         """While entered, let Ctrl-Z stop the process in the middle of a pass. around: entered for as long as it is."""
         self._around_stop += around
-        if os.name == "posix" and os.getpgrp() != os.getsid(0):  # else there is no shell that could continue it
+        # Windows knows no such signal, and without a shell nothing could continue it.
+        if hasattr(signal, "SIGTSTP") and os.getpgrp() != os.getsid(0):
             # Python's handler has nothing to do: the thread that reads the wake-up byte stops the process.
             old = signal.signal(signal.SIGTSTP, lambda *_: None)
             self._old_handlers.setdefault(signal.SIGTSTP, old)
 
     def is_set(self) -> bool:
-        return self._flag.raw[0] != 0
+        return self._flag.value != 0
 
     @property
     def exit_code(self) -> int:
@@ -60,18 +62,18 @@ class Interrupt:
         return 128 + (self._signal or signal.SIGINT) if self.is_set() else 0
 
     def set(self) -> None:
-        self._flag[0] = b"\x01"
+        self._flag.value = 1
 
     def clear(self) -> None:
         """Forget what was caught, to catch again; not while entered."""
-        self._flag[0], self._signal, self._around_stop = b"\0", 0, []
+        self._flag.value, self._signal, self._around_stop = 0, 0, []
 
     def __enter__(self) -> Interrupt:
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._writer, False)
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
         caught = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
         self._old_handlers = {number: signal.signal(number, self._on_signal) for number in caught}
-        self._old_fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._old_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._watcher = threading.Thread(target=self._watch, args=(self._reader,), daemon=True)
         self._watcher.start()
         return self
@@ -80,7 +82,7 @@ class Interrupt:
         signal.set_wakeup_fd(self._old_fd)
         for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
-        os.close(self._writer)  # the thread reads the end of the pipe, closes its side and ends
+        self._writer.close()  # the thread reads the end of the stream, closes its side and ends
         self._watcher.join()  # else it could set the flag late, after `clear`
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -91,13 +93,13 @@ class Interrupt:
         self._signal = number
         self.set()
 
-    def _watch(self, reader: int) -> None:
-        while received := os.read(reader, 1):
-            if received[0] in _SIGNALS:
-                self.set()
-            elif received[0] == signal.SIGTSTP and signal.SIGTSTP in self._old_handlers:
-                self._stop()
-        os.close(reader)
+    def _watch(self, reader: socket.socket) -> None:
+        with reader:
+            while received := reader.recv(1):
+                if received[0] in _SIGNALS:
+                    self.set()
+                elif received[0] in self._old_handlers:  # Ctrl-Z, after `stop_with`
+                    self._stop()
 
     def _stop(self) -> None:
         """Stop the process until the shell continues it; meanwhile the clock stands."""

@@ -8,12 +8,10 @@ import os
 import sys
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
-import llama_cpp.llama_cpp as lib
-
-from specdec_cli.llama import host
+from specdec_cli.llama import ggml, host
+from specdec_cli.llama.bindings import lib
+from specdec_cli.llama.placement import Device
 
 recent_errors: deque[str] = deque(maxlen=8)
 """The last lines that llama.cpp logged as errors: why a load failed."""
@@ -45,67 +43,25 @@ def last_error() -> str:
     return lines[0] if lines else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A device that this build of llama.cpp can compute on. Memory in bytes."""
-
-    name: str
-    description: str
-    kind: str
-    free: int
-    total: int
-
-    @property
-    def is_gpu(self) -> bool:
-        """Whether layers can be put there, by its name."""
-        return "GPU" in self.kind
-
-
-@functools.cache
-def _ggml() -> ctypes.CDLL:
-    start()
-    folder = Path(lib.__file__).parent / "lib"
-    names = [folder / name for name in ("libggml.so", "libggml.dylib", "ggml.dll")]
-    ggml = ctypes.CDLL(str(next(filter(Path.exists, names), names[0])))
-    for name, restype, argtypes in (
-        ("ggml_backend_dev_count", ctypes.c_size_t, []),
-        ("ggml_backend_dev_by_name", ctypes.c_void_p, [ctypes.c_char_p]),
-        ("ggml_backend_dev_get", ctypes.c_void_p, [ctypes.c_size_t]),
-        ("ggml_backend_dev_name", ctypes.c_char_p, [ctypes.c_void_p]),
-        ("ggml_backend_dev_description", ctypes.c_char_p, [ctypes.c_void_p]),
-        ("ggml_backend_dev_type", ctypes.c_int, [ctypes.c_void_p]),
-        ("ggml_backend_dev_memory", None, [ctypes.c_void_p, *[ctypes.POINTER(ctypes.c_size_t)] * 2]),
-        ("ggml_backend_dev_init", ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]),
-        ("ggml_backend_reg_dev_count", ctypes.c_size_t, [ctypes.c_void_p]),
-        ("ggml_backend_reg_dev_get", ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t]),
-        ("ggml_set_abort_callback", ctypes.c_void_p, [ctypes.c_void_p]),
-        ("ggml_backend_rpc_add_server", ctypes.c_void_p, [ctypes.c_char_p]),
-        ("ggml_backend_rpc_start_server", None, [*[ctypes.c_char_p] * 2, *[ctypes.c_size_t] * 2, ctypes.c_void_p]),
-    ):
-        if not name.startswith("ggml_backend_rpc") or hasattr(ggml, name):
-            function = getattr(ggml, name)
-            function.restype, function.argtypes = restype, argtypes
-    return ggml
-
-
 def device_handle(name: str) -> int | None:
     """llama.cpp's own device of that name, in upper or lower case; None if there is none."""
-    handle: int | None = _ggml().ggml_backend_dev_by_name(name.encode())
+    start()
+    handle: int | None = ggml.call("ggml_backend_dev_by_name", name.encode())
     return handle
 
 
 def devices() -> list[Device]:
     """Every device the build knows, CPU included."""
-    ggml = _ggml()
+    start()
     kinds = {0: "CPU", 1: "GPU", 2: "integrated GPU", 3: "accelerator"}
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     result = []
-    for i in range(ggml.ggml_backend_dev_count()):
-        device = ggml.ggml_backend_dev_get(i)
-        ggml.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
-        name, description = ggml.ggml_backend_dev_name(device), ggml.ggml_backend_dev_description(device)
-        kind = kinds.get(ggml.ggml_backend_dev_type(device), "other")
-        result.append(Device(name.decode(), description.decode(), kind, free.value, total.value))
+    for i in range(ggml.call("ggml_backend_dev_count")):
+        device = ggml.call("ggml_backend_dev_get", i)
+        ggml.call("ggml_backend_dev_memory", device, ctypes.byref(free), ctypes.byref(total))
+        name, description = (ggml.call(f"ggml_backend_dev_{what}", device).decode() for what in ("name", "description"))
+        kind = kinds.get(ggml.call("ggml_backend_dev_type", device), "other")
+        result.append(Device(name, description, kind, free.value, total.value))
     return result
 
 
@@ -117,17 +73,19 @@ def supports_gpu() -> bool:
 
 def knows_rpc() -> bool:
     """Whether this build can compute on other machines."""
-    return hasattr(_ggml(), "ggml_backend_rpc_add_server")
+    return ggml.exports("ggml_backend_rpc_add_server")
 
 
 def rpc_devices(address: str) -> list[int]:
     """Connect to a server, HOST:PORT, for good; handles of its devices. Only for `RemoteCalls`."""
-    ggml = _ggml()
-    if not (server := ggml.ggml_backend_rpc_add_server(address.encode())):
+    start()
+    if not (server := ggml.call("ggml_backend_rpc_add_server", address.encode())):
         return []
-    found = [ggml.ggml_backend_reg_dev_get(server, i) for i in range(ggml.ggml_backend_reg_dev_count(server))]
+    found = [
+        ggml.call("ggml_backend_reg_dev_get", server, i) for i in range(ggml.call("ggml_backend_reg_dev_count", server))
+    ]
     for device in found:
-        ggml.ggml_backend_dev_init(device, None)
+        ggml.call("ggml_backend_dev_init", device, None)
     return found
 
 
@@ -135,12 +93,12 @@ def serve_rpc(address: str, threads: int, names: Sequence[str]) -> None:
     """Serve devices of this machine at an address, HOST:PORT, without end; it returns if that cannot be had."""
     handles = [device_handle(name) for name in names]
     devices = (ctypes.c_void_p * len(handles))(*handles)
-    _ggml().ggml_backend_rpc_start_server(address.encode(), None, threads, len(handles), devices)
+    ggml.call("ggml_backend_rpc_start_server", address.encode(), None, threads, len(handles), devices)
 
 
 def on_abort(callback: object) -> None:
     """Let ggml call this, a C function that takes a text, before it ends the process."""
-    _ggml().ggml_set_abort_callback(ctypes.cast(callback, ctypes.c_void_p))  # type: ignore[arg-type]
+    ggml.call("ggml_set_abort_callback", ctypes.cast(callback, ctypes.c_void_p))  # type: ignore[arg-type]
 
 
 def build_flags() -> str:

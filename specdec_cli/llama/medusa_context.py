@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Logits
+from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.ggml_graph import GgmlGraph
 from specdec_cli.llama.hidden_rows import OUTPUT, HiddenRows

@@ -11,14 +11,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
-
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.llama import library, placing, rpc_servers
+from specdec_cli.llama import computing, library, placing, rpc_servers
 from specdec_cli.llama.adapter import Adapter
+from specdec_cli.llama.bindings import lib
+from specdec_cli.llama.computing import Call
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
-from specdec_cli.llama.remote_calls import PATIENCE_S, Call, RemoteCalls, call_here
+from specdec_cli.llama.remote_calls import PATIENCE_S, RemoteCalls
 
 _SLOWEST_LOAD = 200e6
 """Bytes a second of a file that is sent to servers; its largest tensor, a tenth of it perhaps, at a tenth of that."""
@@ -39,7 +39,8 @@ class Model:
 
     path: a GGUF file whose header has been validated: llama.cpp aborts the process on some bad input. placement: one
     that is possible, its servers connected; a build without a GPU takes no layers. adapters: checked ones, which act in
-    every context. heads: load its next-token layers, too.
+    every context. heads: load its next-token layers, too. repacks: keep weights in another order where this build has
+    faster kernels for that.
     Raises SpecdecError when llama.cpp refuses the file or memory runs out, Interrupted on Ctrl-C.
     """
 
@@ -50,16 +51,42 @@ class Model:
         interrupt: Interrupt,
         adapters: Sequence[Adapter] = (),
         heads: bool = False,
+        repacks: bool = True,
     ) -> None:
         library.start()
         params = lib.llama_model_default_params()
+        params.use_extra_bufts = repacks
         if heads:
             params.load_mtp = True
         self._arrays = placing.fill(params, placement)
         self.remote: RemoteCalls | None = rpc_servers.calls() if placement.is_remote else None
         """What calls go through that servers take part in."""
-        self.call: Call = partial(self.remote.call, interrupt=interrupt) if self.remote else call_here
+        self.call: Call = partial(self.remote.call, interrupt=interrupt) if self.remote else computing.call
         """How functions of llama.cpp are called that compute with this model, or move its numbers."""
+
+        handle = self._loaded(path, params, interrupt)
+        encodes = lib.llama_model_has_encoder(handle) and not heads  # EAGLE-3 encodes hidden rows
+        if encodes or lib.llama_model_is_diffusion(handle):
+            self.free(lib.llama_model_free, handle)
+            raise SpecdecError(f"{path.name} does not generate text token by token", "Choose a causal language model.")
+        self.path, self.handle = path, handle
+        self.on_gpu = placement.on_devices and not self.remote and library.supports_gpu()
+        self.offloaded = bool(self.remote) or (self.on_gpu and placement.layers < 0)
+        """Whether all of a pass is computed on GPUs, or some of it on other machines."""
+        self._adapters = [(self._adapter(adapter.path), adapter.scale) for adapter in adapters]
+        self._vocab = lib.llama_model_get_vocab(handle)
+        self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
+        self.n_ctx_train: int = lib.llama_model_n_ctx_train(handle)
+        self.rewinds: bool = not (lib.llama_model_is_recurrent(handle) or lib.llama_model_is_hybrid(handle))
+        """Whether a cache of this model can drop its last tokens; recurrent states cannot."""
+        self._buffer = ctypes.create_string_buffer(256)
+        self.piece: Callable[[int], bytes] = cache(self._piece)
+        """The bytes of one token; control tokens have none."""
+        self.is_end: Callable[[int], bool] = cache(lambda token: bool(lib.llama_vocab_is_eog(self._vocab, token)))
+        """Whether a token ends the answer (EOS, EOT and their like)."""
+
+    def _loaded(self, path: Path, params: Any, interrupt: Interrupt) -> Any:
+        """llama.cpp's own model."""
 
         def progress(_done: float, _user: object) -> bool:
             if self.remote:
@@ -83,23 +110,7 @@ class Model:
                 "If memory ran out, use a smaller quantisation or fewer GPU layers (-ngl); "
                 "if the architecture is unknown, update llama-cpp-python.",
             )
-        encodes = lib.llama_model_has_encoder(handle) and not heads  # EAGLE-3 encodes hidden rows
-        if encodes or lib.llama_model_is_diffusion(handle):
-            self.free(lib.llama_model_free, handle)
-            raise SpecdecError(f"{path.name} does not generate text token by token", "Choose a causal language model.")
-        self.path, self.handle = path, handle
-        self.on_gpu = placement.on_devices and not self.remote and library.supports_gpu()
-        self._adapters = [(self._adapter(adapter.path), adapter.scale) for adapter in adapters]
-        self._vocab = lib.llama_model_get_vocab(handle)
-        self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
-        self.n_ctx_train: int = lib.llama_model_n_ctx_train(handle)
-        self.rewinds: bool = not (lib.llama_model_is_recurrent(handle) or lib.llama_model_is_hybrid(handle))
-        """Whether a cache of this model can drop its last tokens; recurrent states cannot."""
-        self._buffer = ctypes.create_string_buffer(256)
-        self.piece: Callable[[int], bytes] = cache(self._piece)
-        """The bytes of one token; control tokens have none."""
-        self.is_end: Callable[[int], bool] = cache(lambda token: bool(lib.llama_vocab_is_eog(self._vocab, token)))
-        """Whether a token ends the answer (EOS, EOT and their like)."""
+        return handle
 
     def stated(self, key: str) -> str:
         """A value of the file's metadata as text; empty if there is none."""
@@ -159,4 +170,4 @@ class Model:
         if self.remote:
             self.remote.free(function, handle)
         else:
-            function(handle)
+            self.call(function, handle)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
-import llama_cpp.llama_cpp as lib
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.types import Logits
-from specdec_cli.llama import extensions, library
+from specdec_cli.llama import computing, extensions, library
+from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.decode_batch import Batch
 from specdec_cli.llama.interrupt import POLL, Interrupt
 from specdec_cli.llama.model import Model
@@ -68,6 +69,10 @@ class Passes:
         self.call, self._free, self.remote = model.call, model.free, model.remote is not None
         self._patience = PassPatience(model.n_bytes)
         self.handle = _opened(model, n_ctx, (self.max_rows, self.all_rows), threads, interrupt, sequences, head)
+        self._turn = computing.turn(model.offloaded)
+        self.use_threads = partial(computing.use_threads, self.handle, offloaded=model.offloaded)
+        """Lets passes compute with so many CPU threads from now on."""
+        self.use_threads(threads)
         self.n_ctx: int = min(n_ctx, lib.llama_n_ctx(self.handle))  # llama.cpp rounds up to a multiple of 256
         self.batch = Batch(N_BATCH, self.n_ctx, sequences, head.width if head else 0)
         self.decode_s = 0.0
@@ -91,10 +96,11 @@ class Passes:
 
     def _timed(self, compute: Callable[[Any, Any], int], batch: Any) -> int:
         """Compute a batch; returns where its logits are. Raises Interrupted, or SpecdecError if llama.cpp fails."""
-        before = perf_counter()
         allowed_s = self._patience.of(batch.n_tokens)
-        code, address = self.call(_computed, compute, self.handle, batch, allowed_s=allowed_s)
-        seconds = perf_counter() - before
+        with self._turn:
+            before = perf_counter()
+            code, address = self.call(_computed, compute, self.handle, batch, allowed_s=allowed_s)
+            seconds = perf_counter() - before
         self._patience.saw(batch.n_tokens, seconds)
         self.decode_s += seconds
         if code == 2 or (code and self.interrupt.is_set()):
@@ -128,8 +134,8 @@ class Passes:
         """Free the cache and the batch."""
         if self.handle:
             self._address, self._rows = 0, self._rows[:0].copy()
-            self.batch.free()
             self._free(lib.llama_free, self.handle)
+            self.batch.free()
             self.handle = None
 
 

@@ -12,6 +12,22 @@ _MOST = 3.4e38
 
 
 @dataclass(frozen=True, slots=True)
+class Device:
+    """A device that this build of llama.cpp can compute on. Memory in bytes."""
+
+    name: str
+    description: str
+    kind: str
+    free: int
+    total: int
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether layers can be put there, by its name."""
+        return "GPU" in self.kind
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """layers: on devices, -1 for all. devices: their names; none for the CPU alone, None for llama.cpp's own choice.
     split: the share of each device; empty: by their free memory. servers: addresses of machines whose devices come

@@ -6,12 +6,10 @@ import ctypes
 from dataclasses import replace
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
-
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.llama import library, rpc_servers
-from specdec_cli.llama.library import Device
-from specdec_cli.llama.placement import Placement
+from specdec_cli.llama.bindings import lib
+from specdec_cli.llama.placement import Device, Placement
 
 
 def require_possible(placement: Placement) -> None:

@@ -11,19 +11,15 @@ import ctypes
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
-from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.llama import library
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.worker import PendingCall, Worker
 
 Result = TypeVar("Result")
-Call = Callable[..., Any]
-"""How a model's functions are called: `call(function, *arguments, allowed_s=...)`."""
-
 PATIENCE_S = 5.0
 """How long a server may be silent where it has nothing to compute."""
 _SLOWEST_READ = 0.5e9
@@ -38,32 +34,18 @@ _OF_RPC, _MISMATCH = b"ggml-rpc", "version mismatch"
 _Abort = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
 
 
-def call_here(function: Callable[..., Result], *arguments: Any, allowed_s: float = 0.0) -> Result:
-    """Call a function of llama.cpp that no other machine takes part in."""
-    return function(*arguments)
-
-
-class _Job:
-    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        self.function, self.arguments = function, arguments
-        self.result: Any = None
-        self.error: Exception | None = None
-        self.done = Event()
-
-
 class RemoteCalls:
     """The thread in which calls run that servers take part in, one at a time. There is one of a process."""
 
     def __init__(self) -> None:
-        self._jobs: SimpleQueue[_Job] = SimpleQueue()
-        self._current: _Job | None = None
+        self._current: PendingCall | None = None
         self._aborted = ""
         self._lost: SpecdecError | None = None
         self._sign_of_life = self._allowed_s = 0.0
         self._servers: list[str] = []
         self._on_abort = _Abort(self._park)  # ggml keeps a bare pointer to it
         library.on_abort(self._on_abort)
-        Thread(target=self._work, daemon=True).start()
+        self._worker = Worker("servers")
 
     def add(self, server: str) -> None:
         """Name a server, for errors."""
@@ -89,15 +71,15 @@ class RemoteCalls:
             self._wait(self._current, self._allowed_s, interrupt)
         if self._lost:
             raise self._lost
-        job = self._current = _Job(function, arguments)
         self._allowed_s, self._sign_of_life = allowed_s, monotonic()
-        self._jobs.put(job)
+        job = self._current = PendingCall(function, arguments)
+        self._worker.submit(job)
         self._wait(job, allowed_s, interrupt)
         if job.error:
             raise job.error
         return job.result  # type: ignore[no-any-return]
 
-    def _wait(self, job: _Job, allowed_s: float, interrupt: Interrupt | None) -> None:
+    def _wait(self, job: PendingCall, allowed_s: float, interrupt: Interrupt | None) -> None:
         stopped = 0.0
         while not job.done.wait(Interrupt.POLL_S):
             now = monotonic()
@@ -118,15 +100,6 @@ class RemoteCalls:
         """Free what lies on servers; where one is lost, or still computes, it stays until the process ends."""
         if not self._lost and not self._current:
             self.call(function, handle)
-
-    def _work(self) -> None:
-        while True:
-            job = self._jobs.get()
-            try:
-                job.result = job.function(*job.arguments)
-            except Exception as error:
-                job.error = error
-            job.done.set()
 
     def _park(self, text: bytes) -> None:
         """What ggml calls before it ends the process; it does so when this returns."""

@@ -5,7 +5,7 @@ It copies at load, while the file stays mapped: such weights are in memory twice
 
 from __future__ import annotations
 
-from specdec_cli.llama import library
+from specdec_cli.llama import kernels, library
 
 # Features of the CPU, all of which are needed, and the tensor types that are repacked where they are there.
 # From ggml_repack_get_optimal_repack_type in ggml's repack.cpp, and from its amx folder.
@@ -20,8 +20,10 @@ _RULES = (
 
 
 def repacked_types() -> frozenset[str]:
-    """The tensor types of which a CPU run keeps a copy here; none in a build with a GPU."""
-    return frozenset() if library.supports_gpu() else types_for(library.build_flags())
+    """The tensor types of which a CPU run keeps a copy here; none in a build with a GPU, or where that fails."""
+    if library.supports_gpu() or not kernels.verdict().extra_buffers:
+        return frozenset()
+    return types_for(library.build_flags())
 
 
 def types_for(flags: str) -> frozenset[str]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import llama_cpp.llama_cpp as lib
-
 from specdec_cli.decoding.types import Logits
+from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.hidden_rows import FloatRows, HiddenRows
 from specdec_cli.llama.interrupt import Interrupt

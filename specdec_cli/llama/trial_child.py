@@ -1,4 +1,4 @@
-"""The child of trial_load: loads a model file and decodes one token with it. It runs as a script, apart from specdec.
+"""The child of trial_load: loads a model file and decodes some tokens with it. It runs as a script, apart from specdec.
 
 A file that llama.cpp refuses with an error is the parent's to tell: this process then ends like one that went well.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import signal
 import sys
 from contextlib import suppress
 from types import ModuleType
@@ -16,7 +17,9 @@ EVERY_BYTE = bytes(range(1, 256)).decode("latin-1").encode() + bytes(range(0x80,
 """Characters of one and two bytes, and bytes that are no UTF-8: all that a tokenizer may have to fall back to."""
 
 _ERROR = 4  # GGML_LOG_LEVEL_ERROR
-_N_CTX = 256
+_N_CTX, _SEVERAL = 256, 17
+_MOST_S = 600
+"""A trial ends by itself after so many seconds, should its parent be gone."""
 
 
 def main(path: str, cpu_s: int, data_bytes: int, whole: bool, adapters: list[str]) -> None:
@@ -24,7 +27,7 @@ def main(path: str, cpu_s: int, data_bytes: int, whole: bool, adapters: list[str
     compute with them; else the graph is built without them. adapters: of the model, which act as it computes.
     """
     limit(cpu_s, data_bytes)
-    lib = _bindings()
+    lib = bindings()
     log = lib.llama_log_callback(_print_errors)
     lib.llama_log_set(log, ctypes.c_void_p(0))
     lib.llama_backend_init()
@@ -43,7 +46,7 @@ def main(path: str, cpu_s: int, data_bytes: int, whole: bool, adapters: list[str
         lib.llama_token_to_piece(vocab, token, piece, len(piece), 0, False)
     loaded = [lib.llama_adapter_lora_init(model, os.fsencode(adapter)) for adapter in adapters]
     params = lib.llama_context_default_params()
-    params.n_ctx, params.n_batch, params.n_ubatch = _N_CTX, 8, 8
+    params.n_ctx, params.n_batch, params.n_ubatch = _N_CTX, _SEVERAL, _SEVERAL
     params.n_threads = params.n_threads_batch = 1
     context = lib.llama_init_from_model(model, params)
     if not (context and all(loaded)):
@@ -52,6 +55,8 @@ def main(path: str, cpu_s: int, data_bytes: int, whole: bool, adapters: list[str
     lib.llama_set_adapters_lora(context, (lib.llama_adapter_lora_p_ctypes * len(loaded))(*loaded), len(loaded), scales)
     if whole and count > 0:
         lib.llama_decode(context, lib.llama_batch_get_one(tokens, 1))
+        several = (lib.llama_token * _SEVERAL)(*[tokens[0]] * _SEVERAL)  # which take another path than one
+        lib.llama_decode(context, lib.llama_batch_get_one(several, _SEVERAL))
 
 
 def limit(cpu_s: int, data_bytes: int) -> None:
@@ -62,9 +67,11 @@ def limit(cpu_s: int, data_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
+    if hasattr(signal, "alarm"):
+        signal.alarm(_MOST_S)
 
 
-def _bindings() -> ModuleType:
+def bindings() -> ModuleType:
     """The low-level bindings alone: the package around them imports for a quarter of a second what is not needed."""
     package = ModuleType("llama_cpp")
     spec = importlib.util.find_spec("llama_cpp")

@@ -96,7 +96,8 @@ def heads_among(names: Iterable[str]) -> list[str]:
 def leads_out(name: str) -> bool:
     """Whether a name that somebody else chose would lead out of its folder, or can be no file's."""
     parts = name.split("/")
-    return len(name) > _LONGEST_NAME or not name.isprintable() or "\\" in name or not {"", ".", ".."}.isdisjoint(parts)
+    windows = "\\" in name or ":" in name  # there, C:x.gguf lies on a drive, and a:b.gguf in the file a
+    return len(name) > _LONGEST_NAME or not name.isprintable() or windows or not {"", ".", ".."}.isdisjoint(parts)
 
 
 def _listed(reference: Reference, models: set[str]) -> str:

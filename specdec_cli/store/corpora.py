@@ -12,6 +12,7 @@ import struct
 import time
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
@@ -87,4 +88,5 @@ def _prune(newest: Path) -> None:
         if room < 0:
             old.append(path)
     for path in {*replaced, *old} - {newest}:
-        path.unlink(missing_ok=True)
+        with suppress(PermissionError):  # on Windows, what another process has mapped stays
+            path.unlink(missing_ok=True)

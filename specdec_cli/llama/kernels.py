@@ -1,0 +1,181 @@
+"""Which of llama.cpp's kernels work on this processor: tried in a child process, once for each build and processor.
+
+Some do not. A build made for another processor ends at an instruction that this one lacks; a compiler may get the code
+for matrix units wrong (building.py); a new kernel may give wrong numbers. So before the library is loaded here, a child
+decodes with it as specdec will (kernel_trial.py). What fails with the extra buffers, where weights are kept in another
+order for faster kernels, is tried without them.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import importlib.util
+import json
+import os
+import signal
+import sys
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.llama import building, host
+from specdec_cli.llama.child import Child, name_of
+
+USUAL = frozenset({1, 2, 8, 12, 14})
+"""ggml's numbers of the weight types that every build is tried with: F16, Q4_0, Q8_0, Q4_K, Q6_K."""
+UNTRIED = frozenset({0, 24, 25, 26, 27, 28})
+"""Of types that no kernel of their own computes with: F32 is in every trial, the others are no weights."""
+_FORMAT = 1
+_WAIT_S, _HANG = 10.0, "a trial came to no end"
+_FROM_OUTSIDE = {getattr(signal, name) for name in ("SIGKILL", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
+"""Signals that others send: the system where memory is short, or a user."""
+_DEVICES = ("/dev/nvidia[0-9]*", "/dev/dri/renderD*", "/dev/kfd")
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1", "GGML_VK_VISIBLE_DEVICES": ""}
+"""For children that are to try the processor alone: a GPU takes a second to start."""
+
+
+@dataclass(frozen=True, slots=True)
+class TriedKernels:
+    """extra_buffers: whether weights may be kept in them. fault: how passes failed with them; empty if they did not.
+    death: how they failed without them, too.
+    """
+
+    extra_buffers: bool
+    fault: str = ""
+    death: str = ""
+
+    def __str__(self) -> str:
+        if self.death:
+            return f"this build of llama.cpp does not work on this processor: {self.death}"
+        if self.fault:
+            why = f"the fast kernels of this build of llama.cpp do not work on this processor ({self.fault})"
+            return f"{why}, so slower ones are used; to build it again: {building.command()}"
+        return "works" if self.extra_buffers else "works, without repacked weights (SPECDEC_REPACK=0)"
+
+
+_known: dict[frozenset[int], TriedKernels] = {}
+
+
+def verdict(types: Collection[int] = ()) -> TriedKernels:
+    """What works here, for models of these weight types and the usual ones. Raises SpecdecError if nothing does.
+
+    The first call for a build, a processor and a type takes part of a second, others nothing: it is kept.
+    """
+    found = _of(USUAL)
+    if found.extra_buffers and (more := frozenset(types) - USUAL - UNTRIED):
+        own = _of(more)
+        found = own if own.fault or own.death else found
+    if found.death:
+        raise SpecdecError(str(found), f"Build it for this one: {building.command()}")
+    if os.environ.get("SPECDEC_REPACK") == "0":
+        return TriedKernels(False, found.fault)
+    return found
+
+
+def try_again() -> TriedKernels:
+    """The same for the usual types, tried whatever is known, and without an error."""
+    _known.clear()
+    return _of(USUAL, anew=True)
+
+
+def _of(types: frozenset[int], anew: bool = False) -> TriedKernels:
+    if types not in _known:
+        path = _folder() / f"{_name(types)}.json"
+        if kept := None if anew else _read(path):
+            _known[types] = kept
+        else:
+            found = _tried(types)
+            _known[types] = found or TriedKernels(True)
+            if found and _HANG not in found.fault:  # which a busy machine may cause
+                _write(path, found)
+    return _known[types]
+
+
+def _tried(types: frozenset[int]) -> TriedKernels | None:
+    """None if it could not be tried: then the build is taken to work."""
+    if (fault := _fault(types, extra_buffers=True)) is None:
+        return None
+    death = _fault(types, extra_buffers=False) if fault else ""
+    return None if death is None else TriedKernels(not fault, fault, death)
+
+
+def _fault(types: frozenset[int], extra_buffers: bool) -> str | None:
+    """How a trial fails; empty if it does not, None if that cannot be known."""
+    given = os.environ.get("SPECDEC_THREADS", "")
+    threads = min(int(given), host.processors()) if given.isdigit() and int(given) else host.physical_cores()
+    script = str(Path(__file__).with_name("kernel_trial.py"))
+    how = "extra" if extra_buffers else "plain"
+    for count in dict.fromkeys((threads, 1)):  # on a busy machine, several threads may wait for each other for long
+        child = Child([script, str(os.getpid()), str(count), how, *map(str, sorted(types))], _WAIT_S, NO_GPU)
+        try:
+            code = child.wait()
+            if not child.timed_out:
+                return _fault_of(code, child)
+        finally:
+            child.stop()
+    return f"{_HANG} within {_WAIT_S:.0f} s"
+
+
+def _fault_of(code: int, child: Child) -> str | None:
+    """The same of a trial that ended with this code."""
+    if code == 2 or -code in _FROM_OUTSIDE:
+        return None
+    if code == 1:
+        return child.output().decode("utf-8", "replace").strip() or child.last_words() or name_of(code)
+    return name_of(code) if code else ""
+
+
+def _folder() -> Path:
+    import platformdirs
+
+    return platformdirs.user_cache_path("specdec", appauthor=False) / "kernels"
+
+
+def _name(types: frozenset[int]) -> str:
+    devices = [path for pattern in _DEVICES for path in sorted(glob.glob(pattern))]  # noqa: PTH207
+    told = (build(), building.processor(), *devices, sys.platform, *map(str, sorted(types)))
+    return hashlib.sha256("\n".join(told).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def _read(path: Path) -> TriedKernels | None:
+    """What was kept; None if there is nothing that can be gone by."""
+    with suppress(OSError, ValueError, TypeError):
+        data = json.loads(path.read_text("utf-8"))
+        if data.pop("format") == _FORMAT:
+            kept = TriedKernels(**data)
+            return kept if isinstance(kept.extra_buffers, bool) and isinstance(kept.fault, str) else None
+    return None
+
+
+def _write(path: Path, found: TriedKernels) -> None:
+    with suppress(OSError):  # it is tried again next time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(f"{path.name}.{os.getpid()}")
+        new.write_text(json.dumps({"format": _FORMAT, **asdict(found)}), "utf-8")
+        new.replace(path)
+
+
+@cache
+def build() -> str:
+    """What tells this build of llama.cpp from others, without loading it: its files' places, sizes and times."""
+    files = sorted(path for path in _libraries().glob("*") if "llama" in path.name or "ggml" in path.name)
+    return " ".join(f"{path}/{path.stat().st_size}/{path.stat().st_mtime_ns}" for path in files)
+
+
+def _libraries() -> Path:
+    """The folder that the bindings load llama.cpp from."""
+    if (given := os.environ.get("LLAMA_CPP_LIB_PATH")) is not None:
+        return Path(given)
+    spec = importlib.util.find_spec("llama_cpp")
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    return Path(places[0]) / "lib" if places else Path()
+
+
+if __name__ == "__main__":
+    again = try_again()
+    print(again)
+    sys.exit(0 if again.extra_buffers else 1)
