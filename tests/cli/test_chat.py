@@ -99,6 +99,13 @@ def test_what_cannot_be_talked_with(models):
     assert code == 2 and "no kept conversation" in err
 
 
+def test_a_script_that_is_not_utf8(models):
+    """As `run` refuses such a prompt, whatever encoding Python has for a pipe."""
+    for encoding in ("utf-8", "latin-1"):
+        environment = {**os.environ, "PYTHONIOENCODING": encoding}
+        assert_refused(specdec("chat", *models, input=b"caf\xe9\n", env=environment), 2, "is not UTF-8 text")
+
+
 def test_a_full_context(models):
     lines = [f"question {i} which is rather long" for i in range(12)]
     small = [*models[:-1], 256]

@@ -7,7 +7,7 @@ from driver import call, configure
 from hub_pairs import own_profile
 
 from specdec_cli.engine import diagnosis
-from specdec_cli.llama import library
+from specdec_cli.llama import building
 from specdec_cli.models import user_files
 
 
@@ -44,7 +44,6 @@ def test_a_bundled_pair_that_does_not_run(monkeypatch, tmp_path):
     [("H100\nA100", [], "cuda", "nvcc"), ("", ["renderD128"], "vulkan", "glslc"), ("", [], None, "")],
 )
 def test_a_gpu_that_the_build_cannot_use(no_pair, monkeypatch, card, nodes, accel, missing):
-    monkeypatch.setattr(library, "supports_gpu", lambda: False)
     monkeypatch.setattr(diagnosis, "_output", lambda *_: card)
     monkeypatch.setattr(diagnosis.Path, "glob", lambda *_: iter(nodes))
     monkeypatch.setattr(diagnosis.shutil, "which", lambda _: None)
@@ -55,7 +54,6 @@ def test_a_gpu_that_the_build_cannot_use(no_pair, monkeypatch, card, nodes, acce
 
 
 def test_the_command_for_a_gpu_is_printed(no_pair, monkeypatch):
-    monkeypatch.setattr(library, "supports_gpu", lambda: False)
     monkeypatch.setattr(diagnosis, "_unused_gpu", lambda: diagnosis._gpu("H100", "cuda", "nvcc"))
     said = doctor().stdout
     assert "H100 is there" in said and "first install nvcc" in said and "make ACCEL=cuda setup" in said
@@ -65,3 +63,14 @@ def test_the_command_for_a_gpu_is_printed(no_pair, monkeypatch):
 def test_programs_that_are_not_there_say_nothing():
     assert diagnosis._output("no-such-program") == "" and diagnosis._output("false") == ""
     assert diagnosis._output("echo", "H100") == "H100"
+
+
+def test_kernels_that_the_build_does_not_use_are_named_with_the_command_that_changes_it(no_pair, monkeypatch):
+    facts = diagnosis.Library(flags="CPU : AVX2 = 1 | REPACK = 1 | ")
+    monkeypatch.setattr(diagnosis, "_library", lambda: facts)
+    monkeypatch.setattr(building, "processor", lambda: "x86_64 some model fma avx2 avx512f amx_tile amx_int8")
+    said = " ".join(doctor().stdout.split())
+    assert "kernels AVX2, repacking" in said and "has AMX, AVX-512, which this build does not use" in said
+    assert said.endswith(building.command())
+    monkeypatch.setattr(building, "processor", lambda: "x86_64 some model fma avx2")
+    assert "building install" not in doctor().stdout

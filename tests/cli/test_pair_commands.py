@@ -191,8 +191,12 @@ def test_doctor(places):
             return {key: shape(value) for key, value in data.items()}
         return [shape(data[0])] if isinstance(data, list) and data else type(data).__name__
 
-    text = invoke(("doctor",), places)[1]
-    labels = [line.split("  ")[0] for line in text.splitlines()]
+    # Which kernels this build has, and what is to be done about the others, belongs to the processor.
+    kernels = result["kernels"]
+    assert all(isinstance(name, str) for name in (*kernels["used"], *kernels["unused"]))
+    result["kernels"] |= {"used": ["some"], "unused": ["others"]}
+    table, *_ = invoke(("doctor",), places)[1].split("\n\n")
+    labels = [label for line in table.splitlines() if (label := line.split("  ")[0])]
     pair = {key: placed(str(value), places) for key, value in result["bundled_pair"].items() if key != "rounding"}
     config = placed(result["config"], places)
     kept("doctor", [code, err, shape(result), pair, config, placed(result["weights_cache"], places), labels])

@@ -1,4 +1,8 @@
-"""--rpc: the target on other machines, and what becomes of an answer when one of them fails."""
+"""--rpc: the target on other machines, and what becomes of an answer when one of them fails.
+
+Servers do not repack weights into another order for faster kernels, and such kernels round otherwise. So text over the
+network is compared bit for bit with that of weights which are not repacked here either.
+"""
 
 import json
 import signal
@@ -6,14 +10,19 @@ from time import monotonic
 
 import pytest
 import tiny
-from driver import DEMO, call, specdec, start, succeeded
-from rpc import VERSION_OF_ANOTHER_AGE, fake_server, free_port, rpc_servers
+from driver import DEMO, TARGET, call, specdec, start, succeeded
+from engines import open_engine
+from prompts import PROMPTS
+from rpc import VERSION_OF_ANOTHER_AGE, differs_by_repacking, fake_server, free_port, rpc_servers
 
-from specdec_cli.llama import library
+from specdec_cli.llama import library, quantize
+from specdec_cli.llama.interrupt import Interrupt
 
 PROMPT = "def parse_date(text):\n"
 LONG = ("-k", "4", "-n", "1900", "-c", "2000")
 SOON_S = 10.0
+_Q4_0 = 2
+"""llama.cpp's number of files with weights of that type."""
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +30,12 @@ def two():
     """Two servers that outlive their clients."""
     with rpc_servers(2) as servers:
         yield servers
+
+
+@pytest.fixture
+def unrepacked(monkeypatch):
+    """Weights are not repacked, as servers do not repack them."""
+    monkeypatch.setenv("SPECDEC_REPACK", "0")
 
 
 def addresses(servers):
@@ -39,9 +54,9 @@ def answer(*options, servers=()):
     [
         ("--drafter", "none"),
         ("--drafter", "model", "-k", "4"),
-        ("--drafter", "ngram+model"),
+        ("--drafter", "ngram+model", "-k", "4"),
         ("--drafter", "model", "-k", "6", "--tree", "3"),
-        ("--drafter", "lookahead"),
+        ("--drafter", "lookahead", "-k", "8"),
         ("-m", str(DEMO / "target.gguf"), "-md", str(DEMO / "eagle3.gguf"), "--drafter", "eagle3", "-k", "3"),
         (
             "-m",
@@ -60,12 +75,60 @@ def answer(*options, servers=()):
     ],
     ids=lambda options: " ".join(part for part in options if not part.startswith("/")),
 )
+@pytest.mark.usefixtures("unrepacked")
 def test_the_text_is_the_local_one(two, options):
-    """Bit for bit: both sides compute with the same library, of weights that nobody repacks."""
+    """Bit for bit: both sides compute with the same library, of weights that nobody repacks, in passes of the same
+    widths. `-k auto` goes by what is measured, and chooses other widths over the network.
+    """
     local = answer(*options)
     assert answer(*options, servers=two) == answer(*options, servers=two[:1]) == local
 
 
+@pytest.mark.parametrize("drafter", ["ngram+model", "lookahead"])
+def test_with_auto_too_where_nothing_rounds(two, drafter, table_pair):
+    options = (*table_pair, "--raw", "--drafter", drafter)
+    assert answer(*options, servers=two) == answer(*options) != b""
+
+
+@pytest.fixture(scope="module")
+def fewer_bits(tmp_path_factory):
+    """The bundled target with weights that are repacked on nearly every processor; its own are on some."""
+    path = tmp_path_factory.mktemp("fewer-bits") / "target.gguf"
+    quantize.write(quantize.Copy(TARGET, path, 1, file_type=_Q4_0), Interrupt(), lambda _: None)
+    return path
+
+
+REPACKED_WAYS = [
+    {"drafter": "none"},
+    {"drafter": "model", "draft_tokens": 4},
+    {"drafter": "model", "draft_tokens": 6, "tree": 3},
+    {"drafter": "ngram+model", "draft_tokens": "auto"},
+    {"drafter": "lookahead", "draft_tokens": "auto"},
+    {"drafter": "model", "draft_tokens": 4, "temp": 0.8, "accept": "coupled"},
+]
+
+
+@pytest.mark.parametrize("which", ["bundled", "fewer bits"])
+def test_with_repacked_weights_here_the_text_is_the_local_one_up_to_their_rounding(which, fewer_bits, monkeypatch):
+    """As they are built, whatever is repacked here. AVX2 has answers with fewer bits differ on both prompts."""
+    target, another = (TARGET, fewer_bits) if which == "bundled" else (fewer_bits, TARGET)
+    options = {"prompt_tokens": 128, "ways": REPACKED_WAYS, "max_tokens": 40}
+    with (  # with servers of their own: this process stays their client
+        rpc_servers(2) as servers,
+        open_engine(**options, target=str(target)) as here,
+        open_engine(**options, target=str(target), rpc=addresses(servers)) as there,
+    ):
+        monkeypatch.setenv("SPECDEC_REPACK", "0")
+        with open_engine(**options, target=str(target)) as plain, open_engine(target=str(another)) as wrong:
+            for seed in (2, 30):
+                prompt = here.tokenize(PROMPTS[seed], raw=True)
+                for way in REPACKED_WAYS:
+                    differs_by_repacking(here, there, plain, prompt, seed, **way)
+            with pytest.raises(AssertionError, match="differ without repacking"):
+                differs_by_repacking(here, there, wrong, prompt, drafter="none")
+
+
+@pytest.mark.usefixtures("unrepacked")
 @pytest.mark.parametrize("kind", ["mamba", "lfm2"])
 def test_a_target_that_cannot_forget_is_rewound_there_too(two, kind, tmp_path):
     model = tiny.write(tmp_path / f"{kind}.gguf", kind)
@@ -73,10 +136,14 @@ def test_a_target_that_cannot_forget_is_rewound_there_too(two, kind, tmp_path):
     assert answer(*options, servers=two[:1]) == answer(*options)
 
 
-def test_it_measures_compares_and_answers_several_at_once(two, tmp_path):
+def test_it_measures_compares_and_answers_several_at_once(two, table_pair, tmp_path):
     rpc = ("--rpc", addresses(two))
-    compared = specdec("compare", *rpc, "--prompts", "python", "--limit", "2", "-n", "16", "--repeat", "1", timeout=60)
+    prompts = ("--prompts", "python", "--limit", "2", "-n", "16", "--repeat", "1")
+    compared = specdec("compare", *rpc, *prompts, timeout=60)
     assert compared.returncode == 0 and b"identical" in compared.stdout, compared.stderr.decode()
+    exact = specdec("compare", *rpc, *table_pair, *prompts, "--json", timeout=60)
+    exactness = json.loads(exact.stdout)["exactness"]
+    assert exactness and all(counts["identical"] == 2 for counts in exactness.values()), exactness
     tuned = specdec("tune", *rpc, "--seconds", "4", timeout=60)
     assert tuned.returncode == 0 and b"checking 2 tokens costs" in tuned.stdout, tuned.stderr.decode()
     asked, answered = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
@@ -116,8 +183,10 @@ def fail(servers, how):
     """An answer in whose middle something is done to a server: what was written, the error, and how long it took."""
     running = start("run", PROMPT, "--rpc", addresses(servers), *LONG)
     try:
-        written = running.stdout.read1(200)
-        assert written
+        written = b""
+        while len(written.strip()) < 40:
+            written += (news := running.stdout.read1(200))
+            assert news
         how(running)
         began = monotonic()
         rest, errors = running.communicate(timeout=30)
@@ -130,14 +199,17 @@ def fail(servers, how):
 
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("fault", ["die", "stall"])
+@pytest.mark.usefixtures("unrepacked")
 def test_a_server_that_fails_in_mid_answer_ends_it_with_what_was_written(fault, which):
-    whole = specdec("run", PROMPT, *LONG).stdout
     with rpc_servers(2) as servers:
         code, written, errors = fail(servers, lambda _: getattr(servers[which], fault)())
         survivor = servers[1 - which]
         assert survivor.process.poll() is None  # it does not die of its client's end
         assert answer("-k", "2", servers=[survivor])
-    assert code == 1 and 0 < len(written) < len(whole) and whole.startswith(written.rstrip(b"\n"))
+    written = written.rstrip(b"\n")
+    more = len(written) + 100  # tokens, none of which has less than a byte
+    whole = specdec("run", PROMPT, *LONG, "-n", more, timeout=60).stdout
+    assert code == 1 and more < 1900 and len(written) < len(whole) and whole.startswith(written)
     what, to_do = errors.rstrip("\n").split("\n")[-2:]
     assert what.startswith("specdec: ") and to_do.startswith("  ")
     assert ("is gone" if fault == "die" else "has not answered for 5 s") in what

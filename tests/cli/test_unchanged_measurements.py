@@ -1,10 +1,12 @@
-"""`compare --json`, `tune --json` and kept results stay as they were recorded when they were still dicts.
+"""`compare --json`, `tune --json` and kept results stay as they were recorded.
 
+Comparisons are of a pair that rounds nothing (tests/tables.py), so that they are the same on every processor.
 To accept a change, delete what it concerns from `unchanged/` and run the test again.
 """
 
 import json
 from dataclasses import replace
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -64,20 +66,21 @@ def check(name, data):
     assert_recorded(KEPT / f"{name}.txt", text)
 
 
-def compared(tmp_path, *args):
+@pytest.fixture
+def compared(table_pair, tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text("\n".join(json.dumps(prompt) for prompt in PROMPTS))
-    return call("compare", "-n", 12, "-t", 1, "-c", 256, "--json", "--prompts", path, *args)
+    return partial(call, "compare", *table_pair, "-n", 12, "-t", 1, "-c", 256, "--json", "--prompts", path)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_comparison_is_the_object_that_it_was(way, tmp_path):
-    done = compared(tmp_path, *WAYS[way])
+def test_a_comparison_is_the_object_that_it_was(way, compared):
+    done = compared(*WAYS[way])
     assert done.exit_code == 0, done.stderr
     check(f"compare-{way}", still(json.loads(done.stdout)))
 
 
-def test_wrong_answers_are_told_as_they_were(tmp_path, monkeypatch):
+def test_wrong_answers_are_told_as_they_were(compared, monkeypatch):
     def second_best(draft, logits, sampler, rng):
         verdict = accept.match(draft, logits, sampler, rng)
         if verdict.kind == "bonus":
@@ -85,7 +88,7 @@ def test_wrong_answers_are_told_as_they_were(tmp_path, monkeypatch):
         return verdict
 
     monkeypatch.setitem(rules.RULES, "rejection", second_best)
-    done = compared(tmp_path, "-k", 3, "--repeat", 1)
+    done = compared("-k", 3, "--repeat", 1)
     assert done.exit_code == 1
     check("compare-wrong", {**still(json.loads(done.stdout)), "stderr": done.stderr})
 

@@ -12,7 +12,7 @@ from driver import TARGET, assert_refused, run
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.engine import model_loading
 from specdec_cli.engine.model_loading import begin_trial, load_model
-from specdec_cli.llama import trial_load
+from specdec_cli.llama import kernels, trial_load
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
 from specdec_cli.store.trial_records import TRIALS
@@ -59,7 +59,7 @@ def test_a_file_is_tried_once_until_it_or_llama_cpp_changes(tmp_path, children, 
     path.write_bytes(path.read_bytes())
     load(path)
     assert len(children) == 2
-    monkeypatch.setattr(trial_load, "build", lambda: "another")
+    monkeypatch.setattr(kernels, "build", lambda: "another")
     load(path)
     assert len(children) == 3
     for kept in TRIALS.folder().iterdir():

@@ -228,5 +228,6 @@ def test_on_the_command_line():
 def test_the_doctor_names_devices(machine, monkeypatch):
     monkeypatch.setattr(diagnosis, "_bundled_pair", lambda: diagnosis.BundledPair(True, "", "t", "d", "none"))
     machine(*GPUS[:2])
+    monkeypatch.setattr(diagnosis, "_library", diagnosis._examine_library)  # in this process
     shown = " ".join(call("doctor").stdout.split())
     assert "--device CUDA0, CUDA1, none (the CPU)" in shown

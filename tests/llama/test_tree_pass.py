@@ -213,7 +213,7 @@ def test_an_aborted_pass_leaves_the_text(grows):
     own.set()
     with pytest.raises(Interrupted):
         context.grow((3,) * 150, (0, *range(2, 151)))
-    own._flag[0] = b"\0"
+    own.clear()
     context.rewind(len(prompt))
     siblings_follow(context, alone, prompt, 4, 5)
 

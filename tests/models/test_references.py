@@ -162,6 +162,7 @@ def test_a_model_that_lacks_a_part_is_refused():
 
 
 HOSTILE = ["../m-Q8_0.gguf", "/m-Q8_0.gguf", "a/../m-Q8_0.gguf", "a\\m-Q8_0.gguf", "a//m-Q8_0.gguf", "./m-Q8_0.gguf"]
+HOSTILE += ["C:/m-Q8_0.gguf", "C:m-Q8_0.gguf", "m:m-Q8_0.gguf"]  # on Windows
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -1,14 +1,20 @@
-"""--rpc with real models: what two servers compute is what this machine computes of the same weights, bit for bit."""
+"""--rpc with real models: what two servers compute is what this machine computes of the same weights, bit for bit.
+
+The CPU computes here with repacked copies of most quantised weights, which round otherwise; servers' devices have none.
+"""
+
+from contextlib import contextmanager
 
 import pytest
-from rpc import rpc_servers
+from rpc import differs_by_repacking, rpc_servers
 
-from specdec_cli import SamplingParams, SpeculativeConfig, load
-from specdec_cli.llama import placing
+from specdec_cli.decoding.divergence import Transcript
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.engine import Engine
 from specdec_cli.models import suites
 
 pytestmark = pytest.mark.real
-PROMPTS = [prompt.text for prompt in suites.load("code")[1:3]]
+PROMPTS = [[{"role": "user", "content": prompt.text}] for prompt in suites.load("code")[1:3]]
 
 
 @pytest.fixture(scope="module")
@@ -17,27 +23,36 @@ def servers():
         yield ",".join(server.address for server in two)
 
 
-def answers(target, draft, drafter, rpc=None):
-    params = SamplingParams(temperature=0.0, max_tokens=40)
-    with load(target=target, draft=draft, threads=1, rpc=rpc, speculative=SpeculativeConfig(drafter)) as engine:
-        return [engine.generate([{"role": "user", "content": prompt}], params).text for prompt in PROMPTS]
+@contextmanager
+def opened(target, draft, rpc=None):
+    draft = str(draft) if draft else None
+    drafter = "ngram+model" if draft else "ngram"
+    settings = Settings(str(target), draft, drafter=drafter, draft_tokens=4, max_tokens=40, threads=1, rpc=rpc)
+    with Engine(settings) as engine:
+        prompts = [engine.tokenize(prompt) for prompt in PROMPTS]
+        engine.open(max(map(len, prompts)))
+        yield engine, prompts
 
 
-def test_smollm2_writes_the_same_over_the_network(smol, servers):
-    assert answers(smol, None, "ngram", servers) == answers(smol, None, "ngram")
+def answers(*pair_and_servers):
+    """Passes included: of what was drafted, and what was accepted."""
+    with opened(*pair_and_servers) as (engine, prompts):
+        return [Transcript.of(engine.events(prompt, seed=0)) for prompt in prompts]
 
 
-def test_a_pair_differs_by_what_is_repacked_here_and_by_nothing_else(qwen, qwen_small, servers, monkeypatch):
-    """The CPU computes here with repacked copies of Q4_K weights, which round differently; servers' devices have
-    none. Without the copies the texts are the same.
-    """
-    target, draft = qwen, qwen_small
-    fill = placing.fill
+@pytest.mark.parametrize(("target", "draft"), [("smol", None), ("qwen", "qwen_small")])
+def test_without_repacking_the_answer_is_the_local_one_bit_for_bit(target, draft, servers, request, monkeypatch):
+    pair = [request.getfixturevalue(name) if name else None for name in (target, draft)]
+    monkeypatch.setenv("SPECDEC_REPACK", "0")
+    assert answers(*pair, servers) == answers(*pair)
 
-    def without_copies(params, placement):
-        params.use_extra_bufts = False
-        return fill(params, placement)
 
-    over_the_network = answers(target, draft, "ngram+model", servers)
-    monkeypatch.setattr(placing, "fill", without_copies)
-    assert over_the_network == answers(target, draft, "ngram+model")
+@pytest.mark.parametrize(("target", "draft"), [("smol", None), ("qwen", "qwen_small")])
+def test_an_answer_differs_by_what_is_repacked_here_and_by_nothing_else(target, draft, servers, request, monkeypatch):
+    """With `-k auto`, whose passes are as wide as measuring made them, on either side."""
+    pair = [request.getfixturevalue(name) if name else None for name in (target, draft)]
+    with opened(*pair) as (here, prompts), opened(*pair, servers) as (there, _):
+        monkeypatch.setenv("SPECDEC_REPACK", "0")
+        with opened(*pair) as (plain, _):
+            found = [differs_by_repacking(here, there, plain, prompt, draft_tokens="auto") for prompt in prompts]
+    print(f"{sum(found)} of {len(found)} answers differ, by rounding")

@@ -112,7 +112,7 @@ def test_what_a_killed_run_has_left_goes_after_a_while(code):
 
 def test_a_cache_that_cannot_be_written(code):
     path = path_of(code)
-    corpora.folder().parent.mkdir(parents=True)
+    corpora.folder().parent.mkdir(parents=True, exist_ok=True)
     corpora.folder().write_text("a file where the folder should be")
     assert corpora.load(path) is None
     with pytest.raises(SpecdecError, match="cannot write") as caught:

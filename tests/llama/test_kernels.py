@@ -1,0 +1,188 @@
+"""What is known of a build's kernels: asked of a child once for each kind of weights, and kept."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.llama import building, kernel_trial, kernels
+from specdec_cli.llama.bindings import lib
+
+MORE = 39
+
+
+@pytest.fixture
+def trials(monkeypatch, tmp_path):
+    """Trials that fail as a test says, by whether they use the extra buffers and the types; those asked for."""
+    asked, fails = [], {}
+
+    def fault(types, extra_buffers):
+        asked.append((extra_buffers, sorted(types)))
+        return fails.get((extra_buffers, MORE in types), "")
+
+    monkeypatch.delenv("SPECDEC_REPACK", raising=False)
+    monkeypatch.setattr(kernels, "_known", {})
+    monkeypatch.setattr(kernels, "_folder", lambda: tmp_path / "kernels")
+    monkeypatch.setattr(kernels, "_fault", fault)
+    return asked, fails
+
+
+def forget():
+    """As in another process."""
+    kernels._known.clear()
+
+
+def test_a_build_is_tried_once(trials, monkeypatch):
+    asked, _ = trials
+    for _ in range(3):
+        assert kernels.verdict() == kernels.TriedKernels(True) and kernels.verdict({0, 8, 12}).extra_buffers
+        forget()
+    assert asked == [(True, sorted(kernels.USUAL))]
+    monkeypatch.setattr(building, "processor", lambda: "another")
+    kernels.verdict()
+    forget()
+    monkeypatch.setattr(kernels, "build", lambda: "another")
+    kernels.verdict()
+    assert len(asked) == 3
+
+
+def test_other_types_are_tried_when_a_model_has_them(trials):
+    asked, fails = trials
+    fails[(True, True)] = "SIGSEGV"
+    assert kernels.verdict().extra_buffers and not kernels.verdict({8, MORE}).extra_buffers
+    assert asked[1:] == [(True, [MORE]), (False, [MORE])]
+    forget()
+    assert kernels.verdict({MORE}).fault == "SIGSEGV" and len(asked) == 3, "kept"
+    assert kernels.verdict().extra_buffers, "for other models"
+
+
+def test_what_fails_in_any_case_is_refused_with_the_command_that_repairs_it(trials):
+    asked, fails = trials
+    fails[(True, False)], fails[(False, False)] = "SIGILL", "SIGILL"
+    with pytest.raises(SpecdecError, match="does not work on this processor: SIGILL") as refused:
+        kernels.verdict()
+    assert building.command() in refused.value.hint and len(asked) == 2
+    fails.clear()
+    assert kernels.try_again() == kernels.TriedKernels(True)
+    forget()
+    assert kernels.verdict().extra_buffers, "what was found out last is kept"
+
+
+def test_the_user_can_do_without_repacking(trials, monkeypatch):
+    monkeypatch.setenv("SPECDEC_REPACK", "0")
+    assert not kernels.verdict().extra_buffers and not kernels.verdict().fault
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 1}', '{"format": 1, "extra_buffers": 3}', '{"format": 2}'])
+def test_a_damaged_record_is_tried_again(trials, text):
+    asked, _ = trials
+    kernels.verdict()
+    (path,) = kernels._folder().iterdir()
+    path.write_text(text)
+    forget()
+    assert kernels.verdict().extra_buffers and len(asked) == 2
+    assert json.loads(path.read_text())["extra_buffers"] is True
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_cannot_be_tried_is_taken_to_work_and_not_kept(trials, first):
+    """A full disk, or a system that ends processes because memory is short."""
+    asked, fails = trials
+    fails[(True, False)], fails[(False, False)] = (None, "") if first else ("SIGSEGV", None)
+    assert kernels.verdict().extra_buffers and not kernels._folder().exists()
+    forget()
+    fails.clear()
+    assert kernels.verdict().extra_buffers and kernels._folder().exists() and len(asked) == (2 if first else 3)
+
+
+def test_where_nothing_can_be_kept_it_is_tried_at_each_start(trials, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(kernels, "_folder", lambda: tmp_path / "file")
+    assert kernels.verdict().extra_buffers
+
+
+def test_a_hang_is_tried_again_with_one_thread(monkeypatch):
+    """On a busy machine several threads may wait for each other for longer than a trial may take."""
+    counts = []
+
+    class Hanging:
+        def __init__(self, arguments, *_):
+            counts.append(int(arguments[2]))
+            self.timed_out = arguments[2] != "1" or arguments[3] == "extra"
+
+        def wait(self):
+            return -9 if self.timed_out else 0
+
+        def stop(self):
+            pass
+
+    monkeypatch.setattr(kernels, "Child", Hanging)
+    monkeypatch.setattr(kernels.host, "physical_cores", lambda: 4)
+    monkeypatch.delenv("SPECDEC_THREADS")
+    monkeypatch.delenv("SPECDEC_REPACK", raising=False)
+    assert "came to no end" in kernels._fault(kernels.USUAL, extra_buffers=True) and counts == [4, 1]
+    assert kernels._fault(kernels.USUAL, extra_buffers=False) == ""
+    monkeypatch.setattr(kernels, "_known", {})
+    assert not kernels.try_again().extra_buffers
+    monkeypatch.setattr(kernels, "_fault", lambda *_, **__: "")
+    monkeypatch.setattr(kernels, "_known", {})
+    assert kernels.verdict().extra_buffers, "a hang is not kept"
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"), [(0, ""), (-11, "SIGSEGV"), (-9, None), (2, None), (1, "wrong"), (99, "code 99")]
+)
+def test_how_a_trial_ended(code, fault):
+    class Ended:
+        def output(self):
+            return b"wrong\n"
+
+    assert kernels._fault_of(code, Ended()) == fault
+
+
+def rows_of(path, widths, extra_buffers=True):
+    text = np.random.default_rng(1).integers(0, 512, 17).tolist()
+    return kernel_trial._rows(lib, np, path, text, 1, widths, extra_buffers)
+
+
+@pytest.fixture
+def model(tmp_path):
+    random, base = np.random.default_rng(0), kernel_trial._ggml(lib)
+    weights = {name: kernel_trial._weight(np, random, name, shape) for name, shape in kernel_trial._shapes().items()}
+
+    def write(kind, **changes):
+        path = tmp_path / f"{kind}.gguf"
+        path.write_bytes(kernel_trial._gguf(np, base, weights | changes, kind))
+        return path
+
+    return write, weights
+
+
+def test_the_trial_sees_what_rounding_does_not_do(model):
+    """Rounding stays far below the bound, and a slip in one of nine matrices far above it."""
+    write, weights = model
+    own = rows_of(write(12), (1,), extra_buffers=False)[1]
+
+    def distance(rows):
+        return np.sqrt(np.mean((rows - own[: len(rows)]) ** 2)) / own[: len(rows)].std()
+
+    widths = (1, 2, 5, 16, 17)
+    assert max(map(distance, rows_of(write(12), widths).values())) < kernel_trial.MOST_DISTANCE / 3
+    slipped = {"blk.0.ffn_down": np.roll(weights["blk.0.ffn_down"], 32, axis=1)}
+    assert min(map(distance, rows_of(write(12, **slipped), widths).values())) > 2 * kernel_trial.MOST_DISTANCE
+
+
+@pytest.mark.slow
+def test_every_type_of_weights_can_be_tried():
+    from specdec_cli.llama.child import Child
+    from specdec_cli.models.gguf_header import TYPES
+
+    kinds = sorted(set(TYPES) - kernels.UNTRIED - {9, 15})  # the last two are of activations
+    for kind in kinds:
+        child = Child([kernel_trial.__file__, str(os.getpid()), "1", "extra", str(kind)], 60)
+        try:
+            assert child.wait() == 0, (TYPES[kind], child.output(), child.last_words())
+        finally:
+            child.stop()
