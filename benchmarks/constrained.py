@@ -23,7 +23,7 @@ from schemas import invalid, schemas
 
 from specdec_cli import Grammar, SamplingParams, SpeculativeConfig, load
 from specdec_cli.constraints.grammar_state import GrammarState
-from specdec_cli.models import hardware
+from specdec_cli.measure import hardware
 
 
 def main() -> None:

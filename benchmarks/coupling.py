@@ -22,10 +22,10 @@ from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Step
 from specdec_cli.engine.engine import Engine
-from specdec_cli.evaluation.simulator import Text
 from specdec_cli.llama.context import LlamaContext
-from specdec_cli.models import suites
-from specdec_cli.store import acceptance_traces as recordings
+from specdec_cli.measure import acceptance_traces as recordings
+from specdec_cli.measure import suites
+from specdec_cli.measure.simulator import Text
 
 TEMPERATURE, TOKENS = 0.8, 96
 DRAFT_LENGTH = 4

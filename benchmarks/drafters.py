@@ -28,11 +28,11 @@ from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Draft, Logits, Step, Verdict
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
-from specdec_cli.engine.acceptance_recorder import before_a_loop
 from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.target import LlamaTarget
-from specdec_cli.models import hardware, suites
+from specdec_cli.measure import hardware, suites
+from specdec_cli.measure.acceptance_recorder import before_a_loop
 
 ARMS: dict[str, dict[str, Any]] = {
     "model": {},

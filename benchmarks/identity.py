@@ -25,7 +25,7 @@ from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.engine import proof
 from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.engine.engine import Engine
-from specdec_cli.models import suites
+from specdec_cli.measure import suites
 
 CODE = 'def area_{0}(width, height):\n    """Area {0} in square metres."""\n    return width * height * {0}\n\n'
 

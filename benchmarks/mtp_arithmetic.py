@@ -25,7 +25,7 @@ import numpy as np
 from specdec_cli.decoding.accept import onto
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.llama import library
-from specdec_cli.models import suites
+from specdec_cli.measure import suites
 
 N_CTX = 1024
 

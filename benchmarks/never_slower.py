@@ -19,11 +19,11 @@ from typing import Any
 
 from common import add_models, forward_s, machine
 
+from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.decoding.types import Step
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine
-from specdec_cli.evaluation.statistics import geometric_interval
-from specdec_cli.models import suites
+from specdec_cli.measure import suites
 
 SUITES = "code,chat,reasoning,structured,summarisation,translation,creative,python,edit"
 

@@ -29,7 +29,7 @@ from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.corpus_index import Corpus
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.llama.model import Model
-from specdec_cli.models import suites
+from specdec_cli.measure import suites
 
 MOST = 10
 WRITTEN = 512

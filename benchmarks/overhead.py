@@ -29,9 +29,9 @@ from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine
-from specdec_cli.evaluation import simulator as simulation
-from specdec_cli.models import hardware
-from specdec_cli.store import acceptance_traces as recordings
+from specdec_cli.measure import acceptance_traces as recordings
+from specdec_cli.measure import hardware
+from specdec_cli.measure import simulator as simulation
 
 ARMS: list[tuple[str, dict[str, Any]]] = [
     ("target alone, greedy", {"drafter": "none"}),

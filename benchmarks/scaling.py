@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.draft_length.auto import LONGEST
-from specdec_cli.evaluation.static_setting import StaticPolicy, best_static
-from specdec_cli.models.user_files import bundled_dir
-from specdec_cli.store import acceptance_traces
+from specdec_cli.measure import acceptance_traces
+from specdec_cli.measure.static_setting import StaticPolicy, best_static
+from specdec_cli.user_files import bundled_dir
 
 BATCHES = (1, 8, 64, 256)
 BANDWIDTH, ARITHMETIC = 0.8, 0.6

@@ -17,8 +17,8 @@ from rich.text import Text
 
 from specdec_cli import Step
 from specdec_cli.display import live
-from specdec_cli.engine import race
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.measure import race
 
 WIDTH, HEIGHT = 88, 24
 

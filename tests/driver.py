@@ -8,7 +8,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
-from specdec_cli.models import profiles
+from specdec_cli.pairs import profiles
 
 DEMO = Path(__file__).parents[1] / "profiles" / "demo"
 TARGET, DRAFT = DEMO / "target.gguf", DEMO / "draft.gguf"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import gguf
 import numpy as np
 
-from specdec_cli.models.gguf_header import StringArray
+from specdec_cli.gguf.header import StringArray
 
 U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 = range(13)
 FORMATS = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f", BOOL: "?", U64: "Q", I64: "q", F64: "d"}

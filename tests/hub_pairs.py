@@ -20,8 +20,8 @@ from hub_server import HubServer, Repo, Request
 from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
-from specdec_cli.models import profiles
-from specdec_cli.models.gguf import read_header
+from specdec_cli.gguf.reader import read_header
+from specdec_cli.pairs import profiles
 
 BIG, SMALL = "org/target-GGUF", "org/draft-GGUF"
 BIG_FILE, SMALL_FILE = "target-Q4_K_M.gguf", "draft-Q8_0.gguf"

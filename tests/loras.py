@@ -8,7 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from specdec_cli.models.gguf import read_header
+from specdec_cli.gguf.reader import read_header
 
 ADAPTED = ("attn_q", "attn_output", "ffn_up", "ffn_down")
 

@@ -13,7 +13,7 @@ import gguf
 import numpy as np
 from ggufs import string_array
 
-from specdec_cli.models import reduced_vocabulary
+from specdec_cli.gguf import reduced_vocabulary
 
 WIDTH, HEADS, FEED_FORWARD = 32, 2, 64
 CONV, STATE, INNER = 4, 16, 2 * WIDTH

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from specdec_cli.training.decoder import Decoder
+from specdec_cli.make_drafts.training.decoder import Decoder
 from training import corpus, data, distill, export, sizes, tokenizer, train
 
 ROOT = Path(__file__).parent.parent

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from specdec_cli.training.decoder import Decoder
-from specdec_cli.training.shape import Shape
+from specdec_cli.make_drafts.training.decoder import Decoder
+from specdec_cli.make_drafts.training.shape import Shape
 from training import distill, evaluate, export, tokenizer, train
 from training.data import Stream
 from training.llama_rows import Reader

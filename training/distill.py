@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec_cli.training.decoder import Cache, Decoder
+from specdec_cli.make_drafts.training.decoder import Cache, Decoder
 from training.data import Stream
 from training.sizes import Size
 from training.train import Plan, autocast, compiled, generator, run

@@ -9,8 +9,8 @@ from typing import Literal
 import gguf
 import numpy as np
 
-from specdec_cli.training.gguf_weights import add_shape, add_tensor, finish
-from specdec_cli.training.shape import Shape
+from specdec_cli.make_drafts.training.gguf_weights import add_shape, add_tensor, finish
+from specdec_cli.make_drafts.training.shape import Shape
 from training.tokenizer import PRE, Vocabulary
 
 Kind = Literal["Q8_0", "F16", "F32"]

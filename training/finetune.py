@@ -21,12 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specdec_cli import SpeculativeConfig, load
-from specdec_cli.models.gguf import read_header
-from specdec_cli.training.decoder import Decoder
-from specdec_cli.training.gguf_weights import GgufWeights, rewrite
-from specdec_cli.training.shape import shape_of
-from specdec_cli.training.students import numbers_of
-from specdec_cli.training.trainer import Optimizers, optimizers_of
+from specdec_cli.gguf.reader import read_header
+from specdec_cli.make_drafts.training.decoder import Decoder
+from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, rewrite
+from specdec_cli.make_drafts.training.shape import shape_of
+from specdec_cli.make_drafts.training.students import numbers_of
+from specdec_cli.make_drafts.training.trainer import Optimizers, optimizers_of
 from training import corpus, records
 from training.data import Stream
 

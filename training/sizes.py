@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from specdec_cli.training.shape import Shape
+from specdec_cli.make_drafts.training.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specdec_cli.training.decoder import Decoder, layer_dropout
+from specdec_cli.make_drafts.training.decoder import Decoder, layer_dropout
 from training.data import Stream
 from training.sizes import Size
 

@@ -22,14 +22,12 @@ from server import RunningServer
 
 from specdec_cli import load
 from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.engine import tuning_run
+from specdec_cli.engine import tuning
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.served_pair import served_pair
-from specdec_cli.engine.serving_formats import ENGINES
-from specdec_cli.evaluation import simulator
-from specdec_cli.evaluation.static_setting import seconds_of
-from specdec_cli.models import suites
-from specdec_cli.store import acceptance_traces, tuning
+from specdec_cli.measure import acceptance_traces, simulator, suites, tuning_run
+from specdec_cli.measure.served_pair import served_pair
+from specdec_cli.measure.serving_formats import ENGINES
+from specdec_cli.measure.static_setting import seconds_of
 
 LLAMA = ENGINES["llama-server"]
 

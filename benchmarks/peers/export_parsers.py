@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from specdec_cli.engine.served_pair import served_pair
-from specdec_cli.engine.serving_formats import ENGINES
+from specdec_cli.measure.served_pair import served_pair
+from specdec_cli.measure.serving_formats import ENGINES
 
 PAIR = "qwen3-8b"
 DRAFTERS = (None, "ngram")

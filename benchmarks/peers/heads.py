@@ -20,9 +20,9 @@ from typing import Any
 from server import RunningServer
 
 from specdec_cli import SamplingParams, SpeculativeConfig, load
+from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.engine.engine import Engine
-from specdec_cli.evaluation.statistics import geometric_interval
-from specdec_cli.models import suites
+from specdec_cli.measure import suites
 
 LENGTHS = (0, 1, 2, 3, 4)
 

@@ -21,7 +21,7 @@ from common import add_models, machine, median_and_spread
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine
-from specdec_cli.models import suites
+from specdec_cli.measure import suites
 
 FEWEST_TOKENS = 16
 """A shorter answer tells nothing of a speed."""

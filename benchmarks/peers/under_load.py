@@ -23,8 +23,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from common import machine
 from server import RunningServer
 
-from specdec_cli.models import profiles, suites
-from specdec_cli.models.user_files import bundled_dir
+from specdec_cli.measure import suites
+from specdec_cli.pairs import profiles
+from specdec_cli.user_files import bundled_dir
 
 LLAMA_DRAFTS = {
     "model": [["--spec-type", "draft-simple", "--spec-draft-n-max", str(n)] for n in (2, 4, 8)],

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from specdec_cli.cli.output import EventDisplay
     from specdec_cli.engine.engine import Engine
     from specdec_cli.engine.generation import Generation
-    from specdec_cli.store.traces import TraceWriter
+    from specdec_cli.measure.traces import TraceWriter
 
 
 def show_answer(

@@ -32,9 +32,9 @@ def chat(
     /help lists the commands. Piped input is a script: each line a turn, several between lines of three quotes.
     """
     from specdec_cli.cli.chat_input import turns
-    from specdec_cli.engine.config_layers import require_used, resolve
     from specdec_cli.engine.model_pair import check_pair
-    from specdec_cli.models.chat_template import template_of
+    from specdec_cli.gguf.chat_template import template_of
+    from specdec_cli.pairs.config_layers import require_used, resolve
 
     settings = resolve(given.profile, given.flags)
     require_used(given.typed, [settings])
@@ -44,8 +44,8 @@ def chat(
             f"{pair.target_path.name} has no chat template: it continues text",
             "Use specdec run, or an instruct model: specdec chat -p qwen2.5-coder-1.5b.",
         )
+    from specdec_cli.chat.conversation import Conversation
     from specdec_cli.cli.chat_session import COMMANDS, ChatSession, load
-    from specdec_cli.engine.conversation import Conversation
     from specdec_cli.engine.engine import Engine
     from specdec_cli.llama.interrupt import Interrupt
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 from rich.text import Text
 
+from specdec_cli.chat import kept_conversation
+from specdec_cli.chat.conversation import Conversation
 from specdec_cli.cli.answering import show_answer
 from specdec_cli.cli.error_reporting import complain
 from specdec_cli.cli.output import print_parts
@@ -15,12 +17,10 @@ from specdec_cli.cli.prompt_input import read_file
 from specdec_cli.decoding.divergence import first_difference
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.turn_line import alone_line, turn_line
-from specdec_cli.engine import kept_conversation
-from specdec_cli.engine.config_layers import check_value
-from specdec_cli.engine.conversation import Conversation
 from specdec_cli.engine.generation import Generation, GenerationResult
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.models.user_files import expanded
+from specdec_cli.pairs.config_layers import check_value
+from specdec_cli.user_files import expanded
 
 _PIPE_WIDTH = 200
 """Cells of a line where nothing is a terminal: what is said of an answer stays on one."""

@@ -30,7 +30,7 @@ def check(
     from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.decoding.errors import IncompatiblePair
     from specdec_cli.display.pair_tables import check_tables
-    from specdec_cli.engine.pair_check import check_pair_by_name
+    from specdec_cli.pairs.pair_check import check_pair_by_name
 
     with status_line("reading headers", json_):
         result = check_pair_by_name(target, draft, ctx)

@@ -20,9 +20,9 @@ from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.decoding.errors import SpecdecError
-    from specdec_cli.engine.comparison_run import ComparisonRun
-    from specdec_cli.evaluation.comparison_result import ComparisonResult
-    from specdec_cli.models.suites import Prompt
+    from specdec_cli.measure.comparison_result import ComparisonResult
+    from specdec_cli.measure.comparison_run import ComparisonRun
+    from specdec_cli.measure.suites import Prompt
 
 PAGES = {"html": "specdec_cli.display.comparison_html"}
 """By option, the module that makes a page of a comparison: `require()` before measuring, `page(result)` after. The
@@ -67,11 +67,11 @@ def compare(
     """Measure ways to decode against the target alone: speed with intervals, exactness, causes."""
     from specdec_cli.cli.prompt_input import gather
     from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.engine.comparison_run import ComparisonRun, require_exact
-    from specdec_cli.engine.config_layers import require_used, resolve
     from specdec_cli.engine.prompt import choose_prompts
-    from specdec_cli.engine.variants import parse_variants
-    from specdec_cli.store import comparisons
+    from specdec_cli.measure import comparisons
+    from specdec_cli.measure.comparison_run import ComparisonRun, require_exact
+    from specdec_cli.measure.variants import parse_variants
+    from specdec_cli.pairs.config_layers import require_used, resolve
 
     if list_:
         _list(json_)
@@ -115,7 +115,7 @@ def _command(arguments: list[str]) -> str:
 
 def _list(as_json: bool) -> None:
     from specdec_cli.cli.output import json_text
-    from specdec_cli.store import comparisons
+    from specdec_cli.measure import comparisons
 
     entries = [{"name": name, "when": f"{when:%Y-%m-%d %H:%M}"} for name, when in comparisons.kept()]
     print(json_text(entries) if as_json else "\n".join(f"{each['name']}  {each['when']}" for each in entries))
@@ -128,8 +128,8 @@ def _writers(name: str | None, page: Path | None) -> list[Callable[[ComparisonRe
     """
     from specdec_cli.cli.output import writing
     from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.models.user_files import try_out
-    from specdec_cli.store import comparisons
+    from specdec_cli.measure import comparisons
+    from specdec_cli.user_files import try_out
 
     writers: list[Callable[[ComparisonResult], None]] = []
     if name:
@@ -148,7 +148,7 @@ def _writers(name: str | None, page: Path | None) -> list[Callable[[ComparisonRe
 
 def _write_page(module: Any, path: Path, result: ComparisonResult) -> None:
     from specdec_cli.cli.output import say_written
-    from specdec_cli.models.user_files import write_whole
+    from specdec_cli.user_files import write_whole
 
     write_whole(path, module.page(result))
     say_written(path)

@@ -23,7 +23,7 @@ def _listed(module: str, list_names: Callable[..., Iterable[str]], suffixes: tup
 
 
 def _models(profiles: Any) -> list[str]:
-    from specdec_cli.hub import cache
+    from specdec_cli.pairs.hub import cache
 
     return [*profiles.names(), *cache.references()]
 
@@ -41,8 +41,8 @@ results = _listed("store.comparisons", lambda comparisons: [name for name, _ in 
 def pairs(incomplete: str) -> list[tuple[str, str]]:
     """Profiles that begin so, with what they are."""
     try:
-        from specdec_cli.models import profiles
-        from specdec_cli.store import pulled_pairs as pulled
+        from specdec_cli.pairs import profiles
+        from specdec_cli.pairs import pulled_pairs as pulled
 
         here = set(pulled.names())
         return [
@@ -58,7 +58,7 @@ def _description(name: str) -> str:
     """A pair in a few words: what is longer than a line would be taken for several offers."""
     from rich.markup import escape
 
-    from specdec_cli.models import profiles
+    from specdec_cli.pairs import profiles
 
     try:
         text = " ".join(profiles.load(name).description.split())

@@ -20,7 +20,7 @@ def demo() -> None:
         with status_line("finding out what pays on this processor", silent=False):
             from specdec_cli.display import race_view
             from specdec_cli.display.safe_console import SafeConsole
-            from specdec_cli.engine import race as racing
+            from specdec_cli.measure import race as racing
 
             console = SafeConsole()
             race = stack.enter_context(racing.best_race(interrupt, until))

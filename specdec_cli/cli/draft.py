@@ -14,9 +14,9 @@ from specdec_cli.cli.error_reporting import interruptible
 from specdec_cli.cli.training_commands import add_to
 
 if TYPE_CHECKING:
-    from specdec_cli.results import DraftCopyResult
+    from specdec_cli.pairs.results import DraftCopyResult
 
-SEARCHES = {"search": "specdec_cli.engine.layer_search"}
+SEARCHES = {"search": "specdec_cli.make_drafts.layer_search"}
 """By option, the module whose `LayerSearch` finds the layers that a draft keeps. The module can be removed together
 with its line: the option is hidden and refused then."""
 
@@ -68,7 +68,7 @@ def prune(
     """
     from specdec_cli.decoding.errors import UsageError
     from specdec_cli.display.draft_making import DraftDisplay
-    from specdec_cli.engine import draft_copy
+    from specdec_cli.make_drafts import draft_copy
 
     if (keep_layers is None) == (search is None):
         raise UsageError("which layers stay is not said, or said twice", "Give --keep-layers LIST, or --search N.")
@@ -101,7 +101,7 @@ def quantize(
 ) -> None:
     """Copy a target with fewer bits to a weight."""
     from specdec_cli.display.draft_making import DraftDisplay
-    from specdec_cli.engine import draft_copy
+    from specdec_cli.make_drafts import draft_copy
 
     with interruptible(_NOTHING_LEFT) as interrupt, DraftDisplay(json_) as display:
         options = draft_copy.CopyOptions(target, out, force, given.flags["threads"], interrupt, display.copying)

@@ -40,9 +40,9 @@ def export(
     """
     from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.engine.served_pair import served_pair
-    from specdec_cli.engine.serving_formats import ENGINES
-    from specdec_cli.models.user_files import write_whole
+    from specdec_cli.measure.served_pair import served_pair
+    from specdec_cli.measure.serving_formats import ENGINES
+    from specdec_cli.user_files import write_whole
 
     if engine not in ENGINES:
         raise UsageError(f"there is no engine {engine!r}", f"Engines: {', '.join(ENGINES)}.")

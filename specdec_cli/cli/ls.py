@@ -16,7 +16,7 @@ def ls(
     """List the pairs: which are on this machine, how large they are, how fast they were when last measured."""
     from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.display.pair_tables import UNCUT, list_table
-    from specdec_cli.engine.pair_list import list_pairs
+    from specdec_cli.pairs.pair_list import list_pairs
 
     result = list_pairs(here)
     if json_:

@@ -14,8 +14,8 @@ from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
-    from specdec_cli.engine.pair_download import PairDownload
-    from specdec_cli.results import DownloadPlan, DownloadResult
+    from specdec_cli.pairs.pair_download import PairDownload
+    from specdec_cli.pairs.results import DownloadPlan, DownloadResult
 
 
 def pull(
@@ -47,7 +47,7 @@ def pull(
     """
     from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.display.pair_tables import plan_tables
-    from specdec_cli.engine.pair_download import PairDownload
+    from specdec_cli.pairs.pair_download import PairDownload
 
     asks = not (yes or json_ or dry_run) and sys.stdin.isatty() and sys.stderr.isatty()
     download = PairDownload(name, target, draft, as_, check)

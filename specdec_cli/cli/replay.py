@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from specdec_cli.cli.output import EventDisplay
     from specdec_cli.decoding.metrics import Metrics
     from specdec_cli.decoding.types import Event
-    from specdec_cli.evaluation.recorded_settings import RecordedSettings
     from specdec_cli.llama.interrupt import Interrupt
+    from specdec_cli.measure.recorded_settings import RecordedSettings
 
 
 def replay(
@@ -40,8 +40,8 @@ def replay(
     from specdec_cli.decoding.errors import UsageError
     from specdec_cli.display import keys
     from specdec_cli.display.theme import can_paint
-    from specdec_cli.evaluation.recorded_settings import RecordedSettings
-    from specdec_cli.store.traces import prompt_of, read_trace
+    from specdec_cli.measure.recorded_settings import RecordedSettings
+    from specdec_cli.measure.traces import prompt_of, read_trace
 
     if speed is not None and not (math.isfinite(speed) and speed > 0):
         raise UsageError(f"the speed cannot be {speed:g}", "Give a number above 0; 1 is the speed of the run.")
@@ -133,7 +133,7 @@ def _write(path: Path, content: str, recording: Path) -> None:
     """Write an export, never over the recording."""
     from specdec_cli.cli.output import say_written, writing
     from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.models.user_files import try_out, write_whole
+    from specdec_cli.user_files import try_out, write_whole
 
     if path.exists() and path.samefile(recording):
         raise UsageError(f"{path} is the recording itself", "Name another file.")

@@ -18,8 +18,8 @@ def rm(
     """Remove a pulled pair from the disk, but for files that another pulled pair uses."""
     from specdec_cli.cli.output import print_json
     from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.engine.pair_list import plan_removal
-    from specdec_cli.results import format_bytes
+    from specdec_cli.pairs.pair_list import plan_removal
+    from specdec_cli.pairs.results import format_bytes
 
     plan = plan_removal(name)
     kept = ", ".join(plan.kept)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from specdec_cli.engine.config import SamplingParams, Settings
     from specdec_cli.engine.engine import Engine
     from specdec_cli.engine.generation import Generation, GenerationResult
-    from specdec_cli.store.traces import TraceWriter
+    from specdec_cli.measure.traces import TraceWriter
 
 
 _Prompt = Annotated[str | None, typer.Argument(help="The prompt, joined with what is piped in; - is standard input.")]
@@ -61,8 +61,8 @@ def run(
 
     from specdec_cli.cli.prompt_input import gather
     from specdec_cli.decoding.rules import REPRODUCIBLE
-    from specdec_cli.engine.config_layers import require_used, resolve
     from specdec_cli.engine.model_pair import check_pair
+    from specdec_cli.pairs.config_layers import require_used, resolve
 
     sampling = _sampling(stop or [], asked_grammar(json_schema, grammar, regex))
     settings = resolve(given.profile, given.flags)
@@ -134,7 +134,7 @@ def _require_sense(baseline: bool, quiet: bool, verbose: bool, stop: list[str]) 
 
 def _open_trace(path: Path, settings: Settings, prompt: str) -> TraceWriter:
     """Begin the record of a run."""
-    from specdec_cli.store.traces import TraceFile
+    from specdec_cli.measure.traces import TraceFile
 
     models = {name: getattr(settings, name) for name in ("target", "draft", "draft_small")}
     with writing(path):
@@ -163,7 +163,7 @@ def _print_report(engine: Engine, answer: Generation, verbose: bool, unasked: di
     from specdec_cli.display.run_report import RunRecord
     from specdec_cli.display.theme import can_paint, legend
     from specdec_cli.engine.loaded_models import memory_of
-    from specdec_cli.evaluation.recorded_settings import RecordedSettings
+    from specdec_cli.measure.recorded_settings import RecordedSettings
 
     result, pair, models = answer.result, engine.pair, engine.models
     if can_paint(sys.stdout) and result.metrics.drafted:

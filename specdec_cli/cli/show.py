@@ -20,7 +20,7 @@ def show(
     """Tell about one pair: why these two, sizes, licence, sampling, speedup; --sources also where that comes from."""
     from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.display.pair_tables import details_table
-    from specdec_cli.engine.pair_list import pair_details
+    from specdec_cli.pairs.pair_list import pair_details
 
     details = pair_details(name)
     if json_:

@@ -35,11 +35,11 @@ def open_slots(given: Given, count: int, most_waiting: int) -> Iterator[OpenSlot
     """Load the pair that was asked for, for so many answers at a time."""
     from specdec_cli.cli.output import print_parts
     from specdec_cli.display.status_line import status_line
-    from specdec_cli.engine.config_layers import require_used, resolve
     from specdec_cli.engine.engine import Engine
     from specdec_cli.engine.model_pair import check_pair
     from specdec_cli.engine.scheduler import Scheduler
     from specdec_cli.llama.interrupt import Interrupt
+    from specdec_cli.pairs.config_layers import require_used, resolve
 
     settings = resolve(given.profile, given.flags)
     require_used(given.typed, [settings])

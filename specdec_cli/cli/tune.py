@@ -39,9 +39,9 @@ def tune(
     from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.decoding.errors import SpecdecError, UsageError
     from specdec_cli.display.tuning_tables import tables
-    from specdec_cli.engine import tuning_run
-    from specdec_cli.engine.config_layers import resolve
-    from specdec_cli.evaluation.tuning_result import MeasuredTuning, TuningResult
+    from specdec_cli.measure import tuning_run
+    from specdec_cli.measure.tuning_result import MeasuredTuning, TuningResult
+    from specdec_cli.pairs.config_layers import resolve
 
     if not 1 <= seconds <= 3600:
         raise UsageError(f"tuning cannot take {seconds:g} seconds", "Give --seconds from 1 to 3600.")

@@ -6,12 +6,12 @@ from datetime import datetime
 from typing import Any
 
 from specdec_cli.decoding.divergence import first_difference
+from specdec_cli.decoding.statistics import FEW_DRAFTS
 from specdec_cli.display import charts
 from specdec_cli.display import comparison_tables as tables
 from specdec_cli.display.templates import render
-from specdec_cli.evaluation.comparison_result import ComparisonResult
-from specdec_cli.evaluation.statistics import FEW_DRAFTS
-from specdec_cli.evaluation.trials import Trial
+from specdec_cli.measure.comparison_result import ComparisonResult
+from specdec_cli.measure.trials import Trial
 
 _MAX_TEXTS = 350_000
 """Characters of HTML for the answers; prompts beyond are left out, those with divergences last."""

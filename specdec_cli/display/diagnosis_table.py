@@ -1,8 +1,8 @@
 """What `doctor` says of an installation."""
 
-from specdec_cli.diagnosis_result import Diagnosis
 from specdec_cli.display.grids import label_grid
 from specdec_cli.display.safe_console import SafeConsole
+from specdec_cli.measure.diagnosis_result import Diagnosis
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:

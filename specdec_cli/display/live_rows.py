@@ -9,11 +9,11 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.decoding.statistics import Interval, geometric_interval
 from specdec_cli.decoding.types import Step
 from specdec_cli.display.grids import spark
 from specdec_cli.display.theme import LABEL, REJECTED, STYLES, append_token, legend
-from specdec_cli.evaluation.baseline import ProbedRatios
-from specdec_cli.evaluation.statistics import Interval, geometric_interval
+from specdec_cli.engine.baseline import ProbedRatios
 
 _WIDEST, _ROOMY = 76, 60
 _REJECTED, _CORRECTION, _BONUS, _FORCED = "\u2717", "\u2192", "+", "="

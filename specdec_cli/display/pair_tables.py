@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specdec_cli.display.grids import label_grid, lines_table, note_lines
-from specdec_cli.results import (
+from specdec_cli.pairs.results import (
     DownloadPlan,
     DraftProposal,
     ModelSummary,

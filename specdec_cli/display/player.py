@@ -13,7 +13,7 @@ from specdec_cli.display.run_picture import report_html
 from specdec_cli.display.run_report import settings_line
 from specdec_cli.display.steps import LostToken, headline, lost_tokens
 from specdec_cli.display.templates import render, scripted_page
-from specdec_cli.evaluation.recorded_settings import RecordedSettings
+from specdec_cli.measure.recorded_settings import RecordedSettings
 
 _SPEEDS = (0.01, 0.03, 0.1, 0.25, 0.5, 1, 2, 4, 10)
 _LEAST_S = 5

@@ -16,7 +16,7 @@ from rich.text import Text
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Event, Step
 from specdec_cli.display.theme import STYLES
-from specdec_cli.evaluation.race_result import RaceResult
+from specdec_cli.measure.race_result import RaceResult
 
 _ROWS = 16
 """Lines of an answer on the screen, where the terminal has as many."""

@@ -13,7 +13,7 @@ from specdec_cli.decoding.types import Done, Event, Step
 from specdec_cli.display.run_report import RunRecord, run_details, run_report
 from specdec_cli.display.safe_console import SafeConsole
 from specdec_cli.display.theme import STYLES, legend
-from specdec_cli.evaluation.recorded_settings import RecordedSettings
+from specdec_cli.measure.recorded_settings import RecordedSettings
 
 
 def svg(settings: RecordedSettings, events: list[Event]) -> str:

@@ -11,10 +11,10 @@ from rich.text import Text
 
 from specdec_cli.decoding.metrics import Metrics, ModelMemory
 from specdec_cli.decoding.rules import label
+from specdec_cli.decoding.statistics import Interval
 from specdec_cli.display.grids import bar, duration, lines_table, note_lines, spark
-from specdec_cli.evaluation.baseline import BaselineResult, speedup_of
-from specdec_cli.evaluation.recorded_settings import RecordedSettings
-from specdec_cli.evaluation.statistics import Interval
+from specdec_cli.engine.baseline import BaselineResult, speedup_of
+from specdec_cli.measure.recorded_settings import RecordedSettings
 
 _REASONS = {
     "stop": "the model ended its answer",

@@ -3,7 +3,7 @@
 from rich.text import Text
 
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.evaluation.baseline import BaselineResult
+from specdec_cli.engine.baseline import BaselineResult
 
 _ENDS = {
     "length": "stopped at -n",

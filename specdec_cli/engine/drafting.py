@@ -23,14 +23,13 @@ from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.drafters.corpus_index import Corpus, join, sort
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.translation import Translation, Writer
+from specdec_cli.engine import corpora, corpus_files, tuning
 from specdec_cli.engine.config import Settings
+from specdec_cli.engine.corpus_files import Source
 from specdec_cli.engine.loaded_models import LoadedModels
 from specdec_cli.engine.model_pair import ModelPair
 from specdec_cli.engine.pass_costs import PairCosts
 from specdec_cli.llama.model import Model
-from specdec_cli.models import corpus_files
-from specdec_cli.models.corpus_files import Source
-from specdec_cli.store import corpora, tuning
 
 _REPORT_EVERY_S = 0.1
 _PIECE = 1 << 18  # characters

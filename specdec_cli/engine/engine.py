@@ -17,9 +17,9 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import AcceptRule, Event
+from specdec_cli.engine import corpus_files
 from specdec_cli.engine.answer_bounds import NO_BOUNDS, AnswerBounds
 from specdec_cli.engine.config import SamplingParams, Settings, SpeculativeConfig
-from specdec_cli.engine.config_layers import check_value, resolve
 from specdec_cli.engine.drafting import Drafting, Progress, read_corpus
 from specdec_cli.engine.generation import Generation, GenerationResult
 from specdec_cli.engine.loaded_models import LoadedModels
@@ -28,7 +28,7 @@ from specdec_cli.engine.pass_costs import PairCosts
 from specdec_cli.engine.prompt import Prompt, TokenizedPrompt, tokenize
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.target import LlamaTarget
-from specdec_cli.models import corpus_files
+from specdec_cli.pairs.config_layers import check_value, resolve
 
 
 def load(

@@ -10,13 +10,13 @@ from specdec_cli.drafters.reduced_draft import ReducedDraft
 from specdec_cli.drafters.short_memory import ShortMemory
 from specdec_cli.engine.model_pair import setup_of
 from specdec_cli.engine.pass_costs import PassCosts
+from specdec_cli.gguf import reduced_vocabulary
+from specdec_cli.gguf.header import Header
 from specdec_cli.llama import library
 from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
-from specdec_cli.models import reduced_vocabulary
-from specdec_cli.models.gguf_header import Header
 
 
 @dataclass(slots=True, eq=False)

@@ -11,13 +11,17 @@ from pathlib import Path
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import ModelMemory
+from specdec_cli.engine import tuning
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.context_plan import ContextPlan, require_rewinding
 from specdec_cli.engine.loaded_model import LoadedModel
 from specdec_cli.engine.model_loading import load_head, load_model, require_heads
 from specdec_cli.engine.model_pair import ModelPair, setup_of_pair
 from specdec_cli.engine.pass_costs import PassCosts
-from specdec_cli.evaluation.simulator import REVIEWED
+from specdec_cli.engine.tuning import Tuning
+from specdec_cli.gguf import memory
+from specdec_cli.gguf.header import Header
+from specdec_cli.gguf.medusa_file import read_medusa
 from specdec_cli.llama import host, kernels, library, placing, repacking
 from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.context import LlamaContext
@@ -26,11 +30,7 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.medusa_context import MedusaContext
 from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.threads import ThreadWatch
-from specdec_cli.models import memory
-from specdec_cli.models.gguf_header import Header
-from specdec_cli.models.medusa_file import read_medusa
-from specdec_cli.store import tuning
-from specdec_cli.store.tuning import Tuning
+from specdec_cli.measure.simulator import REVIEWED
 
 
 class LoadedModels:

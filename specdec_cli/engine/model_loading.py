@@ -10,14 +10,14 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.engine.trial_records import TRIALS, TrialRecord, name_of
+from specdec_cli.gguf.header import TYPES, Header
+from specdec_cli.gguf.reader import part_names, read_header
 from specdec_cli.llama import kernels
 from specdec_cli.llama.adapter import Adapter, identity
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.trial_load import TrialLoad
-from specdec_cli.models.gguf import part_names, read_header
-from specdec_cli.models.gguf_header import TYPES, Header
-from specdec_cli.store.trial_records import TRIALS, TrialRecord, name_of
 
 if TYPE_CHECKING:
     from specdec_cli.llama.model import Model

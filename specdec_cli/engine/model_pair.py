@@ -12,20 +12,21 @@ from specdec_cli import drafters
 from specdec_cli.decoding.errors import IncompatiblePair, UsageError
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_loading import begin_trial
-from specdec_cli.hub import cache, ranges, repository
-from specdec_cli.hub.repository import RemoteModel
+from specdec_cli.gguf import adapters, tokenizer_comparison
+from specdec_cli.gguf.head_files import head_of, is_head_alone
+from specdec_cli.gguf.header import Header
+from specdec_cli.gguf.medusa_file import read_medusa
+from specdec_cli.gguf.reader import read_header, read_model
+from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
+from specdec_cli.gguf.token_overlap import TokenOverlap
+from specdec_cli.gguf.tokenizer_comparison import Comparison
+from specdec_cli.gguf.vocab import Vocabulary
 from specdec_cli.llama.adapter import Adapter, identity
 from specdec_cli.llama.placement import Placement
-from specdec_cli.models import adapters, profiles, references, tokenizer_comparison
-from specdec_cli.models.gguf import read_header, read_model
-from specdec_cli.models.gguf_header import Header
-from specdec_cli.models.head_files import head_of, is_head_alone
-from specdec_cli.models.medusa_file import read_medusa
-from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
-from specdec_cli.models.token_overlap import TokenOverlap
-from specdec_cli.models.tokenizer_comparison import Comparison
-from specdec_cli.models.user_files import expanded
-from specdec_cli.models.vocab import Vocabulary
+from specdec_cli.pairs import profiles, references
+from specdec_cli.pairs.hub import cache, ranges, repository
+from specdec_cli.pairs.hub.repository import RemoteModel
+from specdec_cli.user_files import expanded
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.decoding.statistics import Interval, geometric_interval
 from specdec_cli.engine.answer_bounds import AnswerBounds
-from specdec_cli.evaluation.statistics import Interval, geometric_interval
 
 if TYPE_CHECKING:
     from specdec_cli.engine.config import Settings

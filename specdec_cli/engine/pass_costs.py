@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.engine import pass_cost_records as kept_costs
+from specdec_cli.engine.pass_cost_records import KeptCosts, Place
 from specdec_cli.llama import agreement, host, kernels, library
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.threads import ThreadWatch
 from specdec_cli.llama.timing import pass_seconds
-from specdec_cli.store import pass_cost_records as kept_costs
-from specdec_cli.store.pass_cost_records import KeptCosts, Place
 
 if TYPE_CHECKING:
     from specdec_cli.engine.loaded_models import LoadedModels

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.gguf import chat_template
+from specdec_cli.gguf.header import Header
 from specdec_cli.llama.model import Model
-from specdec_cli.models import chat_template, profiles, suites
-from specdec_cli.models.gguf_header import Header
-from specdec_cli.models.user_files import bundled_dir
+from specdec_cli.measure import suites
+from specdec_cli.pairs import profiles
+from specdec_cli.user_files import bundled_dir
 
 if TYPE_CHECKING:
     from specdec_cli.engine.engine import Engine

@@ -17,11 +17,11 @@ from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.loaded_model import LoadedModel
 from specdec_cli.engine.loaded_models import LoadedModels
 from specdec_cli.engine.pass_costs import PairCosts
-from specdec_cli.evaluation.simulator import REVIEWED
+from specdec_cli.gguf import memory
 from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.shared_context import SharedPasses
-from specdec_cli.models import memory
+from specdec_cli.measure.simulator import REVIEWED
 
 _MEASURED_TEXT = "def add(a, b):\n    return a + b\n"
 """What passes are timed with before the first request comes."""

@@ -9,10 +9,10 @@ from typing import Any
 
 from specdec_cli.decoding.types import Done, Event, FinishReason, Step
 from specdec_cli.engine.generation import GenerationResult
-from specdec_cli.engine.token_logprobs import TokenLogprob
+from specdec_cli.measure.traces import event_json
 from specdec_cli.server.request_answering import Arrival, RequestChoice
 from specdec_cli.server.request_bodies import Body, ChatBody
-from specdec_cli.store.traces import event_json
+from specdec_cli.server.token_logprobs import TokenLogprob
 
 _REASONS: dict[FinishReason, str] = {
     "stop": "stop",

@@ -18,8 +18,8 @@ from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.scheduler import Scheduler
 from specdec_cli.engine.slots import require_chains
-from specdec_cli.engine.token_logprobs import LogprobRule, TokenLogprob
 from specdec_cli.server.request_bodies import Body, ChatBody, InvalidRequest
+from specdec_cli.server.token_logprobs import LogprobRule, TokenLogprob
 
 _T = TypeVar("_T")
 _TOKENIZERS = 2

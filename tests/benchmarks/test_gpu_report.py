@@ -15,7 +15,7 @@ from peers import Static, Task
 
 from specdec_cli.decoding.types import Prefill, Step
 from specdec_cli.engine.config import Settings
-from specdec_cli.models import hardware
+from specdec_cli.measure import hardware
 
 
 def a_curve(model, context, on, ms):

@@ -12,8 +12,8 @@ import pytest
 from driver import DEMO, DRAFT, PROMPT, TARGET, assert_refused, call, run, specdec, succeeded, told
 from hub_pairs import with_other_tokenizer, with_other_words
 
+from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import host, library
-from specdec_cli.models.gguf import read_header
 
 # --- models ------------------------------------------------------------------------------------------------------
 

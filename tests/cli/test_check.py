@@ -7,7 +7,7 @@ import pytest
 from driver import DRAFT, TARGET, assert_refused, call, told
 from hub_pairs import BIG, SMALL, WINDOW, own_profile, pull_here, with_other_tokenizer, with_other_words
 
-from specdec_cli.models.gguf import read_header
+from specdec_cli.gguf.reader import read_header
 
 HUB_PAIR = (f"{BIG}:Q4_K_M", f"{SMALL}:Q8_0")
 

@@ -17,10 +17,10 @@ from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.display import comparison_tables
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.engine import proof
-from specdec_cli.engine.variants import ALONE
-from specdec_cli.evaluation.comparison_result import ComparisonResult
 from specdec_cli.llama.target import LlamaTarget
-from specdec_cli.store import comparisons
+from specdec_cli.measure import comparisons
+from specdec_cli.measure.comparison_result import ComparisonResult
+from specdec_cli.measure.variants import ALONE
 
 PROMPTS = ("def median(values):\n    return", "class Stack:\n    def push(self, item):\n        ")
 

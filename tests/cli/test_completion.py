@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from specdec_cli.cli import completion
 from specdec_cli.cli.app import app
-from specdec_cli.hub.repository import RemoteFile, RemoteModel
-from specdec_cli.models import profiles
-from specdec_cli.store import pulled_pairs as pairs
-from specdec_cli.store.pulled_pairs import PulledPair
+from specdec_cli.pairs import profiles
+from specdec_cli.pairs import pulled_pairs as pairs
+from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
+from specdec_cli.pairs.pulled_pairs import PulledPair
 
 PULLED = ("mine", "qwen3-8b")
 BUNDLED = sorted(path.stem for path in profiles.bundled_dir().glob("*.yaml"))

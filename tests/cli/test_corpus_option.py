@@ -9,8 +9,8 @@ from driver import TARGET, assert_refused, call, configure, run, succeeded, told
 from hub_pairs import own_profile
 from terminal import Terminal
 
+from specdec_cli.engine import corpora
 from specdec_cli.llama.model import Model
-from specdec_cli.store import corpora
 
 BEGINNING = "import json\n\n\ndef load(path):"
 NGRAM = ("-m", TARGET, "--drafter", "ngram", "-n", 40, "-k", 6)

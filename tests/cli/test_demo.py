@@ -7,8 +7,8 @@ import pytest
 from driver import call, configure, succeeded
 
 from specdec_cli.decoding.types import Done, Step
-from specdec_cli.engine import race as racing
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.measure import race as racing
 
 EDIT = racing.Arrangement("ngram", widened=True, edits=True)
 DRAFTED = racing.Arrangement("ngram+model", widened=False, edits=False)

@@ -6,8 +6,8 @@ import pytest
 from driver import DRAFT, PROMPT, TARGET, assert_refused, call, run, succeeded
 from full_disk import full_disk
 
-from specdec_cli.store import comparisons
-from specdec_cli.store.traces import INCOMPLETE, TraceFile, read_trace
+from specdec_cli.measure import comparisons
+from specdec_cli.measure.traces import INCOMPLETE, TraceFile, read_trace
 
 BRIEF = ("-m", TARGET, "-md", DRAFT, "--raw", "-k", 2, "-n", 6)
 FOLDERS = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME")

@@ -6,9 +6,9 @@ import pytest
 from driver import call, configure
 from hub_pairs import own_profile
 
-from specdec_cli.engine import diagnosis
+from specdec_cli import user_files
 from specdec_cli.llama import building
-from specdec_cli.models import user_files
+from specdec_cli.measure import diagnosis
 
 
 def doctor(*args):

@@ -13,11 +13,11 @@ from driver import DRAFT, PROMPT, TARGET, assert_refused, call, configure, run, 
 from hub_pairs import wait_until
 from terminal import Terminal
 
-from specdec_cli.engine.draft_copy import CopyOptions, ListedLayers, prune
-from specdec_cli.engine.layer_search import LayerSearch
+from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import quantize
-from specdec_cli.models.gguf import read_header
-from specdec_cli.store import made_drafts as drafts
+from specdec_cli.make_drafts.draft_copy import CopyOptions, ListedLayers, prune
+from specdec_cli.make_drafts.layer_search import LayerSearch
+from specdec_cli.pairs import made_drafts as drafts
 
 KEEP = ("--keep-layers", "0-3")
 

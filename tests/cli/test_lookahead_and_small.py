@@ -4,9 +4,9 @@ import pytest
 from driver import DRAFT, PROMPT, TARGET, assert_refused, call, run, succeeded, told
 from hub_pairs import with_other_words
 
+from specdec_cli.gguf import memory
+from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import host, library
-from specdec_cli.models import memory
-from specdec_cli.models.gguf import read_header
 
 ALONE = ("-m", TARGET)
 PAIR = (*ALONE, "-md", DRAFT)

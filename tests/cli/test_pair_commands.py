@@ -15,8 +15,8 @@ from driver import DEMO, DRAFT, TARGET, assert_recorded, call
 from hub_pairs import NAME, PAIR, with_other_tokenizer
 from hub_server import HubServer
 
-from specdec_cli.models import profiles
-from specdec_cli.store import tuning
+from specdec_cli.engine import tuning
+from specdec_cli.pairs import profiles
 
 KEPT = Path(__file__).parent / "pair_commands"
 QWEN = ("pull", "--target", "org/qwen-GGUF:Q4_K_M")

@@ -10,8 +10,8 @@ from driver import TARGET, assert_refused, call, succeeded, told
 from hub_pairs import NAME, PAIR, SIZES, environment, files, own_profile, pull_here, records
 from terminal import Terminal
 
-from specdec_cli.models import profiles
-from specdec_cli.store import tuning
+from specdec_cli.engine import tuning
+from specdec_cli.pairs import profiles
 
 
 @pytest.fixture(autouse=True)

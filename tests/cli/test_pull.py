@@ -13,9 +13,9 @@ import pytest
 from driver import DRAFT, PROMPT, TARGET, assert_refused, run
 from hub_pairs import BIG, BIG_FILE, NAME, PAIR, SIZES, SMALL, SMALL_FILE, WINDOW, pull_here, pulled_here, weights
 
-from specdec_cli.engine.pair_download import PairDownload
-from specdec_cli.engine.pair_list import list_pairs, plan_removal
-from specdec_cli.models import profiles
+from specdec_cli.pairs import profiles
+from specdec_cli.pairs.pair_download import PairDownload
+from specdec_cli.pairs.pair_list import list_pairs, plan_removal
 
 TOKENS = (PROMPT, "-n", 12, "-k", 3, "--json")
 

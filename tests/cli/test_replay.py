@@ -18,8 +18,8 @@ from specdec_cli.cli import replay as replay_command
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Done, Prefill, Step, Token
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.store import traces
-from specdec_cli.store.traces import INCOMPLETE, TraceWriter, event_json, read_trace
+from specdec_cli.measure import traces
+from specdec_cli.measure.traces import INCOMPLETE, TraceWriter, event_json, read_trace
 
 SETTINGS = {"target": "/models/big.gguf", "draft": "small.gguf", "draft_tokens": 3, "max_tokens": 9, "temp": 0.0}
 

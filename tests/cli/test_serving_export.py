@@ -8,7 +8,7 @@ import shutil
 import pytest
 from driver import DRAFT, TARGET, call, configure, succeeded, told
 
-from specdec_cli.engine.serving_formats import ENGINES
+from specdec_cli.measure.serving_formats import ENGINES
 
 
 @pytest.fixture(autouse=True)

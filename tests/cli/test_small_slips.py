@@ -17,9 +17,9 @@ from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done
 from specdec_cli.display.run_report import RunRecord, run_details, run_report
 from specdec_cli.display.safe_console import SafeConsole
-from specdec_cli.evaluation.recorded_settings import RecordedSettings
 from specdec_cli.llama import library
-from specdec_cli.models import profiles
+from specdec_cli.measure.recorded_settings import RecordedSettings
+from specdec_cli.pairs import profiles
 
 BRIEF = ("-n", 2, "-k", 3)
 

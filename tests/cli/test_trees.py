@@ -6,7 +6,7 @@ from driver import PROMPT, assert_refused, call, configure, run, succeeded, told
 from test_replay import changed, on_terminal, record, step
 
 from specdec_cli.decoding.types import Done, Prefill, Step, Token
-from specdec_cli.store.traces import read_trace
+from specdec_cli.measure.traces import read_trace
 
 TEXT = "def median(values):\n    return"
 

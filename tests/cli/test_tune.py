@@ -16,22 +16,22 @@ from full_disk import full_disk
 from recorded import recording
 from terminal import Terminal
 
+from specdec_cli import user_files
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.engine import loaded_models
+from specdec_cli.engine import loaded_models, tuning
 from specdec_cli.engine import pass_costs as costing
-from specdec_cli.engine import tuning_run as tuner
-from specdec_cli.evaluation.tuning_result import MeasuredTuning
+from specdec_cli.engine.tuning import Tuning
+from specdec_cli.json_store import to_json
 from specdec_cli.llama import host, library
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
-from specdec_cli.models import profiles, user_files
-from specdec_cli.store import acceptance_traces as recordings
-from specdec_cli.store import tuning
-from specdec_cli.store.json_store import to_json
-from specdec_cli.store.tuning import Tuning
+from specdec_cli.measure import acceptance_traces as recordings
+from specdec_cli.measure import tuning_run as tuner
+from specdec_cli.measure.tuning_result import MeasuredTuning
+from specdec_cli.pairs import profiles
 
 CATEGORIES = ["functions", "classes", "tests", "scripts", "loops"]
 PAYS = Costs(Curve({1: 0.010, 17: 0.011}), Curve({1: 0.001}))

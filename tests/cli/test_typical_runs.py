@@ -3,7 +3,7 @@
 import pytest
 from driver import DRAFT, PROMPT, TARGET, assert_refused, call, succeeded, told
 
-from specdec_cli.store.traces import read_trace
+from specdec_cli.measure.traces import read_trace
 
 MODELS = ("-m", TARGET, "-md", DRAFT)
 TYPICAL = (*MODELS, "-k", 4, "-n", 24, "--accept", "typical")

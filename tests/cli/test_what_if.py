@@ -6,9 +6,9 @@ import pytest
 from driver import DRAFT, ESCAPE, TARGET, assert_refused, call, succeeded, told
 from recorded import recording
 
-from specdec_cli.models import profiles
-from specdec_cli.store import acceptance_traces as recordings
-from specdec_cli.store import tuning
+from specdec_cli.engine import tuning
+from specdec_cli.measure import acceptance_traces as recordings
+from specdec_cli.pairs import profiles
 
 
 def predict(name, *args):

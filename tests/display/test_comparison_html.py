@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from specdec_cli.cli import compare
 from specdec_cli.cli.app import app
+from specdec_cli.decoding.statistics import Interval, summarise
 from specdec_cli.display import charts, comparison_tables
 from specdec_cli.display.comparison_html import page
 from specdec_cli.display.safe_console import SafeConsole
-from specdec_cli.engine.comparison_run import ComparisonRun
-from specdec_cli.evaluation.comparison_result import (
+from specdec_cli.measure.comparison_result import (
     ComparisonResult,
     DeviceInfo,
     DivergentAnswer,
@@ -28,9 +28,9 @@ from specdec_cli.evaluation.comparison_result import (
     ModelInfo,
     VariantInfo,
 )
-from specdec_cli.evaluation.recorded_settings import RecordedSettings
-from specdec_cli.evaluation.statistics import Interval, summarise
-from specdec_cli.evaluation.trials import Trial
+from specdec_cli.measure.comparison_run import ComparisonRun
+from specdec_cli.measure.recorded_settings import RecordedSettings
+from specdec_cli.measure.trials import Trial
 
 ORIGINS = ("accepted", "correction", "bonus", "plain")
 SPEEDS = {"target alone": 50.0, "k=2": 80.0, "k=8": 40.0}

@@ -11,19 +11,19 @@ from fakes import Counting, FakeTarget, ScriptedDrafter, run
 
 from specdec_cli.decoding.divergence import Divergence
 from specdec_cli.decoding.metrics import Metrics, ModelMemory
+from specdec_cli.decoding.statistics import Interval
 from specdec_cli.decoding.types import Done, Step, Token
 from specdec_cli.display.plain import PlainDisplay
 from specdec_cli.display.run_report import RunRecord, run_details, run_report, settings_line
 from specdec_cli.display.safe_console import SafeConsole
 from specdec_cli.display.safe_streams import SafeStream
+from specdec_cli.engine.baseline import BaselineResult, speedup_of
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.generation import GenerationResult
-from specdec_cli.evaluation.advice import where_drafting_does_not_pay
-from specdec_cli.evaluation.baseline import BaselineResult, speedup_of
-from specdec_cli.evaluation.recorded_settings import RecordedSettings
-from specdec_cli.evaluation.statistics import Interval
-from specdec_cli.models import hardware
-from specdec_cli.store.traces import TraceWriter
+from specdec_cli.measure import hardware
+from specdec_cli.measure.advice import where_drafting_does_not_pay
+from specdec_cli.measure.recorded_settings import RecordedSettings
+from specdec_cli.measure.traces import TraceWriter
 
 
 def scripted_events():

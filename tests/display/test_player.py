@@ -10,7 +10,7 @@ from devtools import Tab
 
 from specdec_cli.decoding.types import Done, Prefill, Step, Token
 from specdec_cli.display.player import html
-from specdec_cli.evaluation.recorded_settings import RecordedSettings
+from specdec_cli.measure.recorded_settings import RecordedSettings
 
 SETTINGS = RecordedSettings(target="big.gguf", draft="small.gguf", draft_tokens=3, temp=0.8)
 

@@ -14,15 +14,16 @@ from specdec_cli.display import tuning_tables
 from specdec_cli.display.grids import lines_table
 from specdec_cli.display.safe_console import SafeConsole
 from specdec_cli.engine.model_pair import ModelSource
-from specdec_cli.engine.pair_check import FreeMemory, compare_sources
-from specdec_cli.evaluation.comparison_result import CostPoints
-from specdec_cli.evaluation.prediction import Prediction
-from specdec_cli.evaluation.tuning_result import HardwareInfo, HardwarePrediction, MeasuredTuning
-from specdec_cli.hub.repository import RemoteFile, RemoteModel
-from specdec_cli.models import tokenizer_comparison
-from specdec_cli.models.gguf import read_header
-from specdec_cli.models.tokenizer_comparison import Check
-from specdec_cli.results import (
+from specdec_cli.engine.tuning import Speed
+from specdec_cli.gguf import tokenizer_comparison
+from specdec_cli.gguf.reader import read_header
+from specdec_cli.gguf.tokenizer_comparison import Check
+from specdec_cli.measure.comparison_result import CostPoints
+from specdec_cli.measure.prediction import Prediction
+from specdec_cli.measure.tuning_result import HardwareInfo, HardwarePrediction, MeasuredTuning
+from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
+from specdec_cli.pairs.pair_check import FreeMemory, compare_sources
+from specdec_cli.pairs.results import (
     DownloadPlan,
     DraftProposal,
     PairSummary,
@@ -31,7 +32,6 @@ from specdec_cli.results import (
     PlannedRemote,
     format_bytes,
 )
-from specdec_cli.store.tuning import Speed
 
 GB = 1000**3
 REMOTE = RemoteModel("org/small:Q8_0", "org/small", "c" * 40, (RemoteFile("small.gguf", 5, "a" * 64),))

@@ -22,8 +22,8 @@ from specdec_cli.draft_length.calibration import BINS, Calibration, bin_of
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.optimal_stopping import solve
-from specdec_cli.evaluation.simulator import Answer, alone, replay
-from specdec_cli.models import hardware
+from specdec_cli.measure import hardware
+from specdec_cli.measure.simulator import Answer, alone, replay
 
 TARGET, NOISE = Table(40, 1, order=1), Table(40, 2, order=1)
 

@@ -17,9 +17,9 @@ from specdec_cli.decoding.types import Step
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.translated import TranslatedDrafter
 from specdec_cli.drafters.translation import Mirror, Translation, Writer
-from specdec_cli.models.gguf_header import Header
-from specdec_cli.models.token_overlap import token_overlap
-from specdec_cli.models.vocab import Vocabulary
+from specdec_cli.gguf.header import Header
+from specdec_cli.gguf.token_overlap import token_overlap
+from specdec_cli.gguf.vocab import Vocabulary
 
 TARGET = (b"a", b"b", b"ab", b"c", b"\xc3", b"\xa9")
 DRAFT = (b"<s>", b"c", b"bc", b"b", b"a", b"abc", b"\xc3", b"\xa9")

@@ -12,11 +12,13 @@ from driver import DRAFT, TARGET
 from engines import open_engine
 
 from specdec_cli import SamplingParams, SpeculativeConfig
+from specdec_cli.chat import kept_conversation
+from specdec_cli.chat.conversation import Conversation
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.draft_length import SharedLoad
-from specdec_cli.engine import kept_conversation, proof
+from specdec_cli.engine import pass_cost_records as kept_costs
+from specdec_cli.engine import proof, tuning
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.conversation import Conversation
 from specdec_cli.engine.loaded_models import memory_of
 from specdec_cli.engine.model_pair import check_pair, setup_of_pair
 from specdec_cli.engine.slots import Slots
@@ -25,8 +27,6 @@ from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
-from specdec_cli.store import pass_cost_records as kept_costs
-from specdec_cli.store import tuning
 
 PROMPT = "def median(values):\n    return"
 

@@ -3,13 +3,12 @@
 import pytest
 import tiny
 
+from specdec_cli.chat import conversations, kept_conversation
+from specdec_cli.chat.conversation import ContextFull, Conversation
+from specdec_cli.chat.conversations import CONVERSATIONS
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine import kept_conversation
 from specdec_cli.engine.config import SamplingParams, Settings
-from specdec_cli.engine.conversation import ContextFull, Conversation
 from specdec_cli.engine.engine import Engine
-from specdec_cli.store import conversations
-from specdec_cli.store.conversations import CONVERSATIONS
 
 TEMPLATE = (
     "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}"

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from engines import open_engine
 
+from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.engine import generation, paired_speed
 from specdec_cli.engine.answer_bounds import NO_BOUNDS
+from specdec_cli.engine.baseline import BaselineResult
 from specdec_cli.engine.paired_speed import paired_speedup
-from specdec_cli.evaluation.baseline import BaselineResult
-from specdec_cli.evaluation.statistics import geometric_interval
 
 PROMPT = "def median(values):\n"
 

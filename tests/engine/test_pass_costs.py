@@ -7,9 +7,9 @@ from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.types import Step
 from specdec_cli.draft_length.cost_model import CostModel
+from specdec_cli.engine import pass_cost_records as kept_costs
 from specdec_cli.engine import pass_costs as costing
 from specdec_cli.engine.pass_costs import PassCosts
-from specdec_cli.store import pass_cost_records as kept_costs
 
 PASSES = {1: 0.02, 2: 0.03, 4: 0.05}
 

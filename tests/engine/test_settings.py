@@ -7,8 +7,8 @@ from driver import told
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.config_layers import resolve
-from specdec_cli.models import profiles
+from specdec_cli.pairs import profiles
+from specdec_cli.pairs.config_layers import resolve
 
 
 @pytest.fixture

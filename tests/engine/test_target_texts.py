@@ -5,14 +5,14 @@ import pytest
 from driver import DEMO
 from engines import open_engine
 
+from specdec_cli.chat.conversations import CONVERSATIONS, KeptConversation, KeptMessage
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
-from specdec_cli.engine.draft_figures import draft_figures
-from specdec_cli.engine.target_texts import RowsWanted, TextsWanted, record_texts
-from specdec_cli.engine.training_prompts import training_prompts
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.models.suites import Prompt
-from specdec_cli.store.conversations import CONVERSATIONS, KeptConversation, KeptMessage
-from specdec_cli.training.recorded_texts import LIKELIEST, RecordedText
+from specdec_cli.make_drafts.draft_figures import draft_figures
+from specdec_cli.make_drafts.target_texts import RowsWanted, TextsWanted, record_texts
+from specdec_cli.make_drafts.training.recorded_texts import LIKELIEST, RecordedText
+from specdec_cli.make_drafts.training_prompts import training_prompts
+from specdec_cli.measure.suites import Prompt
 
 ROWS = RowsWanted("rows", (2, 3, 5))
 WANTED = TextsWanted(90, 24, (0.0, 0.8))
@@ -119,7 +119,7 @@ def test_figures_are_those_of_the_answers(engine, prompts):
 
 
 def test_a_target_with_few_tokens_is_refused(engine, prompts, tmp_path, monkeypatch):
-    monkeypatch.setattr("specdec_cli.engine.target_texts.LIKELIEST", 5000)
+    monkeypatch.setattr("specdec_cli.make_drafts.target_texts.LIKELIEST", 5000)
     with pytest.raises(SpecdecError, match="too small to learn from"):
         record_texts(engine, prompts, WANTED, ROWS, tmp_path)
 

@@ -6,7 +6,7 @@ import pytest
 
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.variants import ALONE, parse_variants
+from specdec_cli.measure.variants import ALONE, parse_variants
 
 BASE = Settings(target="t.gguf", draft="d.gguf")
 

@@ -1,6 +1,6 @@
 """What is read of the settings that a recording states."""
 
-from specdec_cli.evaluation.recorded_settings import RecordedSettings
+from specdec_cli.measure.recorded_settings import RecordedSettings
 
 
 def test_a_value_of_another_type_is_left_out():

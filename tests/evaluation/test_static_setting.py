@@ -3,9 +3,9 @@
 import pytest
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.evaluation import simulator
-from specdec_cli.evaluation.simulator import Answer
-from specdec_cli.evaluation.static_setting import StaticPolicy, best_static
+from specdec_cli.measure import simulator
+from specdec_cli.measure.simulator import Answer
+from specdec_cli.measure.static_setting import StaticPolicy, best_static
 
 FLAT = Costs(Curve({1: 1.0}), Curve({1: 0.1, 17: 0.5}))
 OURS, THEIRS = StaticPolicy((0.0,), rereads=False, rule="rejection"), StaticPolicy((0.0,), rereads=True, rule="match")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from specdec_cli.evaluation.statistics import Interval, geometric_interval, noise, paired_ratios, summarise
-from specdec_cli.evaluation.trials import Trial
+from specdec_cli.decoding.statistics import Interval, geometric_interval, noise, paired_ratios, summarise
+from specdec_cli.measure.trials import Trial
 
 
 def trial(arm="a", prompt="p", speed=100.0, number=0, tokens=101, category="c", **fields):

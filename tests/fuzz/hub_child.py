@@ -9,7 +9,7 @@ def impatient(timeout: float, *args: object) -> None:
     from fuzzing_child import command
     from huggingface_hub import constants
 
-    from specdec_cli.hub import ranges, repository
+    from specdec_cli.pairs.hub import ranges, repository
 
     sleep = time.sleep
     time.sleep = lambda seconds: sleep(min(seconds, 0.01))

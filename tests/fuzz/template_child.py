@@ -4,8 +4,8 @@ import ggufs
 
 from specdec_cli.cli.error_reporting import complain
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models import chat_template as chat
-from specdec_cli.models.gguf_header import Header
+from specdec_cli.gguf import chat_template as chat
+from specdec_cli.gguf.header import Header
 
 
 def rendered(template: str, text: str) -> None:

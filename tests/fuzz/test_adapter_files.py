@@ -11,10 +11,10 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_loading import load_model
 from specdec_cli.engine.model_pair import check_pair
+from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
-from specdec_cli.models.gguf import read_header
 
 pytestmark = pytest.mark.fuzz
 

@@ -15,9 +15,9 @@ from rich.console import Console
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.display.comparison_tables import against
-from specdec_cli.models.gguf import read_header
-from specdec_cli.store import comparisons
-from specdec_cli.store.traces import INCOMPLETE, read_trace
+from specdec_cli.gguf.reader import read_header
+from specdec_cli.measure import comparisons
+from specdec_cli.measure.traces import INCOMPLETE, read_trace
 
 pytestmark = pytest.mark.fuzz
 

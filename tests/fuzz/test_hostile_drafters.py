@@ -14,7 +14,7 @@ from fuzzing import cases, in_child
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Step
-from specdec_cli.store.traces import event_json, read_trace
+from specdec_cli.measure.traces import event_json, read_trace
 
 pytestmark = pytest.mark.fuzz
 

@@ -14,7 +14,7 @@ import pytest
 import tiny
 from driver import TARGET
 
-from specdec_cli.models.gguf_header import TYPES
+from specdec_cli.gguf.header import TYPES
 
 pytestmark = pytest.mark.fuzz
 

@@ -11,9 +11,9 @@ import pytest
 from driver import TARGET, call, complaint
 from hub_pairs import BIG_FILE, NAME, PAIR, SIZES, files, here, pull_here, pulled_here, weights
 
-from specdec_cli.hub import cache
-from specdec_cli.hub.repository import RemoteFile, RemoteModel, resolve
-from specdec_cli.models import references
+from specdec_cli.pairs import references
+from specdec_cli.pairs.hub import cache
+from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel, resolve
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +103,7 @@ def test_a_file_in_the_way_is_replaced(planned, outside, which, kind):
 
 def test_what_the_library_takes_for_content_is_not_removed_elsewhere(planned, outside, monkeypatch):
     """As of a file above the Hub's limit, for which huggingface_hub uses what is there."""
-    monkeypatch.setattr("specdec_cli.hub.download._LARGEST_BY_HTTP", 0)
+    monkeypatch.setattr("specdec_cli.pairs.hub.download._LARGEST_BY_HTTP", 0)
     (outside / "file").write_bytes(bytes(SIZES[0]))
     blob = cache.blob_of(*planned)
     blob.parent.mkdir(parents=True)

@@ -28,9 +28,9 @@ from hub_pairs import (
 from hub_server import HubServer
 from huggingface_hub import constants
 
-from specdec_cli.hub import cache
-from specdec_cli.hub.repository import RemoteFile, RemoteModel, resolve
-from specdec_cli.models import references
+from specdec_cli.pairs import references
+from specdec_cli.pairs.hub import cache
+from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel, resolve
 
 INF = float("inf")
 HEADER, WEIGHTS = 1, 2
@@ -123,7 +123,7 @@ def test_a_connection_that_breaks_again_and_again(hub, naps, tmp_path, reset):
 
 
 def test_a_header_longer_than_a_window_is_asked_for_in_growing_ones(hub, monkeypatch):
-    monkeypatch.setattr("specdec_cli.hub.ranges._WINDOWS", (4096, 1 << 14, 1 << 16))
+    monkeypatch.setattr("specdec_cli.pairs.hub.ranges._WINDOWS", (4096, 1 << 14, 1 << 16))
     pulled_here()
     ends = [int(request.range.split("-")[1]) + 1 for request in hub.requests if request.file and of_header(request)]
     assert ends[:4] == [4096, 4096 + (1 << 14), 4096 + (1 << 14) + (1 << 16), 4096 + (1 << 14) + 2 * (1 << 16)]
@@ -265,7 +265,7 @@ def test_a_model_that_is_published_anew(hub, tmp_path):
 @pytest.fixture
 def large(monkeypatch):
     """As if every file were above the Hub's limit: huggingface_hub downloads it, by Xet where there is one."""
-    monkeypatch.setattr("specdec_cli.hub.download._LARGEST_BY_HTTP", 0)
+    monkeypatch.setattr("specdec_cli.pairs.hub.download._LARGEST_BY_HTTP", 0)
 
 
 def test_a_file_too_large_for_http_is_left_to_the_library(hub, naps, large, tmp_path):

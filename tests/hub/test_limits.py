@@ -25,8 +25,8 @@ from hub_pairs import (
 )
 from huggingface_hub import close_session, constants
 
-from specdec_cli.hub import repository, session
-from specdec_cli.models.references import Reference, select
+from specdec_cli.pairs.hub import repository, session
+from specdec_cli.pairs.references import Reference, select
 
 ALWAYS = 10**9
 

@@ -15,6 +15,8 @@ from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.head_drafters import MtpDrafter
+from specdec_cli.gguf.medusa_file import read_medusa
+from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import extensions
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.heads import head_context
@@ -23,8 +25,6 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.medusa_context import MedusaContext
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
-from specdec_cli.models.gguf import read_header
-from specdec_cli.models.medusa_file import read_medusa
 
 PROMPT = [5, 6, 7, 8] * 5
 TEXT = [1 + 7 * i % 290 for i in range(60)]

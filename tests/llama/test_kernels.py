@@ -176,8 +176,8 @@ def test_the_trial_sees_what_rounding_does_not_do(model):
 
 @pytest.mark.slow
 def test_every_type_of_weights_can_be_tried():
+    from specdec_cli.gguf.header import TYPES
     from specdec_cli.llama.child import Child
-    from specdec_cli.models.gguf_header import TYPES
 
     kinds = sorted(set(TYPES) - kernels.UNTRIED - {9, 15})  # the last two are of activations
     for kind in kinds:

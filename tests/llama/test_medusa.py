@@ -13,13 +13,13 @@ from test_heads import PROMPT, TEXT, Opened, _exact, answered, both, halved
 from specdec_cli import IncompatiblePair, SamplingParams, SpecdecError, SpeculativeConfig, load
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.drafters.head_drafters import MedusaDrafter
+from specdec_cli.gguf import memory
+from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.hidden_rows import OUTPUT, HiddenRows
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
-from specdec_cli.models import memory
-from specdec_cli.models.gguf import read_header
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from driver import DRAFT, TARGET, assert_refused, call, run, told
 from engines import open_engine
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine import diagnosis
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_pair import check_pair, setup_of_pair
 from specdec_cli.llama import library, placing
@@ -20,6 +19,7 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.library import Device
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
+from specdec_cli.measure import diagnosis
 
 CPU = Device("CPU", "a processor", "CPU", 32 << 30, 64 << 30)
 GPUS = [Device(f"CUDA{i}", "a GPU", "GPU", free << 30, 80 << 30) for i, free in enumerate((10, 40, 30))]

@@ -14,15 +14,15 @@ import tiny
 from driver import DEMO
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.gguf import quantisations
+from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import library, quantize
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.quantize import Copy
-from specdec_cli.models import quantisations
-from specdec_cli.models.gguf import read_header
-from specdec_cli.models.layer_pruning import SkippableCopy
+from specdec_cli.make_drafts.layer_pruning import SkippableCopy
 
 TARGET = DEMO / "target.gguf"
 TOKENS = list(range(3, 40, 2))

@@ -7,9 +7,9 @@ import tiny
 from driver import TARGET
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.gguf import adapters
+from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.adapter import Adapter, identity
-from specdec_cli.models import adapters
-from specdec_cli.models.gguf import read_header
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@ import pytest
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.engine.prompt import tokenize
-from specdec_cli.models import chat_template as chat
-from specdec_cli.models.gguf_header import Header, StringArray
+from specdec_cli.gguf import chat_template as chat
+from specdec_cli.gguf.header import Header, StringArray
 
 CHATML = """{{ bos_token }}{% for m in messages %}
     {{- '<|im_start|>' + m['role'] + '\\n' + m.content | trim + '<|im_end|>' + '\\n' -}}

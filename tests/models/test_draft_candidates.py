@@ -9,9 +9,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec_cli.models import profiles, references
-from specdec_cli.models.draft_candidates import BEST_RATIO, candidates, rank
-from specdec_cli.models.gguf_header import Header, StringArray
+from specdec_cli.gguf.header import Header, StringArray
+from specdec_cli.pairs import profiles, references
+from specdec_cli.pairs.draft_candidates import BEST_RATIO, candidates, rank
 
 FAMILIES = yaml.safe_load((profiles.bundled_dir() / "families" / "drafts.yaml").read_text("utf-8"))
 

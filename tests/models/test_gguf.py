@@ -13,9 +13,9 @@ import pytest
 from ggufs import TYPE, write_all_types, written
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models.gguf import read_header
-from specdec_cli.models.gguf_header import StringArray
-from specdec_cli.models.runnable import require_runnable
+from specdec_cli.gguf.header import StringArray
+from specdec_cli.gguf.reader import read_header
+from specdec_cli.gguf.runnable import require_runnable
 
 DEMO = Path(__file__).parents[2] / "profiles" / "demo"
 LITTLE, BIG = gguf.GGUFEndian.LITTLE, gguf.GGUFEndian.BIG

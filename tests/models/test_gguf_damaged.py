@@ -13,8 +13,8 @@ import pytest
 from ggufs import written
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models.gguf import read_header, read_model
-from specdec_cli.models.runnable import require_runnable
+from specdec_cli.gguf.reader import read_header, read_model
+from specdec_cli.gguf.runnable import require_runnable
 
 
 def refused(path: Path) -> SpecdecError:

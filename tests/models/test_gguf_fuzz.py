@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models.gguf import read_model
-from specdec_cli.models.gguf_header import Header, StringArray
-from specdec_cli.models.memory import cache_bytes, footprint
-from specdec_cli.models.runnable import require_runnable
-from specdec_cli.models.tokenizer_comparison import compare
+from specdec_cli.gguf.header import Header, StringArray
+from specdec_cli.gguf.memory import cache_bytes, footprint
+from specdec_cli.gguf.reader import read_model
+from specdec_cli.gguf.runnable import require_runnable
+from specdec_cli.gguf.tokenizer_comparison import compare
 
 # Read here, not in a test: tests run without specdec's own settings.
 SCALE = os.environ.get("SPECDEC_FUZZ_SCALE")

@@ -4,7 +4,7 @@ import gguf
 import numpy as np
 import pytest
 
-from specdec_cli.models.gguf_header import Header, Tensor
+from specdec_cli.gguf.header import Header, Tensor
 
 
 def model(*tensors: tuple[str, tuple[int, ...], str], **metadata) -> Header:

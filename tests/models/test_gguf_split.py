@@ -11,8 +11,8 @@ import pytest
 from driver import DRAFT, PROMPT, assert_refused, run
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models.gguf import part_names, read_header, read_model
-from specdec_cli.models.gguf_header import Header
+from specdec_cli.gguf.header import Header
+from specdec_cli.gguf.reader import part_names, read_header, read_model
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,8 @@ import pytest
 from driver import DEMO
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.models import hardware, profiles
+from specdec_cli.measure import hardware
+from specdec_cli.pairs import profiles
 
 BUNDLED = sorted(path.stem for path in (DEMO.parent / "hardware").glob("*.yaml"))
 LINES = {

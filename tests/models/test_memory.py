@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.gguf.header import Header, StringArray, Tensor
+from specdec_cli.gguf.memory import cache_bytes, footprint, require
+from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import repacking
-from specdec_cli.models.gguf import read_header
-from specdec_cli.models.gguf_header import Header, StringArray, Tensor
-from specdec_cli.models.memory import cache_bytes, footprint, require
 
 DEMO = Path(__file__).parents[2] / "profiles" / "demo"
 BASE = {"block_count": 10, "attention.head_count": 8, "attention.head_count_kv": 2, "embedding_length": 512}

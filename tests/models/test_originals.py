@@ -2,8 +2,8 @@
 
 import pytest
 
-from specdec_cli.models import profiles
-from specdec_cli.models.originals import original_of
+from specdec_cli.measure.originals import original_of
+from specdec_cli.pairs import profiles
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,8 @@ import re
 import pytest
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine import config_layers
-from specdec_cli.models import profiles, references
-from specdec_cli.store import pulled_pairs as pairs
+from specdec_cli.pairs import config_layers, profiles, references
+from specdec_cli.pairs import pulled_pairs as pairs
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ import pytest
 import tiny
 
 from specdec_cli.decoding.errors import IncompatiblePair, SpecdecError
-from specdec_cli.models import reduced_vocabulary
-from specdec_cli.models.gguf import read_header
-from specdec_cli.models.gguf_header import Header
-from specdec_cli.models.reduced_vocabulary import DIGEST, IDS, READS
-from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
-from specdec_cli.models.tokenizer_comparison import compare
+from specdec_cli.gguf import reduced_vocabulary
+from specdec_cli.gguf.header import Header
+from specdec_cli.gguf.reader import read_header
+from specdec_cli.gguf.reduced_vocabulary import DIGEST, IDS, READS
+from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
+from specdec_cli.gguf.tokenizer_comparison import compare
 
 TOKENS = ggufs.string_array([b"a", b"b", b"c", b"d", b"e"])
 WHOLE = {

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_cli.decoding.errors import DownloadError
-from specdec_cli.models.references import Reference, heads_among, leads_out, parse, quant_of, select, stem
+from specdec_cli.pairs.references import Reference, heads_among, leads_out, parse, quant_of, select, stem
 
 FILES = [
     *("README.md", ".gitattributes", "imatrix.dat"),

@@ -7,8 +7,8 @@ import pytest
 import tiny
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models.gguf import read_header
-from specdec_cli.models.runnable import require_runnable, require_sound_vocabulary
+from specdec_cli.gguf.reader import read_header
+from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary
 
 
 @pytest.fixture(scope="module")

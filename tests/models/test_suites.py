@@ -4,8 +4,9 @@ import os
 import pytest
 
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.models import profiles, suites
-from specdec_cli.models.suites import Prompt
+from specdec_cli.measure import suites
+from specdec_cli.measure.suites import Prompt
+from specdec_cli.pairs import profiles
 
 ROW = '{"prompt": "a"}\n'
 

@@ -7,8 +7,8 @@ import pytest
 import yaml
 from full_disk import full_disk
 
+from specdec_cli import user_files, yaml_reader
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.models import user_files, yaml_reader
 
 
 def test_suggestions():

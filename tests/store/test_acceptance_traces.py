@@ -8,10 +8,10 @@ import pytest
 from driver import DEMO
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.evaluation.simulator import AHEAD, Answer, Text
-from specdec_cli.models import suites
-from specdec_cli.store import acceptance_traces as recordings
-from specdec_cli.store.acceptance_traces import Recording
+from specdec_cli.measure import acceptance_traces as recordings
+from specdec_cli.measure import suites
+from specdec_cli.measure.acceptance_traces import Recording
+from specdec_cli.measure.simulator import AHEAD, Answer, Text
 
 BUNDLED = DEMO.parent
 GOOD = {

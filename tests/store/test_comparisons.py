@@ -9,10 +9,10 @@ from rich.console import Console
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.display.comparison_tables import against
-from specdec_cli.evaluation.comparison_result import ComparisonResult, MachineInfo, VariantInfo
-from specdec_cli.evaluation.recorded_settings import RecordedSettings
-from specdec_cli.evaluation.trials import Trial
-from specdec_cli.store import comparisons
+from specdec_cli.measure import comparisons
+from specdec_cli.measure.comparison_result import ComparisonResult, MachineInfo, VariantInfo
+from specdec_cli.measure.recorded_settings import RecordedSettings
+from specdec_cli.measure.trials import Trial
 
 TRIAL = Trial(
     arm="k=2", prompt="p", category="c", round=0, prompt_tokens=1, tokens=(1, 2, 3), reason="length", prefill_s=0.1,

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.models import corpus_files
-from specdec_cli.models.gguf_header import Header, StringArray
-from specdec_cli.store import corpora
+from specdec_cli.engine import corpora, corpus_files
+from specdec_cli.gguf.header import Header, StringArray
 
 TOKENS, ORDER = np.array([-1, 5, 6, 7, -1], np.int32), np.array([2, 3], np.int32)
 

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.store.json_store import JsonStore, from_json, record_name, to_json
+from specdec_cli.json_store import JsonStore, from_json, record_name, to_json
 
 
 @dataclass(frozen=True, slots=True)

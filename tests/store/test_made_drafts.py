@@ -6,7 +6,7 @@ import os
 import pytest
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.store import made_drafts as drafts
+from specdec_cli.pairs import made_drafts as drafts
 
 
 @pytest.fixture
@@ -71,6 +71,6 @@ def test_a_draft_that_may_not_be_looked_at_is_told(files, monkeypatch):
     def refused(*_args, **_options):
         raise PermissionError(13, "Permission denied", "draft.gguf")
 
-    monkeypatch.setattr("specdec_cli.store.made_drafts._parts", refused)
+    monkeypatch.setattr("specdec_cli.pairs.made_drafts._parts", refused)
     with pytest.raises(SpecdecError, match=r"cannot read draft\.gguf"):
         drafts.find(files[0])

@@ -7,8 +7,8 @@ import pytest
 
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.store import pass_cost_records as kept_costs
-from specdec_cli.store.pass_cost_records import KeptCosts, Place
+from specdec_cli.engine import pass_cost_records as kept_costs
+from specdec_cli.engine.pass_cost_records import KeptCosts, Place
 
 HERE = Place("a machine; 2 cores", "llama.cpp 1; AVX", 2, -1)
 COSTS = KeptCosts({1: 0.05, 4: 0.16}, {1: 0.02}, Agreement(1, 3, 2, (96, 320), {4: 0.4}))

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.hub.repository import RemoteFile, RemoteModel
-from specdec_cli.models import profiles
-from specdec_cli.store import pulled_pairs as pairs
-from specdec_cli.store.pulled_pairs import PulledPair
+from specdec_cli.pairs import profiles
+from specdec_cli.pairs import pulled_pairs as pairs
+from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
+from specdec_cli.pairs.pulled_pairs import PulledPair
 
 FIRST, SECOND = "a" * 40, "b" * 40
 SPLIT = ("Q8_0/m-00001-of-00002.gguf", "Q8_0/m-00002-of-00002.gguf")

@@ -9,11 +9,11 @@ from driver import DRAFT, TARGET
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.draft_length.calibration import BINS, Calibration
-from specdec_cli.models import profiles
-from specdec_cli.store import acceptance_traces as recordings
-from specdec_cli.store import tuning
-from specdec_cli.store.json_store import to_json
-from specdec_cli.store.tuning import Tuning
+from specdec_cli.engine import tuning
+from specdec_cli.engine.tuning import Tuning
+from specdec_cli.json_store import to_json
+from specdec_cli.measure import acceptance_traces as recordings
+from specdec_cli.pairs import profiles
 
 
 def learned(greedy=True):

@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from specdec_cli import SamplingParams, SpecdecError, SpeculativeConfig, load
 from specdec_cli.cli.app import app
 from specdec_cli.decoding.errors import Interrupted, UsageError
-from specdec_cli.engine import draft_training
-from specdec_cli.engine.distilling_recipes import DistilRecipe, ScratchRecipe
-from specdec_cli.engine.training_options import TrainingOptions
-from specdec_cli.engine.training_recipes import Eagle3Recipe, ExitRecipe, MedusaRecipe
+from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.models.gguf import read_header
+from specdec_cli.make_drafts import draft_training
+from specdec_cli.make_drafts.distilling_recipes import DistilRecipe, ScratchRecipe
+from specdec_cli.make_drafts.training_options import TrainingOptions
+from specdec_cli.make_drafts.training_recipes import Eagle3Recipe, ExitRecipe, MedusaRecipe
 
 pytestmark = pytest.mark.training
 
@@ -111,9 +111,9 @@ def test_the_files_hold_what_pytorch_computes(folder):
     """llama.cpp's logits of every kind of decoder, float32 but for the cache."""
     import torch
 
-    from specdec_cli.training.draft_decoder import DraftStudent
-    from specdec_cli.training.gguf_weights import GgufWeights
-    from specdec_cli.training.shape import shape_of
+    from specdec_cli.make_drafts.training.draft_decoder import DraftStudent
+    from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
+    from specdec_cli.make_drafts.training.shape import shape_of
     from training.llama_rows import Reader
 
     for kind in ("qwen3", "llama"):
@@ -141,10 +141,10 @@ def test_an_exit_of_a_target_with_one_matrix_for_both_ends_gets_its_own(folder, 
 
 
 def test_lora_changes_little_and_is_merged(folder):
-    from specdec_cli.training.draft_decoder import DraftStudent
-    from specdec_cli.training.gguf_weights import GgufWeights
-    from specdec_cli.training.shape import shape_of
-    from specdec_cli.training.students import trained
+    from specdec_cli.make_drafts.training.draft_decoder import DraftStudent
+    from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
+    from specdec_cli.make_drafts.training.shape import shape_of
+    from specdec_cli.make_drafts.training.students import trained
 
     path = folder / "draft.gguf"
     student = DraftStudent(GgufWeights(path), shape_of(read_header(path)), lora=True)
@@ -233,7 +233,7 @@ def test_a_draft_of_another_tokenizer_is_refused(folder):
 
 
 def test_too_little_time_or_memory_is_said_before(folder, monkeypatch):
-    from specdec_cli.engine import training_recipes
+    from specdec_cli.make_drafts import training_recipes
 
     assert "too few to learn anything" in refused(folder, Eagle3Recipe(), steps=None, minutes=1e-5)
     monkeypatch.setattr(training_recipes.host, "available_memory", lambda: 1000)

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from specdec_cli.models.gguf import read_header
-from specdec_cli.models.tokenizer_comparison import compare
+from specdec_cli.gguf.reader import read_header
+from specdec_cli.gguf.tokenizer_comparison import compare
 from training import export, tokenizer
 from training.llama_rows import Reader
 from training.sizes import FULL, SIZES, Shape, with_settings

@@ -1,0 +1,94 @@
+"""A run against the target alone."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from specdec_cli.decoding.costs import SETTLED
+from specdec_cli.decoding.divergence import Divergence
+from specdec_cli.decoding.metrics import Metrics, is_plain
+from specdec_cli.decoding.statistics import Interval
+from specdec_cli.decoding.types import Step
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineResult:
+    """The target alone on the same prompt with the same seed, and how its output compares.
+
+    identical: None where the two are not meant to agree (sampling by rejection keeps the distribution, not the text).
+    divergence: None when identical. speedup: with drafts against without, paired part by part; None where that was not
+    measured. probes: 0 for a baseline that was run; else the number of steps without a draft, interleaved in the run
+    itself, that it was measured in.
+    """
+
+    tokens_per_s: float | None
+    identical: bool | None
+    divergence: Divergence | None = None
+    speedup: Interval | None = None
+    probes: int = 0
+
+    @property
+    def claim(self) -> float | None:
+        """The speedup, if it may be claimed: its interval excludes 1."""
+        found = self.speedup
+        return found.mean if found and found.difference in ("faster", "slower") else None
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the interval is too wide to say anything."""
+        return self.speedup is not None and self.speedup.difference == "inconclusive"
+
+    def to_json(self) -> dict[str, object]:
+        """The `baseline` object of `run --json`."""
+        return {
+            "method": "probes" if self.probes else "measured",
+            "tokens_per_s": self.tokens_per_s,
+            "speedup": asdict(self.speedup) if self.speedup else None,
+            "identical": self.identical,
+            "first_divergence": self.divergence.to_json() if self.divergence else None,
+        }
+
+
+def speedup_of(metrics: Metrics, baseline: BaselineResult | None) -> float | None:
+    """Tokens per second over the measured baseline's; None when either is missing."""
+    if baseline is None or not baseline.tokens_per_s or not metrics.tokens_per_s:
+        return None
+    return metrics.tokens_per_s / baseline.tokens_per_s
+
+
+class ProbedRatios:
+    """How many times as fast as the target alone a run is so far: a ratio for each probe in it.
+
+    A probe is a row of steps that drafted nothing, of which those from the SETTLED-th on tell the cost. It is compared
+    with all steps since the probe before, since both were timed on a machine that was about as busy.
+    """
+
+    def __init__(self) -> None:
+        self.ratios: list[float] = []
+        self._row: list[float] = []
+        """Seconds of the steps without a draft that came last."""
+        self._began = self._ended = 0.0
+        self._tokens = 0
+
+    @classmethod
+    def of(cls, steps: Iterable[Step]) -> list[float]:
+        """The ratios of a whole run."""
+        probed = cls()
+        for step in steps:
+            probed.add(step)
+        return probed.ratios
+
+    def add(self, step: Step) -> None:
+        """Take the next step of the run in."""
+        if step.index == 0:
+            self._began = step.at
+            return
+        if is_plain(step):
+            self._row.append(step.verify_s + step.sample_s)
+        elif self._row:
+            alone = self._row[SETTLED - 1 :]
+            if alone and self._ended > self._began:
+                self.ratios.append(self._tokens / (self._ended - self._began) * sum(alone) / len(alone))
+                self._began, self._tokens = self._ended, 0
+            self._row.clear()
+        self._tokens += len(step.tokens)
+        self._ended = step.at

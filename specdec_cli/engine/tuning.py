@@ -1,0 +1,108 @@
+"""What was measured of a pair on this machine: by `tune`, for `run` and `compare`, and by `compare`, for the list."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from specdec_cli.decoding.costs import Costs
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.draft_length.calibration import Calibration
+from specdec_cli.json_store import FORMAT, JsonStore, record_name
+from specdec_cli.measure import acceptance_traces as recordings
+from specdec_cli.user_files import bundled_dir, config_dir
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How fast a pair is on a machine, with which threads and GPU layers, and what its confidence is worth.
+
+    machine: as `llama.library.machine` names it. calibrations: by kind of sampling, as `kind_of` names it.
+    """
+
+    machine: str
+    threads: Annotated[int, Meta(ge=1)]
+    threads_draft: Annotated[int, Meta(ge=1)]
+    gpu_layers: int
+    gpu_layers_draft: int
+    costs: Costs
+    calibrations: dict[str, Calibration]
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.costs.other < 1e6:
+            raise ValueError(f"a step cannot take {self.costs.other} s besides its passes")
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """A measured speedup over the target alone: its geometric mean and 95 % bounds, of which settings, and when."""
+
+    speedup: float
+    low: float | None
+    high: float | None
+    settings: str
+    when: str
+
+
+_TUNINGS = JsonStore(lambda: config_dir() / "tuned", Tuning, "Run specdec tune again.")
+_SPEEDS = JsonStore(_TUNINGS.folder, Speed, "Run specdec compare again.", formats=(FORMAT, None))
+
+
+def kind_of(greedy: bool, accept: str) -> str:
+    """The name of a kind of sampling: greedy, or at a temperature the acceptance rule, on which acceptance depends."""
+    return "greedy" if greedy else accept
+
+
+def path_of(target: Path, draft: Path, setup: str = "") -> Path:
+    """Where a pair's tuning is kept: named after the two files, and a digest of their names and sizes. setup: which
+    devices and adapters, if any but the default ones.
+    """
+    size = "-".join(str(path.stat().st_size) for path in (target, draft))
+    identity = f"{target.name}/{draft.name}/{size}{setup and f'/{setup}'}"
+    return _TUNINGS.path(record_name((target.stem, draft.stem), identity))
+
+
+def recording_of(target: Path, draft: Path, kind: str, setup: str = "") -> Path | None:
+    """The recording of a pair, its own or a bundled one; `Recording.require` says if it is of these very models."""
+    own = path_of(target, draft, setup).with_suffix(f".{kind}.json.gz")
+    if own.exists():
+        return own
+    if setup:
+        return None
+    if target.parent == draft.parent and bundled_dir() in target.parents:
+        bundled = target.parent / "recordings" / f"{kind}.json.gz"
+        return bundled if bundled.exists() else None
+    for path in sorted((bundled_dir() / "recordings").glob(f"*/{kind}.json.gz")):
+        about = recordings.read(path).about
+        if (about.get("target"), about.get("draft")) == (target.name, draft.name):
+            return path
+    return None
+
+
+def load(target: Path, draft: Path, setup: str = "") -> Tuning | None:
+    """A pair's tuning. Raises SpecdecError if its file is damaged."""
+    return _TUNINGS.load(path_of(target, draft, setup).stem)
+
+
+def save(target: Path, draft: Path, tuning: Tuning, setup: str = "") -> Path:
+    """Keep a pair's tuning in place of an older one, whose other calibrations stay. Returns the file."""
+    with suppress(SpecdecError):
+        if older := load(target, draft, setup):  # what the other kind of sampling taught stays true
+            tuning = replace(tuning, calibrations={**older.calibrations, **tuning.calibrations})
+    return _TUNINGS.save(path_of(target, draft, setup).stem, tuning)
+
+
+def keep_speed(target: Path, draft: Path, speed: Speed, setup: str = "") -> None:
+    """Remember a measurement in place of the last one. Never raises: it is a convenience, not a result."""
+    with suppress(SpecdecError, OSError):
+        _SPEEDS.save(f"{path_of(target, draft, setup).stem}.speed", speed)
+
+
+def last_speed(target: Path, draft: Path) -> Speed | None:
+    with suppress(SpecdecError, OSError):
+        return _SPEEDS.load(f"{path_of(target, draft).stem}.speed")
+    return None

@@ -1,0 +1,70 @@
+"""Types that a copy of a model can have: by name, with what each comes to, and which llama.cpp refuses to make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.gguf.header import QUANTISATIONS, TYPES, Header
+from specdec_cli.user_files import suggest
+
+_MAIN = {"IQ2_S": "IQ2_XS", "IQ2_M": "IQ2_S", "IQ3_XS": "IQ3_S", "IQ3_M": "IQ3_S"}
+"""The tensors' type, where it is not the name without its last part (llama_ftype_get_default_type)."""
+_NEED_MATRIX = (
+    *("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS"),
+    "IQ3_XS",  # its queries and keys are IQ3_XXS
+    "Q2_K_S",  # its Q2_K, and no other file's
+)
+"""llama.cpp throws for these without an importance matrix (tensor_requires_imatrix), which specdec does not make."""
+_NOT_MADE = ("NVFP4",)  # llama.cpp reads it, but its quantiser knows no such file
+_SHORT = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantisation:
+    """file_type: llama.cpp's number. bits: of a weight in most of its tensors."""
+
+    name: str
+    file_type: int
+    bits: float
+
+
+def names() -> list[str]:
+    """Every type that can be made, the smallest first."""
+    made = [name for name in QUANTISATIONS.values() if name not in (*_NEED_MATRIX, *_NOT_MADE)]
+    return sorted(made, key=_bits)
+
+
+def find(text: str) -> Quantisation:
+    """A type by the name that files bear, in any case. Raises UsageError if there is none, or it cannot be made."""
+    name = _SHORT.get(text.strip().upper(), text.strip().upper())
+    if name in _NEED_MATRIX:
+        hint = f"Take Q2_K, or download a file of this type. Types: {', '.join(names())}."
+        raise UsageError(f"{name} needs an importance matrix, without which llama.cpp does not make it", hint)
+    for file_type, known in QUANTISATIONS.items():
+        if known == name and name not in _NOT_MADE:
+            return Quantisation(name, file_type, _bits(name))
+    raise UsageError(f"there is no type {text!r} to make", suggest(name, names(), "Types"))
+
+
+def size_in(header: Header, quantisation: Quantisation) -> int:
+    """About how many bytes a copy of a model will have; embeddings, and rows that do not fit, take some more."""
+    return int(header.data_offset + header.n_params * quantisation.bits / 8)
+
+
+def require_smaller(header: Header, quantisation: Quantisation) -> None:
+    """Raise UsageError if a copy in this type would be no smaller, and so no faster to draft with."""
+    now = 8 * sum(tensor.size or 0 for tensor in header.tensors) / max(1, header.n_params)
+    if quantisation.bits >= now or quantisation.name == header.quantisation:
+        fewer = [name for name in names() if _bits(name) < now and name != header.quantisation]
+        fix = f"Give a type with fewer: {', '.join(fewer)}." if fewer else "Leave layers out: specdec draft prune."
+        bits = f"{quantisation.name} has {quantisation.bits:.3g} bits a weight, and the target {now:.3g}"
+        raise UsageError(f"{bits}: no draft gains by that", fix)
+
+
+def _bits(name: str) -> float:
+    main = _MAIN.get(name, name)
+    return _BITS.get(main) or _BITS[main.rpartition("_")[0]]
+
+
+_BITS = {name: 8 * size / count for name, count, size in TYPES.values()}

@@ -1,0 +1,251 @@
+"""Do two models share a tokenizer? Answered from the GGUF headers alone, local or remote.
+
+A draft is only useful if its token ids mean what the target's mean. llama.cpp (common/speculative.cpp) compares
+the vocabulary type, BOS and EOS where they are added, the size within 128, and the texts from id 5 on. Here
+ids 0 to 4, token types, merges, the pre-tokenizer and the special tokens count too. This rule is milder in one thing
+only: reserved tokens that neither model emits may have different names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from specdec_cli.decoding.errors import IncompatiblePair, SpecdecError
+from specdec_cli.gguf import reduced_vocabulary
+from specdec_cli.gguf.header import Header, StringArray, shown
+from specdec_cli.gguf.token_overlap import TokenOverlap, token_overlap
+from specdec_cli.gguf.vocab import Vocabulary, quoted
+
+MAX_PADDING = 128
+"""Ids by which the sizes may differ: llama.cpp's SPEC_VOCAB_MAX_SIZE_DIFFERENCE."""
+_FIRST_COMPARED = 5  # llama.cpp's SPEC_VOCAB_CHECK_START_TOKEN_ID
+
+# Special tokens, and whether it is of no consequence that only one of the files says which it is: llama.cpp finds EOT
+# by its name, and neither of the others is ever added to a text or ends it.
+_SPECIALS = {"bos": False, "eos": False, "eot": True, "unknown": True, "separator": True}
+
+_BPE = ("gpt2", "gemma4", "hybriddna", "whitespace")  # one type to llama.cpp
+_PRE_ALIASES = {"None": "default", "llama3": "llama-bpe", "llama-v3": "llama-bpe"}  # None: not stated
+_ASSUMED_IDS = {("llama", "bos"): 1, ("llama", "eos"): 2, ("gpt2", "bos"): 11, ("gpt2", "eos"): 11}
+
+TEXTS = "token texts"
+
+CheckOutcome = Literal["same", "harmless", "different"]
+Compatibility = Literal["identical", "compatible", "reduced", "translatable", "incompatible"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing compared, as it is in either model. harmless: a difference that cannot change what is decoded.
+
+    llama_cpp: whether llama.cpp's own rule would refuse the pair over it.
+    """
+
+    what: str
+    target: str
+    draft: str
+    outcome: CheckOutcome = "same"
+    why: str = ""
+    llama_cpp: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """identical: every part is equal. compatible: but for reserved ids. reduced: the draft has a part of the target's
+    tokens. translatable: `reason` says how they differ, but what tokens stand for is known. incompatible: it is not.
+
+    n_shared: ids from 0 on that both models have, with a reduced draft all of the target's. n_differing: of these, ids
+    of another text or type. overlap: tokens of the same bytes, of a translatable pair.
+    """
+
+    verdict: Compatibility
+    n_shared: int
+    n_differing: int
+    checks: tuple[Check, ...]
+    overlap: TokenOverlap | None = None
+
+    @property
+    def reason(self) -> str:
+        """What decided the verdict: the first difference that counts, else those that do not; empty if identical."""
+        grave = [check for check in self.checks if check.outcome == "different"]
+        grave.sort(key=lambda check: check.what != TEXTS)  # of several, a token says most: which, and what in either
+        return grave[0].why if grave else "; ".join(check.why for check in self.checks if check.outcome == "harmless")
+
+    @property
+    def llama_cpp_accepts(self) -> bool:
+        """Whether llama.cpp's own speculative decoding would take the pair."""
+        return not any(check.llama_cpp for check in self.checks)
+
+    def require(self) -> None:
+        """Raise IncompatiblePair unless the pair can be used."""
+        if self.verdict == "incompatible":
+            raise IncompatiblePair(
+                f"draft and target do not share a tokenizer: {self.reason}",
+                "Use a draft of the same model family, or run the target alone: --drafter none.",
+            )
+
+
+def compare(target: Header, draft: Header) -> Comparison:
+    """Compare the tokenizers of two models. A header without a tokenizer is incompatible with everything."""
+    mine, theirs = Vocabulary(target), Vocabulary(draft)
+    if len(mine) and reduced_vocabulary.is_reduced(draft):
+        return _reduced(mine, draft)
+    if not (len(mine) and len(theirs)):
+        counts = [f"{len(vocabulary):,}" if len(vocabulary) else "none" for vocabulary in (mine, theirs)]
+        without = (theirs if len(mine) else mine).header.name
+        missing = Check("vocabulary", counts[0], counts[1], "different", f"{without} has no tokenizer", True)
+        return Comparison("incompatible", 0, 0, (missing,))
+    shared = min(len(mine), len(theirs))
+    types = np.flatnonzero(mine.types[:shared] != theirs.types[:shared]).tolist()
+    texts: list[int] = []
+    if mine.tokens != theirs.tokens:  # splitting them takes 0.1 s
+        pairs = zip(mine.tokens.values, theirs.tokens.values, strict=False)
+        texts = [i for i, (a, b) in enumerate(pairs) if a != b]
+    checks = (
+        _model(mine, theirs),
+        _pre(mine, theirs),
+        _texts(mine, theirs, texts, shared),
+        _types(mine, theirs, types, shared),
+        _size(mine, theirs, shared),
+        _merges(mine, theirs),
+        *(_special(mine, theirs, name) for name in _SPECIALS),
+        *(_added(mine, theirs, name) for name in ("bos", "eos")),
+    )
+    outcomes = {check.outcome for check in checks}
+    overlap = token_overlap(mine, theirs) if "different" in outcomes else None
+    verdict: Compatibility = "compatible" if "harmless" in outcomes else "identical"
+    if "different" in outcomes:
+        verdict = "translatable" if overlap else "incompatible"
+    return Comparison(verdict, shared, len({*texts, *types}), checks, overlap)
+
+
+def _reduced(mine: Vocabulary, draft: Header) -> Comparison:
+    """A draft with a part of a target's tokens: is it this target's?"""
+    size, own = f"{len(mine):,}", "unknown"
+    try:
+        vocabulary = reduced_vocabulary.read(draft)
+        own = f"{vocabulary.ids.size:,}" if vocabulary else own
+        why = "" if vocabulary and vocabulary.is_of(mine.header) else f"{draft.name} was made for another target"
+    except SpecdecError as error:
+        why = str(error)
+    if why:
+        return Comparison("incompatible", 0, 0, (Check("vocabulary", size, own, "different", why, True),))
+    why = f"the draft can say {vocabulary}, and reads the others as these"
+    return Comparison("reduced", len(mine), 0, (Check("vocabulary", size, own, "harmless", why, True),))
+
+
+def _model(mine: Vocabulary, theirs: Vocabulary) -> Check:
+    a, b = mine.field("model"), theirs.field("model")
+    bpe = str(a) in _BPE and str(b) in _BPE
+    return _value("tokenizer model", a, b, _equal(a, b), "tokenizer model", llama_cpp=not bpe)
+
+
+def _pre(mine: Vocabulary, theirs: Vocabulary) -> Check:
+    a, b = mine.field("pre"), theirs.field("pre")
+    names = {_PRE_ALIASES.get(str(value), str(value)) for value in (a, b)}
+    same = len(names) == 1 and isinstance(a, str | None) and isinstance(b, str | None)
+    return _value("pre-tokenizer", a, b, same, "pre-tokenizer")
+
+
+def _added(mine: Vocabulary, theirs: Vocabulary, name: str) -> Check:
+    what = f"add_{name}_token"
+    same = mine.adds(name) == theirs.adds(name)
+    return _value(what, mine.field(what), theirs.field(what), same, f"{what} is", llama_cpp=True)
+
+
+def _special(mine: Vocabulary, theirs: Vocabulary, name: str) -> Check:
+    what = f"{name.upper()} token"
+    a, b = mine.field(f"{name}_token_id"), theirs.field(f"{name}_token_id")
+    unused = _SPECIALS[name] or not (mine.adds(name) or theirs.adds(name))
+    if unused and (a is None) != (b is None):
+        return Check(what, _stated(a), _stated(b), "harmless", f"only one of the files says which token is the {what}")
+    assumed = _ASSUMED_IDS.get((str(mine.field("model")), name))
+    same = _equal(assumed if a is None else a, assumed if b is None else b)
+    llama_cpp = not same and mine.adds(name) and theirs.adds(name)
+    return _value(what, a, b, _equal(a, b), f"the {what} is", llama_cpp)
+
+
+def _value(what: str, a: Any, b: Any, same: bool, subject: str, llama_cpp: bool = False) -> Check:
+    """A value of the metadata. subject: what a sentence about it begins with."""
+    if same:
+        return Check(what, _stated(a), _stated(b))
+    sides = [repr(shown(value)) if isinstance(value, str) else shown(value) for value in (a, b)]
+    why = f"{subject} {sides[0]} in the target, {sides[1]} in the draft"
+    return Check(what, _stated(a), _stated(b), "different", why, llama_cpp)
+
+
+def _stated(value: Any) -> str:
+    return "not stated" if value is None else shown(value)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether two values of the metadata, which may be anything, are the same."""
+    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
+        return type(a) is type(b) and np.array_equal(a, b)
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    return bool(a == b)
+
+
+def _texts(mine: Vocabulary, theirs: Vocabulary, other: list[int], shared: int) -> Check:
+    if (used := _first_in_use(mine, theirs, other)) is None:
+        why = f"{len(other):,} reserved tokens have other names"
+    else:
+        why = f"token {used} is {mine.text(used)} in the target, {theirs.text(used)} in the draft "
+        why += f"({len(other):,} of {shared:,} differ)"
+    return _tokens(TEXTS, shared, other, used, why, llama_cpp=any(i >= _FIRST_COMPARED for i in other))
+
+
+def _types(mine: Vocabulary, theirs: Vocabulary, other: list[int], shared: int) -> Check:
+    if (used := _first_in_use(mine, theirs, other)) is None:
+        why = f"{len(other):,} reserved tokens have other types"
+    else:
+        why = f"token {used} ({mine.text(used)}) is of type {mine.types[used]} in the target, "
+        why += f"{theirs.types[used]} in the draft ({len(other):,} types differ)"
+    return _tokens("token types", shared, other, used, why)
+
+
+def _first_in_use(mine: Vocabulary, theirs: Vocabulary, ids: list[int]) -> int | None:
+    return next((i for i in ids if not (mine.reserved(i) and theirs.reserved(i))), None)
+
+
+def _tokens(what: str, shared: int, other: list[int], used: int | None, why: str, llama_cpp: bool = False) -> Check:
+    """A part of every token. other: where it differs. used: the first of those that a model may emit."""
+    if not other:
+        return Check(what, f"{shared:,}", "the same")
+    outcome: CheckOutcome = "harmless" if used is None else "different"
+    return Check(what, f"{shared:,}", f"{len(other):,} differ", outcome, why, llama_cpp)
+
+
+def _size(mine: Vocabulary, theirs: Vocabulary, shared: int) -> Check:
+    sizes = (f"{len(mine):,}", f"{len(theirs):,}")
+    padding = abs(len(mine) - len(theirs))
+    if not padding:
+        return Check("vocabulary", *sizes)
+    longer, role = (mine, "target") if len(mine) > len(theirs) else (theirs, "draft")
+    used = next((token for token in range(shared, len(longer)) if not longer.reserved(token)), None)
+    if used is None and padding <= MAX_PADDING:
+        why = f"the {role}'s vocabulary ends in {padding:,} reserved ids that no model emits"
+        return Check("vocabulary", *sizes, "harmless", why)
+    why = f"the target has {sizes[0]} tokens, the draft {sizes[1]}"
+    if used is None:
+        why += f"; sizes may differ by {MAX_PADDING} at most"
+    else:
+        why += f", and token {used} of {longer.header.name} is {longer.text(used)}"
+    return Check("vocabulary", *sizes, "different", why, padding > MAX_PADDING)
+
+
+def _merges(mine: Vocabulary, theirs: Vocabulary) -> Check:
+    a, b = mine.field("merges"), theirs.field("merges")
+    counts = [f"{merges.count:,}" if isinstance(merges, StringArray) else "none" for merges in (a, b)]
+    why = f"the target has {counts[0]} merges, the draft {counts[1]}" if counts[0] != counts[1] else ""
+    if not isinstance(a, StringArray) or not isinstance(b, StringArray):
+        why = why and "only one of them has BPE merges"
+    elif a != b:  # unless they are just stored in different byte orders
+        pairs = enumerate(zip(a.values, b.values, strict=False))
+        other = (f"merge {i} is {quoted(x)} in the target, {quoted(y)} in the draft" for i, (x, y) in pairs if x != y)
+        why = next(other, why)
+    return Check("merges", counts[0], counts[1], "different" if why else "same", why)

@@ -1,1 +1,0 @@
-"""The Hugging Face Hub and its cache. This folder is the only one that imports huggingface_hub."""

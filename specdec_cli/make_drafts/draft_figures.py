@@ -1,0 +1,96 @@
+"""What a draft is worth on prompts that its training did not see: acceptance, costs, and the speed to be expected."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+
+from specdec_cli import drafters
+from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.draft_length import DraftForm
+from specdec_cli.engine.config import SamplingParams, Settings
+from specdec_cli.engine.engine import Engine
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.make_drafts.training_result import CategoryAcceptance, DraftFigures, ExpectedSpeedup
+from specdec_cli.measure import hardware
+from specdec_cli.measure.suites import Prompt
+
+CHAIN = 4
+"""Tokens of the drafts that are measured; of a tree, for each of its branches."""
+_ANSWER, _PROMPTS = 64, 24
+"""Tokens of an answer, and prompts that are answered."""
+
+
+def draft_figures(
+    settings: Settings, prompts: Mapping[Prompt, Sequence[int]], what_if: Sequence[str], interrupt: Interrupt
+) -> DraftFigures:
+    """Answer the prompts greedily, with drafts of a fixed size. what_if: machines to predict the speed on."""
+    settings = replace(settings, draft_tokens=CHAIN * settings.tree, temp=0.0, max_tokens=_ANSWER)
+    sampling = SamplingParams(temperature=0.0, max_tokens=_ANSWER)
+    chosen = _in_turn(prompts)[:_PROMPTS]
+    metrics: defaultdict[str, list[Metrics]] = defaultdict(list)
+    with Engine(settings, interrupt, tune=False) as engine:
+        for prompt, tokens in chosen:
+            answer = engine.start(list(tokens), sampling, reuse=False)
+            for _ in answer:
+                pass
+            if interrupt.is_set():
+                raise Interrupted
+            if not engine.drafts:
+                raise SpecdecError(engine.notes[-1], "Please report this.")
+            metrics[prompt.category].append(answer.result.metrics)
+        costs = engine.costs.of_pair(chosen[0][1], budget_s=3.0)
+    everything = [each for several in metrics.values() for each in several]
+    categories = [_acceptance(name, several) for name, several in metrics.items()]
+    overall = _acceptance("all", everything)
+    drafted_s = sum(each.draft_s for each in everything) / max(1, sum(each.drafted for each in everything))
+    machines = {"here": replace(costs, draft=Curve({1: drafted_s}))}
+    machines |= {name: hardware.load(name).costs for name in what_if}
+    at_once = drafters.form(settings.chain.names[-1]) is not DraftForm.GROWN
+    return DraftFigures(
+        Path(settings.draft or "").name,
+        settings.tree,
+        (*categories, overall) if len(categories) > 1 else (overall,),
+        costs.verify(1),
+        drafted_s,
+        tuple(_expected(name, overall, settings.tree, at_once, prices) for name, prices in machines.items()),
+    )
+
+
+def _expected(machine: str, overall: CategoryAcceptance, branches: int, at_once: bool, costs: Costs) -> ExpectedSpeedup:
+    """The best of the lengths up to the one that was measured, none included; of trees, that one or none. at_once: a
+    draft costs what one of its tokens does.
+    """
+    alone, speeds = costs.verify(1) + costs.other, {0: 1.0}
+    for k in range(1, len(overall.by_place) + 1) if branches == 1 else ():
+        seconds = costs.verify(k + 1) + costs.draft(1) * (1 if at_once else k) + costs.other
+        speeds[k] = (1 + sum(overall.by_place[:k])) * alone / seconds
+    if branches > 1:
+        k = CHAIN * branches
+        seconds = costs.verify(k + 1) + costs.draft(1) * (1 if at_once else k) + costs.other
+        speeds[k] = overall.tokens_per_pass * alone / seconds
+    best = max(speeds, key=lambda k: speeds[k])
+    return ExpectedSpeedup(machine, best, speeds[best])
+
+
+def _acceptance(category: str, several: Sequence[Metrics]) -> CategoryAcceptance:
+    """All answers of a category together."""
+    reached = [sum(places) for places in zip_longest(*(each.reached for each in several), fillvalue=0)]
+    kept = [sum(places) for places in zip_longest(*(each.kept for each in several), fillvalue=0)]
+    steps = sum(each.steps for each in several)
+    by_place = tuple(accepted / all_ for accepted, all_ in zip(kept, reached, strict=False) if all_)
+    emitted = sum(each.emitted - 1 for each in several)  # the first one is the prompt's
+    return CategoryAcceptance(category, len(several), steps, by_place[:CHAIN], emitted / max(steps, 1))
+
+
+def _in_turn(prompts: Mapping[Prompt, Sequence[int]]) -> list[tuple[Prompt, Sequence[int]]]:
+    """The first prompt of each category, then the second of each, and so on."""
+    groups: defaultdict[str, list[tuple[Prompt, Sequence[int]]]] = defaultdict(list)
+    for prompt, tokens in prompts.items():
+        groups[prompt.category].append((prompt, tokens))
+    return [entry for entries in zip_longest(*groups.values()) for entry in entries if entry]

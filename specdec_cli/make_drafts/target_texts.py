@@ -1,0 +1,149 @@
+"""What a target says to prompts, and what it computes of that, kept for training: it can be killed, and goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from os import getpid
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.decoding.types import Logits
+from specdec_cli.engine.config import SamplingParams
+from specdec_cli.engine.engine import Engine
+from specdec_cli.llama.model import Model
+from specdec_cli.llama.target_reader import TargetReader
+from specdec_cli.make_drafts.training.recorded_texts import LIKELIEST, RecordedText
+from specdec_cli.measure.suites import Prompt
+
+Report = Callable[[int, int, float], None]
+"""Called with how many tokens are there, how many there will be, and the seconds that are left."""
+
+SEED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TextsWanted:
+    """So many tokens of the target's own, in answers of up to `longest` tokens, at these temperatures in turn."""
+
+    tokens: int
+    longest: int
+    temperatures: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsWanted:
+    """Which rows are kept of each text: of these layers of the target, or of another model. name: of their folder."""
+
+    name: str
+    layers: tuple[int, ...] = ()
+    other: Model | None = None
+
+
+def record_texts(
+    engine: Engine,
+    prompts: Mapping[Prompt, Sequence[int]],
+    wanted: TextsWanted,
+    rows: RowsWanted,
+    folder: Path,
+    report: Report = lambda *_: None,
+) -> list[Path]:
+    """A file for each answer of the target alone, in an order that depends on nothing else; what is there already is
+    kept, answers also from one kind of rows to another. Raises Interrupted, SpecdecError if nothing can be learnt.
+    """
+    recorded = folder / rows.name
+    recorded.mkdir(parents=True, exist_ok=True)
+    paths, done, made, started = list[Path](), 0, 0, perf_counter()
+    engine.open(max(map(len, prompts.values())))
+    with ExitStack() as open_readers:
+        readers = [open_readers.enter_context(closing(reader)) for reader in _readers(engine, rows)]
+        for number, (prompt, temperature) in enumerate(_in_turn(prompts, wanted)):
+            tokens = _answered(engine, prompt, temperature, number, wanted, folder / f"{number:06}.npy")
+            path = recorded / f"{number:06}.npz"
+            if not path.exists():
+                _read(tokens, len(prompt), readers).save(path)
+                made += len(tokens) - len(prompt)
+            paths.append(path)
+            done += len(tokens) - len(prompt)
+            each = (perf_counter() - started) / max(made, 1)
+            report(done, wanted.tokens, each * max(0, wanted.tokens - done) if made else 0.0)
+            if engine.interrupt.is_set():
+                raise Interrupted
+            if done >= wanted.tokens:
+                break
+    if not done:
+        raise SpecdecError("the target answers none of the prompts", "Give other --prompts.")
+    return paths
+
+
+def _readers(engine: Engine, rows: RowsWanted) -> Iterator[TargetReader]:
+    """The target's, for logits, and that of the rows, if these are another model's."""
+    target = engine.models.target
+    shape, own = (target.opened.n_ctx, target.threads), () if rows.other else rows.layers
+    yield TargetReader(target.model, shape[0], own, shape[1], engine.interrupt)
+    if rows.other:
+        yield TargetReader(rows.other, shape[0], rows.layers, shape[1], engine.interrupt)
+
+
+def _in_turn(prompts: Mapping[Prompt, Sequence[int]], wanted: TextsWanted) -> list[tuple[Sequence[int], float]]:
+    """Prompt after prompt, each greedily once, and at other temperatures as often as it takes."""
+    if not (warm := [temperature for temperature in wanted.temperatures if temperature > 0]):
+        return [(prompt, 0.0) for prompt in prompts.values()]
+    rounds = wanted.tokens // len(prompts) + 1  # each answer has a token at least
+    cold = [0.0] * (len(warm) < len(wanted.temperatures))
+    turns = [*cold, *(warm[number % len(warm)] for number in range(min(rounds, 10_000)))]
+    return [(prompt, temperature) for temperature in turns for prompt in prompts.values()]
+
+
+def _answered(
+    engine: Engine, prompt: Sequence[int], temperature: float, number: int, wanted: TextsWanted, path: Path
+) -> list[int]:
+    """A prompt and its answer, as they were kept, or else as they are from now on."""
+    if path.exists():
+        kept: list[int] = np.load(path).tolist()
+        return kept
+    sampling = SamplingParams(temperature=temperature, seed=SEED + number, max_tokens=wanted.longest)
+    answer = engine.start(list(prompt), sampling, reuse=False)
+    for _ in answer:
+        pass
+    if answer.result.finish_reason == "interrupted":
+        raise Interrupted
+    tokens = [*prompt, *answer.result.tokens]
+    new = path.with_suffix(f".{getpid()}")  # two trainings may share a folder
+    with new.open("wb") as file:
+        np.save(file, np.array(tokens, np.int32))
+    new.replace(path)
+    return tokens
+
+
+def _read(tokens: Sequence[int], prompt: int, readers: Sequence[TargetReader]) -> RecordedText:
+    likeliest, log_p = np.empty((len(tokens), LIKELIEST), np.int32), np.empty((len(tokens), LIKELIEST), np.float16)
+    rows = np.empty((len(tokens), readers[-1].width), np.float16)
+    for reader in readers:
+        first = 0
+        for logits, hidden in reader.read(tokens):
+            part = slice(first, first + len(logits))
+            if reader is readers[0]:
+                likeliest[part], log_p[part] = _likeliest(logits)
+            if hidden is not None:
+                rows[part] = np.clip(hidden, -65504, 65504)
+            first += len(logits)
+    return RecordedText(np.array(tokens, np.int32), likeliest, log_p, rows, prompt)
+
+
+def _likeliest(logits: Logits) -> tuple[np.ndarray, np.ndarray]:
+    """The likeliest tokens of each row, the best first, and their log-probabilities."""
+    if logits.shape[1] < LIKELIEST:
+        raise SpecdecError(
+            f"a vocabulary of {logits.shape[1]} tokens is too small to learn from", "Use another target."
+        )
+    best = np.argpartition(-logits, LIKELIEST - 1, axis=1)[:, :LIKELIEST]
+    values = np.take_along_axis(logits, best, 1)
+    order = np.argsort(-values, axis=1, kind="stable")
+    top = logits.max(1, keepdims=True)
+    norm = top + np.log(np.exp(logits - top).sum(1, keepdims=True, dtype=np.float64))
+    return np.take_along_axis(best, order, 1), np.take_along_axis(values, order, 1) - norm

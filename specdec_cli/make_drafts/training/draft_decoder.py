@@ -1,0 +1,160 @@
+"""A draft model that learns from a target (DistillSpec: Zhou et al., arXiv 2310.08461): a file's, or a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from specdec_cli.gguf.reduced_vocabulary import DIGEST, IDS, READS
+from specdec_cli.make_drafts.training.decoder import Decoder
+from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, add_shape, add_tensor, finish, rewrite
+from specdec_cli.make_drafts.training.shape import Shape
+from specdec_cli.make_drafts.training.students import (
+    Words,
+    agreement,
+    cross_entropy,
+    numbers_of,
+    output_of,
+    principal,
+    said_in,
+    whole_agreement,
+)
+from specdec_cli.make_drafts.training.windows import TextBatch
+
+RANK = 16
+"""Of LoRA's matrices (Hu et al., arXiv 2106.09685)."""
+_SCALE = 2.0
+
+
+class LoraLinear(nn.Module):
+    """A linear map that stays, and a small change to it that is learnt."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.linear = linear.requires_grad_(False)
+        self.a = nn.Parameter(torch.randn(RANK, linear.in_features) * linear.in_features**-0.5)
+        self.b = nn.Parameter(torch.zeros(linear.out_features, RANK))
+
+    def forward(self, x: Tensor) -> Tensor:
+        own: Tensor = self.linear(x) + _SCALE * F.linear(F.linear(x, self.a), self.b)
+        return own
+
+    def merged(self) -> nn.Linear:
+        with torch.no_grad():
+            self.linear.weight += _SCALE * self.b @ self.a
+        return self.linear
+
+
+class DraftStudent:
+    """A draft model of a file, with all of the target's tokens. lora: train little of it, for want of memory."""
+
+    def __init__(self, draft: GgufWeights, shape: Shape, lora: bool) -> None:
+        self._draft = draft
+        factors = torch.from_numpy(draft.read("rope_freqs.weight")) if "rope_freqs.weight" in draft else None
+        self.model: nn.Module = Decoder(shape, factors)
+        names = self.model.state_dict()
+        self.model.load_state_dict({name: torch.from_numpy(draft.read(name)) for name in names})
+        if lora:
+            self.model.requires_grad_(False)
+            torch.manual_seed(1)
+            for owner, name, linear in list(_linears(self.model)):
+                setattr(owner, name, LoraLinear(linear))
+
+    def loss(self, batch: TextBatch) -> Tensor:
+        ids, likeliest = said_in(batch)
+        logits = F.linear(self.model(batch.tokens)[-1], self._output[ids])
+        return cross_entropy(logits, likeliest, batch.log_p, batch.known)
+
+    def agreement(self, batch: TextBatch) -> list[float]:
+        return [whole_agreement(self.model(batch.tokens)[-1], self._output, batch)]
+
+    def write(self, path: Path) -> None:
+        for owner, name, module in list(_adapted(self.model)):
+            setattr(owner, name, module.merged())
+        rewrite(path, self._draft, numbers_of(self.model), f"{self._draft.path.stem}, distilled")
+
+    @property
+    def _output(self) -> Tensor:
+        model = self.model
+        return model.token_embd.weight if model.shape.tied else model.output.weight
+
+
+class NewDraftStudent:
+    """A new small model. It has words of its own, the target's most frequent tokens, and reads each other token as the
+    one that is most like it; it begins with the target's embeddings, projected.
+    """
+
+    def __init__(self, target: GgufWeights, digest: str, words: Words, layers: int, width: int, context: int) -> None:
+        self._target, self._digest, self._words = target, digest, words
+        embedding = target.read("token_embd.weight")
+        self._reads = reads(embedding, words)
+        self._numbers = torch.from_numpy(self._reads)
+        feed = max(32, round(width * 8 / 3 / 32) * 32)
+        heads = max(1, width // 64) if width % 64 == 0 else width // 32
+        self.shape = Shape(layers, width, heads, feed, len(words.ids), context, tied=False)
+        self.model = Decoder(self.shape)
+        self.model.start(1)
+        basis = principal(embedding, width)
+        with torch.no_grad():
+            self.model.token_embd.weight.copy_(torch.from_numpy(embedding[words.ids] @ basis))
+            self.model.output.weight.copy_(torch.from_numpy(output_of(target, words.ids) @ basis))
+
+    def loss(self, batch: TextBatch) -> Tensor:
+        likeliest = self._words.of_target(batch.likeliest)
+        return cross_entropy(self._logits(batch), likeliest, batch.log_p, batch.known)
+
+    def agreement(self, batch: TextBatch) -> list[float]:
+        likeliest = self._words.of_target(batch.likeliest[..., 0])
+        return [agreement(self._logits(batch), likeliest, batch.known)]
+
+    def _logits(self, batch: TextBatch) -> Tensor:
+        tokens = self._numbers.to(batch.tokens.device)[batch.tokens]
+        return self.model.logits(self.model(tokens)[-1])
+
+    def write(self, path: Path) -> None:
+        shape = self.shape
+        writer = gguf.GGUFWriter(path, "llama")
+        writer.add_name(f"draft for {self._target.path.stem}")
+        add_shape(writer, shape)
+        writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+        writer.add_tokenizer_model("none")
+        writer.add_array(IDS, self._words.ids.tolist())
+        writer.add_array(READS, self._reads.tolist())
+        writer.add_string(DIGEST, self._digest)
+        for name, values in numbers_of(self.model).items():
+            add_tensor(writer, name, values)
+        finish(writer)
+
+
+def reads(embedding: NDArray[np.float32], words: Words) -> NDArray[np.int64]:
+    """Of each of the target's tokens the draft's that it is read as: itself, or the one whose embedding points most
+    nearly the same way. embedding: (n_vocab, width). Returns (n_vocab,).
+    """
+    norms = np.linalg.norm(embedding, axis=1, keepdims=True)
+    directions = embedding / np.maximum(norms, 1e-6)
+    own = directions[words.ids].T
+    parts = np.array_split(directions, max(1, len(directions) // 2048))
+    nearest = np.concatenate([(part @ own).argmax(1) for part in parts])
+    nearest[words.ids] = np.arange(len(words.ids))
+    return nearest
+
+
+def _linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
+    for owner in model.modules():
+        for name, child in owner.named_children():
+            if isinstance(child, nn.Linear) and name != "output":
+                yield owner, name, child
+
+
+def _adapted(model: nn.Module) -> Iterator[tuple[nn.Module, str, LoraLinear]]:
+    for owner in model.modules():
+        for name, child in owner.named_children():
+            if isinstance(child, LoraLinear):
+                yield owner, name, child

@@ -1,0 +1,152 @@
+"""An EAGLE-3 head (Li et al., arXiv 2503.01840): a layer that reads a target's hidden rows and drafts for it.
+
+At a place it reads a token and the row of the token before it: where the text stands what `fc` makes of three of the
+target's layers, and in a draft its own row. Training goes through STEPS tokens of drafts in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from specdec_cli.make_drafts.training.decoder import Layer, Norm, Rotary
+from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, add_shape, add_tensor, finish
+from specdec_cli.make_drafts.training.shape import Shape
+from specdec_cli.make_drafts.training.students import Words, agreement, cross_entropy, numbers_of, output_of, principal
+from specdec_cli.make_drafts.training.windows import TextBatch
+
+STEPS, STEP_WEIGHTS = 3, (1.0, 0.8, 0.6)
+"""Tokens of a draft that training goes through, and their parts in the loss."""
+
+
+class Eagle3Model(nn.Module):
+    """target_width: numbers of one of the target's rows, of which three are read. vocabulary: tokens that it reads;
+    words: those that it can say.
+    """
+
+    def __init__(self, shape: Shape, target_width: int, words: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3 * target_width, shape.width, bias=False)
+        self.token_embd = nn.Embedding(shape.vocabulary, shape.width)
+        self.layer = Layer(shape, reads=2 * shape.width)
+        self.attn_norm_2 = Norm(shape.width, shape.eps)
+        self.output_norm = Norm(shape.width, shape.eps)
+        self.output = nn.Linear(shape.width, words, bias=False)
+        self.rotary = Rotary(shape)
+
+    def forward(self, tokens: Tensor, before: Tensor, steps: int) -> list[Tensor]:
+        """Logits at so many tokens of a draft, (batch, length, words) each. Row t of step n is what a draft gives that
+        has read token t as its n-th; so the first n rows of a step mean nothing.
+
+        tokens: (batch, length). before: the target's rows of the token before each, (batch, length, 3 target_width).
+        """
+        embedded = self.layer.attn_norm(self.token_embd(tokens))
+        row = self.fc(before)
+        keys: list[Tensor] = []
+        values: list[Tensor] = []
+        logits: list[Tensor] = []
+        for _ in range(steps):
+            both = torch.cat((embedded, self.attn_norm_2(row)), -1)
+            q, k, v = self.layer.heads_of(both, self.rotary)
+            keys.append(k)
+            values.append(v)
+            x = row + self.layer.attn_output(attend(q, keys, values))
+            x = x + self.layer.feed(x)
+            logits.append(self.output(self.output_norm(x)))
+            row = F.pad(x, (0, 0, 1, 0))[:, :-1]
+        return logits
+
+
+def attend(q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
+    """Attention of a draft's n-th token: to the first step's keys up to where the draft began, then to one of each
+    step. All tensors are (batch, heads, length, size); returns (batch, length, heads * size).
+    """
+    batch, heads, length, size = q.shape
+    step = len(keys) - 1
+    if step == 0:
+        out = F.scaled_dot_product_attention(q, keys[0], values[0], is_causal=True)
+        return out.transpose(1, 2).reshape(batch, length, heads * size)
+    text = torch.ones(length, length, dtype=torch.bool, device=q.device).tril(-step)
+    scores = (q @ keys[0].transpose(-1, -2)).masked_fill(~text, float("-inf"))
+    own_keys, own_values = (
+        [part.roll(step - number, 2) for number, part in enumerate(parts) if number] for parts in (keys, values)
+    )
+    own = [(q * part).sum(-1, keepdim=True) for part in own_keys]
+    weights = (torch.cat((scores, *own), -1).float() * size**-0.5).softmax(-1).to(q.dtype)
+    out = weights[..., :length] @ values[0]
+    for number, part in enumerate(own_values):
+        out = out + weights[..., length + number, None] * part
+    return out.transpose(1, 2).reshape(batch, length, heads * size)
+
+
+class Eagle3Student:
+    """layers: of the target, whose inputs the recorded rows are. width: of the head's own rows."""
+
+    def __init__(
+        self, target: GgufWeights, layers: Sequence[int], target_width: int, context: int, words: Words, width: int
+    ) -> None:
+        self._target, self._layers, self._words = target, tuple(layers), words
+        embedding = target.read("token_embd.weight")
+        head = next(size for size in (64, 32, 16) if width % size == 0)
+        base = float(target.setting(f"{target.architecture}.rope.freq_base") or 10000.0)
+        self.shape = Shape(1, width, width // head, _blocks(width * 8 / 3), len(embedding), context, base)
+        torch.manual_seed(1)
+        self.model = Eagle3Model(self.shape, target_width, len(words.ids))
+        start(self.model, embedding, output_of(target, words.ids))
+        self._shares = width == embedding.shape[1]  # llama.cpp takes the target's, where a head has none of its own
+        self.model.token_embd.requires_grad_(not self._shares)
+
+    def loss(self, batch: TextBatch) -> Tensor:
+        total = torch.zeros((), device=batch.tokens.device)
+        likeliest = self._words.of_target(batch.likeliest)
+        for step, logits in enumerate(self.model(batch.tokens, batch.before, STEPS)):
+            places = slice(step, None)
+            own = logits[:, places], likeliest[:, places], batch.log_p[:, places], batch.known[:, places]
+            total = total + STEP_WEIGHTS[step] * cross_entropy(*own)
+        return total
+
+    def agreement(self, batch: TextBatch) -> list[float]:
+        likeliest = self._words.of_target(batch.likeliest[..., 0])
+        steps = self.model(batch.tokens, batch.before, STEPS)
+        return [
+            agreement(logits[:, step:], likeliest[:, step:], batch.known[:, step:]) for step, logits in enumerate(steps)
+        ]
+
+    def write(self, path: Path) -> None:
+        shape, target = self.shape, self._target
+        writer = gguf.GGUFWriter(path, "eagle3")
+        target.copy_settings(writer, ("tokenizer.",))
+        writer.add_name(f"EAGLE-3 head for {target.path.stem}")
+        add_shape(writer, shape)
+        writer.add_array("eagle3.target_layers", list(self._layers))
+        writer.add_uint32("eagle3.target_hidden_size", self.model.fc.in_features // 3)
+        if not self._words.all:
+            writer.add_tensor("d2t", self._words.ids)
+        for name, values in numbers_of(self.model).items():
+            if self._shares and name == "token_embd.weight":
+                continue
+            own = name.replace("layer.", "blk.0.") if name.startswith("layer.") else name
+            add_tensor(writer, own.replace("attn_norm_2", "blk.0.attn_norm_2"), values)
+        finish(writer)
+
+
+def start(model: Eagle3Model, embedding: np.ndarray, output: np.ndarray) -> None:
+    """Begin with the target's own matrices, projected on the directions in which its embeddings differ most."""
+    width = model.token_embd.weight.shape[1]
+    basis = principal(embedding, width)
+    with torch.no_grad():
+        model.token_embd.weight.copy_(torch.from_numpy(embedding @ basis))
+        model.output.weight.copy_(torch.from_numpy(output @ basis))
+        model.layer.attn_output.weight.mul_(0.3)
+        model.layer.ffn_down.weight.mul_(0.3)
+
+
+def _blocks(number: float) -> int:
+    """A width that every type of weights has blocks for."""
+    return max(32, round(number / 32) * 32)

@@ -1,0 +1,203 @@
+"""The training loop: it can be killed at any time, and goes on as if it had not been."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean
+from time import monotonic
+from typing import TypeAlias
+
+import torch
+from torch import nn
+
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.make_drafts.training.students import Student, trained
+from specdec_cli.make_drafts.training.windows import Windows
+from specdec_cli.make_drafts.training_result import TrainingStep
+
+WARM_UP, COOL_DOWN = 30, 0.5
+"""Steps over which the learning rate rises, and the share of all steps over which it falls to nothing in a straight
+line (arXiv 2405.18392)."""
+WEIGHT_DECAY, MOST_GRADIENT = 0.05, 1.0
+CHECKS, CHECKED = 40, 16
+"""How often held-out texts are looked at, and how many windows of them."""
+SAVING = 0.03
+"""The share of the time that checkpoints may take."""
+TRIED, LEAST_STEPS = 3, 20
+"""Steps that are timed before training begins, and without which it makes no sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPlan:
+    """What a training is, all told: the same plan and data give the same weights. lr: of matrices, by Muon."""
+
+    steps: int
+    batch: int
+    lr: float
+    seed: int
+    threads: int
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step, as a share of the highest."""
+        return min(1.0, (step + 1) / WARM_UP, (1 - step / self.steps) / COOL_DOWN)
+
+
+Optimizers: TypeAlias = list[torch.optim.Optimizer]
+Report = Callable[[TrainingStep], None]
+
+
+def seconds_of_a_step(student: Student, texts: Windows, batch: int, threads: int) -> float:
+    """Time some steps, whose result is to be thrown away: the student must be made anew."""
+    torch.set_num_threads(threads)
+    _place(student)
+    optimizers, laps = optimizers_of(student.model, 0.0), []
+    for step in range(TRIED):
+        before = monotonic()
+        _step(student, texts, optimizers, TrainingPlan(TRIED, batch, 0.0, 0, threads), step)
+        laps.append(monotonic() - before)
+    return min(laps[1:])
+
+
+def train(
+    student: Student,
+    texts: Windows,
+    held_out: Windows,
+    plan: TrainingPlan,
+    checkpoint: Path,
+    stopped: Callable[[], bool],
+    report: Report = lambda _: None,
+) -> TrainingStep:
+    """Train to the end of the plan, or from `checkpoint` on; the student then has the best weights that were seen.
+
+    Raises Interrupted once `stopped` says so, with a checkpoint written and the best weights so far in the student;
+    SpecdecError if the loss is no number any more.
+    """
+    torch.set_num_threads(plan.threads)
+    _place(student)
+    optimizers = optimizers_of(student.model, plan.lr)
+    run = _Run(student, plan, optimizers, checkpoint)
+    watched = held_out.first(CHECKED).to(device_of(student))
+    started, first, kept = monotonic(), run.step, monotonic()
+    every = max(1, plan.steps // CHECKS)
+    try:
+        while run.step < plan.steps:
+            if stopped():
+                raise Interrupted
+            loss = _step(student, texts, optimizers, plan, run.step)
+            run.step += 1
+            run.loss = loss if run.step == 1 else 0.95 * run.loss + 0.05 * loss
+            if run.step % every == 0 or run.step == plan.steps:
+                with torch.no_grad():
+                    run.look(student.agreement(watched))
+            if monotonic() - kept > run.save_s / SAVING:
+                run.save()
+                kept = monotonic()
+            report(run.progress((monotonic() - started) / (run.step - first)))
+    finally:
+        if run.step > first:
+            run.save()
+        run.take_best()
+    return run.progress(0.0)
+
+
+def _place(student: Student) -> None:
+    """Put it on a GPU if there is one."""
+    found = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    student.model.to(found)
+
+
+def device_of(student: Student) -> torch.device:
+    return trained(student.model)[0][1].device
+
+
+class _Run:
+    """How far a training is, and the best weights so far."""
+
+    def __init__(
+        self, student: Student, plan: TrainingPlan, optimizers: list[torch.optim.Optimizer], checkpoint: Path
+    ) -> None:
+        self._student, self._plan, self._optimizers, self._checkpoint = student, plan, optimizers, checkpoint
+        self.step, self.loss, self.save_s = 0, 0.0, 0.05
+        self._latest: list[float] = []
+        self._best: list[float] = []
+        self._weights: dict[str, torch.Tensor] = {}
+        if checkpoint.exists():
+            self._load()
+
+    def look(self, agreement: list[float]) -> None:
+        """Keep the weights if none were better."""
+        self._latest = agreement
+        if not self._best or mean(agreement) >= mean(self._best):
+            self._best = agreement
+            self._weights = {name: weight.detach().clone() for name, weight in trained(self._student.model)}
+
+    def take_best(self) -> None:
+        with torch.no_grad():
+            for name, weight in trained(self._student.model):
+                weight.copy_(self._weights.get(name, weight))
+
+    def save(self) -> None:
+        before = monotonic()
+        state = {
+            "plan": asdict(self._plan),
+            "weights": {name: weight.detach() for name, weight in trained(self._student.model)},
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "best": (self._best, self._weights),
+            "latest": (self.step, self.loss, self._latest),
+        }
+        new = self._checkpoint.with_suffix(".new")
+        torch.save(state, new)
+        new.replace(self._checkpoint)
+        self.save_s = monotonic() - before
+
+    def _load(self) -> None:
+        state = torch.load(self._checkpoint, weights_only=True)
+        if state["plan"] != asdict(self._plan):
+            what = f"{self._checkpoint} is of another training"
+            raise SpecdecError(what, "Remove it, or name another --work folder.")
+        with torch.no_grad():
+            for name, weight in trained(self._student.model):
+                weight.copy_(state["weights"][name])
+        for optimizer, kept in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(kept)
+        (self._best, self._weights), (self.step, self.loss, self._latest) = state["best"], state["latest"]
+
+    def progress(self, seconds: float) -> TrainingStep:
+        left, figures = seconds * (self._plan.steps - self.step), (tuple(self._latest), tuple(self._best))
+        return TrainingStep(self.step, self._plan.steps, self.loss, *figures, left)
+
+
+def optimizers_of(model: nn.Module, lr: float) -> Optimizers:
+    """Muon (Jordan et al., 2024) for matrices, AdamW for embeddings, norms and biases."""
+    named = trained(model)
+    matrices = [weight for name, weight in named if weight.dim() == 2 and "token_embd" not in name]
+    others = [weight for name, weight in named if weight.dim() != 2 or "token_embd" in name]
+    made: Optimizers = []
+    if matrices:
+        made.append(torch.optim.Muon(matrices, lr=lr, weight_decay=WEIGHT_DECAY, adjust_lr_fn="match_rms_adamw"))
+    if others:
+        made.append(torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.95), weight_decay=0.0))
+    return made
+
+
+def _step(
+    student: Student, texts: Windows, optimizers: list[torch.optim.Optimizer], plan: TrainingPlan, step: int
+) -> float:
+    """One step of training; returns its loss."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = plan.lr * plan.rate(step)
+    device = device_of(student)
+    with torch.autocast(device.type, torch.bfloat16):
+        loss = student.loss(texts.random(plan.batch, plan.seed, step).to(device))
+    if not math.isfinite(value := float(loss.detach())):
+        raise SpecdecError("the loss is no number any more", "Give a lower --lr, or other prompts.")
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_([weight for _, weight in trained(student.model)], MOST_GRADIENT)
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+    return value

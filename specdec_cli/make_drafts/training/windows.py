@@ -1,0 +1,88 @@
+"""Windows of recorded texts, a batch of them at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specdec_cli.make_drafts.training.recorded_texts import LIKELIEST, RecordedText
+
+MOST_BYTES = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class TextBatch:
+    """Windows of texts. tokens: (batch, length) int64. likeliest, log_p: (batch, length, LIKELIEST), of what follows
+    each token. rows: the target's, (batch, length, width); before: the same of the token before each, zeros at a
+    text's beginning. known: (batch, length), whether there is a token at all.
+    """
+
+    tokens: Tensor
+    likeliest: Tensor
+    log_p: Tensor
+    rows: Tensor
+    before: Tensor
+    known: Tensor
+
+    def to(self, device: torch.device) -> TextBatch:
+        return TextBatch(*(getattr(self, part.name).to(device) for part in fields(self)))
+
+
+class Windows:
+    """Windows of so many tokens of the texts in these files, of which as many stay in memory as MOST_BYTES hold."""
+
+    def __init__(self, paths: Sequence[Path], length: int) -> None:
+        self._paths, self.length = list(paths), length
+        largest = max((path.stat().st_size for path in self._paths), default=1)
+        self._load = lru_cache(MOST_BYTES // largest)(RecordedText.load)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    @property
+    def width(self) -> int:
+        return int(self._load(self._paths[0]).rows.shape[1])
+
+    def used(self, vocabulary: int) -> NDArray[np.int64]:
+        """How often each token is the target's own choice or in a text: (vocabulary,)."""
+        counts = np.zeros(vocabulary, np.int64)
+        for path in self._paths:
+            text = self._load(path)
+            np.add.at(counts, text.tokens, 1)
+            np.add.at(counts, text.likeliest[:, 0], 1)
+        return counts
+
+    def random(self, batch: int, *numbers: int) -> TextBatch:
+        """Windows drawn by these numbers alone, so that what is seen at a step does not depend on what came before."""
+        dice = np.random.default_rng(numbers)
+        texts = [self._load(self._paths[number]) for number in dice.integers(len(self._paths), size=batch)]
+        return self._windows(texts, [int(dice.integers(max(1, len(text.tokens) - self.length))) for text in texts])
+
+    def first(self, batch: int) -> TextBatch:
+        """The same windows every time: the ends of the first texts, where the target's own words are."""
+        texts = [self._load(path) for path in self._paths[:batch]]
+        return self._windows(texts, [max(0, len(text.tokens) - self.length) for text in texts])
+
+    def _windows(self, texts: Sequence[RecordedText], starts: Sequence[int]) -> TextBatch:
+        length, width = self.length, texts[0].rows.shape[1]
+        shape = len(texts), length
+        tokens, known = np.zeros(shape, np.int64), np.zeros(shape, bool)
+        likeliest, log_p = np.zeros((*shape, LIKELIEST), np.int64), np.full((*shape, LIKELIEST), -np.inf, np.float32)
+        rows, before = np.zeros((*shape, width), np.float32), np.zeros((*shape, width), np.float32)
+        for number, (text, start) in enumerate(zip(texts, starts, strict=True)):
+            part = slice(start, start + length)
+            count = len(text.tokens[part])
+            known[number, :count] = True
+            for whole, own in ((tokens, text.tokens), (likeliest, text.likeliest), (log_p, text.log_p)):
+                whole[number, :count] = own[part]
+            rows[number, :count] = text.rows[part]
+            skipped = int(start == 0)
+            before[number, skipped:count] = text.rows[start - 1 + skipped : start + count - 1]
+        return TextBatch(*map(torch.from_numpy, (tokens, likeliest, log_p, rows, before, known)))

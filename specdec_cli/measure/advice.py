@@ -1,0 +1,183 @@
+"""Why variants were fast or slow, and what would help: computed from measured costs and acceptance, in words.
+
+One advice for all variants: the prediction for a draft length rests on every variant that differs in the length alone,
+and is what was measured wherever that length was tried.
+"""
+
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+
+from specdec_cli.decoding.costs import Costs
+from specdec_cli.decoding.statistics import Summary, geometric_interval, paired_ratios
+from specdec_cli.draft_length.auto import LONGEST
+from specdec_cli.measure.comparison_result import VariantInfo
+from specdec_cli.measure.length_family import LengthFamily, costs_of, draft_cost, families_of
+from specdec_cli.measure.overall_verdict import OverallVerdict
+from specdec_cli.measure.trials import Trial
+
+_DEAREST = 3.0
+"""A pass over two tokens costs hardly more than two over one, unless others used the machine while it was timed."""
+
+
+def findings(summary: Summary) -> list[str]:
+    """A variant's own result in sentences: the finding, what the speed consists of, and whether it is lossy."""
+    sentences = [_finding(summary)]
+    if summary.per_position and summary.claimed and summary.pass_cost:
+        sentences.append(
+            f"{summary.tokens_per_step:.2f} tokens a pass, at {summary.pass_cost:.2f} times the cost of one pass of "
+            f"the target alone: {summary.claimed.mean:.2f}x."
+        )
+    if summary.distance_per_token is not None:
+        sentences.append(
+            "This arm is LOSSY: the distribution that a token is drawn from differs from the target's by "
+            f"{summary.distance_per_token:.3f} in total variation, on average over the tokens."
+        )
+    return sentences
+
+
+def where_drafting_does_not_pay(two_over_one: float | None, drafter: str) -> str:
+    """What to tell of an answer for which nothing was drafted: why, and what to try."""
+    cost = ""
+    if two_over_one and two_over_one > 1:  # less is noise
+        busy = ": is the machine busy?" if two_over_one > _DEAREST else ""
+        cost = f" (2 tokens cost {two_over_one:.1f}x one{busy})"
+    other = "a text to be edited or continued" if "ngram" in drafter else "--drafter ngram"
+    return (
+        f"Drafting does not pay here{cost}: the target ran alone. Try {other}, or another machine: "
+        "specdec tune --what-if rtx-4090"
+    )
+
+
+def _finding(summary: Summary) -> str:
+    arm, speedup = summary.arm, summary.speedup
+    if speedup is None:
+        return f"{arm}: not measured, no answer was long enough."
+    if speedup.difference == "too few prompts":
+        few = "1 prompt is" if speedup.count == 1 else f"{speedup.count} prompts are"
+        return f"{arm}: {speedup} the target alone's speed, but {few} too few to claim anything."
+    if not summary.claimed:
+        return f"{arm}: drafted next to nothing, and ran the target alone."
+    if speedup.difference == "inconclusive":
+        return f"{arm}: inconclusive, {speedup} the target alone's speed."
+    word = "from" if speedup.difference == "no difference" else "than"
+    return f"{arm}: {speedup.difference} {word} the target alone, {speedup}."
+
+
+def advise(
+    verdict: OverallVerdict,
+    arms: Sequence[VariantInfo],
+    overall: Sequence[Summary],
+    trials: Sequence[Trial],
+    experts: int = 0,
+) -> list[str]:
+    """What all variants together show: which are as good as the best, why slow ones are slow, and what would help.
+
+    overall: their figures over all prompts. experts: of the target, 0 for a dense model.
+    """
+    measured = [each for each in overall if each.speedup and not each.ran_alone]
+    slow = [each for each in measured if each.speedup and each.speedup.difference != "faster"]
+    costs = costs_of(trials)
+    sentences = [*_equals(verdict, arms, trials)]
+    if idle := [each.arm for each in overall if each.speedup and each.ran_alone]:
+        sentences.append(f"{_listed(idle)} drafted next to nothing, and ran the target alone.")
+    if slow:
+        sentences += _short_answers([trial for trial in trials if trial.arm in {each.arm for each in slow}])
+    if costs:
+        sentences += _causes(slow, measured, trials, costs, experts)
+        sentences += _remedies(verdict, families_of(arms, measured, trials, costs), measured)
+    if verdict.pays == "inconclusive":
+        sentences.append("More prompts (--limit) or more rounds (--repeat) make the interval narrower.")
+    return sentences
+
+
+def _equals(verdict: OverallVerdict, arms: Sequence[VariantInfo], trials: Sequence[Trial]) -> Iterator[str]:
+    """The other variants that may be as fast as the winner: the interval of the ratio between the two holds 1."""
+    best, baseline = verdict.arm, {arm.name: arm.baseline for arm in arms}
+    if verdict.pays != "yes" or best is None:
+        return
+    equal = []
+    for arm in verdict.ranking:
+        if arm not in (best, baseline[arm]) and baseline[arm] == baseline[best]:
+            ratio = geometric_interval([*paired_ratios(trials, best, arm).values()])
+            equal += [arm] if ratio and ratio.difference in ("no difference", "inconclusive") else []
+    if equal:
+        yield f"{_listed(equal)} may be as fast as {best}: between them the interval holds 1."
+
+
+def _listed(names: Sequence[str]) -> str:
+    quoted = [f"({name})" if "," in name and len(names) > 1 else name for name in names]
+    return ", ".join(quoted[:-1]) + " and " + quoted[-1] if len(quoted) > 1 else quoted[0]
+
+
+def _short_answers(mine: Sequence[Trial]) -> Iterator[str]:
+    """Answers too short to speed up, and prompts too long for them."""
+    length = statistics.median(len(trial.tokens) for trial in mine)
+    if length < 16:
+        yield f"The answers are short ({length:.0f} tokens): there is little to speed up."
+    share = _share(mine, [trial.draft_prefill_s for trial in mine])
+    if share > 0.1:
+        yield f"The draft model's own reading of the prompt takes {share:.0%} of the decoding time."
+
+
+def _causes(
+    slow: Sequence[Summary], measured: Sequence[Summary], trials: Sequence[Trial], costs: Costs, experts: int
+) -> Iterator[str]:
+    by_arm = {each.arm: [trial for trial in trials if trial.arm == each.arm] for each in measured}
+    drafting = {
+        each.arm: _share(mine, [trial.draft_s - trial.draft_prefill_s for trial in mine])
+        for each in slow
+        if (mine := by_arm[each.arm])
+    }
+    if drafting and (share := max(drafting.values())) > 0.3:
+        arm = max(drafting, key=lambda name: drafting[name])
+        cost = draft_cost(by_arm[arm])(1) / costs.verify(1)
+        where = f" of {arm}" if len(measured) > 1 else ""
+        what = f"one draft token costs {cost:.0%} of a target token"
+        yield f"Drafting, without reading the prompt, takes {share:.0%} of the time{where}: {what}."
+    low = [each for each in slow if each.acceptance_rate is not None and each.acceptance_rate < 0.5]
+    if low:
+        rates = [f"{each.acceptance_rate:.0%}" + (f" with {each.arm}" if len(measured) > 1 else "") for each in low]
+        yield f"Acceptance is low: of what was drafted, {_listed(rates)}."
+    checked = sorted({_drafted(each, by_arm[each.arm]) + 1 for each in slow or measured})
+    steepness = [costs.verify(tokens) / costs.verify(1) for tokens in checked]
+    if slow and steepness and max(steepness) > 1.5:
+        sizes, times = _listed([str(tokens) for tokens in checked]), _listed([f"{ratio:.1f}" for ratio in steepness])
+        yield f"Verification is not flat here: checking {sizes} tokens costs {times} times one."
+    if experts and steepness and max(steepness) > 1.3:
+        yield (
+            f"The target is a mixture of {experts} experts: several tokens at once wake more experts than one does, "
+            "so checking a draft costs more than in a dense model."
+        )
+
+
+def _drafted(summary: Summary, mine: Sequence[Trial]) -> int:
+    """Tokens that a step typically drafts."""
+    return max(1, round(sum(trial.drafted for trial in mine) / max(sum(trial.steps for trial in mine), 1)))
+
+
+def _share(mine: Sequence[Trial], seconds: Iterable[float]) -> float:
+    decoding = sum(trial.decode_s for trial in mine)
+    return sum(seconds) / decoding if decoding else 0.0
+
+
+def _remedies(verdict: OverallVerdict, families: Sequence[LengthFamily], measured: Sequence[Summary]) -> Iterator[str]:
+    if not families:
+        return
+    lengths = range(1, LONGEST + 1)
+    top = max((each.speedup.mean for each in measured if each.speedup), default=0.0)
+    gain, best, family = max(((f.speedup(k), k, f) for f in families for k in lengths), key=lambda each: each[0])
+    cheap, k, other = max(((f.half_cost_speedup(k), k, f) for f in families for k in lengths), key=lambda each: each[0])
+    if gain > 1 and best not in family.measured and gain > top * 1.03:
+        yield f"From the measured costs and acceptance, {_named(family, best)} would give about {gain:.2f}x."
+    if cheap > 1 and cheap > max(gain, top) * 1.05:
+        yield f"A draft of the same quality at half the cost would give about {cheap:.2f}x (at {_named(other, k)})."
+    if verdict.pays == "no" and max(gain, cheap, top) < 1:
+        yield (
+            "No draft length pays with this pair on this machine "
+            f"(the best would be {_named(family, best)}, {gain:.2f}x): run the target alone."
+        )
+
+
+def _named(family: LengthFamily, k: int) -> str:
+    drafter = family.settings.drafter
+    return f"k={k}" if drafter in (None, "model") else f"{drafter}, k={k}"

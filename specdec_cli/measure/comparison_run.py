@@ -1,0 +1,260 @@
+"""A comparison: which trials of which variants run in which order, and all that they show."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
+from datetime import date, datetime
+from itertools import product
+from typing import Any
+
+from specdec_cli import __version__
+from specdec_cli.decoding.divergence import Transcript
+from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
+from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.decoding.statistics import noise, summarise
+from specdec_cli.engine import proof, tuning
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.model_pair import ModelPair, setup_of_pair
+from specdec_cli.engine.prompt import fitting
+from specdec_cli.gguf import memory
+from specdec_cli.llama import library
+from specdec_cli.measure import advice, length_family
+from specdec_cli.measure import comparison_result as types
+from specdec_cli.measure.comparison_result import ComparisonResult, DivergentAnswer
+from specdec_cli.measure.recorded_settings import RecordedSettings
+from specdec_cli.measure.suites import Prompt
+from specdec_cli.measure.trials import Trial, trial_of
+from specdec_cli.measure.variants import Variant
+
+_WARM_UP_TOKENS = 16
+_LEAST_ROOM = 16
+"""Tokens that an answer must have room for, or its prompt is skipped as too long."""
+
+Update = Callable[[Sequence[Trial], int], None]
+"""Called after each trial with the trials so far and how many there will be."""
+
+
+class ComparisonRun:
+    """Runs variants on prompts with one loaded pair. rounds: per prompt; one does not show the machine's noise."""
+
+    def __init__(self, settings: Settings, variants: Sequence[Variant], rounds: int = 2) -> None:
+        if rounds < 1:
+            raise UsageError(f"repeat cannot be {rounds}", "Give 1 or more; with 1 the machine's noise stays unknown.")
+        self.error: SpecdecError | None = None
+        """What stopped the run after some trials."""
+        self.variants = {variant.name: variant for variant in variants}
+        self._settings, self._seed, self._rounds = settings, settings.seed or 0, rounds
+        self._trials: list[Trial] = []
+        self._transcripts: list[Transcript] = []
+        self._divergences: list[DivergentAnswer] = []
+
+    @property
+    def loaded(self) -> Settings:
+        """Settings that load whatever any variant needs: the draft if one uses it, and the second one likewise."""
+        needy = [way for way in self.ways if way.chain.needs_model]
+        most = max(needy, key=lambda way: way.chain.needs_small, default=self._settings.alone())
+        return replace(self._settings, drafter=most.drafter, draft=most.draft)
+
+    @property
+    def baselines(self) -> dict[str, str]:
+        return {name: variant.baseline for name, variant in self.variants.items()}
+
+    @property
+    def ways(self) -> list[Settings]:
+        """The settings that draft."""
+        return [variant.settings for variant in self.variants.values() if variant.settings.drafter != "none"]
+
+    def run(
+        self,
+        engine: Engine,
+        prompts: Sequence[Prompt],
+        system: str | None = None,
+        raw: bool = False,
+        stopped: Callable[[], bool] = lambda: False,
+        update: Update = lambda _, __: None,
+    ) -> ComparisonResult:
+        """Run every variant on every prompt, each round in the opposite order. The engine has opened no contexts yet.
+
+        After an interrupt or an error the result is partial; if there is no trial yet, it is raised.
+        """
+        room = self._settings.ctx or engine.models.target.model.n_ctx_train or sys.maxsize
+        chosen = fitting(engine, prompts, room - _LEAST_ROOM, system, raw)
+        if not chosen:
+            raise SpecdecError(
+                f"all {len(prompts)} prompts are too long for a context of {room:,} tokens",
+                "Give shorter prompts or a larger context (-c).",
+            )
+        engine.open(max(map(len, chosen.values())), self.ways or [self._settings.alone()])
+        if not engine.drafts:
+            raise SpecdecError(engine.notes[-1], "There is nothing to compare without it.")
+        threads, complete = engine.models.target.threads, False
+        try:
+            self._warm_up(engine, next(iter(chosen.values())))
+            for prompt, number, variant in self._order([*chosen]):
+                # Every run begins with a cleared cache: reading the prompt forgets what was there.
+                metrics = Metrics.of(engine.events(chosen[prompt], self._seed, settings=variant.settings))
+                if stopped():
+                    raise Interrupted
+                self._trials.append(trial_of(variant.name, prompt.id, prompt.category, number, metrics))
+                self._transcripts.append(Transcript.of(metrics.history, tuple(engine.models.target.opened.thread_log)))
+                update(self._trials, len(chosen) * self._rounds * len(self.variants))
+            complete = True
+            self._explain(engine, {prompt.id: ids for prompt, ids in chosen.items()})
+            engine.keep_costs()
+        except (Interrupted, SpecdecError) as error:
+            if not self._trials:
+                raise
+            self.error = error if isinstance(error, SpecdecError) else None
+        skipped = tuple(prompt.id for prompt in prompts if prompt not in chosen)
+        texts = {prompt.id: prompt.text for prompt in chosen}
+        result = self._result(engine, threads, partial=not complete, prompts=texts, skipped=skipped)
+        self._remember_speed(engine.pair, result)
+        return result
+
+    def _remember_speed(self, pair: ModelPair, result: ComparisonResult) -> None:
+        """Keep the speedup of the best variant in which the pair's draft model drafts, for `specdec ls`, with its
+        bounds; of too few prompts for bounds, nothing.
+        """
+        of_pair = {name for name, variant in self.variants.items() if variant.settings.chain.needs_model}
+        summaries = [each for each in result.of_category("all") if each.arm in of_pair]
+        measured = [(each.claimed, each.arm) for each in summaries if each.claimed and each.claimed.bounds]
+        if pair.draft_path and measured and not result.partial:
+            best, name = max(measured, key=lambda entry: entry[0].mean)
+            speed = tuning.Speed(best.mean, best.low, best.high, name, date.today().isoformat())
+            tuning.keep_speed(pair.target_path, pair.draft_path, speed, setup_of_pair(pair, self._settings))
+
+    def _warm_up(self, engine: Engine, prompt: list[int]) -> None:
+        """Warm pages, caches and clocks; what comes of it is thrown away."""
+        for variant in self.variants.values():
+            short = replace(variant.settings, max_tokens=min(_WARM_UP_TOKENS, variant.settings.max_tokens))
+            Metrics.of(engine.events(prompt, self._seed, settings=short))
+
+    def _order(self, prompts: Sequence[Prompt]) -> Iterator[tuple[Prompt, int, Variant]]:
+        variants = [*self.variants.values()]
+        for (at, prompt), number in product(enumerate(prompts), range(self._rounds)):
+            for variant in variants if (at + number) % 2 == 0 else variants[::-1]:
+                yield prompt, number, variant
+
+    def _differing(self) -> Iterator[tuple[int, int]]:
+        """Which trials should have their baseline's very tokens and do not; each with the baseline's first one."""
+        first = {(self._trials[i].arm, self._trials[i].prompt): i for i in reversed(range(len(self._trials)))}
+        for i, trial in enumerate(self._trials):
+            variant = self.variants[trial.arm]
+            own = first.get((variant.baseline, trial.prompt))
+            if variant.settings.reproduces and own is not None and trial.tokens != self._trials[own].tokens:
+                yield i, own
+
+    def _explain(self, engine: Engine, prompts: dict[str, list[int]]) -> None:
+        """Prove of each answer that should be its baseline's and is not that rounding made it so, or a bug. An
+        interrupt leaves those that were explained.
+        """
+        for i, own in self._differing():
+            trial, settings = self._trials[i], self.variants[self._trials[i].arm].settings
+            answers = self._transcripts[own], self._transcripts[i]
+            if divergence := proof.divergence(engine, prompts[trial.prompt], *answers, self._seed, settings):
+                why = asdict(divergence)
+                answer = DivergentAnswer(arm=trial.arm, prompt=trial.prompt, **why, kind=divergence.kind)
+                self._divergences.append(answer)
+
+    def _result(self, engine: Engine, threads: int, **about: Any) -> ComparisonResult:
+        """All that the trials show. about: further fields of the result."""
+        trials, variants = self._trials, self.variants
+        categories = sorted({trial.category for trial in trials})
+        summaries = [
+            summary
+            for category in ["all", *(categories if len(categories) > 1 else [])]
+            for each in variants.values()
+            if (summary := summarise(trials, each.name, each.baseline, category))
+        ]
+        costs, agreement = length_family.costs_of(trials), engine.costs.agreement
+        devices = tuple(types.DeviceInfo(**asdict(device)) for device in library.devices())
+        experts = experts if isinstance(experts := engine.pair.target.setting("expert_count"), int) else 0
+        context = engine.models.target.opened.n_ctx
+        result = ComparisonResult(
+            specdec=__version__,
+            machine=types.MachineInfo(devices, threads, platform.platform()),
+            versions={"python": platform.python_version(), **library.versions()},
+            build=library.build_flags(),
+            models=_models(engine.pair, context),
+            experts=experts,
+            context=context,
+            corpus=len(engine.drafting.corpus) if engine.drafting.corpus else None,
+            load_s=engine.load_s,
+            max_tokens=engine.settings.max_tokens,
+            notes=(*engine.notes, *self._notes(), *([str(self.error)] if self.error else [])),
+            rounding=str(agreement) if agreement else None,
+            rounds=self._rounds,
+            seed=self._seed,
+            arms=tuple(types.VariantInfo(each.name, each.baseline, _recorded(each)) for each in variants.values()),
+            noise={name: noise(trials, name) for name, each in variants.items() if each.is_baseline},
+            costs=types.CostPoints.of(costs) if costs else None,
+            summaries=tuple(summaries),
+            exactness=self._exactness(),
+            divergences=tuple(self._divergences),
+            verdicts={
+                each.arm: tuple(advice.findings(each))
+                for each in summaries
+                if each.category == "all" and not variants[each.arm].is_baseline
+            },
+            when=datetime.now().astimezone().isoformat(timespec="minutes"),
+            trials=tuple(trials),
+            **about,
+        )
+        words = advice.advise(result.verdict, result.arms, result.of_category("all"), trials, experts)
+        return replace(result, advice=tuple(words))
+
+    def _notes(self) -> Iterator[str]:
+        answers = Counter(trial.arm for trial in self._trials)
+        counted = Counter((trial.arm, note) for trial in self._trials for note in trial.notes)
+        for (arm, note), count in counted.items():
+            yield f"{arm}: in {count} of {answers[arm]} answers {note}"
+
+    def _exactness(self) -> dict[str, dict[str, int]]:
+        """Per variant: answers identical to the baseline's, ones that rounding made differ, wrong ones, and ones not
+        looked into before an interrupt; nothing for variants that need not be identical.
+        """
+        answers = Counter(trial.arm for trial in self._trials)
+        different = Counter(self._trials[i].arm for i, _ in self._differing())
+        kinds = Counter((each.arm, each.kind) for each in self._divergences)
+        return {
+            name: {
+                "identical": answers[name] - different[name],
+                "rounding": kinds[name, "rounding"],
+                "wrong": kinds[name, "wrong"],
+                "not classified": different[name] - kinds[name, "rounding"] - kinds[name, "wrong"],
+            }
+            for name, variant in self.variants.items()
+            if not variant.is_baseline and variant.settings.reproduces
+        }
+
+
+def require_exact(result: ComparisonResult) -> None:
+    """Raise SpecdecError if an answer that should be the target's own is not, for another reason than rounding."""
+    if wrong := [each for each in result.divergences if each.kind == "wrong"]:
+        where = f"{wrong[0].arm} differs on prompt {wrong[0].prompt} at token {wrong[0].position}; {wrong[0].bug}"
+        raise SpecdecError(
+            f"{len(wrong)} of the answers are not the target's own: {where}",
+            "This is a bug in specdec: please report it with the output of --json.",
+        )
+
+
+def _recorded(variant: Variant) -> RecordedSettings:
+    """All settings; a corpus, and the draft's adapters, only where they are used: elsewhere they change nothing."""
+    settings, chain = variant.settings, variant.settings.chain
+    corpus = settings.ngram_corpus if chain.reads_corpus else ()
+    lora = {"lora": settings.lora or None, "lora_draft": (settings.lora_draft if chain.needs_model else ()) or None}
+    return RecordedSettings(**{**asdict(settings), "ngram_corpus": corpus or None, **lora})
+
+
+def _models(pair: ModelPair, n_ctx: int) -> dict[str, types.ModelInfo]:
+    models = {"target": (pair.target, pair.target_path), "draft": (pair.draft, pair.draft_path)}
+    return {
+        role: types.ModelInfo(path.name, header.n_params, header.size, memory.cache_bytes(header, n_ctx))
+        for role, (header, path) in models.items()
+        if header and path
+    }

@@ -1,0 +1,63 @@
+"""What forward passes cost on other machines: `profiles/hardware/*.yaml`, for predictions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.user_files import bundled_dir, config_dir, named, read_mapping, suggest, to_record
+
+_FIX = (
+    "Write basis (measured, derived), verify_ms and draft_ms as tokens: milliseconds, from 1 on, such as "
+    "{1: 20, 4: 23}, and other_ms in milliseconds."
+)
+_Points = dict[Annotated[int, Meta(ge=1)], Annotated[float, Meta(ge=1e-6, lt=1e7)]]
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """A machine with a pair of models on it, in milliseconds. basis: `measured` by specdec, or `derived` from `source`.
+
+    verify_ms, draft_ms: of a pass over so many tokens. other_ms: what a step takes besides its passes.
+    """
+
+    name: str
+    basis: Literal["measured", "derived"]
+    verify_ms: _Points
+    draft_ms: _Points
+    other_ms: Annotated[float, Meta(ge=0, lt=1e7)] = 0.0
+    description: str = ""
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        for key, points in (("verify_ms", self.verify_ms), ("draft_ms", self.draft_ms)):
+            if 1 not in points:
+                raise ValueError(f"{key} says nothing of a pass of one token")
+
+    @property
+    def costs(self) -> Costs:
+        verify, draft = (Curve({n: ms / 1000 for n, ms in ms_of.items()}) for ms_of in (self.verify_ms, self.draft_ms))
+        return Costs(verify, draft, self.other_ms / 1000)
+
+
+def names() -> list[str]:
+    return list(_files())
+
+
+def load(name: str) -> Hardware:
+    """A machine by name. Raises UsageError if there is none, or its file is malformed."""
+    files = _files()
+    if name not in files:
+        raise UsageError(f"there is no hardware {name!r}", suggest(name, files, "Hardware"))
+    machine = to_record(read_mapping(files[name]), Hardware, files[name].name, _FIX, name=name)
+    description, source = (" ".join(text.split()) for text in (machine.description, machine.source))
+    return replace(machine, description=description, source=source)
+
+
+def _files() -> dict[str, Path]:
+    return named(config_dir() / "hardware", bundled_dir() / "hardware")

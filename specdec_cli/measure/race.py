@@ -1,0 +1,197 @@
+"""`specdec demo`: the target alone against the target with drafts, in rounds that take turns on one prompt.
+
+What a pass over several tokens costs differs from processor to processor, and so does what pays with models as small as
+those that come with specdec. So a few arrangements are tried first, each for a moment. What is reported of the one that
+was chosen comes from the race alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from math import log
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from time import monotonic
+
+from specdec_cli.decoding.divergence import Divergence, Transcript
+from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.decoding.statistics import geometric_interval
+from specdec_cli.decoding.types import Event
+from specdec_cli.engine import proof
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.paired_speed import reusing
+from specdec_cli.llama import quantize
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.measure.race_result import RaceResult
+from specdec_cli.user_files import bundled_dir
+
+_FOLDER = "records"
+"""Of the bundled pair that races, beside the demo pair: it was trained on files like the one that it continues."""
+RACE_S = 8.0
+"""How long a race goes on at most."""
+LEAST_ROUNDS, MOST_ROUNDS = 5, 20
+_NARROW = 0.04
+"""Half the width of the interval, in log ratios, from which on more rounds are not needed."""
+_F32 = 0
+"""llama.cpp's number of the file type."""
+_CLEARLY = log(1.3)
+"""How many times as fast an arrangement must be, for no other to be tried."""
+_WARM_UP, _TRIAL, _TRIALS = 16, 96, 2
+"""Tokens of an answer before the first that counts, for first passes are slow; of an answer on trial; and of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrangement:
+    """What races. widened: the target's weights become 32-bit floats, four times the memory or more, so that reading
+    them takes most of a pass, as with large models. edits: a file is written again with a class more; else continued.
+    """
+
+    drafter: str
+    widened: bool
+    edits: bool
+
+    def __str__(self) -> str:
+        what = "rewrites library.py with another class" if self.edits else "continues library.py"
+        drafts = "repeated text is the draft" if self.edits else "a smaller model drafts"
+        weights = "its weights widened to 32 bits, so that a pass costs what it does on large models"
+        return f"A model of 9 M weights {what}; {drafts}; one core{f'; {weights}' if self.widened else ''}."
+
+
+ARRANGEMENTS = (
+    Arrangement("ngram", widened=True, edits=True),
+    Arrangement("ngram", widened=False, edits=True),
+    Arrangement("ngram+model", widened=True, edits=False),
+)
+
+
+def prompt_of(arrangement: Arrangement) -> str:
+    """The beginning of a Python file, of the kind that the pair was trained on."""
+    text = (_folder() / "library.py.txt").read_text("utf-8")
+    if not arrangement.edits:
+        return text
+    old = text[: text.index("\n\n@dataclass\nclass Member")]  # the file as it was: one class
+    return f"{old.replace(_LATER, '')}\n\n{text[: text.index('from dataclasses')]}from dataclasses import dataclass\n"
+
+
+_LATER = "Member: name, email, city, joined\nLoan: book, member, due, returned\n"
+
+
+def settings(arrangement: Arrangement) -> Settings:
+    """Whatever the user's config.yaml says: greedy, so that both must write the same text. One thread, for two wait for
+    each other where other programs run; -n as long as the rest of the file needs.
+    """
+    target, draft = (str(_folder() / f"{role}.gguf") for role in ("target", "draft"))
+    tokens = 300 if arrangement.edits else 420
+    return Settings(target=target, draft=draft, drafter=arrangement.drafter, threads=1, max_tokens=tokens)
+
+
+def _folder() -> Path:
+    return bundled_dir() / "demo" / _FOLDER
+
+
+@contextmanager
+def engine_of(arrangement: Arrangement, interrupt: Interrupt) -> Iterator[Engine]:
+    """The pair that races. A widened target is a copy that is removed in the end."""
+    own = settings(arrangement)
+    with TemporaryDirectory(prefix="specdec-") as folder:
+        if arrangement.widened:
+            copy = Path(folder) / "target-f32.gguf"
+            quantize.write(quantize.Copy(Path(own.target), copy, 2, file_type=_F32), interrupt, lambda _: None)
+            own = replace(own, target=str(copy))
+        with Engine(own, interrupt) as engine:
+            yield engine
+
+
+@contextmanager
+def best_race(interrupt: Interrupt, until: float) -> Iterator[Race]:
+    """A race of the first arrangement that clearly pays here, or else of the one that pays most.
+
+    until: when it ends at the latest, on the clock `monotonic`. Raises Interrupted.
+    """
+    with ExitStack() as stack:
+        races: dict[float, Race] = {}
+        for arrangement in ARRANGEMENTS:
+            race = Race(stack.enter_context(engine_of(arrangement, interrupt)), arrangement, until)
+            races[race.trial()] = race
+            if max(races) > _CLEARLY or monotonic() > until - RACE_S:  # the latter: a busy machine
+                break
+        yield races[max(races)]
+
+
+class Race:
+    """Both answer once in each round, and who begins changes, until the interval is narrow or the time is over. Iterate
+    over it once.
+
+    alone, drafted: the answers so far, one for each whole round.
+    """
+
+    def __init__(self, engine: Engine, arrangement: Arrangement, until: float) -> None:
+        self.arrangement = arrangement
+        self.alone: list[Metrics] = []
+        self.drafted: list[Metrics] = []
+        self.interrupted = False
+        self._engine, self._until = engine, until
+        self._prompt = engine.tokenize(prompt_of(arrangement), raw=True)
+        engine.open(len(self._prompt))
+        self._settings = {True: engine.settings, False: engine.settings.alone()}
+
+    def trial(self) -> float:
+        """How many times as fast drafts are in a few short answers, as a logarithm. Both have read the prompt."""
+        speeds: dict[bool, list[float]] = {True: [], False: []}
+        with reusing(self._engine):
+            for number in range(1 + _TRIALS):
+                for drafts, own in self._settings.items():
+                    tokens = _TRIAL if number else _WARM_UP
+                    metrics = Metrics.of(self._engine.events(self._prompt, 0, settings=replace(own, max_tokens=tokens)))
+                    if number:
+                        speeds[drafts].append(log(metrics.tokens_per_s or 1.0))
+        return fmean(speeds[True]) - fmean(speeds[False])
+
+    def __iter__(self) -> Iterator[tuple[bool, Event]]:
+        """Each event of each answer, with whether drafts help there."""
+        until = min(self._until, monotonic() + RACE_S)
+        for number in range(MOST_ROUNDS):
+            answers: dict[bool, Metrics] = {}
+            for drafts in (False, True) if number % 2 == 0 else (True, False):
+                answers[drafts] = Metrics()
+                for event in self._engine.events(self._prompt, 0, settings=self._settings[drafts]):
+                    answers[drafts].add(event)
+                    yield drafts, event
+                    if monotonic() > until:
+                        return
+                if answers[drafts].reason == "interrupted":
+                    self.interrupted = True
+                    return
+            self.alone.append(answers[False])
+            self.drafted.append(answers[True])
+            if self._is_narrow():
+                return
+
+    def _is_narrow(self) -> bool:
+        interval = geometric_interval(self._ratios()) if len(self.alone) >= LEAST_ROUNDS else None
+        return bool(interval and interval.low and interval.high and log(interval.high / interval.low) < 2 * _NARROW)
+
+    def _ratios(self) -> list[float]:
+        rounds = zip(self.drafted, self.alone, strict=True)
+        return [(mine.tokens_per_s or 0.0) / (own.tokens_per_s or 1.0) for mine, own in rounds]
+
+    def result(self) -> RaceResult:
+        """Of the rounds that came to their end."""
+        alone, drafted = (tuple(each.tokens_per_s or 0.0 for each in answers) for answers in (self.alone, self.drafted))
+        per_pass = fmean(each.tokens_per_step or 1.0 for each in self.drafted) if self.drafted else 1.0
+        return RaceResult(alone, drafted, geometric_interval(self._ratios()), per_pass, self._divergence())
+
+    def _divergence(self) -> Divergence | None:
+        if not self.alone:
+            return None
+        engine, own = self._engine, self.alone[0]
+        other = next((each for each in (*self.drafted, *self.alone) if each.tokens != own.tokens), None)
+        if other is None:
+            return None
+        log_of_threads = engine.models.target.opened.thread_log
+        first, second = (Transcript.of(each.history, log_of_threads) for each in (own, other))
+        return proof.divergence(engine, self._prompt, first, second, 0, engine.settings)

@@ -1,0 +1,156 @@
+"""Prompt suites: what a measurement runs over. Built in, the user's own, or any file of prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specdec_cli import user_files
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.user_files import bundled_dir, config_dir, named, suggest
+
+_FIX = "Give it a text under the key `prompt`, and an id and a category as text in quotes, or none."
+_MOST_BYTES, _MOST_LINES = 16 << 20, 100_000  # more is a mistake, such as a model's file
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt; the id is unique in its suite."""
+
+    id: str
+    category: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    prompt: str
+    id: str | int | None = None
+    category: str | None = None
+
+    def __post_init__(self) -> None:
+        for key, value in (("prompt", self.prompt), ("id", self.id), ("category", self.category)):
+            if isinstance(value, str) and not value.strip():
+                raise ValueError(f"the {key} is empty")
+            if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+                raise ValueError(f"the {key} holds half a surrogate pair, a lone \\ud... escape")
+
+
+def builtin() -> dict[str, str]:
+    """The names and descriptions of the suites that come with specdec."""
+    files = named(bundled_dir() / "suites")
+    return {name: str(user_files.read_mapping(path).get("description", "")) for name, path in files.items()}
+
+
+def load(source: str) -> list[Prompt]:
+    """The prompts of a suite by name (the user's own override those built in), or of a file.
+
+    The file's suffix says how it is read: .yaml and .yml as suites, .jsonl and .json as one object a line (with
+    `prompt`, or as Spec-Bench or HumanEval have it), anything else as one prompt a line. A prompt without an id takes
+    its number, one without a category the suite's name. Raises UsageError on a file that is missing or malformed.
+    """
+    suites = named(config_dir() / "suites", bundled_dir() / "suites")
+    path = suites.get(source) or Path(source)
+    text = _read(path, source, suites)
+    suffix = path.suffix.lower()
+    unit = "prompt" if suffix in (".yaml", ".yml") else "line"
+    numbers: dict[str, int] = {}
+    prompts = []
+    for number, entry in _entries(text, suffix, path.name):
+        data = entry if isinstance(entry, dict) else {"prompt": entry}
+        said = user_files.to_record(data, _Entry, f"{path.name}, {unit} {number}", _FIX)
+        ident = str(number if said.id is None else said.id)
+        if (first := numbers.setdefault(ident, number)) != number:
+            what = f"{path.name}: {unit} {number} has the id {ident!r}, as has {unit} {first}"
+            raise UsageError(what, "Give each prompt an id of its own; one without takes its number.")
+        prompts.append(Prompt(ident, path.stem if said.category is None else said.category, said.prompt))
+    if not prompts:
+        raise UsageError(f"{path.name} holds no prompts", "Write at least one.")
+    return prompts
+
+
+def select(
+    prompts: Sequence[Prompt],
+    categories: Sequence[str] = (),
+    limit: int | None = None,
+    per_category: int | None = None,
+) -> list[Prompt]:
+    """The prompts of some categories (none: of all), at most so many of each and in all, in their order.
+
+    The limit is shared out evenly: first the first prompt of every category, then the second of each, and so on.
+    Raises UsageError on a category that no prompt has, and on a number below 1.
+    """
+    for flag, most in (("--limit", limit), ("--per-category", per_category)):
+        if most is not None and most < 1:
+            raise UsageError(f"{flag} is {most}", "Give 1 or more, or leave it out.")
+    known = list(dict.fromkeys(prompt.category for prompt in prompts))
+    if unknown := [category for category in categories if category not in known]:
+        raise UsageError(f"no prompt has the category {unknown[0]!r}", suggest(unknown[0], known, "Categories"))
+    ranked: list[tuple[int, int]] = []  # (rank in its category, index)
+    for category in set(categories or known):
+        indices = [index for index, prompt in enumerate(prompts) if prompt.category == category]
+        ranked += enumerate(indices[:per_category])
+    return [prompts[index] for index in sorted(index for _, index in sorted(ranked)[:limit])]
+
+
+def _read(path: Path, source: str, suites: dict[str, Path]) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES or data.count(b"\n") > _MOST_LINES:
+            what = f"{path.name} is over {_MOST_BYTES >> 20} MB or {_MOST_LINES:,} lines, too large for prompts"
+            raise UsageError(what, "Give a part of it.")
+        text = data.decode("utf-8-sig")
+    except FileNotFoundError:
+        hint = suggest(source, suites, "Suites")
+        raise UsageError(f"there is no prompt suite or file {source!r}", hint) from None
+    except UnicodeDecodeError as error:
+        what = f"{path.name} is not UTF-8 text: byte {error.object[error.start]:#04x} at {error.start:,}"
+        raise UsageError(what, f"Convert it first: iconv -t UTF-8 {path}") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"cannot read the prompts {source!r}: {reason}", "Check the path and permissions.") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _entries(text: str, suffix: str, name: str) -> Iterator[tuple[int, Any]]:
+    """What stands for each prompt, with its number, or its line's."""
+    if suffix in (".yaml", ".yml"):
+        yield from enumerate(_in_yaml(text, name), 1)
+        return
+    for number, line in enumerate(text.split("\n"), 1):  # not `splitlines`, which also splits within JSON texts
+        if line.strip():
+            yield number, _in_json(line, f"{name}, line {number}") if suffix in (".jsonl", ".json") else line
+
+
+def _in_yaml(text: str, name: str) -> list[Any]:
+    try:
+        data = user_files.parse_yaml(text)
+    except ValueError as error:
+        raise UsageError(f"{name} is not YAML: {error}", "Fix the file.") from None
+    if isinstance(data, dict):
+        user_files.check_keys(data, ("prompts", "description"), Path(name))
+        data = data.get("prompts")
+    if not isinstance(data, (list, type(None))):
+        raise UsageError(f"{name} has no list of prompts", "Write `prompts:` and under it `- prompt: TEXT` each.")
+    return data or []
+
+
+def _in_json(line: str, where: str) -> dict[str, Any]:
+    """A prompt, also with the keys of Spec-Bench and HumanEval; others, such as reference answers, are dropped."""
+    fix = "Write one JSON object a line."
+    try:
+        data = user_files.parse_json(line)
+    except ValueError as error:
+        raise UsageError(f"{where} is not JSON: {error}", fix) from None
+    if not isinstance(data, dict):
+        raise UsageError(f"{where} is not a JSON object", fix)
+    task, turns = data.get("task_id"), data.get("turns")
+    family = task.partition("/")[0].lower() if isinstance(task, str) and "/" in task else None
+    return {
+        "id": data.get("id", data.get("question_id", task)),
+        "category": data.get("category", family or None),
+        "prompt": data.get("prompt", turns[0] if isinstance(turns, list) and turns else None),
+    }

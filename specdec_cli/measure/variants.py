@@ -1,0 +1,137 @@
+"""The variants of a comparison: what `--vs` and `--sweep` say, and the baselines they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.engine.config import AUTO, Settings
+from specdec_cli.pairs.config_layers import with_made_draft
+from specdec_cli.user_files import suggest
+
+ALONE = "target alone"
+
+_CUTS = ("top_k", "top_p", "min_p")
+_SAMPLING: dict[str, type] = {
+    **{"temp": float, "top_k": int, "top_p": float, "min_p": float, "repeat_penalty": float},
+    **{"frequency_penalty": float, "presence_penalty": float, "repeat_last_n": int},
+}
+_VARIABLE: dict[str, type] = {
+    **{"draft_tokens": int, "draft_min_p": float, "tree": int, "lookahead": str, "drafter": str, "accept": str},
+    **_SAMPLING,
+}
+"""What may differ between variants: nothing that would need other models, contexts or lengths of answer."""
+_LENGTH = ("k", "draft-tokens", "draft_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way of decoding. baseline: the name of the one that it is measured against, its own for a baseline."""
+
+    name: str
+    settings: Settings
+    baseline: str
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.name == self.baseline
+
+
+def parse_variants(
+    base: Settings, versus: Iterable[str], sweeps: Sequence[str], draft_named: bool = False
+) -> list[Variant]:
+    """Baselines first, then the settings as they are (unless swept), then those of --vs and --sweep. A sweep of lengths
+    ends with k=auto. All but the drafter `model` are named.
+
+    Each is measured against the target alone with its own sampling. draft_named: whether the user named a draft model,
+    which is then used by all. Raises UsageError on a variant that does not parse.
+    """
+    ways: dict[str, Settings] = {} if sweeps else {_name_of(base): base}
+    for text in versus:
+        settings = _changed(base, text, draft_named)
+        ways[_with_drafter(text.strip(), settings)] = settings
+    for text in sweeps:
+        key, equals, values = text.partition("=")
+        if not equals or not values.strip():
+            raise UsageError(f"the sweep {text!r} does not parse", 'Write it as key=values: --sweep "k=1,2,4,8".')
+        key = key.strip()
+        each = [value.strip() for value in values.split(",")]
+        for value in each + [AUTO] * (key in _LENGTH and AUTO not in each and base.drafter != "none"):
+            settings = _changed(base, f"{key}={value}", draft_named)
+            ways[_with_drafter(f"{key}={value}", settings)] = settings
+    _require_one_draft(ways.values(), draft_named)
+    variants: dict[str, Variant] = {}
+    for name, settings in ways.items():
+        baseline = _baseline_name(base, settings)
+        variants.setdefault(baseline, Variant(baseline, settings.alone(), baseline))
+        if settings.drafter != "none" or name != _name_of(base):
+            variants[name] = Variant(name, settings, baseline)
+    return sorted(variants.values(), key=lambda variant: not variant.is_baseline)
+
+
+def _require_one_draft(ways: Iterable[Settings], draft_named: bool) -> None:
+    """Refuse variants that need different draft models: one is loaded."""
+    kinds = {settings.chain.drafts_itself for settings in ways if settings.chain.needs_model}
+    if len(kinds) > 1 and not draft_named:
+        raise UsageError(
+            "the arms would need two draft models: one for model, one for self",
+            "Measure them in two comparisons (--save NAME, then --against NAME), or name one draft for both with -md.",
+        )
+
+
+def _name_of(settings: Settings) -> str:
+    if settings.drafter == "none":
+        return "drafter=none"
+    drafter = "" if settings.drafter == "model" else f"{settings.drafter}, "
+    name = f"{drafter}k={settings.draft_tokens}"
+    name += f", draft-min-p={settings.draft_min_p:g}" if settings.draft_min_p else ""
+    return f"{name}, tree={settings.tree}" if settings.tree > 1 else name
+
+
+def _with_drafter(text: str, settings: Settings) -> str:
+    """An arm as it was written, after its drafter where the text does not say it."""
+    unsaid = settings.drafter not in ("model", "none") and "drafter" not in text
+    return f"{settings.drafter}, {text}" if unsaid else text
+
+
+def _baseline_name(base: Settings, settings: Settings) -> str:
+    """One baseline for each kind of sampling, named by what is special about it; greedy knows no cuts."""
+    special = [
+        f"{name.replace('_', '-')}={getattr(settings, name):g}"
+        for name in _SAMPLING
+        if getattr(settings, name) != getattr(base, name) and (settings.temp > 0 or name not in _CUTS)
+    ]
+    if settings.temp > 0 and (settings.accept == "coupled") != (base.accept == "coupled"):  # it draws in another way
+        special.append(f"accept={settings.accept}")
+    return ", ".join(["alone", *special]) if special else ALONE
+
+
+def _changed(base: Settings, text: str, draft_named: bool) -> Settings:
+    """The settings with the changes of one variant, such as `k=8,temp=0.8`."""
+    changes: dict[str, Any] = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (equals and key and value):
+            problem = f"the arm {text!r} does not parse at {part!r}"
+            raise UsageError(problem, 'Write it as key=value: --vs "k=4,temp=0.8".')
+        name = "draft_tokens" if key == "k" else key.lstrip("-").replace("-", "_")
+        if name not in _VARIABLE:
+            keys = ["k", *(known.replace("_", "-") for known in _VARIABLE)]
+            raise UsageError(f"{key!r} in the arm {text!r} cannot vary between arms", suggest(key, keys, "What can"))
+        changes[name] = _parsed(name, value, text)
+    changed = replace(base, **changes)
+    if changed.chain.drafts_itself and not base.chain.drafts_itself and not draft_named:
+        return with_made_draft(replace(changed, draft=None))
+    return changed
+
+
+def _parsed(name: str, value: str, text: str) -> Any:
+    if name == "draft_tokens" and value == AUTO:
+        return value
+    try:
+        return _VARIABLE[name](value)
+    except ValueError:
+        problem = f"{value!r} in the arm {text!r} is not a{'' if _VARIABLE[name] is float else ' whole'} number"
+        raise UsageError(problem, 'Write it as in --vs "k=4,temp=0.8".') from None

@@ -1,0 +1,211 @@
+"""Settings from their layers: flag or SPECDEC_* variable, the user's config.yaml, the profile, the default."""
+
+from __future__ import annotations
+
+import shlex
+from collections import ChainMap
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+
+from specdec_cli import drafters
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.engine.config import AUTO, Settings
+from specdec_cli.gguf.head_files import head_of, is_head_alone
+from specdec_cli.gguf.reader import read_header
+from specdec_cli.pairs import made_drafts, profiles, pulled_pairs
+from specdec_cli.pairs.hub.cache import locate
+from specdec_cli.pairs.profiles import Profile
+from specdec_cli.user_files import check_keys, config_dir, expanded, read_mapping
+
+_NAMES = tuple(field.name for field in fields(Settings))
+_PATHS = {"ngram_corpus": "files or folders of text", "lora": "GGUF adapters", "lora_draft": "GGUF adapters"}
+_KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
+
+
+def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
+    """The settings of a run, with files for models; for what is given, and what it raises, see `merged`. DownloadError
+    on a model that has not been pulled.
+    """
+    settings, layers, named = merged(profile, given)
+    if named is not None and not any("target" in layer or "draft" in layer for layer in layers[:-1]):
+        pair = pulled_pairs.readable(str(named))
+        if pair and (settings.target, settings.draft) == pair.references and pair.is_here():  # at the commit pulled
+            target_path, draft_path = pair.paths()
+            draft = str(draft_path) if draft_path else None
+            return _with_heads(with_made_draft(replace(settings, target=str(target_path), draft=draft)), layers)
+        return _with_heads(_located(settings, f"specdec pull {named}"), layers)
+    return _with_heads(_located(settings, _pull_command(settings)), layers)
+
+
+def merged(profile: str | None, given: dict[str, Any]) -> tuple[Settings, list[dict[str, Any]], Any]:
+    """Merge the layers: the settings, with models as they were named; the layers, the strongest first; and the profile
+    that counts, if any. given: what the command line and the environment say, None where they say nothing.
+
+    With neither models nor a profile named, the bundled demo pair is used. Raises UsageError on unknown or senseless
+    values, SpecdecError on an unknown profile.
+    """
+    config_file = config_dir() / "config.yaml"
+    config = read_mapping(config_file) if config_file.is_file() else {}
+    check_keys(config, (*_NAMES, "profile"), config_file)
+    given = {name: value for name, value in given.items() if value is not None}
+    named = profile or config.get("profile")
+    skipped = ("profile", "target", "draft") if profile else ("profile",)  # -p sets both models, and beats config.yaml
+    checked = {name: value if name == "profile" else check_value(name, value) for name, value in config.items()}
+    config = {name: value for name, value in checked.items() if name not in skipped}
+    layers = [given, config]
+    target = given.get("target") or config.get("target")
+    if named is None and target is None:
+        if "draft" in given or "draft" in config:
+            raise UsageError("a draft was given without a target", "Name the target with -m, or a pair with -p.")
+        named = profiles.DEMO
+    elif named is None and not str(target).endswith(".gguf") and target in profiles.names():
+        named = target
+        for layer in layers:
+            layer.pop("target", None)
+    for layer in layers:  # a profile may stand for a draft model: that is the profile's draft
+        if layer.get("draft") in profiles.names():
+            layer["draft"] = _profile_layer(layer["draft"]).get("draft")
+    if named is not None:
+        layers.append(_profile_layer(str(named)))
+    return _merge(layers), layers, named
+
+
+def _with_heads(settings: Settings, layers: list[dict[str, Any]]) -> Settings:
+    """The same with the heads that the files have, if no layer names a drafter: those of the draft's file, or without
+    a draft the target's own.
+    """
+    if any(layer.get("drafter") not in (None, AUTO) for layer in layers):
+        return settings
+    kind = ""
+    with suppress(SpecdecError, UsageError):  # whoever loads the file will tell
+        header = read_header(Path(settings.draft or settings.target))
+        kind = head_of(header) if settings.draft is None or is_head_alone(header) else ""
+    if kind and kind != "medusa":  # whose rows are no secret of llama.cpp's
+        from specdec_cli.llama import extensions
+
+        kind = "" if extensions.missing() else kind
+    return replace(settings, drafter=drafters.auto(settings.draft is not None, kind)) if kind else settings
+
+
+def _merge(layers: list[dict[str, Any]]) -> Settings:
+    said = ({name: value for name, value in layer.items() if value is not None} for layer in layers)
+    merged: dict[str, Any] = dict(ChainMap(*said))
+    if merged.get("drafter") is None:
+        merged["drafter"] = AUTO
+    if merged.get("seed") is not None or merged.get("bitwise"):  # a fixed seed asks for one text
+        merged.setdefault("accept", "coupled")
+    values = {name: check_value(name, value) for name, value in merged.items()}
+    settings = Settings(**values)
+    return settings if _draft_stands(layers) else replace(settings, draft=None)
+
+
+def _draft_stands(layers: list[dict[str, Any]]) -> bool:
+    """Whether the draft named is for the drafter named: a pair's draft is not the copy that `self` drafts with."""
+    for i, layer in enumerate(layers):
+        drafter = check_value("drafter", layer.get("drafter"))
+        if drafter and drafter != AUTO:
+            itself = Settings(drafter=drafter).chain.drafts_itself
+            return not itself or any(above.get("draft") for above in layers[: i + 1])
+    return True
+
+
+def _located(settings: Settings, command: str) -> Settings:
+    """The same with models of the Hub as paths; a draft that is not needed is not looked for."""
+    settings = replace(settings, target=str(locate(settings.target, command)))
+    if settings.draft is None or not settings.chain.needs_model:
+        return with_made_draft(settings)
+    return replace(settings, draft=str(locate(settings.draft, command)))
+
+
+def with_made_draft(settings: Settings) -> Settings:
+    """The same, for `self` without a draft with the one last made of the target, if there is one."""
+    if settings.draft is not None or not settings.chain.drafts_itself:
+        return settings
+    draft = made_drafts.find(Path(settings.target))
+    return replace(settings, draft=str(draft) if draft else None)
+
+
+def _pull_command(settings: Settings) -> str:
+    draft = ["--draft", settings.draft] if settings.draft else []
+    return shlex.join(["specdec", "pull", "--target", settings.target, *draft])
+
+
+def _profile_layer(name: str) -> dict[str, Any]:
+    profile = profiles.load(name)
+    require_known(profile)
+    models = {"target": profile.model("target"), "draft": profile.model("draft")}
+    settings = {**profile.settings, **{role: model for role, model in models.items() if model}}
+    for role in {"lora", "lora_draft"} & settings.keys():
+        paths = check_value(role, settings[role])
+        settings[role] = paths and [str(profile.folder / expanded(path)) for path in paths]
+    return settings
+
+
+def require_known(profile: Profile) -> None:
+    """Raise UsageError on settings of a profile that do not exist, or cannot have such a value."""
+    check_keys(profile.settings, _NAMES, profile.folder / f"{profile.name}.yaml")
+    for name, value in profile.settings.items():
+        check_value(name, value)
+
+
+def check_value(name: str, value: Any, text: bool = False) -> Any:
+    """A setting's value, of the right type. text: it may be written as text, as on the command line.
+
+    Raises UsageError: a settings file may hold anything.
+    """
+    if value is None:
+        return None
+    if name in _PATHS:
+        return _paths(name, value)
+    if isinstance(value, str) and "\0" in value:
+        raise UsageError(f"{name} holds a zero character", "Leave it out.")
+    with suppress(msgspec.ValidationError, UnicodeEncodeError):  # the latter: bytes that are no text
+        return msgspec.convert(value, _types()[name], strict=not (text or name == "draft_tokens"))
+    if name == "draft_tokens":
+        raise UsageError(f"the number of draft tokens cannot be {value!r:.60}", "Give -k a whole number, or auto.")
+    kind = str(Settings.__dataclass_fields__[name].type).partition(" ")[0]
+    fix = "Fix it in config.yaml or in the profile."
+    if kind == "str" and isinstance(value, (int, float)):
+        fix = "YAML reads a number there: put it in quotes, in config.yaml or in the profile."
+    raise UsageError(f"{name} is {value!r:.60}, not {_KINDS[kind]}", fix)
+
+
+@cache
+def _types() -> dict[str, Any]:
+    return get_type_hints(Settings)
+
+
+def _paths(name: str, value: Any) -> tuple[str, ...]:
+    """One path or several."""
+    paths = (value,) if isinstance(value, (str, Path)) else value
+    given = paths if isinstance(paths, (list, tuple)) else [None]
+    names = [str(path) if isinstance(path, (str, Path)) else "" for path in given]
+    if any(not path or "\0" in path for path in names):
+        raise UsageError(f"{name} is {value!r:.60}, not a path or a list of paths", f"Name {_PATHS[name]}.")
+    return tuple(names)
+
+
+def require_used(typed: Collection[str], ways: Iterable[Settings]) -> None:
+    """Raise UsageError if an option was typed that none of the drafters asked for uses.
+
+    `none` takes all of them: it turns a command into its own baseline.
+    """
+    chains = [way.chain for way in ways]
+    if all(chain.names == ("none",) for chain in chains):
+        return
+    for name, need, user, add in (
+        ("ngram_corpus", "reads_corpus", "the drafter ngram", "ngram, or ngram+model"),
+        ("lookahead", "looks_ahead", "the drafter lookahead", "lookahead"),
+        ("lora_draft", "needs_model", "drafters with a draft model", "model, or ngram+model"),
+        ("draft_small", "needs_small", "drafters with a second draft model", "'small>model'"),
+        ("draft_window", "needs_model", "drafters with a draft model", "model, or ngram+model"),
+        ("tree", "needs_model", "drafters with a draft model", "model, or ngram+model"),
+    ):
+        if name in typed and not any(getattr(chain, need) for chain in chains):
+            raise UsageError(f"--{name.replace('_', '-')} is for {user}", f"Add --drafter {add}.")

@@ -1,0 +1,196 @@
+"""The Hub's cache on this machine: what is in it, and what of it can go.
+
+Its layout is documented: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+from pathlib import Path
+
+from specdec_cli.decoding.errors import DownloadError
+from specdec_cli.gguf.reader import first_part
+from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
+from specdec_cli.pairs.hub.session import settings
+from specdec_cli.pairs.references import Reference, parse, quant_of, select
+
+
+def cache_dir() -> Path:
+    """The Hub's own cache (HF_HOME, HF_HUB_CACHE)."""
+    return Path(settings().HF_HUB_CACHE)
+
+
+def path_of(model: RemoteModel, file: RemoteFile) -> Path:
+    """Where a file is, or will be, in the cache."""
+    return folder_of(model.repo) / "snapshots" / model.commit / file.name
+
+
+def is_whole(model: RemoteModel, file: RemoteFile) -> bool:
+    """Whether a file is where it can be used."""
+    return _size(path_of(model, file)) == file.size
+
+
+def is_here(model: RemoteModel, file: RemoteFile) -> bool:
+    """Whether a file's content need not be downloaded."""
+    return is_whole(model, file) or _size(blob_of(model, file)) == file.size
+
+
+def begun(model: RemoteModel, file: RemoteFile) -> int:
+    """Bytes of a file that an interrupted download left behind."""
+    partial = partial_of(model, file)
+    return min(_size(partial), file.size) if is_own(partial) else 0
+
+
+def prepare(model: RemoteModel, file: RemoteFile) -> None:
+    """Make the folders that a download writes to. Raises DownloadError as `_require_own` does."""
+    blob, lock, ref = blob_of(model, file), lock_of(model, file), ref_of(model.repo)
+    for path in (blob, lock, path_of(model, file), ref):
+        _require_own(path.parent)
+    for path in (blob, lock):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    for path in (lock, ref):
+        if not is_own(path):
+            path.unlink(missing_ok=True)
+
+
+def is_own(path: Path) -> bool:
+    """Whether a path is a file of this cache alone. To open a link writes elsewhere, to open a pipe waits for ever."""
+    return path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1
+
+
+def _is_linked(folder: Path) -> bool:
+    """Whether links lead from the cache's top to another folder than the one named."""
+    top, real = cache_dir(), os.path.realpath
+    return Path(real(folder)) != Path(real(top)) / folder.relative_to(top)
+
+
+def _require_own(folder: Path) -> None:
+    """Raise DownloadError if links lead to another folder: nothing outside of the cache is written or removed."""
+    if _is_linked(folder):
+        what = f"there is a link on the way to {folder}, and nothing is changed through one"
+        raise DownloadError(what, "Put what it leads to in its place, or set HF_HOME to another folder.")
+
+
+def partial_files(repo: str) -> list[Path]:
+    """What interrupted downloads of a repository left behind; other programs' files are named differently."""
+    blobs = folder_of(repo) / "blobs"
+    paths = [] if _is_linked(blobs) else [path for path in blobs.glob("*.incomplete") if is_own(path)]
+    return sorted(path for path in paths if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", path.stem))
+
+
+def locate(name: str, command: str) -> Path:
+    """A model's first file. name: a path, or a reference. command: what would download it. Raises DownloadError."""
+    if (reference := parse(name)) is None:
+        return Path(name)
+    if path := find(reference):
+        return path
+    raise DownloadError(f"{reference} is not on this machine yet", f"Download it: {command}")
+
+
+def find(reference: Reference) -> Path | None:
+    """A model's first file in the cache, without asking the Hub: at the last known commit, else at any that has it."""
+    folder = folder_of(reference.repo)
+    main, last = ref_of(reference.repo), ""
+    if main.is_file():
+        with main.open("rb") as file:
+            last = file.read(64).decode("ascii", "replace").strip()
+    snapshots = [path for path in (folder / "snapshots").glob("*") if path.is_dir()]
+    for snapshot in sorted(snapshots, key=lambda path: (path.name == last, path.stat().st_mtime), reverse=True):
+        names = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*.gguf") if path.is_file()]
+        try:
+            return snapshot / select(reference, names)[0]
+        except DownloadError:
+            continue
+    return None
+
+
+def references() -> list[str]:
+    """What the models in the cache are called."""
+    names = set()
+    for folder in cache_dir().glob("models--*--*"):
+        repo = folder.name.removeprefix("models--").replace("--", "/", 1)
+        for path in folder.glob("snapshots/*/**/*.gguf"):
+            name = path.relative_to(folder / "snapshots").as_posix().partition("/")[2]
+            if name == first_part(name):
+                quant = quant_of(name)
+                names.add(f"{repo}:{quant}" if quant else f"{repo}/{name}")
+    return sorted(names)
+
+
+def freeable(model: RemoteModel, file: RemoteFile) -> int:
+    """Bytes that `remove` would free."""
+    return sum(_size(path) for path in _own_paths(model, file) if not path.is_symlink())
+
+
+def _own_paths(model: RemoteModel, file: RemoteFile) -> list[Path]:
+    """What of a file no other commit and no other name has: where it is used, what has come of it, and its content."""
+    pointer, blob = path_of(model, file), blob_of(model, file)
+    content = os.path.realpath(blob)
+    links = (folder_of(model.repo) / "snapshots").rglob("*")
+    linked = any(path.is_symlink() and path != pointer and os.path.realpath(path) == content for path in links)
+    return [pointer, partial_of(model, file)] if linked else [pointer, partial_of(model, file), blob]
+
+
+def discard(model: RemoteModel, file: RemoteFile) -> None:
+    """Remove a file's content, for all commits that have it. Raises as `remove` does."""
+    pointer, blob = path_of(model, file), blob_of(model, file)
+    for path in (pointer, blob):
+        _require_own(path.parent)
+    content = Path(os.path.realpath(blob))
+    shared = os.path.realpath(cache_dir() / "blobs")  # where huggingface_hub keeps what several repositories have
+    for path in (pointer, blob, *([content] if content.is_relative_to(shared) else [])):
+        path.unlink(missing_ok=True)
+
+
+def remove(model: RemoteModel, file: RemoteFile) -> int:
+    """Take a file out of the cache, with its content unless another commit has the same. Returns the bytes freed.
+
+    Raises DownloadError as `_require_own` does, OSError if something cannot be removed.
+    """
+    top, pointer, freed = folder_of(model.repo), path_of(model, file), freeable(model, file)
+    paths = _own_paths(model, file)
+    for path in paths:
+        _require_own(path.parent)
+    for path in paths:
+        path.unlink(missing_ok=True)
+    for folder in itertools.takewhile(lambda parent: parent != top, pointer.parents):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+    if top.is_dir() and not (top / "snapshots").exists():  # nothing points to what is left
+        shutil.rmtree(top)
+    return freed
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def free_space() -> int:
+    """Bytes free where the cache is, or will be."""
+    folder = cache_dir()
+    return shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
+
+
+def folder_of(repo: str) -> Path:
+    return cache_dir() / f"models--{repo.replace('/', '--')}"
+
+
+def blob_of(model: RemoteModel, file: RemoteFile) -> Path:
+    return folder_of(model.repo) / "blobs" / file.digest
+
+
+def partial_of(model: RemoteModel, file: RemoteFile) -> Path:
+    return folder_of(model.repo) / "blobs" / f"{file.digest}.incomplete"
+
+
+def lock_of(model: RemoteModel, file: RemoteFile) -> Path:
+    """The lock under which a file is written; huggingface_hub's, too."""
+    return cache_dir() / ".locks" / folder_of(model.repo).name / f"{file.digest}.lock"
+
+
+def ref_of(repo: str) -> Path:
+    """What holds the last known commit."""
+    return folder_of(repo) / "refs" / "main"

@@ -1,0 +1,194 @@
+"""Fetching a file of a repository into the Hub's cache."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal
+
+from specdec_cli.decoding.errors import DownloadError
+from specdec_cli.pairs.hub import cache
+from specdec_cli.pairs.hub.failures import hub_errors, with_retries
+from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
+from specdec_cli.user_files import write_whole
+
+_LARGEST_BY_HTTP = 50 * 1000**3  # the Hub serves larger files by Xet alone
+_CHUNK = 1 << 20  # what a kill can cost; huggingface_hub's own 10 MB make a slow download look stuck
+
+
+DownloadState = Literal["begin", "fetch", "wait", "check", "done"]
+DownloadProgress = Callable[[str, DownloadState, int], None]
+"""Called with a file's name, what happens (an attempt begins, more has come, another process downloads the same file,
+its checksum is computed, it is whole), and how many bytes of it are here."""
+
+
+def download(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -> None:
+    """Bring a file into the cache, continuing an earlier download, and check it.
+
+    huggingface_hub drops what a killed download leaves behind, and believes the server's headers about where content
+    belongs. So the bytes are fetched here, with its own function for a single file, and stored under the checksum
+    that was computed. Raises DownloadError; what has come is kept, unless its checksum is wrong.
+    """
+    pointer = cache.path_of(model, file)
+    if not cache.is_whole(model, file):
+        with hub_errors(model.repo):
+            cache.prepare(model, file)
+            pointer.unlink(missing_ok=True)  # it is not whole, or leads nowhere
+            if file.size <= _LARGEST_BY_HTTP:
+                _fetch_by_http(model, file, progress)
+                if not cache.is_whole(model, file):  # another process may have been here meanwhile
+                    _link(pointer, cache.blob_of(model, file))
+            else:
+                _fetch_by_xet(model, file, progress)
+        write_whole(cache.ref_of(model.repo), model.commit)
+    progress(file.name, "done", file.size)
+
+
+def is_right(model: RemoteModel, file: RemoteFile) -> bool:
+    """Whether the content that is here has the checksum that the Hub states; reads all of it."""
+    path = cache.path_of(model, file) if cache.is_whole(model, file) else cache.blob_of(model, file)
+    return _has_checksum(path, file)
+
+
+def _link(pointer: Path, blob: Path) -> None:
+    """Make a commit's file lead to its content, as huggingface_hub does; without links it is the content."""
+    pointer.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        pointer.symlink_to(os.path.relpath(blob, pointer.parent))
+    except (OSError, NotImplementedError):
+        blob.replace(pointer)
+
+
+def _fetch_by_xet(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -> None:
+    """Leave a file to huggingface_hub, if it would put there what was listed."""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download
+
+    metadata = with_retries(lambda: get_hf_file_metadata(model.url(file)))
+    if (metadata.etag, metadata.size, metadata.commit_hash) != (file.digest, file.size, model.commit):
+        raise DownloadError(f"the Hub tells two stories about {file.name}", "Check HF_ENDPOINT, or try again.")
+    path = Path(hf_hub_download(model.repo, file.name, revision=model.commit, tqdm_class=_bar(progress, file)))
+    progress(file.name, "check", file.size)
+    if not _has_checksum(path, file):
+        cache.discard(model, file)
+        raise _altered(file)
+
+
+def _fetch_by_http(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -> None:
+    """Fetch a file's content under a lock that huggingface_hub uses too."""
+    from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
+
+    blob, partial, lock = cache.blob_of(model, file), cache.partial_of(model, file), cache.lock_of(model, file)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(WeakFileLock(lock, timeout=0.2))
+        except TimeoutError:
+            progress(file.name, "wait", cache.begun(model, file))
+            stack.enter_context(WeakFileLock(lock))
+        if not cache.is_here(model, file):
+            blob.unlink(missing_ok=True)
+            continued = cache.begun(model, file) > 0
+            while not _fetch_rest(model, file, partial, progress):
+                if not continued:
+                    raise _altered(file)
+                continued = False  # what an earlier download left may be what is wrong: all of it once more
+            partial.replace(blob)
+
+
+def _fetch_rest(model: RemoteModel, file: RemoteFile, partial: Path, progress: DownloadProgress) -> bool:
+    """Continue a file to its end. Returns whether its checksum is right; a wrong one removes all of it."""
+    _continue(model, file, partial, progress)
+    progress(file.name, "check", file.size)
+    right = _has_checksum(partial, file)
+    if not right:
+        partial.unlink()
+    return right
+
+
+def _continue(model: RemoteModel, file: RemoteFile, partial: Path, progress: DownloadProgress) -> None:
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    if not cache.is_own(partial) or partial.stat().st_size > file.size:
+        partial.unlink(missing_ok=True)
+    if file.size - cache.begun(model, file) > cache.free_space():
+        raise OSError(errno.ENOSPC, "no space")
+    constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
+
+    def fetch() -> None:
+        sizes: Any = {"resume_size": cache.begun(model, file), "expected_size": file.size}
+        with _Partial(partial, file) as out:
+            http_get(model.url(file), out, headers=build_hf_headers(), tqdm_class=_bar(progress, file), **sizes)
+
+    while True:
+        before = cache.begun(model, file)
+        try:
+            return with_retries(fetch, streaming=True)
+        except DownloadError:  # a Hub without measure
+            raise
+        except Exception:
+            if cache.begun(model, file) <= before:  # as long as bytes come, it continues
+                raise
+
+
+class _Partial(io.BufferedWriter):
+    """A file to be continued. It takes no more bytes than the Hub announced, whatever comes."""
+
+    def __init__(self, path: Path, file: RemoteFile) -> None:
+        super().__init__(io.FileIO(path, "ab"))
+        self._file = file
+
+    def write(self, data: Any, /) -> int:
+        if self.tell() + len(data) > self._file.size:
+            what = f"more comes of {self._file.name} than the {self._file.size:,} bytes that the Hub announced"
+            raise DownloadError(what, "Check HF_ENDPOINT, or try again.")
+        return super().write(data)
+
+
+def _altered(file: RemoteFile) -> DownloadError:
+    fix = "It has been removed. Try again; if it happens again, something on the way changes files."
+    return DownloadError(f"{file.name} arrived altered: its checksum is not the one the Hub states", fix)
+
+
+def _has_checksum(path: Path, file: RemoteFile) -> bool:
+    digest = hashlib.sha256()
+    if len(file.digest) != 64:  # not in large-file storage: git's hash
+        digest = hashlib.sha1(f"blob {file.size}\0".encode(), usedforsecurity=False)
+    with path.open("rb") as content:
+        for block in iter(lambda: content.read(8 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest() == file.digest
+
+
+def _bar(progress: DownloadProgress, file: RemoteFile) -> type[Any]:
+    """What huggingface_hub takes for a progress bar: a class, of which it makes one for each attempt."""
+
+    class Bar:
+        total: int | None = None
+
+        def __init__(self, *_args: object, initial: int = 0, **_options: object) -> None:
+            self._done = initial
+            progress(file.name, "begin", initial)
+
+        def __enter__(self) -> Bar:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def update(self, count: float | None = 1) -> None:
+            self._done += int(count or 0)
+            progress(file.name, "fetch", self._done)
+
+        def update_transfer(self, *_: object) -> None:
+            """Xet counts bytes on the network and bytes on the disk; the second are shown."""
+
+        def __getattr__(self, _name: str) -> Callable[..., None]:
+            return lambda *_args, **_options: None
+
+    return Bar

@@ -1,0 +1,130 @@
+"""What a repository on the Hub holds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from time import monotonic
+from typing import Annotated
+
+import msgspec
+
+from specdec_cli.decoding.errors import DownloadError
+from specdec_cli.pairs.hub.failures import hub_errors, with_retries
+from specdec_cli.pairs.hub.session import settings
+from specdec_cli.pairs.references import Reference, heads_among, leads_out, select
+
+_HEX = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_LISTING_S = 120.0
+_LARGEST_LISTING = 16 << 20  # bytes; the largest repositories of models have some thousand files, 200 bytes each
+_MOST_FILES = 20_000
+_LONGEST_LICENCE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """One file of a repository. digest: its SHA-256, or git's SHA-1 if it is small; the cache knows it by this."""
+
+    name: str
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteModel:
+    """The files of a model at one commit. licence: as the repository states it, or empty."""
+
+    reference: str
+    repo: str
+    commit: str
+    files: tuple[RemoteFile, ...]
+    gated: bool = False
+    licence: str = ""
+
+    def url(self, file: RemoteFile) -> str:
+        from huggingface_hub import constants, hf_hub_url
+
+        return hf_hub_url(self.repo, file.name, revision=self.commit, endpoint=constants.ENDPOINT)
+
+
+class _LargeFile(msgspec.Struct):
+    size: int
+    sha256: str
+
+
+class _Sibling(msgspec.Struct):
+    rfilename: str
+    size: int | None = None
+    blobId: str | None = None
+    lfs: _LargeFile | None = None
+
+    def listed(self) -> RemoteFile:
+        """Raises ValueError if it cannot be: the cache names things after what is here."""
+        size, digest = (self.lfs.size, self.lfs.sha256) if self.lfs else (self.size or 0, self.blobId or "")
+        if not 0 < size < 2**50 or not _HEX.fullmatch(digest):
+            raise ValueError(f"{self.rfilename:.100} has no size or checksum")
+        return RemoteFile(self.rfilename, size, digest)
+
+
+class _Card(msgspec.Struct):
+    license: str | list[str] | None = None
+
+
+class _Listing(msgspec.Struct):
+    """What the Hub says of a repository, of which this much is read."""
+
+    sha: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})\Z")]
+    siblings: Annotated[list[_Sibling], msgspec.Meta(max_length=_MOST_FILES)]
+    gated: bool | str = False
+    cardData: msgspec.Raw = msgspec.Raw(b"{}")
+
+    @property
+    def licence(self) -> str:
+        try:
+            stated = msgspec.json.decode(self.cardData, type=_Card).license or ""
+        except (ValueError, RecursionError):  # people write what they like there
+            return ""
+        return (stated if isinstance(stated, str) else ", ".join(stated))[:_LONGEST_LICENCE]
+
+
+def resolve(reference: Reference) -> RemoteModel:
+    """Ask the Hub, in one request, which files a reference means and at which commit. Raises DownloadError."""
+    with hub_errors(reference.repo):
+        try:
+            body = with_retries(lambda: _listing(reference.repo))
+        except UnicodeEncodeError:
+            raise DownloadError("the token in HF_TOKEN is none", "It must be plain letters and digits.") from None
+        try:
+            listing = msgspec.json.decode(body, type=_Listing)
+            siblings = {file.rfilename: file for file in listing.siblings}
+            files = tuple(siblings[name].listed() for name in select(reference, siblings))
+        except (ValueError, RecursionError) as error:
+            what = f"{settings().ENDPOINT} does not answer as a Hub does: {error}"
+            raise DownloadError(what, "Check the network and HF_ENDPOINT.") from None
+    return RemoteModel(str(reference), reference.repo, listing.sha, files, bool(listing.gated), listing.licence)
+
+
+def heads_beside(reference: Reference) -> list[str]:
+    """References of files in the same repository that hold heads for its models. Raises DownloadError."""
+    with hub_errors(reference.repo):
+        try:
+            listing = msgspec.json.decode(with_retries(lambda: _listing(reference.repo)), type=_Listing)
+        except (ValueError, RecursionError):  # `resolve` has told
+            return []
+    names = [file.rfilename for file in listing.siblings if not leads_out(file.rfilename)]
+    return [f"{reference.repo}/{name}" for name in heads_among(names)]
+
+
+def _listing(repo: str) -> bytes:
+    """What the Hub answers when it is asked for a repository; no more than a list of files can be."""
+    from huggingface_hub.utils import build_hf_headers, get_session, validate_repo_id  # type: ignore[attr-defined]
+
+    validate_repo_id(repo)
+    endpoint, timeout, deadline = settings().ENDPOINT, settings().HF_HUB_ETAG_TIMEOUT, monotonic() + _LISTING_S
+    url, headers, body = f"{endpoint}/api/models/{repo}", build_hf_headers(), bytearray()
+    with get_session().stream("GET", url, params={"blobs": True}, headers=headers, timeout=timeout) as response:
+        for piece in response.iter_bytes():
+            body += piece
+            if len(body) > _LARGEST_LISTING or monotonic() > deadline:
+                raise DownloadError(f"the list of files that {endpoint} sends has no end", "Check HF_ENDPOINT.")
+    return bytes(body)

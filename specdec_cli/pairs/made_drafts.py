@@ -1,0 +1,64 @@
+"""Which draft was made of which target, so that `--drafter self` finds it. Only files that are still the same count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.gguf.reader import part_names
+from specdec_cli.json_store import JsonStore, record_name
+from specdec_cli.user_files import config_dir
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What tells that a file is still the one it was. changed: in nanoseconds, as the file system says."""
+
+    path: str
+    size: int
+    changed: int
+
+
+@dataclass(frozen=True, slots=True)
+class MadeDraft:
+    """The files of both models, and how the draft was made."""
+
+    target: tuple[_Part, ...]
+    draft: Annotated[tuple[_Part, ...], Meta(min_length=1)]
+    how: str = ""
+
+
+_DRAFTS = JsonStore(lambda: config_dir() / "drafts", MadeDraft, "Make the draft again: specdec draft.")
+
+
+def path_of(target: Path) -> Path:
+    """Where it is kept what was made of a target."""
+    target = target.resolve()
+    return _DRAFTS.path(record_name((target.stem,), str(target)))
+
+
+def remember(target: Path, draft: Path, how: str) -> None:
+    """Keep that `draft` was made of `target`, in place of an older one. Raises SpecdecError if that cannot be kept."""
+    _DRAFTS.save(path_of(target).stem, MadeDraft(_parts(target), _parts(draft), how))
+
+
+def find(target: Path) -> Path | None:
+    """The draft last made of a target; None if either file is another by now. Raises SpecdecError on damage."""
+    if (made := _DRAFTS.load(path_of(target).stem)) is None:
+        return None
+    draft = Path(made.draft[0].path)
+    try:
+        return draft if (made.target, made.draft) == (_parts(target), _parts(draft)) else None
+    except (FileNotFoundError, ValueError):  # ValueError: a NUL in a path
+        return None
+    except OSError as error:
+        raise SpecdecError(f"cannot read {error.filename}: {error.strerror}", "Check its permissions.") from None
+
+
+def _parts(model: Path) -> tuple[_Part, ...]:
+    files = [model.with_name(name).resolve() for name in part_names(model.name)]
+    return tuple(_Part(str(file), (about := file.stat()).st_size, about.st_mtime_ns) for file in files)

@@ -1,0 +1,271 @@
+"""`pull` in steps: read both headers, compare, plan, download, compare again, record. Only `run` fetches weights."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import date
+from pathlib import Path
+from typing import Literal
+
+from specdec_cli.decoding.errors import DownloadError, IncompatiblePair, SpecdecError, UsageError
+from specdec_cli.engine.model_pair import ModelSource, model_name, read_source
+from specdec_cli.gguf import tokenizer_comparison
+from specdec_cli.gguf.reader import read_header
+from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
+from specdec_cli.pairs import draft_candidates, profiles, pulled_pairs, references
+from specdec_cli.pairs.config_layers import require_known
+from specdec_cli.pairs.hub import cache, repository
+from specdec_cli.pairs.hub.download import DownloadProgress, download, is_right
+from specdec_cli.pairs.hub.failures import hub_errors
+from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
+from specdec_cli.pairs.pair_check import CONTEXT, FreeMemory, compare_sources
+from specdec_cli.pairs.pulled_pairs import PulledPair
+from specdec_cli.pairs.results import (
+    DownloadPlan,
+    DownloadResult,
+    DraftProposal,
+    PairCheck,
+    PlannedFile,
+    PlannedModel,
+    PlannedRemote,
+    format_bytes,
+)
+
+_MAX_PROPOSALS = 5
+_LARGEST_SHARE = 0.5
+"""Of the target's parameters, and of its bytes: above it no draft pays."""
+
+
+class PairDownload:
+    """One pair to download: a profile's, or of models named as in `check`.
+
+    target, draft: the models' names. A target without a draft needs one: `proposals`, then `choose`. save_as: the
+    pair's name, or one is made of the files' names. check: what is here already counts only if its checksum is right.
+    Raises UsageError if that names no pair or two.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        target: str | None = None,
+        draft: str | None = None,
+        save_as: str | None = None,
+        check: bool = False,
+    ) -> None:
+        if name and references.parse(name) and not target:  # a target, without the flag
+            name, target = None, name
+        if name and (target or draft):
+            raise UsageError("a profile was named and models too", "Give a profile, or --target with --draft.")
+        if name and save_as:
+            raise UsageError("a profile has its name already", "Leave out --as, or name the models.")
+        if name:
+            profile = profiles.load(name)
+            require_known(profile)
+            self.name, self.target, self.draft = name, str(profile.model("target")), profile.model("draft")
+        elif target:
+            self.name, self.target = save_as or "", _checked(target, "target")
+            self.draft = _checked(draft, "draft") if draft else None
+            if self.name:
+                self._check_name()
+        else:
+            raise UsageError("nothing was named to pull", "Give a profile (specdec ls lists them), or --target.")
+        self.needs_draft = not name and not self.draft
+        self.notes: list[str] = []
+        self._check = check
+        self._right: dict[str, bool] = {}
+        self._sources: list[ModelSource] = []
+        self._comparison: PairCheck | None = None
+
+    def _check_name(self) -> None:
+        models = tuple(model for model in (self.target, self.draft) if model)
+        if not all(map(references.parse, models)):
+            raise UsageError("only a pair that is all on the Hub is kept under a name", "Leave out --as.")
+        if not pulled_pairs.is_free(pulled_pairs.check_name(self.name), models):
+            raise UsageError(f"{self.name!r} is the name of another pair", "Choose another name with --as.")
+
+    def existing(self) -> DownloadResult | None:
+        """The pair, if it was pulled before and is still there, whole."""
+        for name in pulled_pairs.names():
+            pair = pulled_pairs.readable(name)  # one that is damaged is written anew
+            same = pair and self.name in ("", name) and pair.references == (self.target, self.draft)
+            if pair and same and pair.is_here() and all(self._is_here(*file) for file in pair.files()):
+                return self._result(pair, [path for path in pair.paths() if path], 0)
+        return None
+
+    def _is_here(self, model: RemoteModel, file: RemoteFile) -> bool:
+        """Whether a file need not be downloaded. What has been checked once is not read again."""
+        if not cache.is_here(model, file):
+            return False
+        if self._check and file.digest not in self._right:
+            self._right[file.digest] = is_right(model, file)
+        return self._right.get(file.digest, True)
+
+    def read_target(self) -> ModelSource:
+        """Resolve the target and read its header, once."""
+        if not self._sources:
+            self._sources.append(self._read(self.target))
+            require_tokenizer(self._sources[0].header)
+        return self._sources[0]
+
+    def _read(self, name: str) -> ModelSource:
+        source = read_source(name, self.notes, here_first=False)
+        require_runnable(source.header)
+        require_sound_vocabulary(source.header)
+        return source
+
+    def proposals(self) -> list[DraftProposal]:
+        """Drafts at most half as large whose headers have the target's tokenizer, the likeliest to pay first.
+
+        Raises SpecdecError if there are none, DownloadError if none could be looked at.
+        """
+        target = self.read_target().header
+        proposals: list[DraftProposal] = []
+        failure, looked_at, larger = None, 0, 0
+        reference = references.parse(self.target)
+        heads = repository.heads_beside(reference) if reference else []
+        for name in [*heads, *draft_candidates.candidates(target, self.target)][:_MAX_PROPOSALS]:
+            try:
+                draft = read_source(name, self.notes, here_first=True).header
+            except SpecdecError as error:
+                failure = failure or error
+                self.notes.append(f"{name} was not looked at: {error}")
+                continue
+            looked_at += 1
+            verdict = tokenizer_comparison.compare(target, draft).verdict
+            ratio = draft.n_active_params / max(1, target.n_active_params)
+            if max(ratio, draft.size / max(1, target.size)) > _LARGEST_SHARE:
+                larger += 1
+            elif verdict in ("identical", "compatible"):
+                proposals.append(DraftProposal(name, draft.size, draft.n_params, ratio, verdict))
+        if failure and not looked_at:
+            what = f"no draft for {self.target} could be looked at: {failure}"
+            raise DownloadError(what, "Name one with --draft, or try again later.")
+        if not proposals:
+            pre = target.metadata.get("tokenizer.ggml.pre")
+            known = "is known" if not larger else f"that is at most {_LARGEST_SHARE:.0%} of its size is known"
+            raise SpecdecError(f"no draft {known} for {self.target} (tokenizer {pre!s:.40})", "Name one with --draft.")
+        return sorted(proposals, key=lambda proposal: draft_candidates.rank(proposal.ratio))
+
+    def choose(self, draft: str) -> None:
+        self.draft, self.needs_draft = draft, False
+
+    def plan(self) -> DownloadPlan:
+        """Compare the pair, and say what a download would fetch, and where to.
+
+        Raises IncompatiblePair if the tokenizers differ, before any weights are fetched.
+        """
+        target = self.read_target()
+        if self.draft and len(self._sources) == 1:
+            draft = self._read(self.draft)
+            comparison = tokenizer_comparison.compare(target.header, draft.header)
+            comparison.require()
+            self._comparison = compare_sources(target, draft, comparison, CONTEXT, FreeMemory.now())
+            self._sources.append(draft)
+        with hub_errors(self.target):
+            first, *others = map(self._planned, self._sources)
+            recorded = len(self._remotes) == len(self._sources)
+            name = self.name or (_name(*self._remotes) if recorded else "")
+            free, place, notes = cache.free_space(), str(cache.cache_dir()), tuple(self.notes)
+            draft_plan = others[0] if others else None
+            plan = DownloadPlan(name, recorded, first, draft_plan, 0, free, place, self._comparison, notes)
+            return replace(plan, to_download=sum(file.size - file.begun for file in plan.files if not file.here))
+
+    def _planned(self, source: ModelSource) -> PlannedModel:
+        """A model with what the cache has of its files."""
+        planned = None
+        if remote := source.remote:
+            files = tuple(
+                PlannedFile(
+                    **asdict(file),
+                    here=self._is_here(remote, file),
+                    begun=cache.begun(remote, file),
+                    path=str(cache.path_of(remote, file)),
+                )
+                for file in remote.files
+            )
+            planned = PlannedRemote(**{**asdict(remote), "files": files})
+        return PlannedModel(source.name, str(source.path) if source.path else None, planned)
+
+    @property
+    def _remotes(self) -> list[RemoteModel]:
+        return [source.remote for source in self._sources if source.remote]
+
+    def run(self, plan: DownloadPlan, progress: DownloadProgress = lambda *_: None) -> DownloadResult:
+        """Fetch what is not here yet, compare what lies on the disk, and record a pair that is all on the Hub.
+
+        Raises DownloadError if there is no room or the Hub does not deliver; what has come is kept.
+        """
+        if plan.to_download > plan.free:
+            needed, free = format_bytes(plan.to_download), format_bytes(plan.free)
+            problem = f"{needed} are to be downloaded, {free} are free in {plan.cache}"
+            raise DownloadError(problem, "Free some space, or set HF_HOME to a larger disk.")
+        if plan.recorded:
+            pulled_pairs.require_writable()
+        for model in self._remotes:
+            for file in model.files:
+                if not self._right.pop(file.digest, True):
+                    cache.discard(model, file)
+                download(model, file, progress)
+        paths = [
+            cache.path_of(source.remote, source.remote.files[0]) if source.remote else source.path or Path(source.name)
+            for source in self._sources
+        ]
+        verdict = _verdict(paths, self._comparison.verdict if self._comparison else None)
+        pair = _record(plan.name, verdict, *self._remotes) if plan.recorded else None
+        return self._result(pair, paths, plan.to_download)
+
+    def _result(self, pair: PulledPair | None, paths: list[Path], downloaded: int) -> DownloadResult:
+        by_role = dict(zip(("target", "draft"), map(str, paths), strict=False))
+        name = pair.name if pair else self.name
+        flags = ["-p", name] if name else [f"--{role}={path}" for role, path in by_role.items()]
+        flags += [] if name or "draft" in by_role else ["--drafter", "none"]
+        kept, target, draft = (pair.name, pair.target, pair.draft) if pair else (None, None, None)
+        notes, run = tuple(self.notes), shlex.join(["specdec", "run", *flags])
+        return DownloadResult(kept, not downloaded, downloaded, by_role, target, draft, self._comparison, notes, run)
+
+
+def _checked(model: str, role: Literal["target", "draft"]) -> str:
+    model = model_name(model, role)
+    if reference := references.parse(model):
+        return str(reference)
+    if not (model.endswith(".gguf") and Path(model).is_file()):
+        raise UsageError(
+            f"{model!r} is no model on the Hub, and no file", "Write REPO:QUANT, REPO/FILE.gguf, or a file's path."
+        )
+    return model
+
+
+def _name(target: RemoteModel, draft: RemoteModel | None = None) -> str:
+    try:
+        return pulled_pairs.name_of(target, draft)
+    except UsageError as error:
+        raise UsageError(str(error), "Give it a name with --as NAME.") from None
+
+
+def _verdict(paths: Sequence[Path], planned: str | None) -> str:
+    """The verdict on the files as they lie on the disk. planned: that on what the Hub showed of them. Raises
+    IncompatiblePair if they cannot be used together, or are others.
+    """
+    headers = [read_header(path) for path in paths]
+    if len(headers) == 1:
+        return "alone"
+    comparison = tokenizer_comparison.compare(*headers)
+    comparison.require()
+    if comparison.verdict == "translatable" != planned:
+        problem = f"the files that came have other tokenizers than their headers on the Hub: {comparison.reason}"
+        raise IncompatiblePair(problem, "Look at them with specdec check.")
+    return comparison.verdict
+
+
+def _record(name: str, verdict: str, target: RemoteModel, draft: RemoteModel | None = None) -> PulledPair:
+    """Keep a pair under its name, and make a profile of that name unless there is one."""
+    today = date.today().isoformat()
+    old = pulled_pairs.readable(name)
+    makes_profile = name not in profiles.names()
+    pair = PulledPair(name, target, draft, verdict, today, makes_profile or bool(old and old.made_profile))
+    pulled_pairs.save(pair)
+    if makes_profile:
+        profiles.save(name, target.reference, draft.reference if draft else None, today)
+    return pair

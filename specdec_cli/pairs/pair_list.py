@@ -1,0 +1,115 @@
+"""The pairs there are: all of them, everything about one, and taking one off the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from specdec_cli import user_files
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.engine import tuning
+from specdec_cli.gguf.head_files import head_of
+from specdec_cli.gguf.reader import part_names, read_header
+from specdec_cli.pairs import profiles, pulled_pairs, references
+from specdec_cli.pairs.config_layers import require_known
+from specdec_cli.pairs.hub import cache
+from specdec_cli.pairs.profiles import Profile
+from specdec_cli.pairs.results import PairDetails, PairList, PairSummary
+
+
+def list_pairs(here_only: bool = False) -> PairList:
+    """All pairs, those on this machine first, then by the memory they suit and by size."""
+    pairs, notes = [], []
+    loaders: list[tuple[list[str], Callable[[str], object]]] = [
+        (profiles.names(), lambda name: pairs.append(_summary(profiles.load(name)))),
+        (pulled_pairs.names(), pulled_pairs.load),
+    ]
+    for names, load in loaders:
+        for name in names:
+            try:
+                load(name)
+            except SpecdecError as error:  # one broken file of the user's does not hide the others
+                notes.append(f"{error}. {error.hint}")
+    kept = [pair for pair in pairs if pair.here == "yes" or not here_only]
+    kept.sort(key=lambda pair: (pair.here != "yes", pair.fits_gb or 0, pair.size or 0, pair.name))
+    return PairList(tuple(kept), str(cache.cache_dir()), tuple(notes))
+
+
+def pair_details(name: str) -> PairDetails:
+    """A profile, and what is known of it on this machine. Raises UsageError if there is none, or it is wrong."""
+    profile = profiles.load(name)
+    require_known(profile)
+    summary = _summary(profile)
+    heads = ""
+    with suppress(SpecdecError):  # a damaged file
+        heads = head_of(read_header(Path(summary.paths[0]))) if summary.paths and summary.paths[0] else ""
+    return PairDetails(profile, summary, heads)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRemoval:
+    """What removing a pair would do. size: bytes that it frees. kept: files that stay because another pair uses them.
+
+    partial: the files, where the pair is only what an interrupted download left.
+    """
+
+    name: str
+    size: int
+    kept: tuple[str, ...]
+    partial: tuple[Path, ...]
+
+    def run(self) -> int:
+        """Remove it, and return the bytes freed. Raises SpecdecError if a file cannot be removed."""
+        for path in self.partial:
+            path.unlink(missing_ok=True)
+        pair = None if self.partial else pulled_pairs.load(self.name)
+        return pulled_pairs.remove(pair) if pair else self.size
+
+
+def plan_removal(name: str) -> PlannedRemoval:
+    """Raises UsageError if no such pair was pulled, and no download of it was interrupted."""
+    if pair := pulled_pairs.load(name):
+        size, kept = pulled_pairs.removable(pair)
+        return PlannedRemoval(name, size, tuple(kept), ())
+    if name in profiles.names() and (partial := _partial_files(profiles.load(name))):
+        return PlannedRemoval(name, sum(path.stat().st_size for path in partial), (), tuple(partial))
+    known = pulled_pairs.names()
+    hint = user_files.suggest(name, known, "Pulled pairs") if known else "specdec pull has brought none yet."
+    raise UsageError(f"no pair {name!r} has been pulled", hint)
+
+
+def _partial_files(profile: Profile) -> list[Path]:
+    models = [references.parse(model) for model in (profile.target, profile.draft) if model]
+    return [path for reference in models if reference for path in cache.partial_files(reference.repo)]
+
+
+def _summary(profile: Profile) -> PairSummary:
+    models = [model for model in (profile.model("target"), profile.model("draft")) if model]
+    paths = [_local_path(model) for model in models]
+    here = [path for path in paths if path]
+    whole = len(here) == len(paths)
+    pulled = pulled_pairs.readable(profile.name)
+    stated = int(profile.download_gb * 1e9) if profile.download_gb else None
+    about = profile.name, profile.target, profile.draft, profile.description, profile.fits_gb
+    return PairSummary(
+        *about,
+        sum(map(_file_size, here)) if whole else stated,
+        "yes" if whole else "in part" if here or _partial_files(profile) else "no",
+        pulled.pulled if pulled else None,
+        tuple(str(path) if path else None for path in paths),
+        tuning.last_speed(here[0], here[1]) if len(here) == 2 else None,
+    )
+
+
+def _local_path(model: str) -> Path | None:
+    if reference := references.parse(model):
+        return cache.find(reference)
+    return Path(model) if user_files.is_file(Path(model)) else None
+
+
+def _file_size(path: Path) -> int:
+    """Bytes of a model, with all parts of a split one."""
+    parts = [path.with_name(name) for name in part_names(path.name)]
+    return sum(part.stat().st_size for part in parts if part.is_file())

@@ -1,0 +1,108 @@
+"""Profiles: named model pairs with the settings that suit them, as YAML files.
+
+The bundled ones say where what they claim was seen; the user's own, which override them by name, need only a target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.pairs import references
+from specdec_cli.user_files import (
+    bundled_dir,
+    config_dir,
+    expanded,
+    is_file,
+    named,
+    nearest,
+    read_mapping,
+    to_record,
+    write_whole,
+)
+
+DEMO = "demo"
+_Gigabytes = Annotated[float, Meta(gt=0, lt=1e6)]
+_SAVED = "saved by specdec pull, "
+_KINDS = (
+    "A profile needs `target: REPO:QUANT` or `target: PATH`. Values must be text (in quotes if they look like anything "
+    "else), but gated true or false, sizes numbers above 0, sources `- text` and settings `key: value` lines."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A pair by name: models on the Hub (`repo:quant`), or files, whose paths count from the profile's own folder.
+
+    download_gb: both models. memory_gb: both with a context of 4,096 tokens. fits_gb: the class of machine it suits.
+    """
+
+    name: str
+    target: str
+    draft: str | None = None
+    description: str = ""
+    why: str = ""
+    licence: str = ""
+    gated: bool = False
+    download_gb: _Gigabytes | None = None
+    memory_gb: _Gigabytes | None = None
+    fits_gb: _Gigabytes | None = None
+    settings: dict[Any, Any] = field(default_factory=dict)
+    sources: list[str] = field(default_factory=list)
+    verified: str = ""
+    folder: Path = Path()
+
+    @property
+    def own(self) -> bool:
+        return self.folder != bundled_dir()
+
+    def model(self, role: Literal["target", "draft"]) -> str | None:
+        """A reference to the Hub, or the path of a file."""
+        text = self.target if role == "target" else self.draft
+        if text is None:
+            return None
+        path = self.folder / expanded(text)
+        return text if references.parse(text) and not is_file(path) else str(path)
+
+
+def names() -> list[str]:
+    return list(_files())
+
+
+def load(name: str) -> Profile:
+    """A profile by name. Raises UsageError if there is none, or its file is malformed."""
+    files = _files()
+    if name in files:
+        path = files[name]
+        return to_record(read_mapping(path), Profile, path.name, _KINDS, name=name, folder=path.parent)
+    hint = nearest(name, files) or "specdec ls lists the profiles."
+    if any(character.isspace() for character in name):
+        hint = "Is it the prompt? It goes without -p, which names a pair (specdec ls)."
+    raise UsageError(f"there is no profile {name!r}", hint)
+
+
+def save(name: str, target: str, draft: str | None, description: str) -> Path:
+    """Write a profile of the user's own; raises SpecdecError if it cannot be written."""
+    import yaml
+
+    path = config_dir() / "profiles" / f"{name}.yaml"
+    data = {"description": _SAVED + description, "target": target, "draft": draft}
+    write_whole(path, yaml.safe_dump(data, sort_keys=False))
+    return path
+
+
+def is_as_saved(name: str) -> bool:
+    """Whether a profile of the user's is still as `save` wrote it."""
+    try:
+        data = read_mapping(config_dir() / "profiles" / f"{name}.yaml")
+    except UsageError:
+        return False
+    return set(data) <= {"description", "target", "draft"} and str(data.get("description")).startswith(_SAVED)
+
+
+def _files() -> dict[str, Path]:
+    return named(config_dir() / "profiles", bundled_dir())

@@ -1,0 +1,145 @@
+"""Pairs that were pulled: which files of which commits they are, kept so that they can be listed and removed."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from specdec_cli import user_files
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.json_store import JsonStore, digest
+from specdec_cli.pairs import profiles, references
+from specdec_cli.pairs.hub import cache
+from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
+from specdec_cli.user_files import config_dir
+
+_File = tuple[RemoteModel, RemoteFile]
+
+
+@dataclass(frozen=True, slots=True)
+class PulledPair:
+    """A pair in the Hub's cache. verdict: of the tokenizers' comparison. made_profile: pulling also made a profile."""
+
+    name: str
+    target: RemoteModel
+    draft: RemoteModel | None
+    verdict: str
+    pulled: str
+    made_profile: bool = False
+
+    def __post_init__(self) -> None:
+        for model in self.models:
+            names = [model.repo, model.commit, *(name for file in model.files for name in (file.name, file.digest))]
+            if not model.files or any(map(references.leads_out, names)):
+                raise ValueError(f"impossible names in {model.repo!r:.60}")
+
+    @property
+    def models(self) -> tuple[RemoteModel, ...]:
+        return (self.target, self.draft) if self.draft else (self.target,)
+
+    @property
+    def references(self) -> tuple[str, str | None]:
+        return self.target.reference, self.draft.reference if self.draft else None
+
+    def is_here(self) -> bool:
+        return all(cache.is_whole(model, file) for model, file in self.files())
+
+    def files(self) -> list[_File]:
+        """Each file once, also where target and draft are the same."""
+        return list(dict.fromkeys((model, file) for model in self.models for file in model.files))
+
+    def paths(self) -> tuple[Path, Path | None]:
+        """The first file of target and draft."""
+        target, *draft = (cache.path_of(model, model.files[0]) for model in self.models)
+        return target, draft[0] if draft else None
+
+
+_FIX = "Run specdec pull {name} again, or remove the file."
+_PAIRS = JsonStore(lambda: config_dir() / "pulled", PulledPair, _FIX, remade=False)
+
+
+def require_writable() -> None:
+    """Raise SpecdecError now rather than after gigabytes."""
+    for folder in ("pulled", "profiles"):
+        user_files.require_writable(config_dir() / folder)
+
+
+def check_name(name: str) -> str:
+    """The name; raises UsageError if it cannot be one of a pair."""
+    if not re.fullmatch(r"[\w][\w.+-]{0,150}", name, re.ASCII) or name.endswith((".gguf", ".yaml", ".json")):
+        raise UsageError(f"{name!r} cannot be a pair's name", "Use letters, digits, '.', '_', '+' and '-', no ending.")
+    return name
+
+
+def name_of(target: RemoteModel, draft: RemoteModel | None) -> str:
+    """A name for a pair that was given none: of its two files, with the owner's and more if another pair has it."""
+    models = [model for model in (target, draft) if model]
+    asked = tuple(model.reference for model in models)
+    stems = "+".join(references.stem(model.files[0].name.rpartition("/")[2])[:60] for model in models)
+    owners = "+".join(model.repo.partition("/")[0] for model in models)
+    for name in (stems, f"{owners}-{stems}", f"{stems}-{digest(repr(asked), 8)}"):
+        if len(name) <= 150 and is_free(name, asked):
+            break
+    return check_name(name)
+
+
+def is_free(name: str, models: tuple[str, ...]) -> bool:
+    """Whether no profile has a name, or one of the same models has."""
+    try:
+        profile = profiles.load(name) if name in profiles.names() else None
+    except SpecdecError:
+        return False
+    return profile is None or tuple(filter(None, (profile.target, profile.draft))) == models
+
+
+def names() -> list[str]:
+    return _PAIRS.names()
+
+
+def load(name: str) -> PulledPair | None:
+    """A pair; None if there is none. Raises SpecdecError if its record is damaged."""
+    return _PAIRS.load(name) if name in names() else None  # a path would lead elsewhere
+
+
+def readable(name: str) -> PulledPair | None:
+    """A pair, if its record can be read: one that is damaged is as good as none."""
+    with suppress(SpecdecError):
+        return load(name)
+    return None
+
+
+def save(pair: PulledPair) -> None:
+    """Record a pair, all at once or not at all; raises SpecdecError if it cannot be written."""
+    _PAIRS.save(pair.name, pair)
+
+
+def removable(pair: PulledPair) -> tuple[int, list[str]]:
+    """Bytes that removing a pair would free, and the names of its files whose content another pair uses."""
+    content = {(model.repo, file.digest) for model, file in _files_of_others(pair)}
+    used = [file.name for model, file in pair.files() if (model.repo, file.digest) in content]
+    return sum(cache.freeable(model, file) for model, file in _own_files(pair)), used
+
+
+def remove(pair: PulledPair) -> int:
+    """Forget a pair and take its files out of the cache, but for those that another pair uses. Returns bytes freed."""
+    try:
+        freed = sum(cache.remove(model, file) for model, file in _own_files(pair))
+        _PAIRS.path(pair.name).unlink()
+        if pair.made_profile and profiles.is_as_saved(pair.name):
+            (config_dir() / "profiles" / f"{pair.name}.yaml").unlink(missing_ok=True)
+    except OSError as error:
+        raise SpecdecError(f"cannot remove {error.filename}: {error.strerror}", "Fix the folder's rights.") from None
+    return freed
+
+
+def _files_of_others(pair: PulledPair) -> list[_File]:
+    pairs = (readable(name) for name in names() if name != pair.name)
+    return [file for other in pairs if other for file in other.files()]
+
+
+def _own_files(pair: PulledPair) -> list[_File]:
+    """A pair's files that no other pair has at the same commit; the cache itself keeps content that others link to."""
+    used = {(model.repo, model.commit, file.name) for model, file in _files_of_others(pair)}
+    return [(model, file) for model, file in pair.files() if (model.repo, model.commit, file.name) not in used]
