@@ -62,7 +62,7 @@ SEED  ?= 1
 SCALE ?= 1
 
 fuzz: setup ## Try to break it, with some 30,000 hostile files, names, servers and signals
-	SPECDEC_FUZZ_SCALE=$(SCALE) $(VENV)/bin/python -m pytest --hypothesis-seed=$(SEED) tests/models/test_gguf_fuzz.py
+	SPECDEC_FUZZ_SCALE=$(SCALE) $(VENV)/bin/python -m pytest --hypothesis-seed=$(SEED) tests/gguf/test_gguf_fuzz.py
 	SPECDEC_FUZZ_SEED=$(SEED) SPECDEC_FUZZ_SCALE=$(SCALE) $(VENV)/bin/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m fuzz tests/fuzz
 
 lint: setup ## Check style and types

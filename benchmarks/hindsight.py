@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from specdec_cli.decoding.costs import Costs
-from specdec_cli.decoding.length_policy import LengthPolicy
-from specdec_cli.decoding.types import NO_DRAFT, Drafter, Step, Token
+from specdec_cli.decoding.types import NO_DRAFT, Drafter, LengthPolicy, Step, Token
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.fixed import FixedLength

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from specdec_cli.drafters.drafter_context import DraftModel
+from specdec_cli.decoding.types import DraftModel
 from specdec_cli.drafters.short_memory import ShortMemory
 from specdec_cli.engine.model_loading import load_model
 from specdec_cli.llama import host

@@ -32,7 +32,7 @@ def config_dir() -> Path:
 
 def bundled_dir() -> Path:
     """Where the profiles that come with specdec are: inside the wheel, or at the top of a checkout."""
-    package = Path(__file__).parent.parent
+    package = Path(__file__).parent
     inside = package / "profiles"
     return inside if inside.is_dir() else package.parent / "profiles"
 

@@ -11,12 +11,11 @@ import numpy as np
 
 from specdec_cli import drafters
 from specdec_cli.decoding.categorical import Categorical
-from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.rules import RULES, sampler_of
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.text import TextStream
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Event, Logits, Step, Verdict
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Event, LengthPolicy, Logits, Step, Verdict
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext

@@ -1,4 +1,4 @@
-"""How the house is built: imports point one way, and nothing in it is large or has the name of something else."""
+"""How the house is built: imports point one way, without circles, and foreign packages have one home each."""
 
 import ast
 import functools
@@ -8,23 +8,27 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "specdec_cli"
 FILES = sorted(PACKAGE.rglob("*.py"))
-ALLOWED = {
-    "decoding": set(),
-    "constraints": {"decoding"},
-    "draft_length": {"decoding"},
-    "drafters": {"decoding", "draft_length"},
-    "evaluation": {"decoding", "draft_length"},
-    "llama": {"decoding"},
-    "models": {"decoding"},
-    "hub": {"decoding", "models"},
-    "store": {"decoding", "draft_length", "evaluation", "models", "hub"},
-    "display": {"decoding", "evaluation"},
-    "training": {"decoding", "evaluation", "models"},
-}
-ALLOWED["engine"] = set(ALLOWED) - {"display"}
-ALLOWED["server"] = {"constraints", "decoding", "engine", "display", "store"}
-ALLOWED["cli"] = set(ALLOWED)
-"""Which folders a folder may import from, besides itself."""
+LAYERS = [
+    {"decoding"},
+    {"draft_length", "constraints", "llama", "gguf"},
+    {"drafters"},
+    {"engine"},
+    {"pairs"},
+    {"measure", "chat"},
+    {"make_drafts"},
+    {"display"},
+    {"server"},
+    {"cli"},
+]
+"""A folder imports from those above it in this list, and from the shared files beside the folders."""
+SHARED = {"user_files", "yaml_reader", "json_store"}
+"""The files beside the folders that any folder may use. They know nothing but `decoding`."""
+
+
+def folder_of(path: Path) -> str:
+    """The folder of a file within the package; the name of a file beside the folders."""
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else path.stem
 
 
 @functools.cache
@@ -45,38 +49,68 @@ def imports(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("folder", ALLOWED)
-def test_imports_point_one_way(folder):
-    files = list((PACKAGE / folder).rglob("*.py"))
-    assert len(files) > 1
-    for path in files:
-        seen = {name.split(".")[1] for name in imports(path) if name.startswith("specdec_cli.")} & set(ALLOWED)
-        assert seen <= {folder} | ALLOWED[folder], f"{path.name} imports {seen - ALLOWED[folder]}"
+def ours(path: Path) -> set[str]:
+    """The folders of the package, and files beside them, that a file imports from."""
+    return {name.split(".")[1] for name in imports(path) if name.startswith("specdec_cli.")} - {"__version__"}
 
 
-def test_no_other_folder_holds_code():
-    assert {path.parent.name for path in FILES} == {*ALLOWED, "specdec_cli"}
+def test_every_folder_has_a_layer():
+    folders = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert folders == set().union(*LAYERS)
+
+
+@pytest.mark.parametrize("number", range(len(LAYERS)), ids=lambda number: "-".join(sorted(LAYERS[number])))
+def test_imports_point_one_way(number):
+    below = set().union(*LAYERS[:number])
+    for folder in LAYERS[number]:
+        files = list((PACKAGE / folder).rglob("*.py"))
+        assert len(files) > 1
+        for path in files:
+            beyond = ours(path) - below - SHARED - {folder}
+            assert not {name for name in beyond if (PACKAGE / name).is_dir()}, f"{path.name} imports {beyond}"
+
+
+def test_shared_files_know_errors_and_costs_alone():
+    for path in (PACKAGE / f"{name}.py" for name in SHARED):
+        assert ours(path) <= {"decoding"} | SHARED, path.name
+
+
+def test_no_files_import_each_other():
+    """At run time or for types: a circle is one even where Python survives it."""
+    modules = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in FILES}
+    edges = {name: {other for other in imports(path) if other in modules} for name, path in modules.items()}
+    done: set[str] = set()
+
+    def visit(name: str, way: tuple[str, ...]) -> None:
+        assert name not in way, " -> ".join((*way[way.index(name) :], name))
+        if name not in done:
+            for other in edges[name]:
+                visit(other, (*way, name))
+            done.add(name)
+
+    for name in modules:
+        visit(name, ())
 
 
 @pytest.mark.parametrize(
     ("module", "only"),
     [
         ("llama_cpp", {"llama"}),
-        ("huggingface_hub", {"hub"}),
+        ("huggingface_hub", {"pairs"}),
         ("click", set()),
         ("typer", {"cli"}),
         ("greenlet", {"engine"}),
         ("llguidance", {"constraints"}),
-        ("gguf", {"training"}),
-        ("torch", {"training"}),
+        ("gguf", {"make_drafts"}),
+        ("torch", {"make_drafts"}),
         ("starlette", {"server"}),
         ("uvicorn", {"server"}),
     ],
 )
-def test_foreign_packages_are_imported_in_their_folders_alone(module, only):
+def test_foreign_packages_have_one_home(module, only):
     """Click is not imported: Typer vendors it."""
     users = [path for path in FILES if any(name.split(".")[0] == module for name in imports(path))]
-    assert {path.parent.name for path in users} == only
+    assert {folder_of(path) for path in users} == only
 
 
 def test_text_leaves_in_one_way():
@@ -103,9 +137,7 @@ def test_models_are_loaded_in_one_place():
 
 
 def test_nobody_asks_which_class_a_policy_or_a_drafter_is():
-    kinds = {
-        node.name for path in FILES if path.parent.name in ("draft_length", "drafters") for node in classes_of(path)
-    }
+    kinds = {node.name for path in FILES if folder_of(path) in ("draft_length", "drafters") for node in classes(path)}
     kinds = {name for name in kinds if name.endswith(("Length", "Drafter"))}
     assert {"AutoLength", "FixedLength", "ModelDrafter", "ChainDrafter"} <= kinds
     for path in FILES:
@@ -115,27 +147,5 @@ def test_nobody_asks_which_class_a_policy_or_a_drafter_is():
                 assert not asked & kinds, f"{path.name} asks for {asked & kinds}"
 
 
-def classes_of(path: Path) -> list[ast.ClassDef]:
+def classes(path: Path) -> list[ast.ClassDef]:
     return [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
-
-
-def test_no_two_files_and_no_two_public_classes_share_a_name():
-    files = [path.name for path in FILES if path.name != "__init__.py"]
-    classes = [node.name for path in FILES for node in classes_of(path) if not node.name.startswith("_")]
-    for names in (files, classes):
-        assert not {name for name in names if names.count(name) > 1}
-
-
-LARGE = {"AutoLength": 17}
-"""Classes with more than 15 methods: a length policy has ten to implement before it does anything of its own."""
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_no_file_function_or_class_is_large(path):
-    assert len(path.read_text().splitlines()) <= 300
-    for node in nodes_of(path):
-        if isinstance(node, ast.FunctionDef):
-            assert node.end_lineno - node.lineno < 60, node.name
-        elif isinstance(node, ast.ClassDef):
-            methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
-            assert len(methods) <= LARGE.get(node.name, 15), f"{node.name} has {len(methods)} methods"

@@ -25,7 +25,7 @@ from specdec_cli.display.theme import can_paint
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what is taken away is Linux's")
 
-LEFT_OUT = ["specdec_cli.training"]
+LEFT_OUT = ["specdec_cli.make_drafts.training"]
 """It imports torch, which is installed for its own tests alone."""
 
 

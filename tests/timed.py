@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.length_policy import LengthPolicy
-from specdec_cli.decoding.types import Step
+from specdec_cli.decoding.types import LengthPolicy, Step
 from specdec_cli.draft_length.auto import LONGEST, AutoLength
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel

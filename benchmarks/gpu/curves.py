@@ -11,13 +11,13 @@ from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
+from specdec_cli.decoding.types import REVIEWED
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.timing import pass_laps
 from specdec_cli.measure import suites
-from specdec_cli.measure.simulator import REVIEWED
 
 LONGEST = 64
 READING = (128, 512)

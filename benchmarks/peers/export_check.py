@@ -25,6 +25,7 @@ from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.engine import tuning
 from specdec_cli.engine.config import Settings
 from specdec_cli.measure import acceptance_traces, simulator, suites, tuning_run
+from specdec_cli.measure.acceptance_traces import recording_of
 from specdec_cli.measure.served_pair import served_pair
 from specdec_cli.measure.serving_formats import ENGINES
 from specdec_cli.measure.static_setting import seconds_of
@@ -54,7 +55,7 @@ def main() -> None:
     if pair.setting is None:
         raise SystemExit(pair.expected[0])
     paths = Path(given.target), Path(given.draft)
-    tuned, recorded = tuning.load(*paths), tuning.recording_of(*paths, "greedy")
+    tuned, recorded = tuning.load(*paths), recording_of(*paths, "greedy")
     if tuned is None or recorded is None:
         raise SystemExit("nothing was kept")
     answers = acceptance_traces.read(recorded).answers

@@ -17,9 +17,9 @@ from specdec_cli.cli.prompt_input import read_file
 from specdec_cli.decoding.divergence import first_difference
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.turn_line import alone_line, turn_line
+from specdec_cli.engine.config import check_value
 from specdec_cli.engine.generation import Generation, GenerationResult
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.pairs.config_layers import check_value
 from specdec_cli.user_files import expanded
 
 _PIPE_WIDTH = 200

@@ -67,9 +67,9 @@ def compare(
     """Measure ways to decode against the target alone: speed with intervals, exactness, causes."""
     from specdec_cli.cli.prompt_input import gather
     from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.engine.prompt import choose_prompts
     from specdec_cli.measure import comparisons
     from specdec_cli.measure.comparison_run import ComparisonRun, require_exact
+    from specdec_cli.measure.prompts import choose_prompts
     from specdec_cli.measure.variants import parse_variants
     from specdec_cli.pairs.config_layers import require_used, resolve
 

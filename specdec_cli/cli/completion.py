@@ -28,14 +28,14 @@ def _models(profiles: Any) -> list[str]:
     return [*profiles.names(), *cache.references()]
 
 
-models = _listed("models.profiles", _models, (".gguf",))
-pulled_pairs = _listed("store.pulled_pairs", lambda pulled: pulled.names())
-prompts = _listed("models.suites", lambda suites: suites.builtin(), (".txt", ".jsonl", ".json", ".yaml", ".yml"))
+models = _listed("pairs.profiles", _models, (".gguf",))
+pulled_pairs = _listed("pairs.pulled_pairs", lambda pulled: pulled.names())
+prompts = _listed("measure.suites", lambda suites: suites.builtin(), (".txt", ".jsonl", ".json", ".yaml", ".yml"))
 rules = _listed("decoding.rules", lambda rules: rules.RULES)
 drafters = _listed("drafters", lambda drafters: ["auto", *drafters.names()])
-machines = _listed("models.hardware", lambda hardware: hardware.names())
+machines = _listed("measure.hardware", lambda hardware: hardware.names())
 serving_engines = _listed("engine.serving_formats", lambda formats: formats.ENGINES)
-results = _listed("store.comparisons", lambda comparisons: [name for name, _ in comparisons.kept()])
+results = _listed("measure.comparisons", lambda comparisons: [name for name, _ in comparisons.kept()])
 
 
 def pairs(incomplete: str) -> list[tuple[str, str]]:

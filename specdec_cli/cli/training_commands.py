@@ -82,8 +82,8 @@ def distill(
 ) -> Recipe:
     """Train a draft model on what the target says. --from scratch makes a small new one."""
     from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.engine.model_pair import read_source
     from specdec_cli.make_drafts.distilling_recipes import DistilRecipe, ScratchRecipe
+    from specdec_cli.pairs.sources import read_source
 
     if from_ == "scratch":
         return ScratchRecipe(words, width, depth)

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from specdec_cli.decoding.constraint import Constraint
 from specdec_cli.decoding.errors import Interrupted, reason_of
-from specdec_cli.decoding.length_policy import LengthPolicy
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, LengthReason, Rows, Step, Target
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, LengthPolicy, LengthReason, Rows, Step, Target
 
 _Result = TypeVar("_Result")
 

@@ -11,7 +11,6 @@ import numpy as np
 from specdec_cli.decoding.constraint import Constraint
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.decoding.guard import Speculation
-from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import (
@@ -22,6 +21,7 @@ from specdec_cli.decoding.types import (
     Drafter,
     Event,
     FinishReason,
+    LengthPolicy,
     Origin,
     Prefill,
     Rows,

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import StandardSampler
 
-if TYPE_CHECKING:  # which is made of these types itself
-    from specdec_cli.decoding.length_policy import LengthPolicy
+if TYPE_CHECKING:
+    pass
 
 Logits: TypeAlias = NDArray[np.float32]
 """(rows, n_vocab). Row 0 follows the pending token, row i + 1 draft token i. Valid until the next forward pass."""
@@ -207,3 +207,133 @@ class Target(Protocol):
 
 
 AcceptRule: TypeAlias = Callable[[Draft, Rows, StandardSampler, np.random.Generator], Verdict]
+
+
+LIKELY = 0.5
+"""How sure a drafter must be of its first token while a later one could still be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A token that a tree may get next. sibling_index: how many of its siblings are drafted already. path_probability:
+    that the target tests it: all that it follows stands, its earlier siblings do not.
+    """
+
+    sibling_index: int
+    path_probability: float
+
+
+class LengthPolicy:
+    """How many tokens to draft. It may look at the draft model's probabilities, never at the target's of the same step;
+    and it is asked before a token is drawn: to drop one for what it turned out to be would bias the output. By default
+    it takes the draft's confidence for what it is, and always goes on, as far as there is room.
+    """
+
+    why: LengthReason = LengthReason.NONE
+    """Why the last draft had its length."""
+    uses_confidence: bool = True
+    """Whether `should_draft` needs the draft's confidence, which may cost a softmax a token."""
+    least_first: float = 0.0
+    """The least confidence in a first token, where a later drafter could be asked instead."""
+    rival_gain: float = 0.0
+    """Seconds that the draft of a later drafter is expected to save."""
+
+    def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
+        """An answer begins. read_apart: whether the drafter reads its prompt before the clock of its first draft."""
+
+    def limit(self, room: int) -> int:
+        """The most tokens to draft in the coming step. room: how many may still follow the pending one in the answer
+        and the context; a chain has no use for more.
+        """
+        return room
+
+    def turn(self, place: int, last: bool, budget: int) -> tuple[LengthPolicy, int]:
+        """Drafter number `place` of several is next, perhaps the last: the policy to ask, and the most to draft."""
+        self.least_first = 0.0 if last else LIKELY
+        return self, budget
+
+    def expected_gain(self, room: int) -> float:
+        """Seconds that a draft is expected to save now; 0 where that is not known."""
+        return 0.0
+
+    def should_read(self, drafted: int, path_probability: float | None = None) -> bool:
+        """Whether to pay a pass of the draft model for what follows the last token, or one that stands so probably."""
+        return True
+
+    def should_draft(self, drafted: int, confidence: float, candidate: Candidate | None = None) -> bool:
+        """Whether to add a token to `drafted`. confidence: the draft's highest probability. candidate: in a tree."""
+        return drafted > 0 or confidence >= self.least_first
+
+    def choose(self, confidences: Sequence[float]) -> int:
+        """How many tokens of a draft to send of which all confidences are known."""
+        stops = (i for i, confidence in enumerate(confidences) if not self.should_draft(i, confidence))
+        return next(stops, len(confidences))
+
+    def rate(self, sibling_index: int, confidence: float) -> float:
+        """The probability that a token of a tree stands, given that what it follows does and that its earlier siblings
+        do not. confidence: the draft's own idea of that.
+        """
+        return confidence
+
+    def observe_counterfactual(self, confidence: float, outcome: float) -> None:
+        """At a place that went by without a draft, the draft would have been so sure, and so often right (0 to 1)."""
+
+    def observe(self, step: Step, own_time: bool = True) -> None:
+        """Learn from what came of a step. own_time: whether the time it took to draft nothing is this drafter's."""
+
+    def observe_other(self, step: Step) -> None:
+        """Learn of a step in which another drafter drafted."""
+
+
+REVIEWED = 24
+"""Rows that a draft model can be asked for in a pass: so many places it compares itself with when it catches up."""
+
+
+class DraftModel(Protocol):
+    """What a drafter needs of a model's context: `llama.context.LlamaContext` is one."""
+
+    n_ctx: int
+    """How many tokens the cache has room for."""
+    n_vocab: int
+    max_rows: int
+    """The most rows of logits that one call may ask for."""
+    rewinds: bool
+    """Whether the last tokens can be dropped at any time; else only where `checkpoint` says."""
+
+    @property
+    def length(self) -> int:
+        """How many tokens of the text it has read."""
+        ...
+
+    def begin(self, text: Sequence[int]) -> int:
+        """Forget everything but what may be kept for `text`; returns how many of its tokens that is."""
+        ...
+
+    def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
+        """Before `news` and then `more` tokens are read: what of the news is left to read. Raises ValueError if there
+        is no room.
+        """
+        ...
+
+    def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
+        """Append tokens to the cache; returns one row, after the last, or one after each."""
+        ...
+
+    def grow(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        """Append nodes to a tree at the end of the cache, in one pass of at most max_rows; returns a row for each.
+
+        parents: of each, the number of the node that it follows, counted since the tree began; -1: the cache's end.
+        """
+        ...
+
+    def keep(self, path: Sequence[int]) -> None:
+        """End the tree: the nodes on this path stay, the others are dropped."""
+        ...
+
+    def checkpoint(self) -> None:
+        """Make this length one that `rewind` can come back to."""
+        ...
+
+    def rewind(self, length: int) -> None:
+        """Drop everything from position `length` on."""
+        ...

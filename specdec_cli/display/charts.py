@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.decoding.statistics import FEW_DRAFTS, Interval
+from specdec_cli.decoding.statistics import Interval
 from specdec_cli.display.safe_streams import safe
 from specdec_cli.measure.comparison_result import ComparisonResult
+from specdec_cli.measure.summaries import FEW_DRAFTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,11 +6,11 @@ from datetime import datetime
 from typing import Any
 
 from specdec_cli.decoding.divergence import first_difference
-from specdec_cli.decoding.statistics import FEW_DRAFTS
 from specdec_cli.display import charts
 from specdec_cli.display import comparison_tables as tables
 from specdec_cli.display.templates import render
 from specdec_cli.measure.comparison_result import ComparisonResult
+from specdec_cli.measure.summaries import FEW_DRAFTS
 from specdec_cli.measure.trials import Trial
 
 _MAX_TEXTS = 350_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from specdec_cli.decoding.length_policy import LengthPolicy
+from specdec_cli.decoding.types import LengthPolicy
 from specdec_cli.draft_length.auto import LONGEST, AutoLength
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.chain_length import ChainLength

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from specdec_cli.decoding.length_policy import Candidate, LengthPolicy
-from specdec_cli.decoding.types import LengthReason, Step
+from specdec_cli.decoding.types import Candidate, LengthPolicy, LengthReason, Step
 from specdec_cli.draft_length.baseline_probe import BaselineProbe
 from specdec_cli.draft_length.budgets import Budgets
 from specdec_cli.draft_length.calibration import Calibration, bin_of

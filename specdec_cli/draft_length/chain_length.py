@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from specdec_cli.decoding.length_policy import LengthPolicy
-from specdec_cli.decoding.types import LengthReason, Step
+from specdec_cli.decoding.types import LengthPolicy, LengthReason, Step
 
 _UNLIMITED = 1 << 30
 

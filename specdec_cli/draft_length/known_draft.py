@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate, takewhile
 from operator import mul
 
-from specdec_cli.decoding.length_policy import Candidate, LengthPolicy
-from specdec_cli.decoding.types import LengthReason, Step
+from specdec_cli.decoding.types import Candidate, LengthPolicy, LengthReason, Step
 from specdec_cli.draft_length.cost_model import CostModel
 
 _START, _MOST = 1.5, 12.0

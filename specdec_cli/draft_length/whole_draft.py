@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from specdec_cli.decoding.length_policy import Candidate
-from specdec_cli.decoding.types import LengthReason
+from specdec_cli.decoding.types import Candidate, LengthReason
 from specdec_cli.draft_length.known_draft import KnownLength
 
 

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from specdec_cli.decoding.errors import Interrupted, reason_of
-from specdec_cli.decoding.length_policy import LengthPolicy
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, Step
+from specdec_cli.decoding.types import NO_DRAFT, Draft, Drafter, LengthPolicy, Step
 
 
 class ChainDrafter:

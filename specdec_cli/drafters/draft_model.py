@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.sampling import Row, StandardSampler, confidence
-from specdec_cli.decoding.types import Draft, Logits, Step
-from specdec_cli.drafters.drafter_context import DrafterContext, DraftModel
+from specdec_cli.decoding.types import Draft, DraftModel, LengthPolicy, Logits, Step
+from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.translated import TranslatedDrafter
 from specdec_cli.drafters.tree import Tree
 

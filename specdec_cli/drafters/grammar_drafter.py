@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specdec_cli.decoding.constraint import Constraint
-from specdec_cli.decoding.length_policy import LengthPolicy
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Step
+from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Step
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.success_rates import SuccessRates
 

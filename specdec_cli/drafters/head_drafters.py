@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.sampling import Row, confidence
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Step
+from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Step
 from specdec_cli.draft_length import DraftForm
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.tree import Tree

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specdec_cli.decoding.length_policy import LengthPolicy
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Rows, Step
+from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Rows, Step
 from specdec_cli.draft_length import DraftForm
 from specdec_cli.drafters.drafter_context import DrafterContext
 

@@ -11,9 +11,8 @@ from typing import Protocol
 
 from specdec_cli.decoding.accept import judge
 from specdec_cli.decoding.categorical import Categorical
-from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.sampling import Row, confidence
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Logits, Step
+from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Logits, Step
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
 

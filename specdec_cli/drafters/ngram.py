@@ -9,8 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from specdec_cli.decoding.length_policy import LIKELY, LengthPolicy
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Step
+from specdec_cli.decoding.types import LIKELY, NO_DRAFT, Draft, LengthPolicy, Step
 from specdec_cli.drafters.corpus_index import DEPTH, Corpus
 from specdec_cli.drafters.corpus_lookup import LEAST_REACH, CorpusLookup
 from specdec_cli.drafters.drafter_context import DrafterContext

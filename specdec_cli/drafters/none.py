@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specdec_cli.decoding.length_policy import LengthPolicy
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Step
+from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Step
 from specdec_cli.drafters.drafter_context import DrafterContext
 
 

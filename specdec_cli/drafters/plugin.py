@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.errors import Interrupted, reason_of
-from specdec_cli.decoding.length_policy import LengthPolicy
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Logits, Rows, Step
+from specdec_cli.decoding.types import NO_DRAFT, Draft, DraftModel, LengthPolicy, Logits, Rows, Step
 from specdec_cli.draft_length import DraftForm
-from specdec_cli.drafters.drafter_context import DrafterContext, DraftModel
+from specdec_cli.drafters.drafter_context import DrafterContext
 
 _ROUNDING = 1e-4
 """By how much the probabilities of a distribution may miss 1."""

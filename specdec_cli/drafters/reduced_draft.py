@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec_cli.decoding.types import Logits
-from specdec_cli.drafters.drafter_context import DraftModel
+from specdec_cli.decoding.types import DraftModel, Logits
 
 _LACKING = np.float32(-1e20)
 """The logit of tokens that it lacks: of probability 0. Finite, so that a row has a distribution even where a constraint

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from specdec_cli.decoding.types import Logits
-from specdec_cli.drafters.drafter_context import DraftModel
+from specdec_cli.decoding.types import DraftModel, Logits
 
 FIRST = 4
 """Tokens of a text's beginning that are never forgotten."""

@@ -17,10 +17,8 @@ import numpy as np
 
 from specdec_cli.decoding.accept import onto
 from specdec_cli.decoding.categorical import Categorical
-from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.sampling import StandardSampler, confidence
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Rows, Step
-from specdec_cli.drafters.drafter_context import DraftModel
+from specdec_cli.decoding.types import NO_DRAFT, Draft, DraftModel, LengthPolicy, Rows, Step
 from specdec_cli.drafters.translation import Mirror, Translation
 
 _CERTAIN = np.ones(1)

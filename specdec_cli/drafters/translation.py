@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.decoding.sampling import Row
-from specdec_cli.drafters.drafter_context import DraftModel
+from specdec_cli.decoding.types import DraftModel
 
 _ESCAPED = re.compile("([\udc80-\udcff])")  # what `surrogateescape` makes of bytes that are no text
 _UNSETTLED = 4

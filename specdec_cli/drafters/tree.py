@@ -15,9 +15,8 @@ import numpy as np
 
 from specdec_cli.decoding.accept import without
 from specdec_cli.decoding.categorical import Categorical
-from specdec_cli.decoding.length_policy import Candidate, LengthPolicy
 from specdec_cli.decoding.sampling import Row, StandardSampler, confidence
-from specdec_cli.decoding.types import NO_DRAFT, Draft, Logits, Step
+from specdec_cli.decoding.types import NO_DRAFT, Candidate, Draft, LengthPolicy, Logits, Step
 
 
 @dataclass(slots=True)

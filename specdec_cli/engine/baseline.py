@@ -92,3 +92,20 @@ class ProbedRatios:
             self._row.clear()
         self._tokens += len(step.tokens)
         self._ended = step.at
+
+
+def where_drafting_does_not_pay(two_over_one: float | None, drafter: str) -> str:
+    """What to tell of an answer for which nothing was drafted: why, and what to try."""
+    cost = ""
+    if two_over_one and two_over_one > 1:  # less is noise
+        busy = ": is the machine busy?" if two_over_one > DEAREST else ""
+        cost = f" (2 tokens cost {two_over_one:.1f}x one{busy})"
+    other = "a text to be edited or continued" if "ngram" in drafter else "--drafter ngram"
+    return (
+        f"Drafting does not pay here{cost}: the target ran alone. Try {other}, or another machine: "
+        "specdec tune --what-if rtx-4090"
+    )
+
+
+DEAREST = 3.0
+"""A pass over two tokens costs hardly more than two over one, unless others used the machine while it was timed."""

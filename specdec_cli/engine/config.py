@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
-from typing import Any, Literal
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+import msgspec
 
 from specdec_cli import drafters
 from specdec_cli.constraints.grammar import Grammar
@@ -298,3 +302,44 @@ def _check_bitwise(settings: Settings) -> None:
             f"--bitwise cannot be used with {what}: a tree is read in another order than text, and rounds differently",
             "Chains work: the drafters model and ngram without --tree.",
         )
+
+
+_PATHS = {"ngram_corpus": "files or folders of text", "lora": "GGUF adapters", "lora_draft": "GGUF adapters"}
+_KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
+
+
+def check_value(name: str, value: Any, text: bool = False) -> Any:
+    """A setting's value, of the right type. text: it may be written as text, as on the command line.
+
+    Raises UsageError: a settings file may hold anything.
+    """
+    if value is None:
+        return None
+    if name in _PATHS:
+        return _paths(name, value)
+    if isinstance(value, str) and "\0" in value:
+        raise UsageError(f"{name} holds a zero character", "Leave it out.")
+    with suppress(msgspec.ValidationError, UnicodeEncodeError):  # the latter: bytes that are no text
+        return msgspec.convert(value, _types()[name], strict=not (text or name == "draft_tokens"))
+    if name == "draft_tokens":
+        raise UsageError(f"the number of draft tokens cannot be {value!r:.60}", "Give -k a whole number, or auto.")
+    kind = str(Settings.__dataclass_fields__[name].type).partition(" ")[0]
+    fix = "Fix it in config.yaml or in the profile."
+    if kind == "str" and isinstance(value, (int, float)):
+        fix = "YAML reads a number there: put it in quotes, in config.yaml or in the profile."
+    raise UsageError(f"{name} is {value!r:.60}, not {_KINDS[kind]}", fix)
+
+
+@cache
+def _types() -> dict[str, Any]:
+    return get_type_hints(Settings)
+
+
+def _paths(name: str, value: Any) -> tuple[str, ...]:
+    """One path or several."""
+    paths = (value,) if isinstance(value, (str, Path)) else value
+    given = paths if isinstance(paths, (list, tuple)) else [None]
+    names = [str(path) if isinstance(path, (str, Path)) else "" for path in given]
+    if any(not path or "\0" in path for path in names):
+        raise UsageError(f"{name} is {value!r:.60}, not a path or a list of paths", f"Name {_PATHS[name]}.")
+    return tuple(names)

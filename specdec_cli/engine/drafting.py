@@ -13,9 +13,8 @@ import numpy as np
 from specdec_cli import drafters
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
-from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.sampling import StandardSampler
-from specdec_cli.decoding.types import Drafter
+from specdec_cli.decoding.types import Drafter, LengthPolicy
 from specdec_cli.draft_length import DraftForm, SharedLoad, adaptive_length, chain_length, fixed_length
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.calibration import Calibration

@@ -14,12 +14,11 @@ from specdec_cli.decoding.statistics import Interval, geometric_interval
 from specdec_cli.decoding.types import AcceptRule, Done, Event, FinishReason, Step
 from specdec_cli.engine import proof
 from specdec_cli.engine.answer_bounds import AnswerBounds
-from specdec_cli.engine.baseline import BaselineResult, ProbedRatios
+from specdec_cli.engine.baseline import BaselineResult, ProbedRatios, where_drafting_does_not_pay
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.loaded_model import LoadedModel
 from specdec_cli.engine.paired_speed import paired_speedup
 from specdec_cli.json_store import to_json as record_to_json
-from specdec_cli.measure.advice import where_drafting_does_not_pay
 
 if TYPE_CHECKING:
     from specdec_cli.engine.engine import Engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from specdec_cli.drafters.drafter_context import DraftModel
+from specdec_cli.decoding.types import DraftModel
 from specdec_cli.drafters.reduced_draft import ReducedDraft
 from specdec_cli.drafters.short_memory import ShortMemory
 from specdec_cli.engine.model_pair import setup_of

@@ -11,6 +11,7 @@ from pathlib import Path
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import ModelMemory
+from specdec_cli.decoding.types import REVIEWED
 from specdec_cli.engine import tuning
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.context_plan import ContextPlan, require_rewinding
@@ -30,7 +31,6 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.medusa_context import MedusaContext
 from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.threads import ThreadWatch
-from specdec_cli.measure.simulator import REVIEWED
 
 
 class LoadedModels:

@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import IncompatiblePair, UsageError
@@ -16,16 +15,13 @@ from specdec_cli.gguf import adapters, tokenizer_comparison
 from specdec_cli.gguf.head_files import head_of, is_head_alone
 from specdec_cli.gguf.header import Header
 from specdec_cli.gguf.medusa_file import read_medusa
-from specdec_cli.gguf.reader import read_header, read_model
+from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
 from specdec_cli.gguf.token_overlap import TokenOverlap
 from specdec_cli.gguf.tokenizer_comparison import Comparison
 from specdec_cli.gguf.vocab import Vocabulary
 from specdec_cli.llama.adapter import Adapter, identity
 from specdec_cli.llama.placement import Placement
-from specdec_cli.pairs import profiles, references
-from specdec_cli.pairs.hub import cache, ranges, repository
-from specdec_cli.pairs.hub.repository import RemoteModel
 from specdec_cli.user_files import expanded
 
 
@@ -87,7 +83,7 @@ def check_pair(settings: Settings) -> ModelPair:
     if settings.draft_small is None:
         problem = f"no second draft model is given for {settings.drafter}"
         raise UsageError(problem, "Name one with -mds; model<ngram needs none.")
-    small_path = cache.locate(settings.draft_small, shlex.join(["specdec", "pull", "--target", settings.draft_small]))
+    small_path = Path(settings.draft_small)
     small, small_comparison, more = _fitting(target, small_path)
     if small_comparison.overlap is not None:
         raise _untranslated(small_comparison, "the second draft model")
@@ -198,46 +194,3 @@ def setup_of(placements: Sequence[Placement], *acting: Sequence[Adapter]) -> str
 
 def setup_of_pair(pair: ModelPair, settings: Settings) -> str:
     return setup_of(settings.placements, pair.adapters, pair.draft_adapters)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSource:
-    """A model whose header has been read: `remote` on the Hub, or else `path` on this machine."""
-
-    name: str
-    header: Header
-    remote: RemoteModel | None
-    path: Path | None
-
-
-def is_profile(name: str) -> bool:
-    """Whether a name is a profile's, and not a file's or a model's on the Hub."""
-    return not (references.parse(name) or name.endswith(".gguf")) and name in profiles.names()
-
-
-def model_name(name: str, role: Literal["target", "draft"]) -> str:
-    """What a name stands for: a profile's name for its target or draft, all else for itself."""
-    model = profiles.load(name).model(role) if is_profile(name) else name
-    if model is None:
-        raise UsageError(f"the profile {name} has no draft", "Name one, or choose another profile.")
-    return model
-
-
-def read_source(name: str, notes: list[str], here_first: bool) -> ModelSource:
-    """Read a model's header, of one on the Hub over ranges.
-
-    here_first: whether a copy in the Hub's cache will do. notes: what the user should know is added to it.
-    Raises UsageError if there is no such model, DownloadError if the Hub does not deliver, SpecdecError if the file is
-    no model.
-    """
-    reference = references.parse(name)
-    if reference is None and not name.endswith(".gguf") and not Path(name).exists():
-        raise UsageError(
-            f"{name!r} is neither a file, nor a profile, nor a model on the Hub",
-            "Write PATH.gguf, REPO:QUANT, REPO/FILE.gguf or a profile's name (specdec ls).",
-        )
-    path = Path(name) if reference is None else cache.find(reference) if here_first else None
-    if reference is None or path:
-        return ModelSource(name, read_header(path or Path(name)), None, path)
-    remote = repository.resolve(reference)
-    return ModelSource(name, read_model(remote.files[0].name, ranges.opener(remote, notes)), remote, None)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.gguf import chat_template
 from specdec_cli.gguf.header import Header
 from specdec_cli.llama.model import Model
-from specdec_cli.measure import suites
-from specdec_cli.pairs import profiles
-from specdec_cli.user_files import bundled_dir
 
 if TYPE_CHECKING:
-    from specdec_cli.engine.engine import Engine
+    pass
 
-_MIXTURE = ("code", "chat", "reasoning", "structured", "summarisation", "creative")
 
 Message: TypeAlias = Mapping[str, str]
 """One message of a conversation: {"role": "system", "user" or "assistant", "content": text}."""
@@ -89,39 +84,3 @@ def _checked(tokens: list[int], model: Model, notes: tuple[str, ...] = ()) -> To
     if not 0 <= min(tokens) <= max(tokens) < model.n_vocab:
         raise UsageError(f"the prompt holds a token outside the vocabulary of {model.n_vocab:,}", "Check its ids.")
     return TokenizedPrompt(tokens, notes)
-
-
-def choose_prompts(
-    target: str | Path,
-    texts: Sequence[str] = (),
-    suite: str | None = None,
-    categories: Sequence[str] = (),
-    limit: int | None = None,
-    per_category: int | None = None,
-) -> list[suites.Prompt]:
-    """The prompts to compare on: texts, else those of a suite; by default code, or Python for the bundled pair."""
-    if texts and suite:
-        raise UsageError("prompts were given and a suite too", "Give prompts, or --prompts.")
-    if not all(text.strip() for text in texts):
-        raise UsageError("a prompt is empty", 'Give texts: specdec compare "def median(values):"')
-    prompts = [suites.Prompt(str(number), "given", text) for number, text in enumerate(texts, 1)]
-    prompts = prompts or suites.load(suite or ("python" if _is_bundled(target) else "code"))
-    return suites.select(prompts, categories, limit, per_category)
-
-
-def tuning_prompts(target: str | Path, suite: str | None) -> list[suites.Prompt]:
-    """The prompts of a suite; by default a mixture, or Python for the bundled pair."""
-    if suite or _is_bundled(target):
-        return suites.load(suite or "python")
-    return [replace(prompt, category=name) for name in _MIXTURE for prompt in suites.load(name)[:4]]
-
-
-def fitting(
-    engine: Engine, prompts: Iterable[suites.Prompt], most: int, system: str | None, raw: bool
-) -> dict[suites.Prompt, list[int]]:
-    tokens = {prompt: engine.tokenize(prompt.text, system=system, raw=raw) for prompt in prompts}
-    return {prompt: ids for prompt, ids in tokens.items() if len(ids) <= most}
-
-
-def _is_bundled(target: str | Path) -> bool:
-    return Path(target).parent == bundled_dir() / profiles.DEMO

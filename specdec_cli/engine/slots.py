@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.decoding.types import REVIEWED
 from specdec_cli.draft_length import LONGEST, SharedLoad
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.context_plan import ContextPlan
@@ -21,7 +22,6 @@ from specdec_cli.gguf import memory
 from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.shared_context import SharedPasses
-from specdec_cli.measure.simulator import REVIEWED
 
 _MEASURED_TEXT = "def add(a, b):\n    return a + b\n"
 """What passes are timed with before the first request comes."""

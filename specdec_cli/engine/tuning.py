@@ -12,9 +12,8 @@ from msgspec import Meta
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.json_store import FORMAT, JsonStore, record_name
-from specdec_cli.measure import acceptance_traces as recordings
-from specdec_cli.user_files import bundled_dir, config_dir
+from specdec_cli.json_store import JsonStore, record_name
+from specdec_cli.user_files import config_dir
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +36,7 @@ class Tuning:
             raise ValueError(f"a step cannot take {self.costs.other} s besides its passes")
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """A measured speedup over the target alone: its geometric mean and 95 % bounds, of which settings, and when."""
-
-    speedup: float
-    low: float | None
-    high: float | None
-    settings: str
-    when: str
-
-
-_TUNINGS = JsonStore(lambda: config_dir() / "tuned", Tuning, "Run specdec tune again.")
-_SPEEDS = JsonStore(_TUNINGS.folder, Speed, "Run specdec compare again.", formats=(FORMAT, None))
+TUNINGS = JsonStore(lambda: config_dir() / "tuned", Tuning, "Run specdec tune again.")
 
 
 def kind_of(greedy: bool, accept: str) -> str:
@@ -63,29 +50,12 @@ def path_of(target: Path, draft: Path, setup: str = "") -> Path:
     """
     size = "-".join(str(path.stat().st_size) for path in (target, draft))
     identity = f"{target.name}/{draft.name}/{size}{setup and f'/{setup}'}"
-    return _TUNINGS.path(record_name((target.stem, draft.stem), identity))
-
-
-def recording_of(target: Path, draft: Path, kind: str, setup: str = "") -> Path | None:
-    """The recording of a pair, its own or a bundled one; `Recording.require` says if it is of these very models."""
-    own = path_of(target, draft, setup).with_suffix(f".{kind}.json.gz")
-    if own.exists():
-        return own
-    if setup:
-        return None
-    if target.parent == draft.parent and bundled_dir() in target.parents:
-        bundled = target.parent / "recordings" / f"{kind}.json.gz"
-        return bundled if bundled.exists() else None
-    for path in sorted((bundled_dir() / "recordings").glob(f"*/{kind}.json.gz")):
-        about = recordings.read(path).about
-        if (about.get("target"), about.get("draft")) == (target.name, draft.name):
-            return path
-    return None
+    return TUNINGS.path(record_name((target.stem, draft.stem), identity))
 
 
 def load(target: Path, draft: Path, setup: str = "") -> Tuning | None:
     """A pair's tuning. Raises SpecdecError if its file is damaged."""
-    return _TUNINGS.load(path_of(target, draft, setup).stem)
+    return TUNINGS.load(path_of(target, draft, setup).stem)
 
 
 def save(target: Path, draft: Path, tuning: Tuning, setup: str = "") -> Path:
@@ -93,16 +63,4 @@ def save(target: Path, draft: Path, tuning: Tuning, setup: str = "") -> Path:
     with suppress(SpecdecError):
         if older := load(target, draft, setup):  # what the other kind of sampling taught stays true
             tuning = replace(tuning, calibrations={**older.calibrations, **tuning.calibrations})
-    return _TUNINGS.save(path_of(target, draft, setup).stem, tuning)
-
-
-def keep_speed(target: Path, draft: Path, speed: Speed, setup: str = "") -> None:
-    """Remember a measurement in place of the last one. Never raises: it is a convenience, not a result."""
-    with suppress(SpecdecError, OSError):
-        _SPEEDS.save(f"{path_of(target, draft, setup).stem}.speed", speed)
-
-
-def last_speed(target: Path, draft: Path) -> Speed | None:
-    with suppress(SpecdecError, OSError):
-        return _SPEEDS.load(f"{path_of(target, draft).stem}.speed")
-    return None
+    return TUNINGS.save(path_of(target, draft, setup).stem, tuning)

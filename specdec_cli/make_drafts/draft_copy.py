@@ -15,7 +15,6 @@ from typing import Protocol
 from specdec_cli import user_files
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.model_loading import load_model
-from specdec_cli.engine.model_pair import is_profile, model_name
 from specdec_cli.gguf import quantisations, tokenizer_comparison
 from specdec_cli.gguf.header import Header
 from specdec_cli.gguf.reader import part_names, read_header
@@ -28,6 +27,7 @@ from specdec_cli.make_drafts import layer_pruning
 from specdec_cli.pairs import made_drafts
 from specdec_cli.pairs.hub.cache import locate
 from specdec_cli.pairs.results import DraftCopyResult, SearchStep, format_bytes
+from specdec_cli.pairs.sources import is_profile, model_name
 
 CopyProgress = Callable[[str, int, int], None]
 """Called with a file's name, how many of its tensors are written, and how many it will have."""

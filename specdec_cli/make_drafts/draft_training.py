@@ -23,7 +23,6 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.model_loading import load_model, require_heads
-from specdec_cli.engine.model_pair import ModelSource, is_profile, read_source
 from specdec_cli.gguf.head_files import head_of
 from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
@@ -39,6 +38,7 @@ from specdec_cli.measure import hardware
 from specdec_cli.measure.suites import Prompt
 from specdec_cli.pairs import made_drafts
 from specdec_cli.pairs.results import format_bytes
+from specdec_cli.pairs.sources import ModelSource, is_profile, read_source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

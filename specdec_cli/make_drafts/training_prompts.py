@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from specdec_cli.chat import conversations
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.engine import Engine
-from specdec_cli.engine.prompt import Prompt, tuning_prompts
+from specdec_cli.engine.prompt import Prompt
 from specdec_cli.gguf.vocab import Vocabulary
 from specdec_cli.measure import suites
+from specdec_cli.measure.prompts import tuning_prompts
 
 CONVERSATIONS = "conversations"
 """The name that stands for all conversations that were kept."""

@@ -14,9 +14,10 @@ from typing import Annotated, Any, Literal, TypeVar
 from msgspec import Meta
 
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.engine.tuning import path_of
 from specdec_cli.json_store import from_json
 from specdec_cli.measure.simulator import Answer, Text
-from specdec_cli.user_files import parse_json, write_whole
+from specdec_cli.user_files import bundled_dir, parse_json, write_whole
 
 _MOST_BYTES = 1 << 26
 _FIX = "Record it again."
@@ -124,3 +125,20 @@ def read(path: Path) -> Recording:
         raise SpecdecError(f"cannot read {path}: {error.strerror or error}", _FIX) from None
     except (EOFError, ValueError, RecursionError, zlib.error) as error:
         raise SpecdecError(f"{path.name} is not a recording: {' '.join(str(error).split())}", _FIX) from None
+
+
+def recording_of(target: Path, draft: Path, kind: str, setup: str = "") -> Path | None:
+    """The recording of a pair, its own or a bundled one; `Recording.require` says if it is of these very models."""
+    own = path_of(target, draft, setup).with_suffix(f".{kind}.json.gz")
+    if own.exists():
+        return own
+    if setup:
+        return None
+    if target.parent == draft.parent and bundled_dir() in target.parents:
+        bundled = target.parent / "recordings" / f"{kind}.json.gz"
+        return bundled if bundled.exists() else None
+    for path in sorted((bundled_dir() / "recordings").glob(f"*/{kind}.json.gz")):
+        about = read(path).about
+        if (about.get("target"), about.get("draft")) == (target.name, draft.name):
+            return path
+    return None

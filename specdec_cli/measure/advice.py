@@ -8,15 +8,13 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
 from specdec_cli.decoding.costs import Costs
-from specdec_cli.decoding.statistics import Summary, geometric_interval, paired_ratios
+from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.measure.comparison_result import VariantInfo
 from specdec_cli.measure.length_family import LengthFamily, costs_of, draft_cost, families_of
 from specdec_cli.measure.overall_verdict import OverallVerdict
+from specdec_cli.measure.summaries import Summary, paired_ratios
 from specdec_cli.measure.trials import Trial
-
-_DEAREST = 3.0
-"""A pass over two tokens costs hardly more than two over one, unless others used the machine while it was timed."""
 
 
 def findings(summary: Summary) -> list[str]:
@@ -33,19 +31,6 @@ def findings(summary: Summary) -> list[str]:
             f"{summary.distance_per_token:.3f} in total variation, on average over the tokens."
         )
     return sentences
-
-
-def where_drafting_does_not_pay(two_over_one: float | None, drafter: str) -> str:
-    """What to tell of an answer for which nothing was drafted: why, and what to try."""
-    cost = ""
-    if two_over_one and two_over_one > 1:  # less is noise
-        busy = ": is the machine busy?" if two_over_one > _DEAREST else ""
-        cost = f" (2 tokens cost {two_over_one:.1f}x one{busy})"
-    other = "a text to be edited or continued" if "ngram" in drafter else "--drafter ngram"
-    return (
-        f"Drafting does not pay here{cost}: the target ran alone. Try {other}, or another machine: "
-        "specdec tune --what-if rtx-4090"
-    )
 
 
 def _finding(summary: Summary) -> str:

@@ -11,9 +11,10 @@ import msgspec
 from msgspec import Meta
 
 from specdec_cli.decoding.costs import Costs
-from specdec_cli.decoding.statistics import LEAST_PROMPTS, Summary
+from specdec_cli.decoding.statistics import LEAST_PROMPTS
 from specdec_cli.measure.overall_verdict import OverallVerdict, overall_verdict
 from specdec_cli.measure.recorded_settings import RecordedSettings
+from specdec_cli.measure.summaries import Summary
 from specdec_cli.measure.trials import Trial
 
 ShortText: TypeAlias = Annotated[str, Meta(max_length=1000)]

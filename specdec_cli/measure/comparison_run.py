@@ -15,21 +15,22 @@ from specdec_cli import __version__
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.statistics import noise, summarise
-from specdec_cli.engine import proof, tuning
+from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.model_pair import ModelPair, setup_of_pair
-from specdec_cli.engine.prompt import fitting
 from specdec_cli.gguf import memory
 from specdec_cli.llama import library
 from specdec_cli.measure import advice, length_family
 from specdec_cli.measure import comparison_result as types
 from specdec_cli.measure.comparison_result import ComparisonResult, DivergentAnswer
+from specdec_cli.measure.prompts import fitting
 from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.measure.suites import Prompt
+from specdec_cli.measure.summaries import noise, summarise
 from specdec_cli.measure.trials import Trial, trial_of
 from specdec_cli.measure.variants import Variant
+from specdec_cli.pairs import speeds
 
 _WARM_UP_TOKENS = 16
 _LEAST_ROOM = 16
@@ -125,8 +126,8 @@ class ComparisonRun:
         measured = [(each.claimed, each.arm) for each in summaries if each.claimed and each.claimed.bounds]
         if pair.draft_path and measured and not result.partial:
             best, name = max(measured, key=lambda entry: entry[0].mean)
-            speed = tuning.Speed(best.mean, best.low, best.high, name, date.today().isoformat())
-            tuning.keep_speed(pair.target_path, pair.draft_path, speed, setup_of_pair(pair, self._settings))
+            speed = speeds.Speed(best.mean, best.low, best.high, name, date.today().isoformat())
+            speeds.keep_speed(pair.target_path, pair.draft_path, speed, setup_of_pair(pair, self._settings))
 
     def _warm_up(self, engine: Engine, prompt: list[int]) -> None:
         """Warm pages, caches and clocks; what comes of it is thrown away."""

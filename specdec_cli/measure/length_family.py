@@ -8,9 +8,9 @@ from itertools import zip_longest
 import numpy as np
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.statistics import Summary
 from specdec_cli.measure.comparison_result import VariantInfo
 from specdec_cli.measure.recorded_settings import RecordedSettings
+from specdec_cli.measure.summaries import Summary
 from specdec_cli.measure.trials import Trial
 
 _LEAST_PASSES = 5

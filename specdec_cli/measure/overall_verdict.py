@@ -4,7 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from specdec_cli.decoding.statistics import Difference, Interval, Summary
+from specdec_cli.decoding.statistics import Difference, Interval
+from specdec_cli.measure.summaries import Summary
 
 Pays = Literal["yes", "no", "inconclusive", "too few prompts", "nothing drafted", "wrong", "not measured"]
 

@@ -13,9 +13,10 @@ from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_pair import check_pair, setup_of_pair
 from specdec_cli.llama import library
 from specdec_cli.measure import acceptance_traces, hardware, originals
+from specdec_cli.measure.acceptance_traces import recording_of
 from specdec_cli.measure.prediction import WORTH_IT
 from specdec_cli.measure.static_setting import StaticPolicy, StaticSetting, best_static
-from specdec_cli.pairs import references
+from specdec_cli.pairs import references, speeds
 from specdec_cli.pairs.config_layers import merged, resolve
 
 _SAMPLING = ("temp", "top_k", "top_p", "min_p")
@@ -102,7 +103,7 @@ def _measured(pair: ServedPair, settings: Settings, policy: StaticPolicy, what_i
     if checked.overlap is not None:
         raise SpecdecError("the draft has another tokenizer, which only specdec can use", "Name another one with -md.")
     paths, setup = (checked.target_path, checked.draft_path), setup_of_pair(checked, settings)
-    path = tuning.recording_of(*paths, tuning.kind_of(settings.temp == 0, settings.accept), setup)
+    path = recording_of(*paths, tuning.kind_of(settings.temp == 0, settings.accept), setup)
     if what_if:
         machine = hardware.load(what_if)
         costs, where = machine.costs, f"{machine.name} ({machine.basis} costs)"
@@ -129,7 +130,7 @@ def _measured(pair: ServedPair, settings: Settings, policy: StaticPolicy, what_i
         found = replace(found, tokens=0, min_p=0.0, tokens_per_s=found.alone_tokens_per_s)
         said = f"{basis} no fixed draft length pays, so the target is to run alone, at {found.alone_tokens_per_s:,.1f}"
         said += " tokens/s."
-    compared = tuning.last_speed(*paths)
+    compared = speeds.last_speed(*paths)
     more = [f"specdec compare measured {compared.speedup:.2f}x here ({compared.settings})."] if compared else []
     return replace(pair, tokens=tokens, min_p=found.min_p, expected=(said, *more), setting=found)
 

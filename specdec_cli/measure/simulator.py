@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.length_policy import LengthPolicy
-from specdec_cli.decoding.types import Step, Token
+from specdec_cli.decoding.types import REVIEWED, LengthPolicy, Step, Token
 from specdec_cli.draft_length.auto import LONGEST, AutoLength
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel
@@ -22,8 +21,6 @@ from specdec_cli.draft_length.fixed import FixedLength
 
 AHEAD = LONGEST
 """How far ahead of each place a recording must know the draft."""
-REVIEWED = 24
-"""Places that a draft model left behind compares itself with when it reads on."""
 MOST = 256
 """The -n of replays."""
 

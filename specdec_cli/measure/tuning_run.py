@@ -23,7 +23,6 @@ from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.loaded_models import memory_of
 from specdec_cli.engine.model_loading import load_model
 from specdec_cli.engine.model_pair import ModelPair, check_pair, setup_of_pair
-from specdec_cli.engine.prompt import fitting, tuning_prompts
 from specdec_cli.engine.tuning import Tuning
 from specdec_cli.llama import host, library, placing
 from specdec_cli.llama.context import LlamaContext
@@ -32,9 +31,10 @@ from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.timing import pass_seconds
 from specdec_cli.measure import acceptance_traces, hardware
 from specdec_cli.measure.acceptance_recorder import record
-from specdec_cli.measure.acceptance_traces import Recording
+from specdec_cli.measure.acceptance_traces import Recording, recording_of
 from specdec_cli.measure.comparison_result import CostPoints
 from specdec_cli.measure.prediction import calibrate, predict, verdict
+from specdec_cli.measure.prompts import fitting, tuning_prompts
 from specdec_cli.measure.simulator import Answer
 from specdec_cli.measure.suites import Prompt
 from specdec_cli.measure.tuning_result import HardwareInfo, HardwarePrediction, MeasuredTuning
@@ -67,7 +67,7 @@ def predict_for(settings: Settings, machine_name: str) -> HardwarePrediction:
     paths = _paths(pair)
     machine = hardware.load(machine_name)
     kind_of_run = tuning.kind_of(settings.temp == 0, settings.accept)
-    path = tuning.recording_of(*paths, kind_of_run, setup_of_pair(pair, settings))
+    path = recording_of(*paths, kind_of_run, setup_of_pair(pair, settings))
     if path is None:
         kind = "at temperature 0" if settings.temp == 0 else f"with --accept {settings.accept}"
         raise SpecdecError(

@@ -7,15 +7,12 @@ from collections import ChainMap
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import fields, replace
-from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
-
-import msgspec
+from typing import Any
 
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine.config import AUTO, Settings
+from specdec_cli.engine.config import AUTO, Settings, check_value
 from specdec_cli.gguf.head_files import head_of, is_head_alone
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.pairs import made_drafts, profiles, pulled_pairs
@@ -24,8 +21,6 @@ from specdec_cli.pairs.profiles import Profile
 from specdec_cli.user_files import check_keys, config_dir, expanded, read_mapping
 
 _NAMES = tuple(field.name for field in fields(Settings))
-_PATHS = {"ngram_corpus": "files or folders of text", "lora": "GGUF adapters", "lora_draft": "GGUF adapters"}
-_KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
 
 
 def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
@@ -38,7 +33,8 @@ def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
         if pair and (settings.target, settings.draft) == pair.references and pair.is_here():  # at the commit pulled
             target_path, draft_path = pair.paths()
             draft = str(draft_path) if draft_path else None
-            return _with_heads(with_made_draft(replace(settings, target=str(target_path), draft=draft)), layers)
+            settings = _with_small(replace(settings, target=str(target_path), draft=draft))
+            return _with_heads(with_made_draft(settings), layers)
         return _with_heads(_located(settings, f"specdec pull {named}"), layers)
     return _with_heads(_located(settings, _pull_command(settings)), layers)
 
@@ -117,10 +113,18 @@ def _draft_stands(layers: list[dict[str, Any]]) -> bool:
 
 def _located(settings: Settings, command: str) -> Settings:
     """The same with models of the Hub as paths; a draft that is not needed is not looked for."""
-    settings = replace(settings, target=str(locate(settings.target, command)))
+    settings = _with_small(replace(settings, target=str(locate(settings.target, command))))
     if settings.draft is None or not settings.chain.needs_model:
         return with_made_draft(settings)
     return replace(settings, draft=str(locate(settings.draft, command)))
+
+
+def _with_small(settings: Settings) -> Settings:
+    """The same with the second draft model, if it is needed, as a path."""
+    if settings.draft_small is None or not settings.chain.needs_small:
+        return settings
+    command = shlex.join(["specdec", "pull", "--target", settings.draft_small])
+    return replace(settings, draft_small=str(locate(settings.draft_small, command)))
 
 
 def with_made_draft(settings: Settings) -> Settings:
@@ -152,43 +156,6 @@ def require_known(profile: Profile) -> None:
     check_keys(profile.settings, _NAMES, profile.folder / f"{profile.name}.yaml")
     for name, value in profile.settings.items():
         check_value(name, value)
-
-
-def check_value(name: str, value: Any, text: bool = False) -> Any:
-    """A setting's value, of the right type. text: it may be written as text, as on the command line.
-
-    Raises UsageError: a settings file may hold anything.
-    """
-    if value is None:
-        return None
-    if name in _PATHS:
-        return _paths(name, value)
-    if isinstance(value, str) and "\0" in value:
-        raise UsageError(f"{name} holds a zero character", "Leave it out.")
-    with suppress(msgspec.ValidationError, UnicodeEncodeError):  # the latter: bytes that are no text
-        return msgspec.convert(value, _types()[name], strict=not (text or name == "draft_tokens"))
-    if name == "draft_tokens":
-        raise UsageError(f"the number of draft tokens cannot be {value!r:.60}", "Give -k a whole number, or auto.")
-    kind = str(Settings.__dataclass_fields__[name].type).partition(" ")[0]
-    fix = "Fix it in config.yaml or in the profile."
-    if kind == "str" and isinstance(value, (int, float)):
-        fix = "YAML reads a number there: put it in quotes, in config.yaml or in the profile."
-    raise UsageError(f"{name} is {value!r:.60}, not {_KINDS[kind]}", fix)
-
-
-@cache
-def _types() -> dict[str, Any]:
-    return get_type_hints(Settings)
-
-
-def _paths(name: str, value: Any) -> tuple[str, ...]:
-    """One path or several."""
-    paths = (value,) if isinstance(value, (str, Path)) else value
-    given = paths if isinstance(paths, (list, tuple)) else [None]
-    names = [str(path) if isinstance(path, (str, Path)) else "" for path in given]
-    if any(not path or "\0" in path for path in names):
-        raise UsageError(f"{name} is {value!r:.60}, not a path or a list of paths", f"Name {_PATHS[name]}.")
-    return tuple(names)
 
 
 def require_used(typed: Collection[str], ways: Iterable[Settings]) -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine.model_pair import ModelSource, is_profile, model_name, read_source
 from specdec_cli.gguf import tokenizer_comparison
 from specdec_cli.gguf.head_files import head_of, is_head_alone
 from specdec_cli.gguf.header import Header
@@ -14,6 +13,7 @@ from specdec_cli.gguf.memory import footprint
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary
 from specdec_cli.gguf.tokenizer_comparison import Comparison
 from specdec_cli.pairs.results import MemoryFit, ModelSummary, PairCheck, Place, format_bytes
+from specdec_cli.pairs.sources import ModelSource, is_profile, model_name, read_source
 
 CONTEXT = 4096
 """Tokens of context for which memory is estimated, unless another number is given."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 from specdec_cli.decoding.errors import DownloadError, IncompatiblePair, SpecdecError, UsageError
-from specdec_cli.engine.model_pair import ModelSource, model_name, read_source
 from specdec_cli.gguf import tokenizer_comparison
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
@@ -32,6 +31,7 @@ from specdec_cli.pairs.results import (
     PlannedRemote,
     format_bytes,
 )
+from specdec_cli.pairs.sources import ModelSource, model_name, read_source
 
 _MAX_PROPOSALS = 5
 _LARGEST_SHARE = 0.5

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from specdec_cli import user_files
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine import tuning
 from specdec_cli.gguf.head_files import head_of
 from specdec_cli.gguf.reader import part_names, read_header
-from specdec_cli.pairs import profiles, pulled_pairs, references
+from specdec_cli.pairs import profiles, pulled_pairs, references, speeds
 from specdec_cli.pairs.config_layers import require_known
 from specdec_cli.pairs.hub import cache
 from specdec_cli.pairs.profiles import Profile
@@ -99,7 +98,7 @@ def _summary(profile: Profile) -> PairSummary:
         "yes" if whole else "in part" if here or _partial_files(profile) else "no",
         pulled.pulled if pulled else None,
         tuple(str(path) if path else None for path in paths),
-        tuning.last_speed(here[0], here[1]) if len(here) == 2 else None,
+        speeds.last_speed(here[0], here[1]) if len(here) == 2 else None,
     )
 
 

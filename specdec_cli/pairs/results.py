@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import UNSET, UnsetType
 
 if TYPE_CHECKING:
-    from specdec_cli.engine.tuning import Speed
     from specdec_cli.gguf.tokenizer_comparison import Check
     from specdec_cli.llama.quantize import Unfit
     from specdec_cli.pairs.hub.repository import RemoteModel
     from specdec_cli.pairs.profiles import Profile
+    from specdec_cli.pairs.speeds import Speed
 
 Place = Literal["gpu", "both", "main", "none", "unknown"]
 Verdict = Literal["identical", "compatible", "reduced", "translatable", "incompatible"]

@@ -8,10 +8,10 @@ from pathlib import Path
 import mtp_arithmetic
 import numpy as np
 import pytest
+import tiny
 from mtp_arithmetic import Arithmetic, Pair, along, arithmetic
 
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
-from tests import tiny
 
 N_VOCAB, DRAFT, TOKENS, END = 6, 3, 12, 5
 TABLES = np.random.default_rng(3).normal(size=(1 + DRAFT, N_VOCAB, N_VOCAB)).astype(np.float32) * 2

@@ -75,9 +75,18 @@ OFFERS = ("models", "pairs", "pulled_pairs", "prompts", "rules", "drafters", "ma
 
 @pytest.mark.parametrize("offer", OFFERS)
 def test_an_import_that_fails_offers_nothing(monkeypatch, offer):
-    for name in [name for name in sys.modules if name.startswith(("specdec_cli.models", "specdec_cli.d"))]:
+    for name in [
+        name
+        for name in sys.modules
+        if name.startswith(("specdec_cli.gguf", "specdec_cli.pairs", "specdec_cli.measure", "specdec_cli.d"))
+    ]:
         monkeypatch.setitem(sys.modules, name, None)
-    for package, name in (("specdec_cli", "models"), ("specdec_cli", "drafters"), ("specdec_cli.decoding", "rules")):
+    for package, name in (
+        ("specdec_cli", "pairs"),
+        ("specdec_cli", "measure"),
+        ("specdec_cli", "drafters"),
+        ("specdec_cli.decoding", "rules"),
+    ):
         monkeypatch.setitem(sys.modules, f"{package}.{name}", None)
     assert getattr(completion, offer)("") == []
 

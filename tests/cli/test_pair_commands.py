@@ -15,12 +15,11 @@ from driver import DEMO, DRAFT, TARGET, assert_recorded, call
 from hub_pairs import NAME, PAIR, with_other_tokenizer
 from hub_server import HubServer
 
-from specdec_cli.engine import tuning
-from specdec_cli.pairs import profiles
+from specdec_cli.pairs import profiles, speeds
 
 KEPT = Path(__file__).parent / "pair_commands"
 QWEN = ("pull", "--target", "org/qwen-GGUF:Q4_K_M")
-SPEED = tuning.Speed(1.5, 1.4, 1.6, "k=2", "2026-01-01")
+SPEED = speeds.Speed(1.5, 1.4, 1.6, "k=2", "2026-01-01")
 OWN = """target: t.gguf
 draft: d.gguf
 description: Own
@@ -88,7 +87,7 @@ def places(hub, monkeypatch, tmp_path) -> dict[str, str]:
     folder = hub_pairs.own_profile("own", OWN)
     (folder / "t.gguf").write_bytes(TARGET.read_bytes()[:1000])
     (folder / "d.gguf").write_bytes(b"12345")
-    tuning.keep_speed(folder / "t.gguf", folder / "d.gguf", SPEED)
+    speeds.keep_speed(folder / "t.gguf", folder / "d.gguf", SPEED)
     blobs = tmp_path / "hf" / "hub" / "models--org--begun-GGUF" / "blobs"
     blobs.mkdir(parents=True)
     (blobs / f"{'a' * 64}.incomplete").write_bytes(b"x" * 3000)

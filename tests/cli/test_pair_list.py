@@ -10,8 +10,7 @@ from driver import TARGET, assert_refused, call, succeeded, told
 from hub_pairs import NAME, PAIR, SIZES, environment, files, own_profile, pull_here, records
 from terminal import Terminal
 
-from specdec_cli.engine import tuning
-from specdec_cli.pairs import profiles
+from specdec_cli.pairs import profiles, speeds
 
 
 @pytest.fixture(autouse=True)
@@ -99,19 +98,19 @@ def test_the_last_measurement_counts_and_survives_no_change_of_a_file(tmp_path):
         path.write_bytes(b"x")
     own_profile("mine", f"target: {target}\ndraft: {draft}\n")
     assert row("mine")["speed"] is None
-    tuning.keep_speed(target, draft, tuning.Speed(1.5, 1.4, 1.6, "k=2", "2026-01-01"))
-    tuning.keep_speed(target, draft, tuning.Speed(0.25, None, None, "k=3", "2026-01-02"))
+    speeds.keep_speed(target, draft, speeds.Speed(1.5, 1.4, 1.6, "k=2", "2026-01-01"))
+    speeds.keep_speed(target, draft, speeds.Speed(0.25, None, None, "k=3", "2026-01-02"))
     assert row("mine")["speed"] == {"speedup": 0.25, "low": None, "high": None, "settings": "k=3", "when": "2026-01-02"}
     assert "0.25x, k=3, 2026-01-02" in " ".join(shown("show", "mine").split())
     target.write_bytes(b"another model")
     assert row("mine")["speed"] is None
     # What is damaged is none, and what cannot be kept is no error.
-    tuning.keep_speed(target, draft, tuning.Speed(1.5, None, None, "k=3", "2026-01-01"))
+    speeds.keep_speed(target, draft, speeds.Speed(1.5, None, None, "k=3", "2026-01-01"))
     for path in (profiles.config_dir() / "tuned").glob("*.speed.json"):
         path.write_text('{"speedup": 1}')
     assert row("mine")["speed"] is None
     target.unlink()
-    tuning.keep_speed(target, draft, tuning.Speed(1.5, None, None, "k=3", "2026-01-01"))
+    speeds.keep_speed(target, draft, speeds.Speed(1.5, None, None, "k=3", "2026-01-01"))
 
 
 # --- show ---

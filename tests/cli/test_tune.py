@@ -30,6 +30,7 @@ from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
 from specdec_cli.measure import acceptance_traces as recordings
 from specdec_cli.measure import tuning_run as tuner
+from specdec_cli.measure.acceptance_traces import recording_of
 from specdec_cli.measure.tuning_result import MeasuredTuning
 from specdec_cli.pairs import profiles
 
@@ -114,7 +115,7 @@ def test_what_was_tuned_is_told_and_kept_and_a_later_run_measures_nothing(monkey
     assert kept.machine == result["machine"] == library.machine()
     assert to_json(kept.costs) == result["costs"] and set(kept.calibrations) == {"greedy"}
     assert kept.calibrations["greedy"].looks == result["recorded_tokens"]
-    own = recordings.read(tuning.recording_of(TARGET, DRAFT, "greedy"))
+    own = recordings.read(recording_of(TARGET, DRAFT, "greedy"))
     assert sum(len(answer.stands) for answer in own.answers) == result["recorded_tokens"]
     assert list(recordings.by_category(own.answers)) == CATEGORIES and own.about["target"] == "target.gguf"
 
@@ -206,7 +207,7 @@ def test_a_damaged_file_costs_no_answer_and_is_replaced(quick, timed):
     kept = tuning.load(TARGET, DRAFT)
     assert kept.costs.verify.points == PASSES and set(kept.calibrations) == {"greedy", "rejection"}
     for kind in kept.calibrations:
-        assert tuning.recording_of(TARGET, DRAFT, kind).parent == profiles.config_dir() / "tuned"
+        assert recording_of(TARGET, DRAFT, kind).parent == profiles.config_dir() / "tuned"
 
 
 # --- threads ---

@@ -8,6 +8,7 @@ from recorded import recording
 
 from specdec_cli.engine import tuning
 from specdec_cli.measure import acceptance_traces as recordings
+from specdec_cli.measure.acceptance_traces import recording_of
 from specdec_cli.pairs import profiles
 
 
@@ -46,7 +47,7 @@ def test_what_if():
 
 def test_a_recording_of_other_models_or_a_damaged_one_is_refused():
     keep_recording()
-    path = tuning.recording_of(TARGET, DRAFT, "greedy")
+    path = recording_of(TARGET, DRAFT, "greedy")
     recordings.write(path, replace(recording(), about=recordings.identity(TARGET, DRAFT) | {"draft_bytes": 5}))
     assert_refused(predict("h200"), 1, "another draft", "5 bytes", "Run specdec tune")
     path.write_bytes(b"PK")

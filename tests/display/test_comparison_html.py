@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from specdec_cli.cli import compare
 from specdec_cli.cli.app import app
-from specdec_cli.decoding.statistics import Interval, summarise
+from specdec_cli.decoding.statistics import Interval
 from specdec_cli.display import charts, comparison_tables
 from specdec_cli.display.comparison_html import page
 from specdec_cli.display.safe_console import SafeConsole
@@ -30,6 +30,7 @@ from specdec_cli.measure.comparison_result import (
 )
 from specdec_cli.measure.comparison_run import ComparisonRun
 from specdec_cli.measure.recorded_settings import RecordedSettings
+from specdec_cli.measure.summaries import summarise
 from specdec_cli.measure.trials import Trial
 
 ORIGINS = ("accepted", "correction", "bonus", "plain")

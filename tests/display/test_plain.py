@@ -17,11 +17,10 @@ from specdec_cli.display.plain import PlainDisplay
 from specdec_cli.display.run_report import RunRecord, run_details, run_report, settings_line
 from specdec_cli.display.safe_console import SafeConsole
 from specdec_cli.display.safe_streams import SafeStream
-from specdec_cli.engine.baseline import BaselineResult, speedup_of
+from specdec_cli.engine.baseline import BaselineResult, speedup_of, where_drafting_does_not_pay
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.measure import hardware
-from specdec_cli.measure.advice import where_drafting_does_not_pay
 from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.measure.traces import TraceWriter
 

@@ -13,8 +13,6 @@ from specdec_cli.display import pair_tables as tables
 from specdec_cli.display import tuning_tables
 from specdec_cli.display.grids import lines_table
 from specdec_cli.display.safe_console import SafeConsole
-from specdec_cli.engine.model_pair import ModelSource
-from specdec_cli.engine.tuning import Speed
 from specdec_cli.gguf import tokenizer_comparison
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.tokenizer_comparison import Check
@@ -32,6 +30,8 @@ from specdec_cli.pairs.results import (
     PlannedRemote,
     format_bytes,
 )
+from specdec_cli.pairs.sources import ModelSource
+from specdec_cli.pairs.speeds import Speed
 
 GB = 1000**3
 REMOTE = RemoteModel("org/small:Q8_0", "org/small", "c" * 40, (RemoteFile("small.gguf", 5, "a" * 64),))

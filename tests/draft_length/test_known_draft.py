@@ -6,8 +6,7 @@ from fakes import Counting, FakeTarget, Recurring, run, tokens_of
 from timed import FREE, Timed
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.length_policy import Candidate
-from specdec_cli.decoding.types import Draft, LengthReason, Step
+from specdec_cli.decoding.types import Candidate, Draft, LengthReason, Step
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.known_draft import KnownLength

@@ -8,8 +8,8 @@ from fakes import GREEDY, FakeDraftModel, Table
 from timed import FREE
 
 from specdec_cli.decoding.costs import Costs
-from specdec_cli.decoding.length_policy import LengthPolicy
 from specdec_cli.decoding.sampling import StandardSampler
+from specdec_cli.decoding.types import LengthPolicy
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.known_draft import KnownLength

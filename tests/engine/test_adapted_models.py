@@ -27,6 +27,7 @@ from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
+from specdec_cli.measure.acceptance_traces import recording_of
 
 PROMPT = "def median(values):\n    return"
 
@@ -168,7 +169,7 @@ def test_what_is_kept_is_kept_by_adapter_and_scale(adapter, other, of_draft):
     assert setup_of_pair(check_pair(unused), unused) == "", "scale 0 is no adapter"
     assert len({tuning.path_of(TARGET, DRAFT, setup) for setup in setups}) == len(ways)
     assert tuning.path_of(TARGET, DRAFT) == tuning.path_of(TARGET, DRAFT, "")
-    assert tuning.recording_of(TARGET, DRAFT, "greedy") and not tuning.recording_of(TARGET, DRAFT, "greedy", setups[1])
+    assert recording_of(TARGET, DRAFT, "greedy") and not tuning.recording_of(TARGET, DRAFT, "greedy", setups[1])
     before = adapter.stat()
     try:
         os.utime(adapter, ns=(before.st_atime_ns, before.st_mtime_ns + 1))

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from specdec_cli.decoding.statistics import Interval, geometric_interval, noise, paired_ratios, summarise
+from specdec_cli.decoding.statistics import Interval, geometric_interval
+from specdec_cli.measure.summaries import noise, paired_ratios, summarise
 from specdec_cli.measure.trials import Trial
 
 

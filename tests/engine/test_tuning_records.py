@@ -13,6 +13,7 @@ from specdec_cli.engine import tuning
 from specdec_cli.engine.tuning import Tuning
 from specdec_cli.json_store import to_json
 from specdec_cli.measure import acceptance_traces as recordings
+from specdec_cli.measure.acceptance_traces import recording_of
 from specdec_cli.pairs import profiles
 
 
@@ -69,10 +70,10 @@ def test_the_recordings_of_real_pairs_are_found_by_the_names_of_their_models(tmp
     paths = [tmp_path / name for name in names]
     for path in paths:
         path.write_bytes(b"GGUF")
-    found = tuning.recording_of(*paths, "coupled")
+    found = recording_of(*paths, "coupled")
     assert found is not None and found.parent.name == "qwen2.5-coder"
-    assert tuning.recording_of(*paths[::-1], "coupled") is None
-    assert tuning.recording_of(*paths, "match") is None
+    assert recording_of(*paths[::-1], "coupled") is None
+    assert recording_of(*paths, "match") is None
     with pytest.raises(SpecdecError, match="another target"):  # the names are theirs, the files are not
         recordings.read(found).require(*paths)
 
@@ -81,18 +82,18 @@ def test_the_recordings_of_real_pairs_are_found_by_the_names_of_their_models(tmp
 def test_whose_recording(pair, greedy, tmp_path):
     kind, other_kind = (tuning.kind_of(each, "rejection") for each in (greedy, not greedy))
     bundled = TARGET.parent / "recordings" / f"{kind}.json.gz"
-    assert tuning.recording_of(TARGET, DRAFT, kind) == bundled
+    assert recording_of(TARGET, DRAFT, kind) == bundled
     for others in (pair, (TARGET, pair[1]), (pair[0], DRAFT)):
-        assert tuning.recording_of(*others, kind) is None
+        assert recording_of(*others, kind) is None
     # Only the bundled pair's recordings come with it: a folder of that name beside other models is none of ours.
     (tmp_path / "recordings").mkdir()
     (tmp_path / "recordings" / bundled.name).touch()
-    assert tuning.recording_of(*pair, kind) is None
+    assert recording_of(*pair, kind) is None
     own = tuning.path_of(TARGET, DRAFT).with_suffix(f".{kind}.json.gz")
     own.parent.mkdir(parents=True)
     own.touch()
-    assert tuning.recording_of(TARGET, DRAFT, kind) == own
-    assert tuning.recording_of(TARGET, DRAFT, other_kind) == bundled.with_name(f"{other_kind}.json.gz")
+    assert recording_of(TARGET, DRAFT, kind) == own
+    assert recording_of(TARGET, DRAFT, other_kind) == bundled.with_name(f"{other_kind}.json.gz")
 
 
 ENDLESS = float("inf")

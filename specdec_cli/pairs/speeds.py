@@ -1,0 +1,37 @@
+"""The last measured speedup of each pair, for the list of pairs."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.engine.tuning import TUNINGS, path_of
+from specdec_cli.json_store import FORMAT, JsonStore
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """A measured speedup over the target alone: its geometric mean and 95 % bounds, of which settings, and when."""
+
+    speedup: float
+    low: float | None
+    high: float | None
+    settings: str
+    when: str
+
+
+_SPEEDS = JsonStore(TUNINGS.folder, Speed, "Run specdec compare again.", formats=(FORMAT, None))
+
+
+def keep_speed(target: Path, draft: Path, speed: Speed, setup: str = "") -> None:
+    """Remember a measurement in place of the last one. Never raises: it is a convenience, not a result."""
+    with suppress(SpecdecError, OSError):
+        _SPEEDS.save(f"{path_of(target, draft, setup).stem}.speed", speed)
+
+
+def last_speed(target: Path, draft: Path) -> Speed | None:
+    with suppress(SpecdecError, OSError):
+        return _SPEEDS.load(f"{path_of(target, draft).stem}.speed")
+    return None
