@@ -25,7 +25,7 @@ from specdec_cli.engine.engine import Engine
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.measure import acceptance_traces as recordings
 from specdec_cli.measure import suites
-from specdec_cli.measure.simulator import Text
+from specdec_cli.measure.simulate import Text
 
 TEMPERATURE, TOKENS = 0.8, 96
 DRAFT_LENGTH = 4

@@ -32,7 +32,7 @@ from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.target import LlamaTarget
 from specdec_cli.measure import hardware, suites
-from specdec_cli.measure.acceptance_recorder import before_a_loop
+from specdec_cli.measure.acceptance_traces import before_a_loop
 
 ARMS: dict[str, dict[str, Any]] = {
     "model": {},

@@ -24,9 +24,8 @@ from specdec_cli.decoding.types import Step
 from specdec_cli.engine.engine import Engine
 from specdec_cli.measure import acceptance_traces as recordings
 from specdec_cli.measure import suites
-from specdec_cli.measure.acceptance_recorder import before_a_loop, record_rules
-from specdec_cli.measure.acceptance_traces import Recording
-from specdec_cli.measure.simulator import Answer, Text
+from specdec_cli.measure.acceptance_traces import Recording, before_a_loop, record_rules
+from specdec_cli.measure.simulate import Answer, Text
 
 TOKENS, EDIT_TOKENS = 96, 192
 """The longest answers; those that repeat a text need room for it."""

@@ -24,7 +24,7 @@ from specdec_cli import load
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.engine import tuning
 from specdec_cli.engine.config import Settings
-from specdec_cli.measure import acceptance_traces, simulator, suites, tuning_run
+from specdec_cli.measure import acceptance_traces, simulate, suites, tune
 from specdec_cli.measure.acceptance_traces import recording_of
 from specdec_cli.measure.served_pair import served_pair
 from specdec_cli.measure.serving_formats import ENGINES
@@ -48,7 +48,7 @@ def main() -> None:
     settings = Settings(
         target=given.target, draft=given.draft, threads=given.threads, threads_draft=given.threads, accept="match"
     )
-    tuning_run.tune(settings, given.suite, seconds=given.seconds)
+    tune.tune(settings, given.suite, seconds=given.seconds)
     asked = {"target": given.target, "draft": given.draft, "temp": 0.0, "threads": given.threads}
     pair = served_pair(None, asked, LLAMA.policy)
     exported = shlex.split(LLAMA.write(pair).command)[1:]
@@ -63,7 +63,7 @@ def main() -> None:
     commands = {"exported": exported}
     drafting = ["--spec-draft-model", given.draft, "--spec-type", "draft-simple", "--spec-draft-n-max"]
     for length in given.lengths:
-        tally = simulator.replay(FixedLength(length), answers, simulator.FREE)
+        tally = simulate.replay(FixedLength(length), answers, simulate.FREE)
         predicted[f"{length} tokens"] = tally.tokens / seconds_of(tally, tuned.costs, LLAMA.policy)
         commands[f"{length} tokens"] = [*exported, *drafting, str(length)]
     with load(target=given.target, draft=given.draft, ctx=2048, threads=given.threads) as engine:

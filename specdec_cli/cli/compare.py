@@ -20,8 +20,7 @@ from specdec_cli.display.status_line import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.decoding.errors import SpecdecError
-    from specdec_cli.measure.comparison_result import ComparisonResult
-    from specdec_cli.measure.comparison_run import ComparisonRun
+    from specdec_cli.measure.compare import ComparisonResult, ComparisonRun
     from specdec_cli.measure.suites import Prompt
 
 PAGES = {"html": "specdec_cli.display.comparison_html"}
@@ -67,9 +66,9 @@ def compare(
     """Measure ways to decode against the target alone: speed with intervals, exactness, causes."""
     from specdec_cli.cli.prompt_input import gather
     from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.measure import comparisons
-    from specdec_cli.measure.comparison_run import ComparisonRun, require_exact
-    from specdec_cli.measure.prompts import choose_prompts
+    from specdec_cli.measure import kept_comparisons
+    from specdec_cli.measure.compare import ComparisonRun, require_exact
+    from specdec_cli.measure.suites import choose_prompts
     from specdec_cli.measure.variants import parse_variants
     from specdec_cli.pairs.config_layers import require_used, resolve
 
@@ -88,7 +87,7 @@ def compare(
     texts = [gather("-", None) or "" if each == "-" else each for each in prompt or ([piped] if piped else ())]
     chosen = choose_prompts(settings.target, texts, prompts, category or (), limit, per_category)
     writers = _writers(save, html)
-    before = comparisons.load(against) if against else None
+    before = kept_comparisons.load(against) if against else None
     result, code = _measure(run, chosen, system, raw, silent=json_ or md)
     result = replace(result, command=_command(sys.argv[1:]))
     problem = _write(result, writers)  # first, for whatever goes wrong in showing it, it is kept
@@ -115,9 +114,9 @@ def _command(arguments: list[str]) -> str:
 
 def _list(as_json: bool) -> None:
     from specdec_cli.cli.output import json_text
-    from specdec_cli.measure import comparisons
+    from specdec_cli.measure import kept_comparisons
 
-    entries = [{"name": name, "when": f"{when:%Y-%m-%d %H:%M}"} for name, when in comparisons.kept()]
+    entries = [{"name": name, "when": f"{when:%Y-%m-%d %H:%M}"} for name, when in kept_comparisons.kept()]
     print(json_text(entries) if as_json else "\n".join(f"{each['name']}  {each['when']}" for each in entries))
 
 
@@ -128,13 +127,13 @@ def _writers(name: str | None, page: Path | None) -> list[Callable[[ComparisonRe
     """
     from specdec_cli.cli.output import writing
     from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.measure import comparisons
+    from specdec_cli.measure import kept_comparisons
     from specdec_cli.user_files import try_out
 
     writers: list[Callable[[ComparisonResult], None]] = []
     if name:
-        comparisons.require_place(name)
-        writers.append(partial(comparisons.store, name))
+        kept_comparisons.require_place(name)
+        writers.append(partial(kept_comparisons.store, name))
     if page is not None:
         if "html" not in PAGES:
             raise UsageError("--html is not part of this installation", "Use --md or --json.")
@@ -176,10 +175,10 @@ def _measure(
 
     with interruptible(" before anything was measured") as interrupt:
         with status_line("loading", silent) as say:
-            engine = Engine(run.loaded, interrupt, ways=run.ways)
+            engine = Engine(run.loaded, interrupt, ways=run.drafting)
             engine.read_corpus(say)
         with engine, Progress(sys.stderr, run.baselines) as progress:
-            result = run.run(engine, prompts, system, raw, interrupt.is_set, progress.update)
+            result = run.run(engine, prompts, system, raw, progress.update)
         return result, interrupt.exit_code
 
 

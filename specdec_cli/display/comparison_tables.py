@@ -17,10 +17,9 @@ from specdec_cli.decoding.statistics import LEAST_PROMPTS, geometric_interval
 from specdec_cli.display.fitting_table import FittingTable
 from specdec_cli.display.safe_console import SafeConsole
 from specdec_cli.display.theme import can_paint
-from specdec_cli.measure.comparison_result import ComparisonResult
+from specdec_cli.measure.compare import ComparisonResult
 from specdec_cli.measure.recorded_settings import RecordedSettings
-from specdec_cli.measure.summaries import Summary, paired_ratios
-from specdec_cli.measure.trials import Trial
+from specdec_cli.measure.statistics import Summary, Trial, paired_ratios
 
 _INTERVAL_S = 0.25
 _NOISY = 0.1

@@ -2,7 +2,7 @@
 
 from specdec_cli.display.grids import label_grid
 from specdec_cli.display.safe_console import SafeConsole
-from specdec_cli.measure.diagnosis_result import Diagnosis
+from specdec_cli.measure.doctor import Diagnosis
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:

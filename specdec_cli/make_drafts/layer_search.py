@@ -25,7 +25,7 @@ from specdec_cli.make_drafts import layer_pruning
 from specdec_cli.make_drafts.draft_copy import CopyJob
 from specdec_cli.make_drafts.layer_pruning import SkippableCopy
 from specdec_cli.measure import suites
-from specdec_cli.measure.acceptance_recorder import before_a_loop
+from specdec_cli.measure.acceptance_traces import before_a_loop
 from specdec_cli.pairs.results import SearchStep
 
 _PROMPTS = 8

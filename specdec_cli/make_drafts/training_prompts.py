@@ -12,7 +12,7 @@ from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.prompt import Prompt
 from specdec_cli.gguf.vocab import Vocabulary
 from specdec_cli.measure import suites
-from specdec_cli.measure.prompts import tuning_prompts
+from specdec_cli.measure.suites import tuning_prompts
 
 CONVERSATIONS = "conversations"
 """The name that stands for all conversations that were kept."""

@@ -29,9 +29,9 @@ from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
 from specdec_cli.measure import acceptance_traces as recordings
-from specdec_cli.measure import tuning_run as tuner
+from specdec_cli.measure import tune as tuner
 from specdec_cli.measure.acceptance_traces import recording_of
-from specdec_cli.measure.tuning_result import MeasuredTuning
+from specdec_cli.measure.tune import MeasuredTuning
 from specdec_cli.pairs import profiles
 
 CATEGORIES = ["functions", "classes", "tests", "scripts", "loops"]

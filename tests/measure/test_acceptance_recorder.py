@@ -17,9 +17,9 @@ from specdec_cli.decoding.types import Step
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine
-from specdec_cli.measure import acceptance_recorder as recorder
-from specdec_cli.measure.acceptance_recorder import before_a_loop, record, record_rules
-from specdec_cli.measure.simulator import AHEAD, replay
+from specdec_cli.measure import acceptance_traces as recorder
+from specdec_cli.measure.acceptance_traces import before_a_loop, record, record_rules
+from specdec_cli.measure.simulate import AHEAD, replay
 
 ANY = Costs(Curve({1: 0.0}), Curve({1: 0.0}))
 

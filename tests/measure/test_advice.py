@@ -6,12 +6,10 @@ import pytest
 from test_statistics import trial
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.measure.advice import advise, findings
-from specdec_cli.measure.comparison_result import VariantInfo
-from specdec_cli.measure.length_family import costs_of, expected_speedup, expected_tokens, half_priced
-from specdec_cli.measure.overall_verdict import overall_verdict
+from specdec_cli.measure.advice import advise, costs_of, expected_speedup, expected_tokens, findings, half_priced
+from specdec_cli.measure.compare import VariantInfo
 from specdec_cli.measure.recorded_settings import RecordedSettings
-from specdec_cli.measure.summaries import summarise
+from specdec_cli.measure.statistics import overall_verdict, summarise
 
 FLAT = Costs(Curve({1: 0.010, 2: 0.010, 5: 0.011, 9: 0.012}), draft=Curve({1: 0.001}), other=0.0001)
 STEEP = Costs(Curve({1: 0.010, 2: 0.020, 3: 0.030, 4: 0.040}), draft=Curve({1: 0.004}), other=0.0001)

@@ -8,9 +8,8 @@ import pytest
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.draft_length.calibration import BINS, Calibration, bin_of
-from specdec_cli.measure import simulator as simulation
-from specdec_cli.measure.prediction import calibrate, predict, verdict
-from specdec_cli.measure.simulator import Answer
+from specdec_cli.measure import simulate as simulation
+from specdec_cli.measure.simulate import Answer, calibrate, predict, verdict
 
 FLAT = Costs(Curve({1: 0.010, 17: 0.011}), Curve({1: 0.001}), 0.0005)
 """Checking is nearly free, drafting cheap."""
