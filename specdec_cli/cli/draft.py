@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,11 +13,7 @@ from specdec_cli.cli.error_reporting import interruptible
 from specdec_cli.cli.training_commands import add_to
 
 if TYPE_CHECKING:
-    from specdec_cli.pairs.results import DraftCopyResult
-
-SEARCHES = {"search": "specdec_cli.make_drafts.layer_search"}
-"""By option, the module whose `LayerSearch` finds the layers that a draft keeps. The module can be removed together
-with its line: the option is hidden and refused then."""
+    from specdec_cli.make_drafts.draft_copy import DraftCopyResult
 
 draft = typer.Typer(
     help="Make a draft for a target: a copy with fewer layers or bits, or one that learns from it.",
@@ -46,18 +41,11 @@ def prune(
     keep_layers: Annotated[str | None, typer.Option(metavar="LIST", help="Layers to keep, from 0: 0-7,31.")] = None,
     search: Annotated[
         int | None,
-        typer.Option(
-            metavar="N",
-            help="Find N layers to keep, by measured agreement with the target.",
-            hidden="search" not in SEARCHES,
-        ),
+        typer.Option(metavar="N", help="Find N layers to keep, by measured agreement with the target."),
     ] = None,
     prompts: Annotated[
         str | None,
-        typer.Option(
-            help="Suite or file of prompts to search by, as in compare. \\[default: python]",
-            hidden="search" not in SEARCHES,
-        ),
+        typer.Option(help="Suite or file of prompts to search by, as in compare. \\[default: python]"),
     ] = None,
     force: _Force = False,
     json_: opt.Json = False,
@@ -68,24 +56,24 @@ def prune(
     """
     from specdec_cli.decoding.errors import UsageError
     from specdec_cli.display.draft_making import DraftDisplay
-    from specdec_cli.make_drafts import draft_copy
+    from specdec_cli.make_drafts.draft_copy import CopyOptions
+    from specdec_cli.make_drafts.layer_search import LayerSearch
+    from specdec_cli.make_drafts.prune import LayerChoice, ListedLayers
+    from specdec_cli.make_drafts.prune import prune as prune_target
 
     if (keep_layers is None) == (search is None):
         raise UsageError("which layers stay is not said, or said twice", "Give --keep-layers LIST, or --search N.")
     if prompts is not None and search is None:
         raise UsageError("--prompts is for --search", "Leave one of them out.")
-    if search is not None and "search" not in SEARCHES:
-        raise UsageError("--search is not part of this installation", "Give --keep-layers LIST.")
 
     with interruptible(_NOTHING_LEFT) as interrupt, DraftDisplay(json_) as display:
-        options = draft_copy.CopyOptions(target, out, force, given.flags["threads"], interrupt, display.copying)
-        layers: draft_copy.LayerChoice = draft_copy.ListedLayers(keep_layers or "")
+        options = CopyOptions(target, out, force, given.flags["threads"], interrupt, display.copying)
+        layers: LayerChoice = ListedLayers(keep_layers or "")
         if search is not None:
             display.answering()
             gpu_layers = given.flags["gpu_layers"]
-            finder = import_module(SEARCHES["search"]).LayerSearch
-            layers = finder(search, prompts, -1 if gpu_layers is None else gpu_layers, display)
-        result = draft_copy.prune(options, layers)
+            layers = LayerSearch(search, prompts, -1 if gpu_layers is None else gpu_layers, display)
+        result = prune_target(options, layers)
     _show(result, json_)
 
 
@@ -101,11 +89,12 @@ def quantize(
 ) -> None:
     """Copy a target with fewer bits to a weight."""
     from specdec_cli.display.draft_making import DraftDisplay
-    from specdec_cli.make_drafts import draft_copy
+    from specdec_cli.make_drafts.draft_copy import CopyOptions
+    from specdec_cli.make_drafts.quantize import quantize as quantize_target
 
     with interruptible(_NOTHING_LEFT) as interrupt, DraftDisplay(json_) as display:
-        options = draft_copy.CopyOptions(target, out, force, given.flags["threads"], interrupt, display.copying)
-        result = draft_copy.quantise(options, type_)
+        options = CopyOptions(target, out, force, given.flags["threads"], interrupt, display.copying)
+        result = quantize_target(options, type_)
     _show(result, json_)
 
 

@@ -14,8 +14,8 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.gguf.header import Header, StringArray
 from specdec_cli.llama import host
 from specdec_cli.llama.hidden_rows import OUTPUT
-from specdec_cli.make_drafts import draft_copy, layer_pruning
-from specdec_cli.make_drafts.draft_copy import CopyOptions, ListedLayers
+from specdec_cli.make_drafts.draft_copy import CopyOptions
+from specdec_cli.make_drafts.prune import ListedLayers, prune, require_prunable
 from specdec_cli.pairs.results import format_bytes
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class ExitRecipe(Recipe):
         return f"rows-first-{self.layers_kept}"
 
     def layers(self, header: Header) -> tuple[int, ...]:
-        count = layer_pruning.require_prunable(header)
+        count = require_prunable(header)
         if not 1 <= self.layers_kept < count:
             raise UsageError(f"{self.layers_kept} of {count} layers cannot be kept", f"Give --layers 1 to {count - 1}.")
         return (OUTPUT,)
@@ -174,7 +174,7 @@ class ExitRecipe(Recipe):
         pruned = place.folder / f"first-{self.layers_kept}.gguf"
         if not pruned.exists():
             kept = ListedLayers("0" if self.layers_kept == 1 else f"0-{self.layers_kept - 1}")
-            draft_copy.prune(CopyOptions(str(place.target), pruned), kept, remember=False)
+            prune(CopyOptions(str(place.target), pruned), kept, remember=False)
         return pruned
 
     def student(self, place: TrainingPlace, counts: Counts) -> Student:

@@ -29,7 +29,7 @@ from specdec_cli.measure import acceptance_traces, hardware
 from specdec_cli.measure.acceptance_traces import Recording, record, recording_of
 from specdec_cli.measure.simulate import Answer, Prediction, calibrate, predict, verdict
 from specdec_cli.measure.statistics import CostPoints
-from specdec_cli.measure.suites import fitting, in_turn, tuning_prompts
+from specdec_cli.measure.suites import Prompt, fitting, in_turn, tuning_prompts
 
 if TYPE_CHECKING:
     from specdec_cli.engine.engine import Engine
@@ -290,8 +290,7 @@ class Tuner:
         settings, engine = self._settings, self._engine
         answers: list[Answer] = []
         deadline = perf_counter() + self._seconds * 0.65
-        prompts = in_turn(self._prompts) * (1 if settings.temp == 0 else 4)  # greedy answers would be the same again
-        for prompt, tokens in prompts:
+        for prompt, tokens in self._in_turn():
             answer, _ = record(engine, tokens, settings, (settings.seed or 0) + len(answers), prompt.category)
             if answer.stands:
                 answers.append(answer)
@@ -301,6 +300,10 @@ class Tuner:
             problem = "too little could be recorded to predict anything"
             raise SpecdecError(problem, "Give more --seconds, or other --prompts.")
         return Recording(settings.temp == 0, tuple(answers), acceptance_traces.identity(*_paths(engine.pair)))
+
+    def _in_turn(self) -> list[tuple[Prompt, list[int]]]:
+        """One prompt of each category after the other; at a temperature again and again, as the answers differ."""
+        return in_turn(self._prompts) * (1 if self._settings.temp == 0 else 4)
 
 
 def place_draft(path: Path, settings: Settings, interrupt: Interrupt) -> tuple[Settings, dict[str, float]]:

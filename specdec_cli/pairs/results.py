@@ -12,7 +12,6 @@ from msgspec import UNSET, UnsetType
 
 if TYPE_CHECKING:
     from specdec_cli.gguf.tokenizer_comparison import Check
-    from specdec_cli.llama.quantize import Unfit
     from specdec_cli.pairs.hub.repository import RemoteModel
     from specdec_cli.pairs.profiles import Profile
     from specdec_cli.pairs.speeds import Speed
@@ -203,34 +202,3 @@ class PairDetails:
     summary: PairSummary
     heads: str = ""
     """The drafter for which the target has heads of its own."""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchStep:
-    """The layers that are left after `dropped`, and how often they agree with the target. None: all are there."""
-
-    layers: tuple[int, ...]
-    dropped: int | None
-    agreement: float
-
-
-@dataclass(frozen=True, slots=True)
-class DraftCopyResult:
-    """A copy of a target with fewer layers or bits. kept: its layers as ranges. unfit: tensors of another type than
-    asked for. agreement: with the target, if it was measured. search: how the layers were chosen.
-    """
-
-    target: str
-    out: str
-    layers: tuple[int, ...]
-    kept: str
-    of: int | None
-    type: str
-    bytes: int
-    target_bytes: int
-    unfit: tuple[Unfit, ...]
-    notes: tuple[str, ...]
-    agreement: float | None
-    seconds: float
-    run: str
-    search: tuple[SearchStep, ...] | UnsetType = UNSET

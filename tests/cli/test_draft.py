@@ -15,8 +15,9 @@ from terminal import Terminal
 
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import quantize
-from specdec_cli.make_drafts.draft_copy import CopyOptions, ListedLayers, prune
+from specdec_cli.make_drafts.draft_copy import CopyOptions
 from specdec_cli.make_drafts.layer_search import LayerSearch
+from specdec_cli.make_drafts.prune import ListedLayers, prune
 from specdec_cli.pairs import made_drafts as drafts
 
 KEEP = ("--keep-layers", "0-3")
@@ -187,11 +188,6 @@ def test_what_is_refused(out, args, says):
     kind = "quantize" if "--type" in args else "prune"
     assert_refused(draft(kind, TARGET, *args, "-o", out), 2, *says)
     assert inside(out.parent) == []
-
-
-def test_an_installation_without_the_search(out, monkeypatch):
-    monkeypatch.setattr("specdec_cli.cli.draft.SEARCHES", {})
-    assert_refused(draft("prune", TARGET, "--search", 3, "-o", out), 2, "not part of this", "--keep-layers")
 
 
 def test_prompts_with_answers_too_short(out, tmp_path):
