@@ -15,7 +15,7 @@ from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import interruptible
 
 if TYPE_CHECKING:
-    from specdec_cli.make_drafts.training_recipes import Recipe
+    from specdec_cli.make_drafts.recipe import Recipe
 
 _TARGET = typer.Argument(
     metavar="TARGET", help="Target: a .gguf file, REPO:QUANT (pulled), or a profile.", autocompletion=completion.models
@@ -82,7 +82,7 @@ def distill(
 ) -> Recipe:
     """Train a draft model on what the target says. --from scratch makes a small new one."""
     from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.make_drafts.distilling_recipes import DistilRecipe, ScratchRecipe
+    from specdec_cli.make_drafts.distill import DistilRecipe, ScratchRecipe
     from specdec_cli.pairs.sources import read_source
 
     if from_ == "scratch":
@@ -96,21 +96,21 @@ def distill(
 
 def eagle3(words: _Words = None, width: _Width = None) -> Recipe:
     """Train an EAGLE-3 head: one layer that reads hidden rows of the target."""
-    from specdec_cli.make_drafts.training_recipes import Eagle3Recipe
+    from specdec_cli.make_drafts.heads import Eagle3Recipe
 
     return Eagle3Recipe(width, words)
 
 
 def medusa(heads: Annotated[int, typer.Option(help="How many tokens ahead.")] = 4, words: _Words = None) -> Recipe:
     """Train Medusa heads: small ones, each for a token further on."""
-    from specdec_cli.make_drafts.training_recipes import MedusaRecipe
+    from specdec_cli.make_drafts.heads import MedusaRecipe
 
     return MedusaRecipe(heads, words)
 
 
 def exit_(layers: Annotated[int, typer.Option(help="How many of the target's first layers.")]) -> Recipe:
     """Teach the target's first layers to speak for themselves, for --drafter self."""
-    from specdec_cli.make_drafts.training_recipes import ExitRecipe
+    from specdec_cli.make_drafts.heads import ExitRecipe
 
     return ExitRecipe(layers)
 
@@ -143,8 +143,8 @@ def _train(
     from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.decoding.errors import UsageError
     from specdec_cli.display.training_view import TrainingView, training_tables
-    from specdec_cli.make_drafts.draft_training import train_draft
-    from specdec_cli.make_drafts.training_options import TrainingOptions
+    from specdec_cli.make_drafts.recipe import TrainingOptions
+    from specdec_cli.make_drafts.train import train_draft
 
     try:
         temperatures = tuple(float(each) for each in temps.split(","))

@@ -1,8 +1,11 @@
 """A training as it goes, and what came of it."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, TextColumn
@@ -13,8 +16,12 @@ from specdec_cli.display.grids import lines_table, note_lines
 from specdec_cli.display.safe_console import SafeConsole
 from specdec_cli.display.status_line import status_line
 from specdec_cli.display.theme import can_paint
-from specdec_cli.make_drafts.training_result import DraftFigures, DraftTrainingResult, TrainingStep
 from specdec_cli.pairs.results import format_bytes
+
+if TYPE_CHECKING:
+    from specdec_cli.make_drafts.draft_figures import DraftFigures
+    from specdec_cli.make_drafts.recipe import TrainingStep
+    from specdec_cli.make_drafts.train import DraftTrainingResult
 
 
 class TrainingView(ExitStack):

@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -28,12 +28,23 @@ from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
 from specdec_cli.make_drafts import draft_copy
-from specdec_cli.make_drafts.draft_figures import draft_figures
-from specdec_cli.make_drafts.target_texts import RowsWanted, TextsWanted, record_texts
-from specdec_cli.make_drafts.training_options import TrainingOptions, TrainingProgress
-from specdec_cli.make_drafts.training_prompts import TrainingPrompts, training_prompts
-from specdec_cli.make_drafts.training_recipes import Recipe, TrainingPlace, no_counts, require_memory
-from specdec_cli.make_drafts.training_result import DraftFigures, DraftTrainingResult, TrainingStep
+from specdec_cli.make_drafts.draft_figures import DraftFigures, draft_figures
+from specdec_cli.make_drafts.recipe import (
+    Recipe,
+    TrainingOptions,
+    TrainingPlace,
+    TrainingProgress,
+    TrainingStep,
+    no_counts,
+    require_memory,
+)
+from specdec_cli.make_drafts.target_texts import (
+    RowsWanted,
+    TextsWanted,
+    TrainingPrompts,
+    record_texts,
+    training_prompts,
+)
 from specdec_cli.measure import hardware
 from specdec_cli.measure.suites import Prompt
 from specdec_cli.pairs import made_drafts
@@ -50,6 +61,27 @@ _HELD_OUT_SHARE = 0.1
 """Of the recorded tokens, so many more are recorded of prompts that training does not see."""
 _LONGEST_PROMPT = 512
 _SEED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTrainingResult:
+    """A trained draft. kind: eagle3, medusa, exit, distil or scratch. texts: of the target's, that it learnt from.
+    agreement: with the target on held-out texts, at each place of a draft. before: of the draft to compare with.
+    """
+
+    kind: str
+    target: str
+    out: str
+    bytes: int
+    target_bytes: int
+    texts: int
+    steps: int
+    agreement: tuple[float, ...]
+    before: DraftFigures | None
+    after: DraftFigures
+    notes: tuple[str, ...]
+    seconds: float
+    run: str
 
 
 def train_draft(
