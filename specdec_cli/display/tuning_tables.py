@@ -7,8 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from specdec_cli.display.grids import note_lines
-from specdec_cli.measure.compare import CostPoints
 from specdec_cli.measure.simulate import Prediction
+from specdec_cli.measure.statistics import CostPoints
 from specdec_cli.measure.tune import HardwarePrediction, MeasuredTuning, TuningResult
 
 _BAR = 30

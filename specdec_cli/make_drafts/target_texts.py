@@ -18,8 +18,8 @@ from specdec_cli.chat import kept_conversations
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.types import Logits
 from specdec_cli.engine.config import SamplingParams
-from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.prompt import Prompt as PromptInput
+from specdec_cli.engine.session import Session
 from specdec_cli.gguf.vocab import Vocabulary
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.target_reader import TargetReader
@@ -44,17 +44,17 @@ class TrainingPrompts:
 
 
 def training_prompts(
-    engine: Engine, prompts: str | None, held_out: str | None, longest: int, raw: bool
+    session: Session, prompts: str | None, held_out: str | None, longest: int, raw: bool
 ) -> TrainingPrompts:
     """The prompts of a suite, a file, or kept conversations; by default the mixture that `tune` takes.
 
     longest: in tokens; longer ones are left out. Raises UsageError if too few are left.
     """
-    usable, notes = _usable(engine, _named(engine, prompts), longest, raw)
+    usable, notes = _usable(session, _named(session, prompts), longest, raw)
     if held_out is None:
         apart = _one_in_five(usable)
     else:
-        apart, more = _usable(engine, _named(engine, held_out), longest, raw)
+        apart, more = _usable(session, _named(session, held_out), longest, raw)
         notes += more
     known = {tuple(tokens) for tokens in apart.values()}
     train = {prompt: tokens for prompt, tokens in usable.items() if tuple(tokens) not in known}
@@ -64,10 +64,10 @@ def training_prompts(
     return TrainingPrompts(train, apart, notes)
 
 
-def _named(engine: Engine, name: str | None) -> list[tuple[Prompt, PromptInput]]:
+def _named(session: Session, name: str | None) -> list[tuple[Prompt, PromptInput]]:
     """Prompts, and what the engine makes tokens of."""
     if name != CONVERSATIONS:
-        return [(prompt, prompt.text) for prompt in tuning_prompts(engine.pair.target_path, name)]
+        return [(prompt, prompt.text) for prompt in tuning_prompts(session.pair.target_path, name)]
     turns: list[tuple[Prompt, PromptInput]] = []
     for kept in kept_conversations.CONVERSATIONS.names():
         messages = [{"role": each.role, "content": each.content} for each in kept_conversations.read(kept).messages]
@@ -83,14 +83,14 @@ def _named(engine: Engine, name: str | None) -> list[tuple[Prompt, PromptInput]]
 
 
 def _usable(
-    engine: Engine, prompts: Iterable[tuple[Prompt, PromptInput]], longest: int, raw: bool
+    session: Session, prompts: Iterable[tuple[Prompt, PromptInput]], longest: int, raw: bool
 ) -> tuple[dict[Prompt, list[int]], tuple[str, ...]]:
-    unknown = Vocabulary(engine.pair.target).field("unknown_token_id")
+    unknown = Vocabulary(session.pair.target).field("unknown_token_id")
     usable: dict[Prompt, list[int]] = {}
     long = foreign = 0
     for prompt, given in prompts:
         try:
-            tokens = engine.tokenize(given, raw=raw)
+            tokens = session.tokenize(given, raw=raw)
         except UsageError:
             raise
         except SpecdecError:  # nothing is left of it
@@ -134,7 +134,7 @@ class RowsWanted:
 
 
 def record_texts(
-    engine: Engine,
+    session: Session,
     prompts: Mapping[Prompt, Sequence[int]],
     wanted: TextsWanted,
     rows: RowsWanted,
@@ -147,11 +147,11 @@ def record_texts(
     recorded = folder / rows.name
     recorded.mkdir(parents=True, exist_ok=True)
     paths, done, made, started = list[Path](), 0, 0, perf_counter()
-    engine.open(max(map(len, prompts.values())))
+    session.open(max(map(len, prompts.values())))
     with ExitStack() as open_readers:
-        readers = [open_readers.enter_context(closing(reader)) for reader in _readers(engine, rows)]
+        readers = [open_readers.enter_context(closing(reader)) for reader in _readers(session, rows)]
         for number, (prompt, temperature) in enumerate(_in_turn(prompts, wanted)):
-            tokens = _answered(engine, prompt, temperature, number, wanted, folder / f"{number:06}.npy")
+            tokens = _answered(session, prompt, temperature, number, wanted, folder / f"{number:06}.npy")
             path = recorded / f"{number:06}.npz"
             if not path.exists():
                 _read(tokens, len(prompt), readers).save(path)
@@ -160,7 +160,7 @@ def record_texts(
             done += len(tokens) - len(prompt)
             each = (perf_counter() - started) / max(made, 1)
             report(done, wanted.tokens, each * max(0, wanted.tokens - done) if made else 0.0)
-            if engine.interrupt.is_set():
+            if session.interrupt.is_set():
                 raise Interrupted
             if done >= wanted.tokens:
                 break
@@ -169,13 +169,13 @@ def record_texts(
     return paths
 
 
-def _readers(engine: Engine, rows: RowsWanted) -> Iterator[TargetReader]:
+def _readers(session: Session, rows: RowsWanted) -> Iterator[TargetReader]:
     """The target's, for logits, and that of the rows, if these are another model's."""
-    target = engine.models.target
+    target = session.models.target
     shape, own = (target.opened.n_ctx, target.threads), () if rows.other else rows.layers
-    yield TargetReader(target.model, shape[0], own, shape[1], engine.interrupt)
+    yield TargetReader(target.model, shape[0], own, shape[1], session.interrupt)
     if rows.other:
-        yield TargetReader(rows.other, shape[0], rows.layers, shape[1], engine.interrupt)
+        yield TargetReader(rows.other, shape[0], rows.layers, shape[1], session.interrupt)
 
 
 def _in_turn(prompts: Mapping[Prompt, Sequence[int]], wanted: TextsWanted) -> list[tuple[Sequence[int], float]]:
@@ -189,14 +189,14 @@ def _in_turn(prompts: Mapping[Prompt, Sequence[int]], wanted: TextsWanted) -> li
 
 
 def _answered(
-    engine: Engine, prompt: Sequence[int], temperature: float, number: int, wanted: TextsWanted, path: Path
+    session: Session, prompt: Sequence[int], temperature: float, number: int, wanted: TextsWanted, path: Path
 ) -> list[int]:
     """A prompt and its answer, as they were kept, or else as they are from now on."""
     if path.exists():
         kept: list[int] = np.load(path).tolist()
         return kept
     sampling = SamplingParams(temperature=temperature, seed=SEED + number, max_tokens=wanted.longest)
-    answer = engine.start(list(prompt), sampling, reuse=False)
+    answer = session.start(list(prompt), sampling, reuse=False)
     for _ in answer:
         pass
     if answer.result.finish_reason == "interrupted":

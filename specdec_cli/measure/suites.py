@@ -14,7 +14,7 @@ from specdec_cli.pairs.profiles import DEMO
 from specdec_cli.user_files import bundled_dir, config_dir, named, suggest
 
 if TYPE_CHECKING:
-    from specdec_cli.engine.engine import Engine
+    from specdec_cli.engine.session import Session
 
 _FIX = "Give it a text under the key `prompt`, and an id and a category as text in quotes, or none."
 _MIXTURE = ("code", "chat", "reasoning", "structured", "summarisation", "creative")
@@ -129,10 +129,10 @@ def tuning_prompts(target: str | Path, suite: str | None) -> list[Prompt]:
 
 
 def fitting(
-    engine: Engine, prompts: Iterable[Prompt], most: int, system: str | None, raw: bool
+    session: Session, prompts: Iterable[Prompt], most: int, system: str | None, raw: bool
 ) -> dict[Prompt, list[int]]:
     """The prompts of at most so many tokens, with their tokens."""
-    tokens = {prompt: engine.tokenize(prompt.text, system=system, raw=raw) for prompt in prompts}
+    tokens = {prompt: session.tokenize(prompt.text, system=system, raw=raw) for prompt in prompts}
     return {prompt: ids for prompt, ids in tokens.items() if len(ids) <= most}
 
 

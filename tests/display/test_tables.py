@@ -16,8 +16,8 @@ from specdec_cli.display.safe_console import SafeConsole
 from specdec_cli.gguf import tokenizer_comparison
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.tokenizer_comparison import Check
-from specdec_cli.measure.compare import CostPoints
 from specdec_cli.measure.simulate import Prediction
+from specdec_cli.measure.statistics import CostPoints
 from specdec_cli.measure.tune import HardwareInfo, HardwarePrediction, MeasuredTuning
 from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.pairs.pair_check import FreeMemory, compare_sources
