@@ -130,20 +130,25 @@ class TrainingOptions:
     gpu_layers: int = -1
 
     def __post_init__(self) -> None:
-        for what, valid, fix in (
-            (f"learn from {self.tokens:,} tokens", 1000 <= self.tokens <= 10**9, "Give --tokens 1000 or more."),
-            (f"answers have {self.longest:,} tokens", 8 <= self.longest <= 8192, "Give -n 8 to 8192."),
-            (f"training take {self.minutes:g} minutes", 0 < self.minutes <= 10**5, "Give --minutes above 0."),
-            (f"training take {self.steps} steps", self.steps is None or self.steps >= 1, "Give --steps 1 or more."),
-            ("temperatures be so", self.temperatures and _are_warm(self.temperatures), "Give --temps as in 0,0.8."),
-            (f"the learning rate be {self.lr:g}", 0 < self.lr < 1, "Give --lr as in 0.003."),
+        are_warm = all(0 <= temperature <= 2 for temperature in self.temperatures)
+        for valid, what, fix in (
+            (
+                1000 <= self.tokens <= 10**9,
+                f"training cannot use {self.tokens:,} tokens",
+                "Give --tokens 1000 or more.",
+            ),
+            (8 <= self.longest <= 8192, f"answers cannot have {self.longest:,} tokens", "Give -n 8 to 8192."),
+            (0 < self.minutes <= 10**5, f"training cannot take {self.minutes:g} minutes", "Give --minutes above 0."),
+            (
+                self.steps is None or self.steps >= 1,
+                f"training cannot take {self.steps} steps",
+                "Give --steps 1 or more.",
+            ),
+            (self.temperatures and are_warm, "temperatures go from 0 to 2", "Give --temps as in 0,0.8."),
+            (0 < self.lr < 1, f"the learning rate cannot be {self.lr:g}", "Give --lr as in 0.003."),
         ):
             if not valid:
-                raise UsageError(f"a training cannot let {what}", fix)
-
-
-def _are_warm(temperatures: tuple[float, ...]) -> bool:
-    return all(0 <= temperature <= 2 for temperature in temperatures)
+                raise UsageError(what, fix)
 
 
 def require_width(width: int | None) -> None:

@@ -167,17 +167,9 @@ def record(
     sampling accepts: x = y with probability min(1, q(y) / p(y)), else x comes from max(0, q - p). With `coupled` both
     are drawn with the same noise.
     """
-    answers, tokens = record_rules(session, prompt, settings, seed, category, [settings.accept])
-    return answers[settings.accept], tokens
-
-
-def record_rules(
-    session: Session, prompt: Sequence[int], settings: Settings, seed: int, category: str, accept: Sequence[str]
-) -> tuple[dict[str, Answer], list[int]]:
-    """The same for several acceptance rules on one answer, so that they can be compared place by place."""
-    places, tokens, length = _Recorder(session, settings, seed, accept).record(list(prompt))
-    columns = {rule: tuple(zip(*recorded[:length], strict=True)) or ((), (), ()) for rule, recorded in places.items()}
-    return {rule: Answer(category, len(prompt), *each) for rule, each in columns.items()}, tokens
+    places, tokens, length = _Recorder(session, settings, seed).record(list(prompt))
+    columns = tuple(zip(*places[:length], strict=True)) or ((), (), ())
+    return Answer(category, len(prompt), *columns), tokens
 
 
 _DRAWING = ("rejection", "coupled")
@@ -187,7 +179,7 @@ _Place = tuple[float, bool, tuple[float, ...]]
 
 
 class _Recorder:
-    def __init__(self, session: Session, settings: Settings, seed: int, accept: Sequence[str]) -> None:
+    def __init__(self, session: Session, settings: Settings, seed: int) -> None:
         from specdec_cli.llama.target import LlamaTarget
 
         draft = session.models.draft
@@ -197,16 +189,14 @@ class _Recorder:
         self._is_end = session.models.target.model.is_end
         self._n_shared = session.pair.n_shared
         self._max_tokens = settings.max_tokens
-        self._rules = accept
-        noisy = "coupled" if "coupled" in accept else settings.accept
-        self._sampler = rules.sampler_of(noisy, settings.sampling, seed)
+        self._rule = settings.accept
+        self._sampler = rules.sampler_of(self._rule, settings.sampling, seed)
         self._target_rng = np.random.default_rng(seed)
         self._draft_rng = np.random.default_rng((seed, 1))
 
-    def record(self, context: list[int]) -> tuple[dict[str, list[_Place]], list[int], int]:
-        """Each rule's places, the answer's tokens, and how many places come before a loop."""
-        prompt = len(context)
-        places: dict[str, list[_Place]] = {rule: [] for rule in self._rules}
+    def record(self, context: list[int]) -> tuple[list[_Place], list[int], int]:
+        """The places, the answer's tokens, and how many places come before a loop."""
+        prompt, places = len(context), list[_Place]()
         self._sampler.watch(context)
         _, token = self._next(self._target.prefill(context)[0])
         self._draft.rewind(0)
@@ -218,9 +208,8 @@ class _Recorder:
             self._target.commit(Verdict((), token, "plain"))
             row = self._draft.decode((token,))[0, : self._n_shared].copy()  # going on from a wrong token overwrites it
             p, token = self._next(logits[0])
-            for rule, recorded in places.items():
-                sure, wrong = self._guess(rule, row, p, token)
-                recorded.append((sure, wrong is None, () if wrong is None else self._go_on(rule, wrong)))
+            sure, wrong = self._guess(row, p, token)
+            places.append((sure, wrong is None, () if wrong is None else self._go_on(wrong)))
         tokens = context[prompt:]
         return places, tokens, before_a_loop([*tokens, token])
 
@@ -231,21 +220,21 @@ class _Recorder:
         p = self._sampler.categorical(row)
         return p, self._sampler.draw(p, 0, self._target_rng)
 
-    def _guess(self, rule: str, row: Row, p: Categorical | None, token: int) -> tuple[float, int | None]:
+    def _guess(self, row: Row, p: Categorical | None, token: int) -> tuple[float, int | None]:
         """How sure the draft is in a place, and what it proposes there; None: the target's token."""
         sampler, rng = self._sampler, self._draft_rng
-        if p is None or rule not in _DRAWING:
+        if p is None or self._rule not in _DRAWING:
             sure, guess = confidence(row), sampler.argmax(row)
         else:
             q = sampler.categorical(row)
             sure = float(q.probs.max())
-            if rule == "coupled":
+            if self._rule == "coupled":
                 guess = sampler.draw(q, 0, rng)
             else:
                 guess = token if rng.random() * p.prob(token) < q.prob(token) else residual(q, p).draw(rng)
         return sure, None if guess == token else guess
 
-    def _go_on(self, rule: str, token: int) -> tuple[float, ...]:
+    def _go_on(self, token: int) -> tuple[float, ...]:
         draft, sampler = self._draft, self._sampler
         start = draft.length
         draft.checkpoint()
@@ -253,10 +242,10 @@ class _Recorder:
         ahead = [token]
         while len(sure) < AHEAD - 1:
             row = draft.decode((ahead[-1],))[0, : self._n_shared]
-            if rule in _DRAWING and not sampler.greedy:
+            if self._rule in _DRAWING and not sampler.greedy:
                 q = sampler.categorical(row, ahead)
                 sure.append(float(q.probs.max()))
-                noisy = rule == "coupled"
+                noisy = self._rule == "coupled"
                 ahead.append(sampler.draw(q, len(ahead), self._draft_rng) if noisy else q.draw(self._draft_rng))
             else:
                 sure.append(confidence(row))
