@@ -144,7 +144,7 @@ class ComparisonResult:
     def verdict(self) -> OverallVerdict:
         """Whether drafting pays, and the ranking of all variants; of older results too."""
         wrong = {each.arm for each in self.divergences if each.kind == "wrong"}
-        return overall_verdict(self._summaries("all"), {arm.name: arm.baseline for arm in self.arms}, wrong)
+        return overall_verdict(self._summaries("all"), {variant.name: variant.baseline for variant in self.arms}, wrong)
 
     @property
     def categories(self) -> list[str]:
@@ -171,11 +171,11 @@ class ComparisonResult:
     def _summaries(self, category: str) -> list[Summary]:
         return [summary for summary in self.summaries if summary.category == category]
 
-    def speeds(self, arm: str) -> Mapping[str, float]:
+    def speeds(self, variant: str) -> Mapping[str, float]:
         """A variant's median tokens per second by the text of the prompt."""
         speeds: dict[str, list[float]] = {}
         for trial in self.trials:
-            if trial.arm == arm and trial.tokens_per_s and trial.prompt in self.prompts:
+            if trial.arm == variant and trial.tokens_per_s and trial.prompt in self.prompts:
                 speeds.setdefault(self.prompts[trial.prompt], []).append(trial.tokens_per_s)
         return {prompt: statistics.median(values) for prompt, values in speeds.items()}
 
@@ -355,8 +355,8 @@ class ComparisonRun:
     def _notes(self) -> Iterator[str]:
         answers = Counter(trial.arm for trial in self._trials)
         counted = Counter((trial.arm, note) for trial in self._trials for note in trial.notes)
-        for (arm, note), count in counted.items():
-            yield f"{arm}: in {count} of {answers[arm]} answers {note}"
+        for (variant, note), count in counted.items():
+            yield f"{variant}: in {count} of {answers[variant]} answers {note}"
 
     def _exactness(self) -> dict[str, dict[str, int]]:
         """Per variant: answers identical to the baseline's, ones that rounding made differ, wrong ones, and ones not

@@ -199,7 +199,7 @@ class Prediction:
     category: str
     tokens: int
     acceptance: float
-    """The share of places where the draft's first token stands."""
+    """The share of places where the draft's first token is accepted."""
     tokens_per_step: float
     alone_tokens_per_s: float
     auto: float
@@ -250,16 +250,16 @@ def verdict(
     parts = predictions[:-1] or predictions
     gains = [each for each in parts if each.auto >= WORTH_IT]
     names = ", ".join(f"{each.category} ({each.auto:.2f}x)" for each in gains)
-    pays = f"This pair pays on {where} for {names}; elsewhere auto will leave the draft model alone."
+    pays = f"This pair pays on {where} for {names}; elsewhere auto will not use the draft model."
     if not gains:
-        pays = f"This pair does not pay on {where}: auto will mostly leave the draft model alone."
+        pays = f"This pair does not pay on {where}: auto will mostly not use the draft model."
     elif len(gains) == len(parts):
         pays = f"This pair pays on {where}: {overall.auto:.2f}x expected with -k auto."
     one = costs.verify(1)
     prices = (
-        f"A draft token costs {costs.draft(1) / one:.0%} of a target token; checking 2 tokens costs "
-        f"{costs.verify(2) / one:.2f} times one, checking 4 {costs.verify(4) / one:.2f} times; "
-        f"{overall.acceptance:.0%} of single draft tokens would stand."
+        f"A draft token costs {costs.draft(1) / one:.0%} of a target token. Verifying 2 tokens takes "
+        f"{costs.verify(2) / one:.2f} times as long as generating one, and 4 take {costs.verify(4) / one:.2f} times. "
+        f"{overall.acceptance:.0%} of first draft tokens are accepted."
     )
     return [pays, prices, *_remedies(overall, answers, costs, greedy)]
 
@@ -267,7 +267,7 @@ def verdict(
 def _remedies(overall: Prediction, answers: Sequence[Answer], costs: Costs, greedy: bool) -> list[str]:
     """What would make a difference, computed by changing one thing at a time."""
     flat = replace(costs, verify=Curve({1: costs.verify(1)}))
-    gpu = "a machine on which checking several tokens costs no more than one (as large models on GPUs nearly do)"
+    gpu = "a machine on which verifying several tokens takes no longer than one (nearly so for large models on GPUs)"
     helpful = []
     for what, texts, prices in (
         ("a draft model of this quality at half the cost", answers, half_priced(costs)),

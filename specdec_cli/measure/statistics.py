@@ -60,9 +60,9 @@ class VariantInfo:
 class Trial:
     """One answer. Times are seconds. draft_s and decode_s contain draft_prefill_s: the draft model reads the prompt.
 
-    arm: the variant's name. row_costs: rows in a verification -> (how often, median seconds). pieces: (text, origin) of
-    each token. distance: of a lossy rule, see Metrics. tokens_per_s: tokens after the first over the time they took;
-    None for an answer of one token.
+    arm: the variant's name, as JSON calls it. row_costs: rows in a verification -> (how often, median seconds).
+    pieces: (text, origin) of each token. distance: of a lossy rule, see Metrics. tokens_per_s: tokens after the first
+    over the time they took; None for an answer of one token.
     """
 
     arm: str
@@ -96,14 +96,14 @@ class Trial:
         object.__setattr__(self, "tokens_per_s", (len(self.tokens) - 1) / self.decode_s if timed else None)
 
 
-def trial_of(arm: str, prompt: str, category: str, number: int, metrics: Metrics) -> Trial:
+def trial_of(variant: str, prompt: str, category: str, number: int, metrics: Metrics) -> Trial:
     """What a comparison needs of a finished answer. number: of the round."""
     verify_s: dict[int, list[float]] = {}
     for step in metrics.history:
         if step.index:
             verify_s.setdefault(1 + len(step.drafted), []).append(step.verify_s)
     return Trial(
-        arm=arm,
+        arm=variant,
         prompt=prompt,
         category=category,
         round=number,
@@ -116,7 +116,7 @@ def trial_of(arm: str, prompt: str, category: str, number: int, metrics: Metrics
     )
 
 
-def paired_ratios(trials: Iterable[Trial], arm: str, baseline: str) -> dict[str, float]:
+def paired_ratios(trials: Iterable[Trial], variant: str, baseline: str) -> dict[str, float]:
     """Per prompt, how many times as fast a variant was as its baseline: the geometric mean over the rounds.
 
     Prompts whose answer was too short for a speed, on either side, are left out.
@@ -125,7 +125,7 @@ def paired_ratios(trials: Iterable[Trial], arm: str, baseline: str) -> dict[str,
     logs: dict[str, list[float]] = {}
     for (name, prompt, number), speed in speeds.items():
         other = speeds.get((baseline, prompt, number))
-        if name == arm and speed and other:
+        if name == variant and speed and other:
             logs.setdefault(prompt, []).append(math.log(speed / other))
     return {prompt: math.exp(statistics.fmean(values)) for prompt, values in logs.items()}
 
@@ -197,10 +197,10 @@ def acceptance_by_position(answers: Sequence[Trial | Metrics]) -> tuple[tuple[in
     return tuple(filter(None, reached)), rates
 
 
-def summarise(trials: Iterable[Trial], arm: str, baseline: str, category: str = "all") -> Summary | None:
+def summarise(trials: Iterable[Trial], variant: str, baseline: str, category: str = "all") -> Summary | None:
     """A variant's figures over one category, or over all; None if it has no trial there."""
     chosen = [trial for trial in trials if category in ("all", trial.category)]
-    mine = [trial for trial in chosen if trial.arm == arm]
+    mine = [trial for trial in chosen if trial.arm == variant]
     if not mine:
         return None
 
@@ -214,7 +214,7 @@ def summarise(trials: Iterable[Trial], arm: str, baseline: str, category: str = 
     distances = [trial.distance for trial in mine if trial.distance is not None]
     tokens = sum(len(trial.tokens) for trial in mine)
     return Summary(
-        arm=arm,
+        arm=variant,
         category=category,
         trials=len(mine),
         tokens_per_s=speed,
@@ -222,7 +222,9 @@ def summarise(trials: Iterable[Trial], arm: str, baseline: str, category: str = 
         tpot_ms=_ratio(1000, speed or 0),
         acceptance_rate=_ratio(total("accepted"), total("drafted")),
         tokens_per_step=_ratio(sum(max(len(trial.tokens) - 1, 0) for trial in mine), total("steps")),
-        speedup=None if arm == baseline else geometric_interval([*paired_ratios(chosen, arm, baseline).values()]),
+        speedup=None
+        if variant == baseline
+        else geometric_interval([*paired_ratios(chosen, variant, baseline).values()]),
         per_position=per_position,
         shares={name: total(part) / decode for name, part in parts.items()} if decode else {},
         distance_per_token=sum(distances) / max(tokens, 1) if distances else None,
@@ -295,20 +297,20 @@ def overall_verdict(
 
     Those cannot win, nor can those that drafted nothing; a lossy one wins only where no other was measured.
     """
-    idle = {arm for arm, baseline in baselines.items() if arm == baseline} | {e.arm for e in overall if e.ran_alone}
+    idle = {name for name, baseline in baselines.items() if name == baseline} | {e.arm for e in overall if e.ran_alone}
     speeds = {each.arm: each.claimed.mean if each.claimed else float(each.arm in idle) for each in overall}
-    ranking = tuple(sorted(speeds, key=lambda arm: -speeds[arm]))
+    ranking = tuple(sorted(speeds, key=lambda variant: -speeds[variant]))
     measured = {each.arm: each.speedup for each in overall if each.speedup}
-    right = {arm: speedup for arm, speedup in measured.items() if arm not in wrong}
+    right = {variant: speedup for variant, speedup in measured.items() if variant not in wrong}
     if not right:
         return OverallVerdict(pays="wrong" if measured else "not measured", ranking=ranking)
     lossy = {each.arm for each in overall if each.distance_per_token is not None}
-    drafted = {arm: speedup for arm, speedup in right.items() if arm not in idle}
+    drafted = {variant: speedup for variant, speedup in right.items() if variant not in idle}
     if not drafted:
         best = max(right, key=speeds.__getitem__)
         return OverallVerdict(pays="nothing drafted", arm=best, winner=baselines.get(best), ranking=ranking)
-    exact = {arm: speedup for arm, speedup in drafted.items() if arm not in lossy} or drafted
+    exact = {variant: speedup for variant, speedup in drafted.items() if variant not in lossy} or drafted
     kind, pays = next((kind, pays) for kind, pays in _DECISIVE if kind in {each.difference for each in exact.values()})
-    best = max((arm for arm in exact if exact[arm].difference == kind), key=speeds.__getitem__)
+    best = max((variant for variant in exact if exact[variant].difference == kind), key=speeds.__getitem__)
     winner = best if pays == "yes" else baselines.get(best) if pays == "no" else None
     return OverallVerdict(pays=pays, arm=best, speedup=exact[best], winner=winner, lossy=best in lossy, ranking=ranking)
