@@ -1,37 +1,35 @@
-"""Chat templates: the GGUF's own Jinja template, in a sandbox, because a downloaded template is foreign code."""
+"""Chat templates: the GGUF's own Jinja template. It is foreign code, so a child process renders it, within limits."""
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import json
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from time import monotonic
+from typing import Any
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.gguf import template_sandbox
 from specdec_cli.gguf.header import Header, StringArray
 
-_LONGEST_REASON = 500  # characters: a template may refuse with any text
+_MOST_BYTES, _BYTES_PER_INPUT_BYTE = 192 << 20, 256
+"""Of memory that the child may take."""
+_CHILD = Path(__file__).with_name("template_child.py")
+_POLL_S = 0.03
+_MOST_S = 20.0
+"""The child limits its processor time itself, where the system can. This is for where it can't."""
 
 
 def template_of(header: Header) -> str | None:
     """The model's chat template, or None for a model that only completes text."""
     template = header.metadata.get("tokenizer.chat_template")
     return template if isinstance(template, str) and template.strip() else None
-
-
-def render(header: Header, messages: list[dict[str, str]], stopped: Callable[[], bool] = lambda: False) -> str:
-    """Messages ({"role", "content"}) as text up to where the answer begins.
-
-    Raises SpecdecError if the template fails or goes on without end, Interrupted when `stopped` says so.
-    """
-    try:
-        tokens = {f"{name}_token": special_token(header, name) for name in ("bos", "eos")}
-        variables = {"messages": messages, "add_generation_prompt": True, **tokens}
-        return template_sandbox.render(template_of(header) or "", variables, stopped)
-    except Interrupted:
-        raise
-    except Exception as error:  # the template is foreign code, and may fail in any way
-        reason = " ".join(str(error)[:_LONGEST_REASON].split()) or type(error).__name__
-        what = f"the chat template of {header.name} failed: {reason}"
-        raise SpecdecError(what, "Use --raw to send the prompt as it is.") from None
 
 
 def special_token(header: Header, name: str) -> str:
@@ -41,3 +39,116 @@ def special_token(header: Header, name: str) -> str:
     if isinstance(token, int) and isinstance(tokens, StringArray) and 0 <= token < tokens.count:
         return tokens.values[token].decode("utf-8", "replace")
     return ""
+
+
+def warm_up(header: Header) -> None:
+    """Have the template of a model compiled, if it has one, while the model is being loaded."""
+    if source := template_of(header):
+        with _lock, suppress(OSError):
+            _started().send({"source": source})
+
+
+def render(header: Header, messages: list[dict[str, str]], stopped: Callable[[], bool] = lambda: False) -> str:
+    """Messages ({"role", "content"}) as text up to where the answer begins.
+
+    Raises SpecdecError if the template fails or goes on without end, Interrupted when `stopped` says so.
+    """
+    tokens = {f"{name}_token": special_token(header, name) for name in ("bos", "eos")}
+    variables = {"messages": messages, "add_generation_prompt": True, **tokens}
+    with _lock:
+        try:
+            answer = _started().ask({"source": template_of(header) or "", "variables": variables}, stopped)
+        except OSError as error:
+            answer = {"reason": f"its process cannot run: {error.strerror}"}
+    if "text" in answer:
+        return str(answer["text"])
+    what = f"the chat template of {header.name} failed: {answer.get('reason', 'it takes too much time or memory')}"
+    raise SpecdecError(what, "Use --raw to send the prompt as it is.")
+
+
+class _Renderer:
+    """The child process, for one request at a time."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(_CHILD), str(_MOST_BYTES), str(_BYTES_PER_INPUT_BYTE)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is the parent's to decide on
+        )
+        assert self._process.stdin and self._process.stdout
+        self._input, self._output = self._process.stdin, self._process.stdout
+        self._answers: SimpleQueue[bytes] = SimpleQueue()
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+        atexit.register(self.stop)
+
+    def _read(self) -> None:
+        """Put each answer into the queue, and an empty one at the end: Windows can't wait for a pipe and a time."""
+        for line in self._output:
+            self._answers.put(line)
+        self._answers.put(b"")
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def send(self, request: dict[str, Any]) -> int:
+        """Returns how many bytes the request has. Raises OSError if the child has ended."""
+        line = json.dumps(request).encode() + b"\n"
+        self._input.write(line)
+        self._input.flush()
+        return len(line)
+
+    def ask(self, request: dict[str, Any], stopped: Callable[[], bool]) -> dict[str, Any]:
+        """The answer to a request; empty if the child reached a limit. Raises OSError if the child cannot be asked."""
+        answer, until = None, monotonic() + _MOST_S
+        try:
+            most_bytes = _MOST_BYTES + _BYTES_PER_INPUT_BYTE * self.send(request)
+            while answer is None:
+                if stopped():
+                    raise Interrupted
+                with suppress(Empty):
+                    answer = self._answers.get(timeout=_POLL_S)
+                if answer is None and (monotonic() > until or _memory_of(self._process) > most_bytes):
+                    break
+        finally:
+            if not answer:
+                self.stop()
+        return dict(json.loads(answer)) if answer else {}
+
+    def stop(self) -> None:
+        """End the child."""
+        atexit.unregister(self.stop)
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        for pipe in (self._input, self._output):
+            with suppress(OSError):
+                pipe.close()
+
+
+def _memory_of(process: subprocess.Popen[bytes]) -> int:
+    """Bytes of memory that a process has, on systems that set no limit to it; 0 where nothing tells."""
+    if sys.platform == "linux":  # the child has set its own limit
+        return 0
+    if sys.platform == "win32":
+        counters = (ctypes.c_size_t * 10)()  # PROCESS_MEMORY_COUNTERS_EX of a 64-bit system
+        handle, size = ctypes.c_void_p(int(process._handle)), ctypes.sizeof(counters)
+        ctypes.windll.kernel32.K32GetProcessMemoryInfo(handle, counters, size)
+        return int(counters[7])  # PagefileUsage
+    with suppress(OSError, ValueError):
+        return 1024 * int(subprocess.check_output(["ps", "-o", "rss=", "-p", str(process.pid)]))
+    return 0
+
+
+_lock = Lock()
+_renderer: _Renderer | None = None
+
+
+def _started() -> _Renderer:
+    global _renderer
+    if _renderer is None or _renderer.ended:
+        _renderer = _Renderer()
+    return _renderer
