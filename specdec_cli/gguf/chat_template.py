@@ -44,8 +44,8 @@ def special_token(header: Header, name: str) -> str:
 def warm_up(header: Header) -> None:
     """Have the template of a model compiled, if it has one, while the model is being loaded."""
     if source := template_of(header):
-        with _lock, suppress(OSError):
-            _started().send({"source": source})
+        with suppress(OSError):
+            _renderer.compile(source)
 
 
 def render(header: Header, messages: list[dict[str, str]], stopped: Callable[[], bool] = lambda: False) -> str:
@@ -55,11 +55,10 @@ def render(header: Header, messages: list[dict[str, str]], stopped: Callable[[],
     """
     tokens = {f"{name}_token": special_token(header, name) for name in ("bos", "eos")}
     variables = {"messages": messages, "add_generation_prompt": True, **tokens}
-    with _lock:
-        try:
-            answer = _started().ask({"source": template_of(header) or "", "variables": variables}, stopped)
-        except OSError as error:
-            answer = {"reason": f"its process cannot run: {error.strerror}"}
+    try:
+        answer = _renderer.render(template_of(header) or "", variables, stopped)
+    except OSError as error:
+        answer = {"reason": f"its process cannot run: {error.strerror}"}
     if "text" in answer:
         return str(answer["text"])
     what = f"the chat template of {header.name} failed: {answer.get('reason', 'it takes too much time or memory')}"
@@ -67,66 +66,81 @@ def render(header: Header, messages: list[dict[str, str]], stopped: Callable[[],
 
 
 class _Renderer:
-    """The child process, for one request at a time."""
+    """The child process, started when it is first needed and after it has reached a limit. Takes one request at a time,
+    from any thread.
+    """
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
+        self._lock = Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._answers: SimpleQueue[bytes] = SimpleQueue()
+
+    def compile(self, source: str) -> None:
+        """Have a template compiled; doesn't wait. Raises OSError if the child cannot be asked."""
+        with self._lock:
+            self._send({"source": source})
+
+    def render(self, source: str, variables: dict[str, Any], stopped: Callable[[], bool]) -> dict[str, str]:
+        """The text or the reason why there is none; neither if the child reached a limit. Raises OSError as `compile`
+        does.
+        """
+        answer, until = None, monotonic() + _MOST_S
+        with self._lock:
+            try:
+                process, n_bytes = self._send({"source": source, "variables": variables})
+                while answer is None:
+                    if stopped():
+                        raise Interrupted
+                    with suppress(Empty):
+                        answer = self._answers.get(timeout=_POLL_S)
+                    most_bytes = _MOST_BYTES + _BYTES_PER_INPUT_BYTE * n_bytes
+                    if answer is None and (monotonic() > until or _memory_of(process) > most_bytes):
+                        break
+            finally:
+                if not answer:
+                    self._stop()
+        return dict(json.loads(answer)) if answer else {}
+
+    def _send(self, request: dict[str, Any]) -> tuple[subprocess.Popen[bytes], int]:
+        """Returns the child, and how many bytes the request has."""
+        if self._process is None or self._process.poll() is not None:
+            self._stop()
+            self._process = self._start()
+        line = json.dumps(request).encode() + b"\n"
+        assert self._process.stdin
+        self._process.stdin.write(line)
+        self._process.stdin.flush()
+        return self._process, len(line)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
             [sys.executable, str(_CHILD), str(_MOST_BYTES), str(_BYTES_PER_INPUT_BYTE)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is the parent's to decide on
         )
-        assert self._process.stdin and self._process.stdout
-        self._input, self._output = self._process.stdin, self._process.stdout
-        self._answers: SimpleQueue[bytes] = SimpleQueue()
-        self._reader = Thread(target=self._read, daemon=True)
+        answers: SimpleQueue[bytes] = SimpleQueue()
+
+        def read() -> None:  # in a thread, because Windows can't wait for a pipe for a limited time
+            for line in process.stdout or ():
+                answers.put(line)
+            answers.put(b"")
+
+        self._answers, self._reader = answers, Thread(target=read, daemon=True)
         self._reader.start()
-        atexit.register(self.stop)
+        atexit.register(self._stop)
+        return process
 
-    def _read(self) -> None:
-        """Put each answer into the queue, and an empty one at the end: Windows can't wait for a pipe and a time."""
-        for line in self._output:
-            self._answers.put(line)
-        self._answers.put(b"")
-
-    @property
-    def ended(self) -> bool:
-        return self._process.poll() is not None
-
-    def send(self, request: dict[str, Any]) -> int:
-        """Returns how many bytes the request has. Raises OSError if the child has ended."""
-        line = json.dumps(request).encode() + b"\n"
-        self._input.write(line)
-        self._input.flush()
-        return len(line)
-
-    def ask(self, request: dict[str, Any], stopped: Callable[[], bool]) -> dict[str, Any]:
-        """The answer to a request; empty if the child reached a limit. Raises OSError if the child cannot be asked."""
-        answer, until = None, monotonic() + _MOST_S
-        try:
-            most_bytes = _MOST_BYTES + _BYTES_PER_INPUT_BYTE * self.send(request)
-            while answer is None:
-                if stopped():
-                    raise Interrupted
-                with suppress(Empty):
-                    answer = self._answers.get(timeout=_POLL_S)
-                if answer is None and (monotonic() > until or _memory_of(self._process) > most_bytes):
-                    break
-        finally:
-            if not answer:
-                self.stop()
-        return dict(json.loads(answer)) if answer else {}
-
-    def stop(self) -> None:
-        """End the child."""
-        atexit.unregister(self.stop)
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        for pipe in (self._input, self._output):
-            with suppress(OSError):
-                pipe.close()
+    def _stop(self) -> None:
+        """End the child, if there is one."""
+        process, self._process = self._process, None
+        if process is not None:
+            atexit.unregister(self._stop)
+            process.kill()
+            self._reader.join()
+            with suppress(OSError):  # what could not be sent
+                process.communicate()
 
 
 def _memory_of(process: subprocess.Popen[bytes]) -> int:
@@ -143,12 +157,4 @@ def _memory_of(process: subprocess.Popen[bytes]) -> int:
     return 0
 
 
-_lock = Lock()
-_renderer: _Renderer | None = None
-
-
-def _started() -> _Renderer:
-    global _renderer
-    if _renderer is None or _renderer.ended:
-        _renderer = _Renderer()
-    return _renderer
+_renderer = _Renderer()
