@@ -25,6 +25,14 @@ _MOST_DIGITS = 20  # of a whole number in JSON
 _BLOCK = 4096  # bytes
 
 
+def format_bytes(count: int) -> str:
+    """Bytes for people, in decimal units as disks and the Hub count them."""
+    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= step:
+            return f"{count / step:,.1f} {unit}"
+    return f"{count} B"
+
+
 def config_dir() -> Path:
     """Where the user's own profiles and settings are."""
     return platformdirs.user_config_path("specdec")

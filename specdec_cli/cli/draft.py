@@ -14,7 +14,7 @@ from specdec_cli.cli.error_reporting import interruptible
 from specdec_cli.cli.training_commands import add_to
 
 if TYPE_CHECKING:
-    from specdec_cli.pairs.results import DraftCopyResult
+    from specdec_cli.make_drafts.draft_copy import DraftCopyResult
 
 SEARCHES = {"search": "specdec_cli.make_drafts.layer_search"}
 """By option, the module whose `LayerSearch` finds the layers that a draft keeps. The module can be removed together

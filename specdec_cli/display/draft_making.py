@@ -11,7 +11,8 @@ from specdec_cli.display.grids import lines_table, note_lines
 from specdec_cli.display.safe_console import SafeConsole
 from specdec_cli.display.status_line import status_line
 from specdec_cli.display.theme import can_paint
-from specdec_cli.pairs.results import DraftCopyResult, SearchStep, format_bytes
+from specdec_cli.make_drafts.draft_copy import DraftCopyResult, SearchStep
+from specdec_cli.user_files import format_bytes
 
 
 class DraftDisplay(ExitStack):
