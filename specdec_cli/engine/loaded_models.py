@@ -21,8 +21,8 @@ from specdec_cli.engine.model_pair import ModelPair, setup_of_pair
 from specdec_cli.engine.pass_costs import PassCosts
 from specdec_cli.engine.tuning import Tuning
 from specdec_cli.gguf import memory
+from specdec_cli.gguf.head_files import read_medusa
 from specdec_cli.gguf.header import Header
-from specdec_cli.gguf.medusa_file import read_medusa
 from specdec_cli.llama import host, kernels, library, placing, repacking
 from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.context import LlamaContext
