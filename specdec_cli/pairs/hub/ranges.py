@@ -40,24 +40,25 @@ class _RangedFile:
     def __init__(self, url: str, size: int, notes: list[str], deadline: float) -> None:
         self._url, self._size, self._notes, self._deadline = url, size, notes, deadline
         self._at = self._requests = 0
-        self._unread = b""
+        self._unread = bytearray()
 
     def read(self, size: int, /) -> bytes:
         """At most `size` bytes, none at the end of the file."""
         if not self._unread and self._at < self._size:
-            self._unread = with_retries(self._window)
-        taken, self._unread = self._unread[:size], self._unread[size:]
+            with_retries(self._fetch)
+        taken = bytes(self._unread[:size])
+        del self._unread[:size]
         self._at += len(taken)
         return taken
 
-    def _window(self) -> bytes:
-        """The next bytes of the file. Raises OSError if they end early."""
+    def _fetch(self) -> None:
+        """Fetch a window. Raises OSError if it ends early; what has come is kept."""
         from huggingface_hub.utils import build_hf_headers, get_session  # type: ignore[attr-defined]
 
-        start = self._at
+        start = self._at + len(self._unread)
         end = min(start + _WINDOWS[min(self._requests, len(_WINDOWS) - 1)], self._size)
         headers = {**build_hf_headers(), "Range": f"bytes={start}-{end - 1}"}
-        timeout, window = settings().HF_HUB_DOWNLOAD_TIMEOUT, bytearray()
+        timeout = settings().HF_HUB_DOWNLOAD_TIMEOUT
         with get_session().stream("GET", self._url, headers=headers, timeout=timeout) as response:
             self._requests += 1
             skipped = 0
@@ -69,8 +70,8 @@ class _RangedFile:
             for piece in response.iter_bytes():
                 if time.monotonic() > self._deadline:
                     raise DownloadError(f"the headers did not come within {_HEADERS_S:.0f} s", "Try again later.")
-                window += piece[skipped:]
+                self._unread += piece[skipped : skipped + end - self._at - len(self._unread)]
                 skipped = max(0, skipped - len(piece))
-                if len(window) >= end - start:
-                    return bytes(window[: end - start])
+                if self._at + len(self._unread) == end:
+                    return
         raise OSError("the connection was closed early")
