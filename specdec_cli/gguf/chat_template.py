@@ -66,8 +66,8 @@ def render(header: Header, messages: list[dict[str, str]], stopped: Callable[[],
 
 
 class _Renderer:
-    """The child process, started when it is first needed and after it has reached a limit. Takes one request at a time,
-    from any thread.
+    """The child process. It is started when it is first needed, and again after it has reached a limit or in a process
+    that was forked. Any thread may use it.
     """
 
     def __init__(self) -> None:
@@ -84,33 +84,38 @@ class _Renderer:
         """The text or the reason why there is none; neither if the child reached a limit. Raises OSError as `compile`
         does.
         """
-        answer, until = None, monotonic() + _MOST_S
+        answer, until = bytearray(), monotonic() + _MOST_S
         with self._lock:
             try:
                 process, n_bytes = self._send({"source": source, "variables": variables})
-                while answer is None:
+                most_bytes = _MOST_BYTES + _BYTES_PER_INPUT_BYTE * n_bytes
+                while not answer.endswith(b"\n"):
                     if stopped():
                         raise Interrupted
-                    with suppress(Empty):
-                        answer = self._answers.get(timeout=_POLL_S)
-                    most_bytes = _MOST_BYTES + _BYTES_PER_INPUT_BYTE * n_bytes
-                    if answer is None and (monotonic() > until or _memory_of(process) > most_bytes):
-                        break
+                    try:
+                        piece = self._answers.get(timeout=_POLL_S)
+                    except Empty:
+                        if monotonic() > until or _memory_of(process) > most_bytes:
+                            return {}
+                        continue
+                    if not piece:
+                        return {}
+                    answer += piece
             finally:
-                if not answer:
+                if not answer.endswith(b"\n"):
                     self._stop()
-        return dict(json.loads(answer)) if answer else {}
+        return dict(json.loads(answer))
 
     def _send(self, request: dict[str, Any]) -> tuple[subprocess.Popen[bytes], int]:
         """Returns the child, and how many bytes the request has."""
         if self._process is None or self._process.poll() is not None:
             self._stop()
             self._process = self._start()
-        line = json.dumps(request).encode() + b"\n"
-        assert self._process.stdin
-        self._process.stdin.write(line)
-        self._process.stdin.flush()
-        return self._process, len(line)
+        line = memoryview(json.dumps(request).encode() + b"\n")
+        sent = 0
+        while sent < len(line):
+            sent += self._process.stdin.write(line[sent:])  # type: ignore[union-attr]
+        return self._process, sent
 
     def _start(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
@@ -118,13 +123,14 @@ class _Renderer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            bufsize=0,  # a buffer's lock may be held while another thread forks
             start_new_session=True,  # Ctrl-C is the parent's to decide on
         )
         answers: SimpleQueue[bytes] = SimpleQueue()
 
         def read() -> None:  # in a thread, because Windows can't wait for a pipe for a limited time
-            for line in process.stdout or ():
-                answers.put(line)
+            while piece := process.stdout.read(1 << 16):  # type: ignore[union-attr]
+                answers.put(piece)
             answers.put(b"")
 
         self._answers, self._reader = answers, Thread(target=read, daemon=True)
@@ -138,9 +144,11 @@ class _Renderer:
         if process is not None:
             atexit.unregister(self._stop)
             process.kill()
+            process.wait()
             self._reader.join()
-            with suppress(OSError):  # what could not be sent
-                process.communicate()
+            for pipe in (process.stdin, process.stdout):
+                with suppress(OSError):  # what could not be sent
+                    pipe.close()  # type: ignore[union-attr]
 
 
 def _memory_of(process: subprocess.Popen[bytes]) -> int:
