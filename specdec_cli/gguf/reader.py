@@ -1,9 +1,8 @@
 """GGUF headers: metadata and tensor table, without the weights and without llama.cpp.
 
 They are read from anything file-like, so a header on the Hub costs its own bytes and not the model's. llama.cpp ends
-the whole process on some damaged files, so it gets none before this module has read the header to its end. Every count
-and length is bounded by what the file can hold; strings in arrays are split only on demand, so a vocabulary of 150k
-tokens costs milliseconds.
+the whole process on some damaged files, so this module reads the whole header first. Every count and length is bounded
+by what the file can hold. Strings in arrays are split only on demand: a vocabulary of 150k tokens costs milliseconds.
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 

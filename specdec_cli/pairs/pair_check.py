@@ -143,7 +143,7 @@ def check_pair_by_name(target: str, draft: str | None = None, n_ctx: int = CONTE
 def compare_sources(
     target: ModelSource, draft: ModelSource, comparison: Comparison, n_ctx: int, free: FreeMemory
 ) -> PairCheck:
-    """What is known of a pair before it is loaded. n_ctx: tokens of context that both models are to have."""
+    """Compare two models whose headers have been read. n_ctx: tokens of context for both."""
     sides = summarise(target, n_ctx, free), summarise(draft, n_ctx, free)
     needed = sides[0].memory + sides[1].memory
     ratio = sides[1].n_active_params / max(1, sides[0].n_active_params)

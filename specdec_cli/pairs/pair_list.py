@@ -1,4 +1,4 @@
-"""The pairs there are: all of them, everything about one, and taking one off the disk."""
+"""The pairs on this machine and in profiles: all of them, everything about one, and removing one."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def list_pairs(here_only: bool = False) -> PairList:
         for name in names:
             try:
                 load(name)
-            except SpecdecError as error:  # one broken file of the user's does not hide the others
+            except SpecdecError as error:  # one broken file must not hide the others
                 notes.append(f"{error}. {error.hint}")
     kept = [pair for pair in pairs if pair.here == "yes" or not here_only]
     kept.sort(key=lambda pair: (pair.here != "yes", pair.fits_gb or 0, pair.size or 0, pair.name))
