@@ -155,13 +155,14 @@ def _memory_of(process: subprocess.Popen[bytes]) -> int:
     """Bytes of memory that a process has, on systems that set no limit to it; 0 where nothing tells."""
     if sys.platform == "linux":  # the child has set its own limit
         return 0
-    if sys.platform == "win32":
-        counters = (ctypes.c_size_t * 10)()  # PROCESS_MEMORY_COUNTERS_EX of a 64-bit system
-        handle, size = ctypes.c_void_p(int(process._handle)), ctypes.sizeof(counters)
-        ctypes.windll.kernel32.K32GetProcessMemoryInfo(handle, counters, size)
-        return int(counters[7])  # PagefileUsage
-    with suppress(OSError, ValueError):
-        return 1024 * int(subprocess.check_output(["ps", "-o", "rss=", "-p", str(process.pid)]))
+    with suppress(AttributeError, OSError, ValueError):
+        if sys.platform == "win32":
+            counters = (ctypes.c_size_t * 10)()  # PROCESS_MEMORY_COUNTERS_EX of a 64-bit system
+            handle, size = ctypes.c_void_p(int(process._handle)), ctypes.sizeof(counters)  # type: ignore[attr-defined]
+            ctypes.windll.kernel32.K32GetProcessMemoryInfo(handle, counters, size)
+            return int(counters[7])  # PagefileUsage
+        listed = subprocess.run(["ps", "-o", "rss=", "-p", str(process.pid)], capture_output=True, check=False)
+        return 1024 * int(listed.stdout)
     return 0
 
 
