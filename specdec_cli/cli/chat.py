@@ -46,7 +46,7 @@ def chat(
         )
     from specdec_cli.chat.conversation import Conversation
     from specdec_cli.cli.chat_session import COMMANDS, ChatSession, load
-    from specdec_cli.engine.engine import Engine
+    from specdec_cli.engine.engine import one_session
     from specdec_cli.llama.interrupt import Interrupt
 
     if settings.accept == "rejection" and given.flags["accept"] is None:
@@ -57,9 +57,9 @@ def chat(
     with ExitStack() as stack:
         interrupt = Interrupt()
         with interrupt, status_line(f"loading {pair.target_path.name}", silent=False) as say:
-            engine = stack.enter_context(Engine(settings, interrupt, pair=pair))
-            engine.read_corpus(say)
-        conversation = Conversation(engine, drops=ctx_policy == "drop")
+            models = stack.enter_context(one_session(settings, interrupt, pair=pair))
+            models.weights.read_corpus(interrupt, say)
+        conversation = Conversation(models, drops=ctx_policy == "drop")
         conversation.system = system
         session = ChatSession(conversation, interrupt)
         if resume:

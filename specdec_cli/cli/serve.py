@@ -44,6 +44,6 @@ def serve(
         url = f"http://{shown}:{listening.getsockname()[1]}"
         what = f"{slots.names[0]}: API at {url}/v1, chat at {url}; {parallel} slots of {slots.n_ctx:,} tokens"
         print_parts(f"{what}; Ctrl-C ends it", stderr=True, pipe_width=200)
-        with closing(Answering(slots.engine, slots.scheduler, slots.max_tokens)) as answering:
+        with closing(Answering(slots.scheduler, slots.max_tokens)) as answering:
             number = serve_forever(answering, slots.names, listening, Gate(api_key, cors or (), local), grace)
     raise typer.Exit(128 + number)

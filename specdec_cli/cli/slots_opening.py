@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from specdec_cli.cli.options import Given
 
 if TYPE_CHECKING:
-    from specdec_cli.engine.engine import Engine
     from specdec_cli.engine.scheduler import Scheduler
 
 _CONTEXT = 4096
@@ -23,7 +22,6 @@ class OpenSlots:
     model by, its own first.
     """
 
-    engine: Engine
     scheduler: Scheduler
     n_ctx: int
     max_tokens: int | None
@@ -49,9 +47,9 @@ def open_slots(given: Given, count: int, most_waiting: int) -> Iterator[OpenSlot
     interrupt = Interrupt()
     with interrupt, status_line(f"loading {path.name}", silent=False) as say:
         engine = Engine(replace(settings, ctx=n_ctx), interrupt, pair=pair)
-        engine.read_corpus(say)
-    with engine, Scheduler(engine, count, n_ctx, most_waiting) as scheduler:
+        engine.weights.read_corpus(interrupt, say)
+    with engine, Scheduler(engine.weights, count, n_ctx, most_waiting, interrupt) as scheduler:
         for note in engine.notes:
             print_parts(f"note: {note}", stderr=True, style="dim")
         names = dict.fromkeys([*([given.profile] if given.profile else []), path.stem, path.name])
-        yield OpenSlots(engine, scheduler, n_ctx, given.flags["max_tokens"], tuple(names))
+        yield OpenSlots(scheduler, n_ctx, given.flags["max_tokens"], tuple(names))

@@ -14,10 +14,10 @@ from typing import TypeVar
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import AcceptRule, Event, Prefill, Step
 from specdec_cli.engine.config import SamplingParams
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.context_plan import require_chains
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.scheduler import Scheduler
-from specdec_cli.engine.slots import require_chains
+from specdec_cli.engine.session import Session
 from specdec_cli.server.request_bodies import Body, ChatBody, InvalidRequest
 from specdec_cli.server.token_logprobs import LogprobRule, TokenLogprob
 
@@ -55,8 +55,10 @@ class Arrival:
 class Answering:
     """Answers the requests of a server, or of a batch. max_tokens: of an answer, where a request does not say."""
 
-    def __init__(self, engine: Engine, scheduler: Scheduler, max_tokens: int | None = None) -> None:
-        self.scheduler, self._engine, self._n_ctx = scheduler, engine, scheduler.n_ctx
+    def __init__(self, scheduler: Scheduler, max_tokens: int | None = None) -> None:
+        self.scheduler, self._n_ctx = scheduler, scheduler.n_ctx
+        self._any = scheduler.slots.sessions[0]
+        """For what is the same in all slots: settings, tokens."""
         self._max_tokens = max_tokens
         self._pool = ThreadPoolExecutor(_TOKENIZERS, "tokenizer")
         self._post: _Post | None = None
@@ -69,13 +71,13 @@ class Answering:
         """What a request's answers begin with. Raises InvalidRequest on what cannot be answered."""
         choices: list[RequestChoice] = []
         try:
-            settings = self._engine.settings_of(body.sampling(0, 1), body.speculation())
+            settings = self._any.settings_of(body.sampling(0, 1), body.speculation())
             require_chains(settings)
             if body.grammar is not None:
                 await self._apart(body.grammar.compiled)
             raw = not isinstance(body, ChatBody)
             for prompt in body.prompts:
-                tokens = await self._apart(partial(self._engine.tokenize, prompt, raw=raw))
+                tokens = await self._apart(partial(self._any.tokenize, prompt, raw=raw))
                 room = self._n_ctx - len(tokens)
                 if room < 1:
                     raise InvalidRequest(
@@ -96,7 +98,7 @@ class Answering:
 
     async def tokenize(self, text: str, add_bos: bool) -> list[int]:
         """add_bos: begin with the token that the vocabulary begins texts with, if it has one."""
-        return await self._apart(partial(self._engine.models.target.model.tokenize, text, add_bos=add_bos))
+        return await self._apart(partial(self._any.models.target.model.tokenize, text, add_bos=add_bos))
 
     async def _apart(self, work: Callable[[], _T]) -> _T:
         """In a thread of its own: a template may take seconds."""
@@ -199,10 +201,10 @@ class _Work:
         self._body, self._choice, self._mail = body, choice, mail
         self._rule: LogprobRule | None = None
 
-    def __call__(self, engine: Engine) -> None:
+    def __call__(self, session: Session) -> None:
         choice, speculative = self._choice, self._body.speculation()
         try:
-            answer = engine.start(list(choice.prompt), choice.sampling, speculative, watch=self._watch(engine))
+            answer = session.start(list(choice.prompt), choice.sampling, speculative, watch=self._watch(session))
             choice.result = answer.result
             for event in answer:
                 if isinstance(event, Prefill):
@@ -216,13 +218,13 @@ class _Work:
         except Exception as error:
             self._mail.end(error)
 
-    def _watch(self, engine: Engine) -> Callable[[AcceptRule], AcceptRule] | None:
+    def _watch(self, session: Session) -> Callable[[AcceptRule], AcceptRule] | None:
         most = self._body.n_logprobs
         if most is None:
             return None
 
         def watch(rule: AcceptRule) -> AcceptRule:
-            self._rule = LogprobRule(rule, engine.models.target.model.piece, most)
+            self._rule = LogprobRule(rule, session.models.target.model.piece, most)
             return self._rule
 
         return watch
