@@ -18,8 +18,9 @@ from typing import Any
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.gguf.header import Header, StringArray
 
+_MOST_CPU_S = 1.5
 _MOST_BYTES, _BYTES_PER_INPUT_BYTE = 192 << 20, 256
-"""Of memory that the child may take."""
+"""What the child may take for one request."""
 _CHILD = Path(__file__).with_name("template_child.py")
 _POLL_S = 0.03
 _MOST_S = 20.0
@@ -119,7 +120,7 @@ class _Renderer:
 
     def _start(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, str(_CHILD), str(_MOST_BYTES), str(_BYTES_PER_INPUT_BYTE)],
+            [sys.executable, *map(str, (_CHILD, _MOST_CPU_S, _MOST_BYTES, _BYTES_PER_INPUT_BYTE))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -20,17 +20,16 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-_MOST_CPU_S = 1.5
 _LONGEST_SOURCE = 48 << 10  # characters of a template; those in use have up to 30,000
 _LONGEST_TEXT, _TEXT_PER_INPUT_BYTE = 1 << 20, 16  # characters of what a template writes
 _LONGEST_REASON = 500  # characters: a template may refuse with any text
 _GLOBALS = "cycler dict joiner namespace range"
 
 
-def main(most_bytes: int, bytes_per_input_byte: int) -> None:
-    """Answer requests, with so much memory for each, Python's own included."""
+def main(cpu_s: float, most_bytes: int, bytes_per_input_byte: int) -> None:
+    """Answer requests, with so much processor time and memory for each; the memory includes Python's own."""
     for line in sys.stdin.buffer:
-        _limit(most_bytes + bytes_per_input_byte * len(line))
+        _limit(cpu_s, most_bytes + bytes_per_input_byte * len(line))
         request = json.loads(line)
         try:
             template = _compiled(request["source"])
@@ -47,13 +46,13 @@ def main(most_bytes: int, bytes_per_input_byte: int) -> None:
             sys.stdout.flush()
 
 
-def _limit(n_bytes: int) -> None:
+def _limit(cpu_s: float, n_bytes: int) -> None:
     """Limit the memory, and the processor time that is taken from here on.
 
     Windows has no such limits, and macOS none of memory: there, the parent watches.
     """
     if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_PROF, _MOST_CPU_S)  # its signal ends the process
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)  # its signal ends the process
     with suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -98,5 +97,5 @@ def _refuse(message: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(float(sys.argv[1]), *map(int, sys.argv[2:]))
     os._exit(0)  # nothing has to be freed in order

@@ -25,6 +25,16 @@ def model(template=CHATML, **fields) -> Header:
     return Header("chat.gguf", 3, metadata, (), 0)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def impatient():
+    """Templates without end take less of the tests' time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chat, "_MOST_CPU_S", 0.3)
+        chat._renderer._stop()
+        yield
+        chat._renderer._stop()
+
+
 def user(text: str = "Hi") -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
