@@ -42,7 +42,7 @@ def writing(path: Path) -> Iterator[None]:
 
 def say_written(path: Path) -> None:
     """Tell, on stderr, what file there is now."""
-    from specdec_cli.pairs.results import format_bytes
+    from specdec_cli.user_files import format_bytes
 
     print(f"Wrote {path}, {format_bytes(path.stat().st_size)}.", file=sys.stderr)
 

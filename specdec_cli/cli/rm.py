@@ -19,7 +19,7 @@ def rm(
     from specdec_cli.cli.output import print_json
     from specdec_cli.decoding.errors import UsageError
     from specdec_cli.pairs.pair_list import plan_removal
-    from specdec_cli.pairs.results import format_bytes
+    from specdec_cli.user_files import format_bytes
 
     plan = plan_removal(name)
     kept = ", ".join(plan.kept)

@@ -16,7 +16,8 @@ from rich.progress import (
 
 from specdec_cli.display.safe_console import SafeConsole
 from specdec_cli.display.theme import can_paint
-from specdec_cli.pairs.results import PlannedFile, format_bytes
+from specdec_cli.pairs.pair_download import PlannedFile
+from specdec_cli.user_files import format_bytes
 
 _LINES = {"check": "checking", "wait": "waiting: another process is fetching"}
 _STATES = {"check": "checking", "wait": "another specdec fetches it", "done": "done"}

@@ -12,7 +12,7 @@ from specdec_cli.display.safe_console import SafeConsole
 from specdec_cli.display.status_line import status_line
 from specdec_cli.display.theme import can_paint
 from specdec_cli.make_drafts.draft_copy import DraftCopyResult, SearchStep
-from specdec_cli.pairs.results import format_bytes
+from specdec_cli.user_files import format_bytes
 
 
 class DraftDisplay(ExitStack):

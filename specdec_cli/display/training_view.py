@@ -16,7 +16,7 @@ from specdec_cli.display.grids import lines_table, note_lines
 from specdec_cli.display.safe_console import SafeConsole
 from specdec_cli.display.status_line import status_line
 from specdec_cli.display.theme import can_paint
-from specdec_cli.pairs.results import format_bytes
+from specdec_cli.user_files import format_bytes
 
 if TYPE_CHECKING:
     from specdec_cli.make_drafts.draft_figures import DraftFigures

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.gguf.header import Header, StringArray
 from specdec_cli.llama import host
-from specdec_cli.pairs.results import format_bytes
+from specdec_cli.user_files import format_bytes
 
 if TYPE_CHECKING:
     from specdec_cli.make_drafts.training.students import Student, Words
