@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from specdec_cli.cli.error_reporting import close
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.display.status_line import StderrBar, status_line
+from specdec_cli.display.terminal import StderrBar, status_line
 
 if TYPE_CHECKING:
     from specdec_cli.cli.output import EventDisplay
@@ -24,8 +24,7 @@ def show_answer(
     quiet: bool = False,
 ) -> SpecdecError | None:
     """Run the prompt and show it. A reader that goes away ends the answer; a target that fails is told at the end."""
-    from specdec_cli.display.live import LiveDisplay
-    from specdec_cli.display.plain import on_stdout
+    from specdec_cli.display.live import LiveDisplay, on_stdout
 
     silent = quiet or as_json
     with status_line("measuring which passes round alike", silent or not engine.settings.bitwise):

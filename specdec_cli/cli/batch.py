@@ -34,7 +34,7 @@ def batch(
 
     from specdec_cli.cli.output import print_parts
     from specdec_cli.cli.slots_opening import open_slots
-    from specdec_cli.display.status_line import status_line
+    from specdec_cli.display.terminal import status_line
     from specdec_cli.server.batch_run import BatchRun
     from specdec_cli.server.request_answering import Answering
 
@@ -65,7 +65,7 @@ def batch(
 
 def _line(progress: BatchProgress, seconds: float) -> str:
     """How far it is, and how long the rest will take at this speed."""
-    from specdec_cli.display.grids import duration
+    from specdec_cli.display.parts import duration
 
     done, left = progress.done - progress.done_before, progress.total - progress.done
     rest = f", {duration(seconds / done * left)} left" if done and left else ""

@@ -11,7 +11,7 @@ import typer
 
 from specdec_cli.cli import options as opt
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.display.status_line import status_line
+from specdec_cli.display.terminal import status_line
 
 _CONTEXT = 8192
 """Tokens of context where -c does not say, or as many as the model was trained on."""

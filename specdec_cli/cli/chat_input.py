@@ -53,7 +53,7 @@ def _typed(commands: Sequence[str], draft: Callable[[], str]) -> Iterator[str]:
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
     from prompt_toolkit.output import create_output
 
-    from specdec_cli.display.safe_streams import raw
+    from specdec_cli.display.terminal import raw
 
     keys = KeyBindings()
 

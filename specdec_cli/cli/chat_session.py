@@ -16,7 +16,7 @@ from specdec_cli.cli.output import print_parts
 from specdec_cli.cli.prompt_input import read_file
 from specdec_cli.decoding.divergence import first_difference
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.display.turn_line import alone_line, turn_line
+from specdec_cli.display.run_report import alone_line, turn_line
 from specdec_cli.engine.config import check_value
 from specdec_cli.engine.generation import Generation, GenerationResult
 from specdec_cli.llama.interrupt import Interrupt

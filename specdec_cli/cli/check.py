@@ -8,7 +8,7 @@ import typer
 
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.completion import models
-from specdec_cli.display.status_line import status_line
+from specdec_cli.display.terminal import status_line
 
 
 def check(

@@ -16,7 +16,7 @@ import typer
 from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import interruptible
-from specdec_cli.display.status_line import status_line
+from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.decoding.errors import SpecdecError

@@ -67,7 +67,7 @@ def prune(
     --search drops the layer whose loss costs least agreement with the target, again and again, until N are left.
     """
     from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.display.draft_making import DraftDisplay
+    from specdec_cli.display.draft_making import DraftView
     from specdec_cli.make_drafts import draft_copy
 
     if (keep_layers is None) == (search is None):
@@ -77,7 +77,7 @@ def prune(
     if search is not None and "search" not in SEARCHES:
         raise UsageError("--search is not part of this installation", "Give --keep-layers LIST.")
 
-    with interruptible(_NOTHING_LEFT) as interrupt, DraftDisplay(json_) as display:
+    with interruptible(_NOTHING_LEFT) as interrupt, DraftView(json_) as display:
         options = draft_copy.CopyOptions(target, out, force, given.flags["threads"], interrupt, display.copying)
         layers: draft_copy.LayerChoice = draft_copy.ListedLayers(keep_layers or "")
         if search is not None:
@@ -100,10 +100,10 @@ def quantize(
     json_: opt.Json = False,
 ) -> None:
     """Copy a target with fewer bits to a weight."""
-    from specdec_cli.display.draft_making import DraftDisplay
+    from specdec_cli.display.draft_making import DraftView
     from specdec_cli.make_drafts import draft_copy
 
-    with interruptible(_NOTHING_LEFT) as interrupt, DraftDisplay(json_) as display:
+    with interruptible(_NOTHING_LEFT) as interrupt, DraftView(json_) as display:
         options = draft_copy.CopyOptions(target, out, force, given.flags["threads"], interrupt, display.copying)
         result = draft_copy.quantise(options, type_)
     _show(result, json_)
@@ -112,12 +112,12 @@ def quantize(
 def _show(result: DraftCopyResult, as_json: bool) -> None:
     """Say what a draft is and how to use it."""
     from specdec_cli.cli.output import print_json, print_parts
-    from specdec_cli.display.draft_making import draft_tables
+    from specdec_cli.display.draft_making import copy_tables
 
     if as_json:
         print_json(result)
         return
-    print_parts(draft_tables(result))
+    print_parts(copy_tables(result))
     print(f"Use it:  {result.run}")  # in one line, to be copied
 
 

@@ -8,7 +8,7 @@ from specdec_cli.cli import options as opt
 def drafters(json_: opt.Json = False) -> None:
     """List the drafters: what each needs and when it helps. Packages can bring more."""
     from specdec_cli.cli.output import print_json, print_parts
-    from specdec_cli.display.grids import lines_table
+    from specdec_cli.display.parts import lines_table
     from specdec_cli.drafters import names
 
     known = [_described(name) for name in names()]

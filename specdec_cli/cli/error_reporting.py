@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from specdec_cli.cli.short_options import refuse_glued
 from specdec_cli.cli.signals import ended_by_signals
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
-from specdec_cli.display.safe_streams import neutralise_streams
+from specdec_cli.display.terminal import neutralise_streams
 
 if TYPE_CHECKING:
     from specdec_cli.llama.interrupt import Interrupt

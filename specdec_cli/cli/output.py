@@ -61,7 +61,7 @@ def print_parts(
     *parts: RenderableType, stderr: bool = False, style: str | None = None, pipe_width: int | None = None
 ) -> None:
     """Print tables and lines, as wide as the terminal is. pipe_width: cells of what is no terminal, if not 80."""
-    from specdec_cli.display.safe_console import SafeConsole
+    from specdec_cli.display.terminal import SafeConsole
 
     console = SafeConsole(stderr=stderr)
     if pipe_width and not console.is_terminal and "COLUMNS" not in os.environ:

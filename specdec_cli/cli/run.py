@@ -17,7 +17,7 @@ from specdec_cli.cli.error_reporting import interruptible
 from specdec_cli.cli.grammar_options import GrammarFile, JsonSchema, Regex, asked_grammar
 from specdec_cli.cli.output import print_json, print_parts, writing
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.display.status_line import status_line
+from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.constraints.grammar import Grammar
@@ -160,8 +160,9 @@ def _require_whole(result: GenerationResult, trace: TraceWriter | None, error: S
 def _print_report(engine: Engine, answer: Generation, verbose: bool, unasked: dict[str, None]) -> None:
     """The report, on stderr, with a legend where colours were shown. unasked: settings that it leaves out."""
     from specdec_cli.cli.output import print_report
+    from specdec_cli.display.parts import legend
     from specdec_cli.display.run_report import RunRecord
-    from specdec_cli.display.theme import can_paint, legend
+    from specdec_cli.display.terminal import can_paint
     from specdec_cli.engine.loaded_models import memory_of
     from specdec_cli.measure.recorded_settings import RecordedSettings
 

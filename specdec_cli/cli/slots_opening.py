@@ -34,7 +34,7 @@ class OpenSlots:
 def open_slots(given: Given, count: int, most_waiting: int) -> Iterator[OpenSlots]:
     """Load the pair that was asked for, for so many answers at a time."""
     from specdec_cli.cli.output import print_parts
-    from specdec_cli.display.status_line import status_line
+    from specdec_cli.display.terminal import status_line
     from specdec_cli.engine.engine import Engine
     from specdec_cli.engine.model_pair import check_pair
     from specdec_cli.engine.scheduler import Scheduler

@@ -142,7 +142,7 @@ def _train(
 ) -> None:
     from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.display.training_view import TrainingView, training_tables
+    from specdec_cli.display.draft_making import DraftView, training_tables
     from specdec_cli.make_drafts.draft_training import train_draft
     from specdec_cli.make_drafts.training_options import TrainingOptions
 
@@ -161,10 +161,10 @@ def _train(
         gpu_layers=-1 if layers is None else layers,
         **common,
     )
-    with interruptible("; the same command goes on from here") as interrupt, TrainingView(json_) as view:
+    with interruptible("; the same command goes on from here") as interrupt, DraftView(json_) as view:
         result = train_draft(recipe, options, view, interrupt)
     if json_:
         print_json(result)
         return
-    print_parts(*training_tables(result))
+    print_parts(training_tables(result))
     print(f"Use it:  {result.run}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.statistics import Interval
-from specdec_cli.display.safe_streams import safe
+from specdec_cli.display.terminal import safe
 from specdec_cli.measure.comparison_result import ComparisonResult
 from specdec_cli.measure.summaries import FEW_DRAFTS
 

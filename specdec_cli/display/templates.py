@@ -11,7 +11,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from specdec_cli.display.safe_streams import safe
+from specdec_cli.display.terminal import safe
 
 
 def render(template: str, **values: object) -> str:

@@ -19,7 +19,7 @@ from specdec_cli.cli.app import app
 from specdec_cli.decoding.statistics import Interval
 from specdec_cli.display import charts, comparison_tables
 from specdec_cli.display.comparison_html import page
-from specdec_cli.display.safe_console import SafeConsole
+from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.measure.comparison_result import (
     ComparisonResult,
     DeviceInfo,
