@@ -33,7 +33,7 @@ def batch(
     import asyncio
 
     from specdec_cli.cli.output import print_parts
-    from specdec_cli.cli.slots_opening import open_slots
+    from specdec_cli.cli.serve import open_slots
     from specdec_cli.display.terminal import status_line
     from specdec_cli.server.batch_run import BatchRun
     from specdec_cli.server.request_answering import Answering

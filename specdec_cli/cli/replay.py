@@ -128,13 +128,10 @@ def _clock(interrupt: Interrupt, speed: float) -> Callable[[Event], bool]:
 
 def _write(path: Path, content: str, recording: Path) -> None:
     """Write an export, never over the recording."""
-    from specdec_cli.cli.output import say_written, writing
+    from specdec_cli.cli.output import require_place, write_file
     from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.user_files import try_out, write_whole
 
     if path.exists() and path.samefile(recording):
         raise UsageError(f"{path} is the recording itself", "Name another file.")
-    with writing(path):
-        try_out(path)
-    write_whole(path, content)
-    say_written(path)
+    require_place(path)
+    write_file(path, content)

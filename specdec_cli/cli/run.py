@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specdec_cli.cli import options as opt
-from specdec_cli.cli.answering import show_answer
 from specdec_cli.cli.error_reporting import interruptible
-from specdec_cli.cli.grammar_options import GrammarFile, JsonSchema, Regex, asked_grammar
-from specdec_cli.cli.output import print_json, print_parts, writing
+from specdec_cli.cli.output import print_json, print_parts, show_answer, writing
+from specdec_cli.cli.prompt_input import asked_grammar, gather, unescaped
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.terminal import status_line
 
@@ -38,6 +37,22 @@ _Stop = Annotated[
     typer.Option(help=r"End the answer at this string; \n, \t and \\ are understood; may be repeated."),
 ]
 
+_JsonSchema = Annotated[
+    str | None,
+    typer.Option(
+        help="Bind the answer to a JSON schema: a file, or the schema itself.",
+        metavar="FILE|TEXT",
+        rich_help_panel="Constraints",
+    ),
+]
+_GrammarFile = Annotated[
+    Path | None,
+    typer.Option("--grammar", help="Bind the answer to a grammar in GBNF or Lark.", rich_help_panel="Constraints"),
+]
+_Regex = Annotated[
+    str | None, typer.Option(help="Bind the answer to a regular expression.", rich_help_panel="Constraints")
+]
+
 
 @opt.takes(*opt.ALL)
 def run(
@@ -47,9 +62,9 @@ def run(
     raw: opt.Raw = False,
     system: opt.System = None,
     stop: _Stop = None,
-    json_schema: JsonSchema = None,
-    grammar: GrammarFile = None,
-    regex: Regex = None,
+    json_schema: _JsonSchema = None,
+    grammar: _GrammarFile = None,
+    regex: _Regex = None,
     baseline: _Baseline = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone.")] = False,
@@ -59,7 +74,6 @@ def run(
     """Answer one prompt: the draft model proposes, the target model decides."""
     _begin_trials(given)
 
-    from specdec_cli.cli.prompt_input import gather
     from specdec_cli.decoding.rules import REPRODUCIBLE
     from specdec_cli.engine.model_pair import check_pair
     from specdec_cli.pairs.config_layers import require_used, resolve
@@ -104,7 +118,6 @@ def run(
 
 def _sampling(stop: list[str], grammar: Grammar | None) -> SamplingParams:
     """What the answer is bound to, beside the settings."""
-    from specdec_cli.cli.prompt_input import unescaped
     from specdec_cli.engine.config import SamplingParams
 
     return SamplingParams(stop=tuple(map(unescaped, stop)), grammar=grammar)

@@ -18,11 +18,10 @@ from rich.theme import Theme
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Event, Step, Token
-from specdec_cli.display.charts import COLOURS
+from specdec_cli.display.pages import scripted_page
 from specdec_cli.display.parts import STYLES, legend
 from specdec_cli.display.run_report import RunRecord, run_details, run_report, settings_line
 from specdec_cli.display.steps import LostToken, headline, lost_tokens
-from specdec_cli.display.templates import render, scripted_page
 from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.measure.recorded_settings import RecordedSettings
 
@@ -55,9 +54,9 @@ def html(settings: RecordedSettings, prompt: str | None, events: list[Event]) ->
     report, report_styles = _report_html(settings, events)
     took = events[-1].at if events else 0.0
     return scripted_page(
-        "player.html",
-        render("player.css", colours=COLOURS, report_styles=report_styles),
+        "player",
         ("tokens.js", "player.js"),
+        report_styles=report_styles,
         described=settings_line(settings),
         prompt=prompt,
         steps=list(_steps(events)),

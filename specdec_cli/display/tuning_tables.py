@@ -65,7 +65,7 @@ def _curve(costs: CostPoints) -> Table:
 
 
 def _predictions(predictions: Sequence[Prediction]) -> Table:
-    columns = ("category", "alone tok/s", "first token stands", "best fixed -k", "-k auto", "tok/step")
+    columns = ("category", "alone tok/s", "first accepted", "best fixed -k", "-k auto", "tok/step")
     table = plain_table(columns, left=("category",))
     for each in predictions:
         table.add_row(

@@ -6,7 +6,6 @@ import asyncio
 import codecs
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -104,9 +103,7 @@ class BatchRun:
             raise InvalidRequest(f"there is no endpoint {request.url!r:.80}", "url", status=404)
         body: Body = parse(bytes(request.body), kind)
         choices = await answering.prepare(body)
-        async with aclosing(answering.events(body, choices)) as events:
-            async for _ in events:
-                pass
+        await answering.run_to_end(body, choices)
         self.progress.written += sum(choice.answered.metrics.emitted for choice in choices)
         return objects.whole(body, choices, self._model)
 
