@@ -45,7 +45,7 @@ class ChatSession:
         self._told: set[str] = set()
 
     def take(self, line: str) -> None:
-        """A message, or a command. What goes wrong is told, and the chat goes on."""
+        """A message, or a command. An error is shown, and the chat goes on."""
         try:
             if line.startswith("/"):
                 name, _, argument = line.partition(" ")
@@ -68,7 +68,7 @@ class ChatSession:
         print_parts(text, stderr=True, style="dim", pipe_width=_PIPE_WIDTH)
 
     def run(self, answer: Generation) -> None:
-        """Show an answer, keep it, and tell what it was worth."""
+        """Show an answer, keep it, and say what it was worth."""
         conversation, result = self.conversation, answer.result
         if conversation.n_dropped:
             self.say(f"the context is full: the first {conversation.n_dropped} messages are left out from here on")

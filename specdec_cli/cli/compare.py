@@ -1,4 +1,4 @@
-"""`specdec compare`: an A/B measurement of ways to decode, on this machine, with these models and texts."""
+"""`specdec compare`: an A/B measurement of variants, on this machine, with these models and texts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ import typer
 from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import interruptible
+from specdec_cli.cli.output import json_text, print_json, print_parts, require_place, write_file
+from specdec_cli.cli.prompt_input import gather
+from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
-    from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.measure.comparison_result import ComparisonResult
     from specdec_cli.measure.comparison_run import ComparisonRun
     from specdec_cli.measure.suites import Prompt
@@ -58,10 +60,7 @@ def compare(
     ] = None,
     list_: Annotated[bool, _output("--list", help="List the kept results.")] = False,
 ) -> None:
-    """Measure ways to decode against the target alone: speed with intervals, exactness, causes."""
-    from specdec_cli.cli.output import require_place
-    from specdec_cli.cli.prompt_input import gather
-    from specdec_cli.decoding.errors import UsageError
+    """Measure variants against the target alone: speed with intervals, exactness, causes."""
     from specdec_cli.measure import comparisons
     from specdec_cli.measure.comparison_run import ComparisonRun, require_exact
     from specdec_cli.measure.prompts import choose_prompts
@@ -112,7 +111,6 @@ def _command(arguments: list[str]) -> str:
 
 
 def _list(as_json: bool) -> None:
-    from specdec_cli.cli.output import json_text
     from specdec_cli.measure import comparisons
 
     entries = [{"name": name, "when": f"{when:%Y-%m-%d %H:%M}"} for name, when in comparisons.kept()]
@@ -123,8 +121,6 @@ def _keep(result: ComparisonResult, name: str | None, page: Path | None) -> Spec
     """Keep the result under a name, and write its page. Returns the error of the first that failed: a full disk costs
     the file, and not what was measured.
     """
-    from specdec_cli.cli.output import write_file
-    from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.measure import comparisons
 
     error = None
@@ -160,7 +156,6 @@ def _measure(
 
 
 def _show(result: ComparisonResult, before: ComparisonResult | None, as_json: bool, as_markdown: bool) -> None:
-    from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.display import comparison_tables
 
     if as_json:

@@ -13,6 +13,8 @@ import typer
 from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import interruptible
+from specdec_cli.cli.output import print_json, print_parts
+from specdec_cli.decoding.errors import UsageError
 
 if TYPE_CHECKING:
     from specdec_cli.make_drafts.training_recipes import Recipe
@@ -64,7 +66,6 @@ def prune(
 
     --search drops the layer whose loss costs least agreement with the target, again and again, until N are left.
     """
-    from specdec_cli.decoding.errors import UsageError
     from specdec_cli.display.draft_making import DraftView
     from specdec_cli.make_drafts import draft_copy
 
@@ -108,7 +109,6 @@ def quantize(
 
 def _show(result: DraftCopyResult, as_json: bool) -> None:
     """Say what a draft is and how to use it."""
-    from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.display.draft_making import copy_tables
 
     if as_json:
@@ -117,43 +117,6 @@ def _show(result: DraftCopyResult, as_json: bool) -> None:
     print_parts(copy_tables(result))
     print(f"Use it:  {result.run}")  # in one line, to be copied
 
-
-_PROMPTS = typer.Option(
-    help="What the target answers: a suite, a file of prompts as in compare, or `conversations` for those that were "
-    "kept. \\[default: a mixture]"
-)
-_WHAT_IF = typer.Option(
-    metavar="HARDWARE",
-    help="Predict the speed on another machine, too; may be repeated.",
-    autocompletion=completion.machines,
-)
-_WORK = typer.Option(metavar="DIR", help="Where texts and progress are kept. \\[default: beside OUT.gguf]")
-
-_COMMON: dict[str, tuple[Any, Any]] = {
-    "target": (_TargetName, inspect.Parameter.empty),
-    "out": (_Out, inspect.Parameter.empty),
-    "prompts": (Annotated[str | None, _PROMPTS], None),
-    "held_out": (
-        Annotated[str | None, typer.Option(help="Prompts to measure on. \\[default: a fifth of --prompts]")],
-        None,
-    ),
-    "tokens": (Annotated[int, typer.Option(help="Tokens of the target's own to learn from.")], 100_000),
-    "longest": (Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens of an answer at most.")], 256),
-    "temps": (Annotated[str, typer.Option(metavar="T[,T...]", help="Temperatures of the answers.")], "0,0.8"),
-    "raw": (opt.Raw, False),
-    "minutes": (Annotated[float, typer.Option(help="How long to train, once the answers are there.")], 20.0),
-    "steps": (Annotated[int | None, typer.Option(help="So many steps instead, for one and the same result.")], None),
-    "lr": (Annotated[float, typer.Option(help="The highest learning rate.")], 0.003),
-    "work": (Annotated[Path | None, _WORK], None),
-    "against": (
-        Annotated[str | None, typer.Option(metavar="DRAFT", help="Another draft to measure beside the new one.")],
-        None,
-    ),
-    "what_if": (Annotated[list[str] | None, _WHAT_IF], None),
-    "force": (_Force, False),
-    "json_": (opt.Json, False),
-}
-"""Of each option that all trainings have: its type, and its default."""
 
 _Words = Annotated[
     int | None, typer.Option(help="Tokens that it can say, the target's most frequent. \\[default: up to 8192]")
@@ -170,7 +133,6 @@ def distill(
     depth: Annotated[int, typer.Option(help="Layers of a new one.")] = 2,
 ) -> Recipe:
     """Train a draft model on what the target says. --from scratch makes a small new one."""
-    from specdec_cli.decoding.errors import UsageError
     from specdec_cli.make_drafts.distilling_recipes import DistilRecipe, ScratchRecipe
     from specdec_cli.pairs.sources import read_source
 
@@ -204,33 +166,47 @@ def exit_(layers: Annotated[int, typer.Option(help="How many of the target's fir
     return ExitRecipe(layers)
 
 
-def _trains(recipe_of: Callable[..., Recipe]) -> Callable[..., None]:
-    """A command that trains by the recipe that a function makes of its own options."""
-    hints = get_type_hints(recipe_of, include_extras=True, localns={"Recipe": object})
-    own = inspect.signature(recipe_of).parameters
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [inspect.Parameter("given", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=opt.Given)]
-    parameters += [parameter.replace(annotation=hints[name], kind=keyword) for name, parameter in own.items()]
-    parameters += [
-        inspect.Parameter(name, keyword, default=default, annotation=kind) for name, (kind, default) in _COMMON.items()
-    ]
-
-    @wraps(recipe_of)
-    def run(given: opt.Given, **arguments: Any) -> None:
-        recipe = recipe_of(**{name: arguments.pop(name) for name in own})
-        _train(recipe, given, **arguments)
-
-    del run.__wrapped__
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
-
-
 def _train(
-    recipe: Recipe, given: opt.Given, temps: str, work: Path | None, against: str | None, json_: bool, **common: Any
+    recipe: Recipe,
+    given: opt.Given,
+    target: _TargetName,
+    out: _Out,
+    prompts: Annotated[
+        str | None,
+        typer.Option(
+            help="What the target answers: a suite, a file of prompts as in compare, or `conversations` for those "
+            "that were kept. \\[default: a mixture]"
+        ),
+    ] = None,
+    held_out: Annotated[
+        str | None, typer.Option(help="Prompts to measure on. \\[default: a fifth of --prompts]")
+    ] = None,
+    tokens: Annotated[int, typer.Option(help="Tokens of the target's own to learn from.")] = 100_000,
+    longest: Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens of an answer at most.")] = 256,
+    temps: Annotated[str, typer.Option(metavar="T[,T...]", help="Temperatures of the answers.")] = "0,0.8",
+    raw: opt.Raw = False,
+    minutes: Annotated[float, typer.Option(help="How long to train, once the answers are there.")] = 20.0,
+    steps: Annotated[int | None, typer.Option(help="So many steps instead, for one and the same result.")] = None,
+    lr: Annotated[float, typer.Option(help="The highest learning rate.")] = 0.003,
+    work: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where texts and progress are kept. \\[default: beside OUT.gguf]"),
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="DRAFT", help="Another draft to measure beside the new one.")
+    ] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HARDWARE",
+            help="Predict the speed on another machine, too; may be repeated.",
+            autocompletion=completion.machines,
+        ),
+    ] = None,
+    force: _Force = False,
+    json_: opt.Json = False,
 ) -> None:
-    from specdec_cli.cli.output import print_json, print_parts
-    from specdec_cli.decoding.errors import UsageError
+    """What all trainings do; its options are options of each."""
     from specdec_cli.display.draft_making import DraftView, training_tables
     from specdec_cli.make_drafts.draft_training import train_draft
     from specdec_cli.make_drafts.training_options import TrainingOptions
@@ -239,16 +215,17 @@ def _train(
         temperatures = tuple(float(each) for each in temps.split(","))
     except ValueError:
         raise UsageError(f"{temps!r} does not name temperatures", "Give --temps as in 0,0.8.") from None
-    what_if = tuple(common.pop("what_if") or ())
-    threads, layers = given.flags["threads"], given.flags["gpu_layers"]
+    gpu_layers = given.flags["gpu_layers"]
     options = TrainingOptions(
-        temperatures=temperatures,
+        *(target, out, prompts, held_out, tokens, longest, temperatures, minutes, steps),
+        lr=lr,
         folder=work,
         before=against,
-        what_if=what_if,
-        threads=threads,
-        gpu_layers=-1 if layers is None else layers,
-        **common,
+        what_if=tuple(what_if or ()),
+        raw=raw,
+        force=force,
+        threads=given.flags["threads"],
+        gpu_layers=-1 if gpu_layers is None else gpu_layers,
     )
     with interruptible("; the same command goes on from here") as interrupt, DraftView(json_) as view:
         result = train_draft(recipe, options, view, interrupt)
@@ -257,6 +234,30 @@ def _train(
         return
     print_parts(training_tables(result))
     print(f"Use it:  {result.run}")
+
+
+def _options_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    hints = get_type_hints(function, include_extras=True, localns={"Recipe": object})
+    return [
+        parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(function).parameters.items()
+    ]
+
+
+def _trains(recipe_of: Callable[..., Recipe]) -> Callable[..., None]:
+    """A command that trains by the recipe that a function makes of its own options."""
+    own, (_, given, *shared) = _options_of(recipe_of), _options_of(_train)
+
+    @wraps(recipe_of)
+    def run(given: opt.Given, **arguments: Any) -> None:
+        recipe = recipe_of(**{option.name: arguments.pop(option.name) for option in own})
+        _train(recipe, given, **arguments)
+
+    del run.__wrapped__
+    parameters = [given.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD), *own, *shared]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 for recipe_of in (distill, eagle3, medusa, exit_):

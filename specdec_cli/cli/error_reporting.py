@@ -39,7 +39,7 @@ class ErrorReporting(TyperGroup):
         neutralise_streams()
         with ended_by_signals(), _reporting():
             code = super().main(*args, **{**options, "standalone_mode": False})
-            sys.stdout.flush()  # a full disk is told now, or never
+            sys.stdout.flush()  # a full disk is reported now, or never
             sys.exit(code)
 
     def invoke(self, ctx):  # type: ignore[no-untyped-def]  # Typer's vendored Click has no public Context type
@@ -82,7 +82,7 @@ def _reporting() -> Iterator[None]:
         code = 2
         if what := error.format_message():  # else Typer has printed the help instead
             command = error.ctx.command_path if error.ctx else "specdec"
-            complain(UsageError(what[0].lower() + what[1:].rstrip("."), f"{command} -h tells more."))
+            complain(UsageError(what[0].lower() + what[1:].rstrip("."), f"{command} -h says more."))
     except SpecdecError as error:
         if os.environ.get("SPECDEC_DEBUG"):
             raise

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from specdec_cli.cli.error_reporting import close
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.display.terminal import StderrBar, status_line
+from specdec_cli.display.terminal import SafeConsole, StderrBar, status_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -76,8 +76,6 @@ def print_parts(
     *parts: RenderableType, stderr: bool = False, style: str | None = None, pipe_width: int | None = None
 ) -> None:
     """Print tables and lines, as wide as the terminal is. pipe_width: cells of what is no terminal, if not 80."""
-    from specdec_cli.display.terminal import SafeConsole
-
     console = SafeConsole(stderr=stderr)
     if pipe_width and not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = pipe_width

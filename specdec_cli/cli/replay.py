@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specdec_cli.cli import options as opt
+from specdec_cli.cli.output import EventDisplay, print_parts, print_report, require_place, write_file
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.display.terminal import SafeConsole, can_paint
 
 if TYPE_CHECKING:
-    from specdec_cli.cli.output import EventDisplay
     from specdec_cli.decoding.metrics import Metrics
     from specdec_cli.decoding.types import Event
     from specdec_cli.llama.interrupt import Interrupt
@@ -37,9 +39,7 @@ def replay(
 
     In a pipe, or where --svg or --html writes a file and no --speed is given, nothing is waited for.
     """
-    from specdec_cli.decoding.errors import UsageError
     from specdec_cli.display.steps import CAN_READ_KEYS
-    from specdec_cli.display.terminal import can_paint
     from specdec_cli.measure.recorded_settings import RecordedSettings
     from specdec_cli.measure.traces import prompt_of, read_trace
 
@@ -66,7 +66,6 @@ def replay(
 
 def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key: bool, verbose: bool) -> int:
     """Replay on stdout, the report on stderr. Returns the exit code."""
-    from specdec_cli.cli.output import print_parts, print_report
     from specdec_cli.decoding.metrics import Metrics
     from specdec_cli.display.live import LiveDisplay, on_stdout
     from specdec_cli.display.parts import legend
@@ -78,7 +77,6 @@ def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key:
     with Interrupt() as interrupt:
         if by_key:
             from specdec_cli.display.steps import Keyboard, StepDisplay
-            from specdec_cli.display.terminal import SafeConsole
 
             with Keyboard(interrupt.is_set) as keyboard:
                 interrupt.stop_with(keyboard.suspended)  # before anything is shown that asks for a key
@@ -128,9 +126,6 @@ def _clock(interrupt: Interrupt, speed: float) -> Callable[[Event], bool]:
 
 def _write(path: Path, content: str, recording: Path) -> None:
     """Write an export, never over the recording."""
-    from specdec_cli.cli.output import require_place, write_file
-    from specdec_cli.decoding.errors import UsageError
-
     if path.exists() and path.samefile(recording):
         raise UsageError(f"{path} is the recording itself", "Name another file.")
     require_place(path)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specdec_cli.cli import options as opt
+from specdec_cli.cli.output import print_parts
 from specdec_cli.decoding.errors import UsageError
+from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.engine.engine import Engine
@@ -35,8 +37,6 @@ def serve(
 
     -c is the context of one slot. Sampling options are the defaults for requests that don't set their own.
     """
-    from specdec_cli.cli.output import print_parts
-
     if api_key == "":
         raise UsageError("the API key is empty", "Give one, or leave --api-key and SPECDEC_API_KEY out.")
     try:
@@ -72,8 +72,6 @@ class OpenSlots:
 @contextmanager
 def open_slots(given: opt.Given, count: int, most_waiting: int) -> Iterator[OpenSlots]:
     """Load the pair that was asked for, for so many answers at a time."""
-    from specdec_cli.cli.output import print_parts
-    from specdec_cli.display.terminal import status_line
     from specdec_cli.engine.engine import Engine
     from specdec_cli.engine.model_pair import check_pair
     from specdec_cli.engine.scheduler import Scheduler

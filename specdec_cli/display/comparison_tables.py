@@ -4,7 +4,7 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TextIO
 
@@ -14,10 +14,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from specdec_cli.decoding.statistics import LEAST_PROMPTS, geometric_interval
+from specdec_cli.decoding.statistics import LEAST_PROMPTS
 from specdec_cli.display.terminal import SafeConsole, can_paint
 from specdec_cli.measure.comparison_result import ComparisonResult
-from specdec_cli.measure.recorded_settings import RecordedSettings
+from specdec_cli.measure.comparisons import changes
 from specdec_cli.measure.summaries import Summary, paired_ratios
 from specdec_cli.measure.trials import Trial
 
@@ -150,15 +150,9 @@ def against(result: ComparisonResult, before: ComparisonResult) -> RenderableTyp
     table = Table(title="against the kept result (taken at another time: not paired)", box=None, title_justify="left")
     for name in ("variant", "then", "now", "now / then", "95 %", ""):
         table.add_column(name)
-    old = {each.name: _decoding(each.settings) for each in before.arms}
-    for each in result.arms:
-        now, then = result.speeds(each.name), before.speeds(each.name)
-        common = sorted(now.keys() & then.keys())
-        interval = geometric_interval([now[prompt] / then[prompt] for prompt in common])
-        if interval and _decoding(each.settings) == old.get(each.name):
-            medians = [statistics.median(speeds[prompt] for prompt in common) for speeds in (then, now)]
-            cells = [f"{speed:,.1f} tok/s" for speed in medians]
-            table.add_row(each.name, *cells, f"{interval.mean:.2f}x", interval.bounds, interval.difference)
+    for each in changes(before, result):
+        speeds = (f"{speed:,.1f} tok/s" for speed in (each.then, each.now))
+        table.add_row(each.name, *speeds, f"{each.ratio.mean:.2f}x", each.ratio.bounds, each.ratio.difference)
     if not table.row_count:
         return Text("The kept result has no variant and prompt in common with this one.", style="bold")
     facts = {
@@ -168,19 +162,6 @@ def against(result: ComparisonResult, before: ComparisonResult) -> RenderableTyp
     }
     differing = [f"differs: {name}: {then} then, {now} now" for name, (then, now) in facts.items() if then != now]
     return Group(table, *(Text(line, style="yellow") for line in differing))
-
-
-_PLACE = dict.fromkeys(
-    (
-        *("target", "draft", "threads", "ctx", "gpu_layers", "gpu_layers_draft"),
-        *("device", "device_draft", "tensor_split", "rpc", "rpc_insecure"),
-    )
-)
-
-
-def _decoding(settings: RecordedSettings) -> RecordedSettings:
-    """The settings but for where they ran, which is said apart. Older results do not name `bitwise`."""
-    return replace(settings, **_PLACE, seed=None, bitwise=bool(settings.bitwise))
 
 
 def preamble(result: ComparisonResult) -> list[str]:

@@ -150,7 +150,7 @@ def training_tables(result: DraftTrainingResult) -> RenderableType:
 
 
 def _acceptance(drafts: Sequence[DraftFigures]) -> Table:
-    """A line for each category and draft: how many drafts stood up to each place."""
+    """A line for each category and draft: which share of drafts was accepted up to each place."""
     places = max(len(category.by_place) for draft in drafts for category in draft.categories)
     columns = ("prompts", "draft", "tokens/pass", *(f"place {place + 1}" for place in range(places)))
     table = plain_table(columns, left=("prompts", "draft"), gap=2)

@@ -33,11 +33,11 @@ _TAGS = {"accepted": "i", "correction": "b", "bonus": "u", "plain": "span", "for
 
 @dataclass(frozen=True, slots=True)
 class _ShownToken:
-    """A token of the page. told: what became of it, p and q."""
+    """A token of the page. about: what became of it, p and q."""
 
     tag: str
     text: str | Markup
-    told: str
+    about: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class _ShownStep:
 
 
 def html(settings: RecordedSettings, prompt: str | None, events: list[Event]) -> str:
-    """The page. prompt: what was asked, if the recording tells."""
+    """The page. prompt: what was asked, if the recording has it."""
     report, report_styles = _report_html(settings, events)
     took = events[-1].at if events else 0.0
     return scripted_page(
@@ -73,8 +73,8 @@ def _steps(events: Iterable[Event]) -> Iterator[_ShownStep]:
             at = max(event.at, before)
             drafted = max(at - event.verify_s - event.sample_s, before)
             begun = max(drafted - event.draft_s, before)
-            told = headline(event).replace(" ── ", "; ")
-            yield _ShownStep(f"{begun:.4f} {drafted:.4f} {at:.4f}", told, list(_tokens(event)))
+            title = headline(event).replace(" ── ", "; ")
+            yield _ShownStep(f"{begun:.4f} {drafted:.4f} {at:.4f}", title, list(_tokens(event)))
             before = at
         elif isinstance(event, Done) and event.tail:
             at = max(event.at, before)
@@ -83,7 +83,7 @@ def _steps(events: Iterable[Event]) -> Iterator[_ShownStep]:
 
 
 def _tokens(step: Step) -> Iterator[_ShownToken]:
-    """In the order in which they came: what was rejected before what stands in its place."""
+    """In the order in which they came: what was rejected before what replaced it."""
     lost = lost_tokens(step)
     for depth, token in enumerate(step.tokens, 1):
         ends = token.origin != "accepted"
@@ -96,9 +96,9 @@ def _tokens(step: Step) -> Iterator[_ShownToken]:
 
 def _written(token: Token) -> _ShownToken:
     chances = [f"{name} {value:.3f}" for name, value in (("p", token.p), ("q", token.q)) if value is not None]
-    told = "the target alone" if token.origin == "plain" else token.origin
+    origin = "the target alone" if token.origin == "plain" else token.origin
     text = _underlined(token.text) if token.origin == "bonus" else token.text
-    return _ShownToken(_TAGS[token.origin], text, ", ".join([told, *chances]))
+    return _ShownToken(_TAGS[token.origin], text, ", ".join([origin, *chances]))
 
 
 def _underlined(text: str) -> Markup:

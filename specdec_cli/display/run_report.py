@@ -205,7 +205,7 @@ def _bytes(count: int) -> str:
 
 
 def settings_line(settings: RecordedSettings, more: Sequence[str] = ()) -> str:
-    """Models, drafter and its options, sampling; then `more`. What a recording does not tell is left out."""
+    """Models, drafter and its options, sampling; then `more`. What a recording does not have is left out."""
     drafter = settings.drafter or ("model" if settings.draft else "")
     parts = [_models(settings, drafter)] if settings.target else []
     if drafter == "none":

@@ -121,7 +121,7 @@ def status_line(what: str, silent: bool) -> Iterator[Callable[[str], None]]:
 
 
 def _write_over(line: str) -> None:
-    """Write a line over the one that stands there, which a line break in a name would leave behind."""
+    """Write a line over the last one, which a line break in a name would leave behind."""
     out = raw(sys.stderr)
     out.write("\r\x1b[K" + safe(line).replace("\n", " "))
     out.flush()

@@ -12,7 +12,7 @@ from specdec_cli.measure.prediction import Prediction
 from specdec_cli.measure.tuning_result import HardwarePrediction, MeasuredTuning, TuningResult
 
 _BAR = 30
-_DERIVED = "its costs are derived from published figures, not measured by specdec; --json tells the sources"
+_DERIVED = "its costs are derived from published figures, not measured by specdec; --json names the sources"
 
 
 def tables(result: TuningResult) -> list[RenderableType]:

@@ -40,7 +40,7 @@ class Style:
         return []
 
     def chunks(self, index: int, events: Sequence[ChoiceEvent], steps: bool) -> list[dict[str, Any]]:
-        """The chunks of some events that follow each other. steps: tell the last one's step, too."""
+        """The chunks of some events that follow each other. steps: send the last one's step, too."""
         event = events[-1].event
         text = "".join([text_of(each.event) for each in events])
         noted = [each.logprobs for each in events if each.logprobs is not None]

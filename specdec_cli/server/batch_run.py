@@ -47,7 +47,7 @@ class BatchProgress:
 
 
 class BatchRun:
-    """Answers the requests of a file. Each line of the output is written whole, and once: what stands there already is
+    """Answers the requests of a file. Each line of the output is written whole, and once: what is there already is
     not asked again, and a last line that was cut off is taken away first.
     """
 

@@ -27,7 +27,7 @@ from specdec_cli.server.request_answering import Answering
 
 _BACKLOG = 256
 _OPEN = ("/", "/health")
-"""Paths that need no key: they tell nothing."""
+"""Paths that need no key: they reveal nothing."""
 SEND_S = 60.0
 """How long a client may leave a piece of an answer unread."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -127,8 +127,8 @@ class Gate:
         if origin and origin.partition("://")[2] != host and not {origin, "*"} & {*self.cors}:
             return 403, f"pages of {origin[:80]} may not ask; --cors lets them"
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        told = given.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
-        if self._key and path not in _OPEN and not hmac.compare_digest(told, self._key.encode()):
+        key = given.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
+        if self._key and path not in _OPEN and not hmac.compare_digest(key, self._key.encode()):
             return 401, "the API key is missing or wrong: Authorization: Bearer KEY"
         return None
 
