@@ -1,4 +1,4 @@
-"""What the benchmarks share: prompts, an engine on the bundled pair, the machine's description."""
+"""What the benchmarks share: prompts, a session on the bundled pair, the machine's description."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.session import Session
 from specdec_cli.llama import host, library
 
 DEMO = Path(__file__).parent.parent / "profiles" / "demo"
@@ -36,13 +37,13 @@ def add_models(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft", default=str(DEMO / "draft.gguf"), help="instead of the bundled one")
 
 
-def open_demo(ways: Sequence[Mapping[str, object]] = (), **changes: object) -> Engine:
+def open_demo(ways: Sequence[Mapping[str, object]] = (), **changes: object) -> Session:
     """The bundled pair, or the one in `changes`, with a context of 1024 tokens and room for all ways to run it."""
     chosen = {"target": str(DEMO / "target.gguf"), "draft": str(DEMO / "draft.gguf"), "ctx": N_CTX, **changes}
     settings = Settings(**{"max_tokens": 128, **chosen})  # type: ignore[arg-type]
-    engine = Engine(settings)
-    engine.open(1, [replace(settings, **way) for way in ways])  # type: ignore[arg-type]
-    return engine
+    session = Engine(settings).session()
+    session.open(1, [replace(settings, **way) for way in ways])  # type: ignore[arg-type]
+    return session
 
 
 def median_and_spread(values: Iterable[float]) -> tuple[float, float, float]:
@@ -54,9 +55,9 @@ def median_and_spread(values: Iterable[float]) -> tuple[float, float, float]:
     return middle, low, high
 
 
-def forward_s(engine: Engine) -> tuple[float, ...]:
+def forward_s(session: Session) -> tuple[float, ...]:
     """Seconds spent in forward passes so far, of the target and of the draft model."""
-    return tuple(context.passes.decode_s for context in engine.models.contexts)
+    return tuple(context.passes.decode_s for context in session.models.contexts)
 
 
 def geometric_mean(values: Iterable[float]) -> float:

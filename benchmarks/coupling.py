@@ -21,7 +21,7 @@ from specdec_cli.decoding.accept import onto
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Step
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.session import Session
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.measure import acceptance_traces as recordings
 from specdec_cli.measure import suites
@@ -56,23 +56,23 @@ def rows_of(context: LlamaContext, tokens: Sequence[int], start: int) -> np.ndar
     return np.concatenate(found)
 
 
-def places(engine: Engine, text: Text, sampler: StandardSampler) -> list[tuple[float, float]]:
+def places(session: Session, text: Text, sampler: StandardSampler) -> list[tuple[float, float]]:
     """Both probabilities in each place of a text but the first, where nothing is drafted."""
     context = [*text.prompt, *text.tokens]
-    rows = [rows_of(each, context[:-1], len(text.prompt)) for each in engine.models.contexts]
-    shared = engine.pair.n_shared
+    rows = [rows_of(each, context[:-1], len(text.prompt)) for each in session.models.contexts]
+    shared = session.pair.n_shared
     return [
         accepted(sampler.categorical(target), sampler.categorical(draft[:shared]))
         for target, draft in zip(*rows, strict=True)
     ]
 
 
-def sampled_texts(engine: Engine) -> list[Text]:
+def sampled_texts(session: Session) -> list[Text]:
     """Answers to the suite `python`."""
     found = []
     for number, prompt in enumerate(suites.load("python")):
-        ids = engine.tokenize(prompt.text, raw=True)
-        events = engine.events(ids, number, settings=engine.settings.alone())
+        ids = session.tokenize(prompt.text, raw=True)
+        events = session.events(ids, number, settings=session.settings.alone())
         tokens = [token.id for event in events if isinstance(event, Step) for token in event.tokens]
         found.append(Text(prompt.category, tuple(ids), tuple(tokens)))
     return [text for text in found if len(text.tokens) > 1]
@@ -92,17 +92,17 @@ def main() -> None:
     add_models(parser)
     options = parser.parse_args()
     models = {"target": options.target, "draft": options.draft}
-    with open_demo(temp=TEMPERATURE, max_tokens=TOKENS, draft_tokens="auto", threads=1, **models) as engine:
+    with open_demo(temp=TEMPERATURE, max_tokens=TOKENS, draft_tokens="auto", threads=1, **models) as session:
         if options.recording:
             recording = recordings.read(options.recording)
-            recording.require(engine.pair.target_path, Path(options.draft))
+            recording.require(session.pair.target_path, Path(options.draft))
             texts = list(recording.texts)
         else:
-            texts = sampled_texts(engine)
-        sampler = StandardSampler(engine.settings.sampling)
+            texts = sampled_texts(session)
+        sampler = StandardSampler(session.settings.sampling)
         found: dict[str, list[list[tuple[float, float]]]] = {}
         for text in texts:
-            found.setdefault(text.category, []).append(places(engine, text, sampler))
+            found.setdefault(text.category, []).append(places(session, text, sampler))
     found["all"] = [each for entries in found.values() for each in entries]
     print("| suite | places | rejection | coupled | coupled / rejection | of drafts of 4 |\n|---|---|---|---|---|---|")
     for category, entries in found.items():

@@ -22,31 +22,31 @@ from common import DEMO, PROMPTS, machine, open_demo
 from rich.console import Console
 
 from specdec_cli.display.live import LiveDisplay, PlainDisplay
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.session import Session
 
 
-def run_live(engine: Engine, prompt: list[int]) -> float:
+def run_live(session: Session, prompt: list[int]) -> float:
     """Seconds for one answer on a terminal of 100 by 30, which another process reads, as a terminal is one."""
     leader, follower = pty.openpty()
     with subprocess.Popen(["cat"], stdin=leader, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as reader:
         os.close(leader)
         with os.fdopen(follower, "w") as out:
             console = Console(file=out, force_terminal=True, width=100, height=30, color_system="256", highlight=False)
-            display = LiveDisplay(console, engine.settings.max_tokens)
+            display = LiveDisplay(console, session.settings.max_tokens)
             start = perf_counter()
-            for event in engine.events(prompt, seed=0):
+            for event in session.events(prompt, seed=0):
                 display.show(event)
             seconds = perf_counter() - start
         reader.wait()
     return seconds
 
 
-def run_plain(engine: Engine, prompt: list[int]) -> float:
+def run_plain(session: Session, prompt: list[int]) -> float:
     """Seconds for one answer as `-q` gives it, to /dev/null."""
     with Path(os.devnull).open("w") as out:
         display = PlainDisplay(out)
         start = perf_counter()
-        for event in engine.events(prompt, seed=0):
+        for event in session.events(prompt, seed=0):
             display.show(event)
         return perf_counter() - start
 
@@ -54,14 +54,14 @@ def run_plain(engine: Engine, prompt: list[int]) -> float:
 def display_cost(repeat: int) -> None:
     """The median ratio of wall-clock times."""
     ratios = []
-    with open_demo(threads=1, draft_tokens=3, max_tokens=900, temp=1.0, seed=1) as engine:
-        prompts = [tokens for tokens in map(engine.tokenize, PROMPTS) if run_plain(engine, tokens) > 0.15]
+    with open_demo(threads=1, draft_tokens=3, max_tokens=900, temp=1.0, seed=1) as session:
+        prompts = [tokens for tokens in map(session.tokenize, PROMPTS) if run_plain(session, tokens) > 0.15]
         for i in range(repeat):
             for prompt in prompts:
                 if i % 2:
-                    live, plain = run_live(engine, prompt), run_plain(engine, prompt)
+                    live, plain = run_live(session, prompt), run_plain(session, prompt)
                 else:
-                    plain, live = run_plain(engine, prompt), run_live(engine, prompt)
+                    plain, live = run_plain(session, prompt), run_live(session, prompt)
                 ratios.append(live / plain)
     low, middle, high = statistics.quantiles(ratios, n=4)
     low, middle, high = ((ratio - 1) * 100 for ratio in (low, middle, high))

@@ -82,47 +82,47 @@ class Timed:
 
 
 class Elsewhere:
-    """An engine of the bundled pair on any machine."""
+    """An session of the bundled pair on any machine."""
 
     def __init__(self, tokens: int, temp: float, seeds: int) -> None:
         self.seeds = seeds
         self.clock = Clock()
-        self.engine = open_demo(max_tokens=tokens, temp=temp, draft_tokens=AUTO, threads=1)
-        ways = [replace(self.engine.settings, **arm) for arm in ARMS.values()]
-        ways += [replace(self.engine.settings, draft_tokens=k, tree=width) for k, width in TREES]
-        self.engine.open(1, ways)
-        self.engine.clock = self.clock
-        self.engine.keep_costs = lambda: None  # type: ignore[method-assign]
-        target, draft = self.engine.models.contexts
-        self.engine.models.target.context = Timed(target, self.clock, True)  # type: ignore[assignment]
-        self.engine.models.draft.context = Timed(draft, self.clock, False)  # type: ignore[assignment]
+        self.session = open_demo(max_tokens=tokens, temp=temp, draft_tokens=AUTO, threads=1)
+        ways = [replace(self.session.settings, **arm) for arm in ARMS.values()]
+        ways += [replace(self.session.settings, draft_tokens=k, tree=width) for k, width in TREES]
+        self.session.open(1, ways)
+        self.session.clock = self.clock
+        self.session.keep_costs = lambda: None  # type: ignore[method-assign]
+        target, draft = self.session.models.contexts
+        self.session.models.target.context = Timed(target, self.clock, True)  # type: ignore[assignment]
+        self.session.models.draft.context = Timed(draft, self.clock, False)  # type: ignore[assignment]
 
     def go_to(self, costs: Costs) -> None:
         """Be on a machine where nothing has been learned yet."""
         self.clock.costs = costs
-        models = self.engine.models
+        models = self.session.models
         models.tuned_costs, models.tuning = replace(costs, other=0.0), None
-        self.engine.drafting.forget()
+        self.session.drafting.forget()
 
     def answers(self, way: Settings, prompts: Iterable[tuple[str, list[int]]]) -> dict[str, list[Metrics]]:
         """Reports by category; several of each prompt where they are sampled."""
         found: dict[str, list[Metrics]] = {}
         for number, (category, prompt) in enumerate(prompts):
             for seed in range(self.seeds if way.temp else 1):
-                events = self.engine.events(prompt, 1000 * seed + number, settings=way)
+                events = self.session.events(prompt, 1000 * seed + number, settings=way)
                 found.setdefault(category, []).append(Metrics.of(events))
         return found
 
 
 def prompts_of(elsewhere: Elsewhere, seed: int = 1) -> list[tuple[str, list[int]]]:
     """The suite's prompts; greedily, each with the beginning of an answer sampled with the seed."""
-    engine = elsewhere.engine
+    session = elsewhere.session
     found = []
     for prompt in suites.load("python"):
-        ids = engine.tokenize(prompt.text, raw=True)
-        if engine.settings.temp == 0:
-            sampled = replace(engine.settings.alone(), temp=0.8, max_tokens=CUT)
-            events = engine.events(ids, seed, settings=sampled)
+        ids = session.tokenize(prompt.text, raw=True)
+        if session.settings.temp == 0:
+            sampled = replace(session.settings.alone(), temp=0.8, max_tokens=CUT)
+            events = session.events(ids, seed, settings=sampled)
             ids += [token.id for event in events if isinstance(event, Step) for token in event.tokens]
         found.append((prompt.category, ids))
     return found
@@ -148,7 +148,7 @@ def speed(reports: Iterable[Metrics]) -> float:
 def compare_drafters(elsewhere: Elsewhere, machines: list[str]) -> None:
     """Speedups by machine and category, and how `ngram+model` stands to the better of its parts."""
     prompts = prompts_of(elsewhere)
-    base = elsewhere.engine.settings
+    base = elsewhere.session.settings
     ratios = []
     for name in machines:
         found: dict[str, dict[str, list[Metrics]]] = {}
@@ -180,13 +180,13 @@ def compare_drafters(elsewhere: Elsewhere, machines: list[str]) -> None:
 
 def compare_trees(elsewhere: Elsewhere) -> None:
     """Trees and chains of as many tokens, drafted in the very same places: tokens a step to be expected there."""
-    engine, base = elsewhere.engine, elsewhere.engine.settings
+    session, base = elsewhere.session, elsewhere.session.settings
     found: dict[tuple[int, int], dict[str, list[float]]] = {shape: {} for shape in TREES}
     policies = {shape: FixedLength(shape[0], greedy=base.temp == 0) for shape in TREES}
-    target, draft = LlamaTarget(engine.models.contexts[0]), engine.models.contexts[1]
+    target, draft = LlamaTarget(session.models.contexts[0]), session.models.contexts[1]
     for seed in range(elsewhere.seeds):
         for category, prompt in prompts_of(elsewhere, seed + 1):
-            events = engine.events(prompt, seed, settings=base.alone())
+            events = session.events(prompt, seed, settings=base.alone())
             answer = [token.id for event in events if isinstance(event, Step) for token in event.tokens]
             for place in range(1, before_a_loop(answer), EVERY):
                 context = prompt + answer[:place]
@@ -195,7 +195,7 @@ def compare_trees(elsewhere: Elsewhere) -> None:
                 target.prefill(context[:-1])
                 for (k, width), policy in policies.items():
                     rng = np.random.default_rng((seed, place))
-                    drafter = ModelDrafter(draft, engine.pair.n_shared, sampler, True, rng, width)
+                    drafter = ModelDrafter(draft, session.pair.n_shared, sampler, True, rng, width)
                     drafter.start(context)
                     drafted = drafter.propose(context, policy.limit(k), policy)
                     logits = np.stack(list(target.verify(context[-1], drafted)))  # type: ignore[call-overload]
@@ -204,7 +204,7 @@ def compare_trees(elsewhere: Elsewhere) -> None:
                     verdict = rejection(drafted, logits, sampler, rng)
                     policy.observe(_step_of(drafted, verdict))
                     target.commit(replace(verdict, path=()))
-                    engine.models.contexts[0].rewind(len(context) - 1)
+                    session.models.contexts[0].rewind(len(context) - 1)
     categories = list(found[TREES[0]])
     print(f"| tokens, branches | {' | '.join(categories)} |\n|---{'|---' * len(categories)}|")
     for (k, width), by in found.items():

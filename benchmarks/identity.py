@@ -22,9 +22,9 @@ from typing import Any
 from common import add_models, machine
 
 from specdec_cli.decoding.divergence import Transcript
-from specdec_cli.engine import proof
 from specdec_cli.engine.config import AUTO, Settings
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.engine import one_session
+from specdec_cli.engine.session import Session
 from specdec_cli.measure import suites
 
 CODE = 'def area_{0}(width, height):\n    """Area {0} in square metres."""\n    return width * height * {0}\n\n'
@@ -61,15 +61,15 @@ def main() -> None:
     ]
     done = _done(options.out)
     with (
-        Engine(settings) as engine,
+        one_session(settings) as session,
         options.out.open("a", encoding="utf-8") as out,
     ):
         prompts = []
         for prompt in suites.load(options.prompts)[: options.limit]:
-            tokens = engine.tokenize(prompt.text, raw=True)
-            padding = engine.tokenize("".join(CODE.format(i) for i in range(options.pad // 20)), raw=True)
+            tokens = session.tokenize(prompt.text, raw=True)
+            padding = session.tokenize("".join(CODE.format(i) for i in range(options.pad // 20)), raw=True)
             prompts.append((prompt.id, [*padding[: max(options.pad - len(tokens), 0)], *tokens]))
-        engine.open(max(len(tokens) for _, tokens in prompts), ways)
+        session.open(max(len(tokens) for _, tokens in prompts), ways)
         about = f"{Path(options.target).stem} {options.threads} {options.pad} {options.temp:g} {options.bitwise}"
         about += f" {options.tokens}" * (options.tokens != parser.get_default("tokens"))
         for seed, (name, tokens) in enumerate(prompts, 1):
@@ -78,11 +78,11 @@ def main() -> None:
                 key = f"{about} {name} {way.drafter} {way.draft_tokens}"
                 if key in done:
                     continue
-                own = own or _transcript(engine, tokens, seed, settings.alone())
-                line = {"key": key, **_compared(engine, tokens, seed, way, own)}
+                own = own or _transcript(session, tokens, seed, settings.alone())
+                line = {"key": key, **_compared(session, tokens, seed, way, own)}
                 print(json.dumps(line), file=out, flush=True)
                 done[key] = line
-        rounding = str(engine.costs.agreement or "")
+        rounding = str(session.costs.agreement or "")
     _summary(about, done, rounding)
 
 
@@ -92,14 +92,14 @@ def _done(path: Path) -> dict[str, dict[str, Any]]:
     return {line["key"]: line for line in map(json.loads, lines)}
 
 
-def _transcript(engine: Engine, prompt: list[int], seed: int, settings: Settings) -> Transcript:
-    events = list(engine.events(prompt, seed, settings=settings))
-    return Transcript.of(events, tuple(engine.models.target.opened.thread_log))
+def _transcript(session: Session, prompt: list[int], seed: int, settings: Settings) -> Transcript:
+    events = list(session.events(prompt, seed, settings=settings))
+    return Transcript.of(events, tuple(session.models.target.opened.thread_log))
 
 
-def _compared(engine: Engine, prompt: list[int], seed: int, way: Settings, own: Transcript) -> dict[str, Any]:
-    mine = _transcript(engine, prompt, seed, way)
-    found = proof.divergence(engine, prompt, own, mine, seed, way)
+def _compared(session: Session, prompt: list[int], seed: int, way: Settings, own: Transcript) -> dict[str, Any]:
+    mine = _transcript(session, prompt, seed, way)
+    found = session.divergence(prompt, own, mine, seed, way)
     drafted = sum(len(each.draft.tokens) for each in mine.passes)
     accepted = sum(len(each.path) for each in mine.passes)
     about = {"tokens": len(mine.tokens), "passes": len(mine.passes), "drafted": drafted, "accepted": accepted}

@@ -35,8 +35,8 @@ def main() -> None:
     args = parser.parse_args()
     print(machine())
     text = json.dumps([{"name": f"item number {i}", "size": 17 * i} for i in range(args.items)])
-    with load(target=args.target, speculative=SpeculativeConfig(drafter="none")) as engine:
-        model = engine.models.target.model
+    with load(target=args.target, speculative=SpeculativeConfig(drafter="none")) as session:
+        model = session.models.target.model
         begun = perf_counter()
         state = GrammarState(model, Grammar.json_schema(SCHEMA))
         print(f"{model.n_vocab:,} tokens, ready after {perf_counter() - begun:.2f} s, once for a model")

@@ -22,7 +22,8 @@ from common import add_models, forward_s, machine
 from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.decoding.types import Step
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.engine import one_session
+from specdec_cli.engine.session import Session
 from specdec_cli.measure import suites
 
 SUITES = "code,chat,reasoning,structured,summarisation,translation,creative,python,edit"
@@ -57,34 +58,34 @@ def main() -> None:
     done = {}
     if options.out.exists():
         done = {line["key"]: line for line in map(json.loads, options.out.read_text("utf-8").splitlines())}
-    with Engine(settings) as engine, options.out.open("a", encoding="utf-8") as out:
-        engine.open(1, ways)
+    with one_session(settings) as session, options.out.open("a", encoding="utf-8") as out:
+        session.open(1, ways)
         for suite in options.suites.split(","):
             for number, prompt in enumerate(suites.load(suite)[: options.limit]):
                 about = f"{Path(options.target).stem} {options.drafters} {options.threads} {options.tokens}"
                 key = f"{about} {options.temp:g} {suite} {prompt.id}"
                 if key in done:
                     continue
-                tokens = engine.tokenize(prompt.text)
-                seconds = _measured(engine, tokens, number, ways, options.rounds)
+                tokens = session.tokenize(prompt.text)
+                seconds = _measured(session, tokens, number, ways, options.rounds)
                 done[key] = {"key": key, "suite": suite, "ms_per_token": seconds}
                 print(json.dumps(done[key]), file=out, flush=True)
                 print(key, {name: f"{seconds['none'] / each:.3f}" for name, each in seconds.items()}, file=sys.stderr)
     _summary(done.values(), drafters)
 
 
-def _measured(engine: Engine, prompt: list[int], seed: int, ways: list[Settings], rounds: int) -> dict[str, float]:
+def _measured(session: Session, prompt: list[int], seed: int, ways: list[Settings], rounds: int) -> dict[str, float]:
     """Milliseconds in llama_decode for each token after the first, the least of the rounds."""
     found: dict[str, list[float]] = {}
     for number in range(rounds):
         for way in ways if number % 2 == 0 else ways[::-1]:
             start, tokens = (0.0, 0.0), 0
-            for event in engine.events(prompt, seed, settings=way):
+            for event in session.events(prompt, seed, settings=way):
                 if isinstance(event, Step):
                     tokens += len(event.tokens)
                     if event.index == 0:
-                        start = forward_s(engine)
-            spent = sum(forward_s(engine)) - sum(start)
+                        start = forward_s(session)
+            spent = sum(forward_s(session)) - sum(start)
             found.setdefault(way.drafter, []).append(1000 * spent / max(tokens - 1, 1))
     return {drafter: min(laps) for drafter, laps in found.items()}
 

@@ -147,19 +147,19 @@ def main() -> None:
     options.add_argument("--tokens", type=int, default=256, help="tokens of each answer")
     tokens = options.parse_args().tokens
     print(f"{machine()}\n")
-    with open_demo(max_tokens=tokens) as engine:
+    with open_demo(max_tokens=tokens) as session:
         by_category: dict[str, list[tuple[Sequence[int], Sequence[int]]]] = {}
         for prompt in suites.load("python"):
-            ids = engine.tokenize(prompt.text, raw=True)
-            events = engine.events(ids, 0, settings=engine.settings.alone())
+            ids = session.tokenize(prompt.text, raw=True)
+            events = session.events(ids, 0, settings=session.settings.alone())
             answer = [token.id for event in events if isinstance(event, Step) for token in event.tokens]
             by_category.setdefault(prompt.category, []).append((ids, answer))
         for category, texts in by_category.items():
             show(f"python suite, {category}", texts)
         library = Path(sysconfig.get_paths()["stdlib"])
         source = "\n".join((library / name).read_text("utf-8") for name in ("argparse.py", "typing.py", "pathlib.py"))
-        ids = engine.tokenize(source, raw=True)
-        model = engine.models.target.model
+        ids = session.tokenize(source, raw=True)
+        model = session.models.target.model
         foreign = ("site-packages", "test", "tests", "idlelib", "lib2to3")  # the last is a copy of much of the rest
         show_code_base("Python's library as corpus", python_files(library, foreign), model, every=25)
         own = Path(__file__).parent.parent / "specdec_cli"

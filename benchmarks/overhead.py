@@ -28,7 +28,7 @@ from specdec_cli.draft_length.auto import LONGEST, AutoLength
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.session import Session
 from specdec_cli.measure import acceptance_traces as recordings
 from specdec_cli.measure import hardware
 from specdec_cli.measure import simulator as simulation
@@ -50,12 +50,12 @@ ARMS: list[tuple[str, dict[str, Any]]] = [
 PARTS = ("draft", "verify", "sample", "rest")
 
 
-def one_run(engine: Engine, prompt: list[int], settings: Settings) -> dict[str, float] | None:
+def one_run(session: Session, prompt: list[int], settings: Settings) -> dict[str, float] | None:
     """Microseconds per step of one answer, by part, and their share; None if it was too short to tell."""
-    events = engine.events(prompt, seed=1, settings=settings)  # the first for `auto` times passes
-    before = forward_s(engine)
+    events = session.events(prompt, seed=1, settings=settings)  # the first for `auto` times passes
+    before = forward_s(session)
     report = Metrics.of(events)
-    target_s, draft_s = (now - then for now, then in zip(forward_s(engine), before, strict=True))
+    target_s, draft_s = (now - then for now, then in zip(forward_s(session), before, strict=True))
     if report.steps < 10:
         return None
     # The prompt's own passes are in forward_s too; what they cost is in the report.
@@ -75,15 +75,15 @@ def steps_table(options: argparse.Namespace) -> list[dict[str, Any]]:
     results: list[list[dict[str, float]]] = [[] for _ in ARMS]
     models = {"target": options.target, "draft": options.draft}
     deadline = perf_counter() + options.seconds
-    with open_demo([way for _, way in ARMS], threads=options.threads, **models) as engine:
+    with open_demo([way for _, way in ARMS], threads=options.threads, **models) as session:
         for i in range(options.repeat):
             for text in PROMPTS:
                 if perf_counter() > deadline and any(results):
                     break
                 order = list(enumerate(ARMS))
                 for at, (_, way) in order if i % 2 == 0 else reversed(order):
-                    settings = replace(engine.settings, **way)
-                    found = one_run(engine, engine.tokenize(text, raw=True), settings)
+                    settings = replace(session.settings, **way)
+                    found = one_run(session, session.tokenize(text, raw=True), settings)
                     if found:
                         results[at].append(found)
     print("| setting | draft | verify | sample | rest | total us a step (quartiles) | share |")

@@ -21,7 +21,7 @@ from typing import Any
 from common import open_demo
 
 from specdec_cli.decoding.types import Step
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.session import Session
 from specdec_cli.measure import acceptance_traces as recordings
 from specdec_cli.measure import suites
 from specdec_cli.measure.acceptance_recorder import before_a_loop, record_rules
@@ -34,7 +34,7 @@ TEMPERATURE = 0.8
 SAMPLED = ("rejection", "coupled")
 
 
-def prompts(engine: Engine, first: int, last: int) -> Iterator[tuple[str, list[int]]]:
+def prompts(session: Session, first: int, last: int) -> Iterator[tuple[str, list[int]]]:
     """The prompts of each suite from one number to another, the suites in turn."""
     loaded = {name: suites.select(suites.load(name)) for name in suites.builtin()}
     apart = {name: suites.select(found, per_category=1) for name, found in loaded.items()}
@@ -45,27 +45,27 @@ def prompts(engine: Engine, first: int, last: int) -> Iterator[tuple[str, list[i
                 found = suites.select(found, [kind])  # noqa: PLW2901
             if number < len(found):
                 text = found[number].text
-                yield name, engine.tokenize(text, raw=name == "python")
+                yield name, session.tokenize(text, raw=name == "python")
 
 
-def of_pair(engine: Engine, category: str, prompt: list[int], seed: int) -> dict[str, tuple[Answer, Text]]:
+def of_pair(session: Session, category: str, prompt: list[int], seed: int) -> dict[str, tuple[Answer, Text]]:
     """One prompt's answers by kind of sampling, each with its text."""
     found = {}
     for temp, kinds in ((0.0, ("greedy",)), (TEMPERATURE, SAMPLED)):
-        settings = replace(engine.settings, temp=temp, max_tokens=EDIT_TOKENS if category == "edit" else TOKENS)
+        settings = replace(session.settings, temp=temp, max_tokens=EDIT_TOKENS if category == "edit" else TOKENS)
         rules = SAMPLED if temp else (settings.accept,)
-        answers, tokens = record_rules(engine, prompt, settings, seed, category, rules)
+        answers, tokens = record_rules(session, prompt, settings, seed, category, rules)
         text = Text(category, tuple(prompt), tuple(tokens[: before_a_loop(tokens)]))
         found |= {kind: (answers[rule], text) for kind, rule in zip(kinds, rules, strict=True)}
     return found
 
 
-def of_target(engine: Engine, category: str, prompt: list[int], seed: int) -> dict[str, Text]:
+def of_target(session: Session, category: str, prompt: list[int], seed: int) -> dict[str, Text]:
     """One prompt's texts by kind of sampling."""
     found = {}
     for kind, temp in (("greedy", 0.0), ("sampled", TEMPERATURE)):
-        settings = replace(engine.settings, temp=temp, max_tokens=EDIT_TOKENS if category == "edit" else TOKENS)
-        events = engine.events(prompt, seed, settings=settings.alone())
+        settings = replace(session.settings, temp=temp, max_tokens=EDIT_TOKENS if category == "edit" else TOKENS)
+        events = session.events(prompt, seed, settings=settings.alone())
         tokens = [token.id for event in events if isinstance(event, Step) for token in event.tokens]
         found[kind] = Text(category, tuple(prompt), tuple(tokens[: before_a_loop(tokens)]))
     return found
@@ -94,16 +94,16 @@ def main() -> None:
     deadline = perf_counter() + 60 * options.minutes
     kept: dict[str, list[tuple[Answer | None, Text]]] = {}
     models = {"draft": options.draft, "drafter": "model" if options.draft else "ngram"}
-    with open_demo(target=options.target, threads=1, seed=options.seed, **models) as engine:
-        about = recordings.identity(engine.pair.target_path, engine.pair.draft_path)
+    with open_demo(target=options.target, threads=1, seed=options.seed, **models) as session:
+        about = recordings.identity(session.pair.target_path, session.pair.draft_path)
         about["prompts"] = f"{first} to {last - 1} of each suite, seed {options.seed}"
-        for number, (category, prompt) in enumerate(prompts(engine, first, last)):
+        for number, (category, prompt) in enumerate(prompts(session, first, last)):
             seed = 1000 * options.seed + number
             if options.draft:
-                for kind, entry in of_pair(engine, category, prompt, seed).items():
+                for kind, entry in of_pair(session, category, prompt, seed).items():
                     kept.setdefault(kind, []).append(entry)
             else:
-                for kind, text in of_target(engine, category, prompt, seed).items():
+                for kind, text in of_target(session, category, prompt, seed).items():
                     kept.setdefault(kind, []).append((None, text))
             print(f"{number} {category}: {len(prompt)} tokens", file=sys.stderr, flush=True)
             write(options.folder, about, kept)

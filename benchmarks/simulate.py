@@ -54,15 +54,15 @@ def record_all() -> None:
     """Record the suite of the bundled pair, at both temperatures."""
     greedy: list[Answer] = []
     sampled: list[Answer] = []
-    with open_demo(temp=TEMPERATURE, max_tokens=SAMPLED_TOKENS) as engine:
-        cold = replace(engine.settings, temp=0.0, max_tokens=GREEDY_TOKENS)
+    with open_demo(temp=TEMPERATURE, max_tokens=SAMPLED_TOKENS) as session:
+        cold = replace(session.settings, temp=0.0, max_tokens=GREEDY_TOKENS)
         for prompt in suites.load("python"):
-            start = engine.tokenize(prompt.text, raw=True)
+            start = session.tokenize(prompt.text, raw=True)
             for seed in SEEDS:
-                answer, tokens = record(engine, start, engine.settings, seed, prompt.category)
+                answer, tokens = record(session, start, session.settings, seed, prompt.category)
                 sampled.append(answer)
                 for cut in CUTS if seed == SEEDS[0] else CUTS[1:]:
-                    answer, _ = record(engine, start + tokens[:cut], cold, seed, prompt.category)
+                    answer, _ = record(session, start + tokens[:cut], cold, seed, prompt.category)
                     greedy.append(answer)
             print(prompt.id, file=sys.stderr)
     about = {"target": "target.gguf", "draft": "draft.gguf", "suite": "python"}
@@ -76,10 +76,10 @@ def record_all() -> None:
 def record_coupled() -> None:
     """The sampled part once more, with the draws of `coupled`."""
     answers = []
-    with open_demo(temp=TEMPERATURE, max_tokens=SAMPLED_TOKENS, accept="coupled") as engine:
+    with open_demo(temp=TEMPERATURE, max_tokens=SAMPLED_TOKENS, accept="coupled") as session:
         for prompt in suites.load("python"):
-            start = engine.tokenize(prompt.text, raw=True)
-            answers += [record(engine, start, engine.settings, seed, prompt.category)[0] for seed in SEEDS]
+            start = session.tokenize(prompt.text, raw=True)
+            answers += [record(session, start, session.settings, seed, prompt.category)[0] for seed in SEEDS]
     about = {"target": "target.gguf", "draft": "draft.gguf", "suite": "python"}
     about["sampling"] = f"temperature {TEMPERATURE}, top-k 40, top-p 0.95, min-p 0.05, coupled"
     recordings.write(RECORDINGS / "coupled.json.gz", recordings.Recording(False, tuple(answers), about))
@@ -87,10 +87,10 @@ def record_coupled() -> None:
 
 def measure() -> None:
     """Print this machine's costs with the bundled pair, medians of many rounds."""
-    with open_demo(draft_tokens="auto") as engine:
-        text = engine.tokenize("def median(values):\n    return sorted(values)[len(values) // 2]\n" * 20, raw=True)
-        costs = engine.costs.of_pair(text, budget_s=10.0)
-        report = Metrics.of(engine.events(text[:64], seed=0, settings=engine.settings.alone()))
+    with open_demo(draft_tokens="auto") as session:
+        text = session.tokenize("def median(values):\n    return sorted(values)[len(values) // 2]\n" * 20, raw=True)
+        costs = session.costs.of_pair(text, budget_s=10.0)
+        report = Metrics.of(session.events(text[:64], seed=0, settings=session.settings.alone()))
         other = (report.sample_s + report.overhead_s) / report.steps
     print(f'description: "{machine()}; the bundled pair"')
     print("basis: measured\nsource: benchmarks/simulate.py --measure")

@@ -7,6 +7,7 @@ import tables
 import tiny
 from driver import DEMO
 
+import specdec_cli
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine
 from specdec_cli.llama.context import LlamaContext
@@ -17,12 +18,29 @@ from specdec_cli.llama.placement import Placement
 TARGET, DRAFT = str(DEMO / "target.gguf"), str(DEMO / "draft.gguf")
 
 
-def open_engine(prompt_tokens=64, ways=(), **changes):
+def open_session(prompt_tokens=64, ways=(), **changes):
     """The bundled pair for prompts of so many tokens; ways: other settings that its contexts must serve, too."""
     chosen = Settings(**{"target": TARGET, "draft": DRAFT, "max_tokens": 64, "threads": 1, **changes})
-    engine = Engine(chosen)
-    engine.open(prompt_tokens, [replace(chosen, **way) for way in ways])
-    return engine
+    session = session_of(Engine(chosen))
+    session.open(prompt_tokens, [replace(chosen, **way) for way in ways])
+    return session
+
+
+def loaded(*args, **named):
+    """A session of a pair that is loaded as a program does it."""
+    return session_of(specdec_cli.load(*args, **named))
+
+
+def session_of(engine):
+    """A session that closes its engine with it."""
+    session = engine.session()
+
+    def close(closed=session.close):
+        session.close = closed
+        engine.close()
+
+    session.close = close
+    return session
 
 
 @pytest.fixture(scope="session")

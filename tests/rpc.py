@@ -111,7 +111,8 @@ def differs_by_repacking(here, there, plain, prompt, seed=0, **way):
     """
     settings = replace(here.settings, rpc=None, **way)
     own, mine = (
-        Transcript.of(engine.events(prompt, seed, settings=replace(engine.settings, **way))) for engine in (here, there)
+        Transcript.of(session.events(prompt, seed, settings=replace(session.settings, **way)))
+        for session in (here, there)
     )
     position = first_difference(mine.tokens, own.tokens)
     if position is not None:
@@ -124,11 +125,11 @@ def differs_by_repacking(here, there, plain, prompt, seed=0, **way):
         )
         assert not divergence.bug, f"{way}: {divergence}"
     at = len(mine.tokens) - 1 if position is None else position
-    remote, local = (recomputed(_target(engine), prompt, mine, at) for engine in (there, plain))
+    remote, local = (recomputed(_target(session), prompt, mine, at) for session in (there, plain))
     assert isinstance(remote, np.ndarray), remote
     assert np.array_equal(remote, local), f"{way}: at token {at}, rows differ without repacking"
     return position is not None
 
 
-def _target(engine):
-    return LlamaTarget(engine.models.target.opened)
+def _target(session):
+    return LlamaTarget(session.models.target.opened)

@@ -20,7 +20,7 @@ from server import WARM_UP_TOKENS, LlamaServer, Servers
 from static_sweep import Speeds, finals
 
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.session import Session
 
 N_MAX = (1, 2, 3, 4, 6, 8, 12, 16)
 P_MIN = (0.0, 0.5, 0.75, 0.9)
@@ -55,7 +55,7 @@ def cell(temp: float, category: str) -> str:
     return f"{temp:g} {category}"
 
 
-def sweep(plan: Plan, servers: Servers, engine: Engine, grid: Sequence[Static]) -> bool:
+def sweep(plan: Plan, servers: Servers, session: Session, grid: Sequence[Static]) -> bool:
     """Ask each setting what was not asked yet; whether all are through."""
     found = plan.load()
     for static in grid:
@@ -67,7 +67,7 @@ def sweep(plan: Plan, servers: Servers, engine: Engine, grid: Sequence[Static]) 
         if missing and not plan.has_time():
             return False
         for temp, category in missing:
-            peer = LlamaServer(servers, replace(engine.settings, temp=temp))
+            peer = LlamaServer(servers, replace(session.settings, temp=temp))
             answers = [(task.id, peer.answer(task, static, 1)) for task in plan.tasks[category][:SWEPT]]
             counted = by_prompt((name, answer.tokens_per_s) for name, answer in answers if answer.counts)
             speeds[cell(temp, category)] = sum(counted) / len(counted) if counted else 0.0
@@ -83,25 +83,25 @@ def finalists(swept: Mapping[str, Mapping[str, Any]], name: str) -> list[Static]
     return [Static(one["n_max"], one["p_min"]) for one in ranked[:FINALISTS]]
 
 
-def matches(plan: Plan, servers: Servers, engine: Engine, simple: str, flags: tuple[str, ...]) -> bool:
+def matches(plan: Plan, servers: Servers, session: Session, simple: str, flags: tuple[str, ...]) -> bool:
     """The finals and the match of each cell that has had none; whether all are through."""
     found = plan.load()
     for temp in plan.temps:
-        settings = replace(engine.settings, temp=temp)
+        settings = replace(session.settings, temp=temp)
         for category, tasks in plan.tasks.items():
             name = cell(temp, category)
             if name in found["cells"]:
                 continue
             if not plan.has_time():
                 return False
-            warm_up(engine, tasks[0], settings)
+            warm_up(session, tasks[0], settings)
             server = LlamaServer(servers, settings)
             final = finals(server, tasks, finalists(found["sweep"], name), plan.rounds)
             best = final.ranked()[0]
-            results = {"llama-server": Result(category, final, final, match(server, best, engine, tasks, plan.rounds))}
+            results = {"llama-server": Result(category, final, final, match(server, best, session, tasks, plan.rounds))}
             if simple:
                 peer = SpeculativeSimple(simple, settings, flags)
-                trials = match(peer, best, engine, tasks, plan.rounds)
+                trials = match(peer, best, session, tasks, plan.rounds)
                 results["llama-speculative-simple"] = Result(category, Speeds(peer), final, trials)
             found["cells"][name] = {"temp": temp, "category": category, "best": str(best), "against": told(results)}
             plan.keep(found)
@@ -109,10 +109,10 @@ def matches(plan: Plan, servers: Servers, engine: Engine, simple: str, flags: tu
     return True
 
 
-def warm_up(engine: Engine, task: Task, settings: Settings) -> None:
+def warm_up(session: Session, task: Task, settings: Settings) -> None:
     """A short answer of each kind, thrown away: a GPU loads what it computes with when it is first used."""
     for way in (settings, settings.alone()):
-        for _ in engine.events(task.tokens, 1, settings=replace(way, max_tokens=WARM_UP_TOKENS)):
+        for _ in session.events(task.tokens, 1, settings=replace(way, max_tokens=WARM_UP_TOKENS)):
             pass
 
 

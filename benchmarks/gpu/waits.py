@@ -17,7 +17,7 @@ from common import PROMPTS
 from specdec_cli.decoding.costs import SETTLED
 from specdec_cli.decoding.types import Done, Prefill, Step
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.session import Session
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.timing import pass_laps
@@ -44,9 +44,9 @@ _FEWEST_STEPS = 10
 class Watch:
     """Adds up the parts of all passes while it watches, in seconds. Wrapping costs about a microsecond a pass."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, session: Session) -> None:
         self.seconds: Counter[str] = Counter()
-        self._roles = {id(loaded.context): loaded.role for loaded in engine.models.all}
+        self._roles = {id(loaded.context): loaded.role for loaded in session.models.all}
         self._role = ""
 
     @contextmanager
@@ -94,17 +94,17 @@ class Watch:
         return timed
 
 
-def one_answer(engine: Engine, prompt: Sequence[int], settings: Settings) -> dict[str, float] | None:
+def one_answer(session: Session, prompt: Sequence[int], settings: Settings) -> dict[str, float] | None:
     """Seconds a step of one answer, by part; None if it was too short to tell.
 
     The parts add up to the time from the first token to the end, without the draft model's reading of the prompt.
     """
-    watch = Watch(engine)
+    watch = Watch(session)
     total: Counter[str] = Counter()
     phases: Counter[str] = Counter()
     steps, started, ended, reading = 0, 0.0, 0.0, 0.0
     with watch.watching():
-        for event in engine.events(prompt, seed=1, settings=settings):
+        for event in session.events(prompt, seed=1, settings=settings):
             match event:
                 case Prefill(model="draft"):
                     reading += event.seconds
@@ -126,14 +126,14 @@ def one_answer(engine: Engine, prompt: Sequence[int], settings: Settings) -> dic
     return {part: total[part] / steps for part in PARTS}
 
 
-def measure(engine: Engine, rounds: int, ways: Sequence[str]) -> list[dict[str, Any]]:
+def measure(session: Session, rounds: int, ways: Sequence[str]) -> list[dict[str, Any]]:
     """Microseconds a step by part, medians over prompts and rounds, for each way to decode."""
     found: dict[str, list[dict[str, float]]] = {name: [] for name in ways}
     for i in range(rounds):
         for text in PROMPTS:
-            prompt = engine.tokenize(text, raw=True)
+            prompt = session.tokenize(text, raw=True)
             for name in list(ways)[:: -1 if i % 2 else 1]:
-                answer = one_answer(engine, prompt, replace(engine.settings, **WAYS[name]))
+                answer = one_answer(session, prompt, replace(session.settings, **WAYS[name]))
                 if answer:
                     found[name].append(answer)
     return [
@@ -147,13 +147,13 @@ def measure(engine: Engine, rounds: int, ways: Sequence[str]) -> list[dict[str, 
     ]
 
 
-def rows(engine: Engine, tokens: int, seconds: float) -> dict[str, float]:
+def rows(session: Session, tokens: int, seconds: float) -> dict[str, float]:
     """What reading a row of logits for every token of a pass adds, to the row of the last: output layer, way back."""
-    context, _ = engine.models.contexts
-    text = engine.tokenize("".join(PROMPTS), raw=True)
+    context, _ = session.models.contexts
+    text = session.tokenize("".join(PROMPTS), raw=True)
     found = {}
     for name, count in (("every_row_ms", tokens), ("last_row_ms", 1)):
-        target = engine.models.target
+        target = session.models.target
         with closing(LlamaContext(target.model, context.n_ctx, count, target.threads, Interrupt())) as own:
             laps = pass_laps(own, text, (tokens, 1), 2, seconds, needed_rounds=8)
         found[name] = statistics.median(laps[tokens]) * 1000
@@ -164,16 +164,16 @@ ORDERS = ((1,), (2, 1), (2, 1, 1, 1), (5,), (4, 5), (5, 1), (9,), (8, 9))
 """Sizes of passes, over and over: of one size, and of sizes that change as they do where drafts are long and short."""
 
 
-def planning(engine: Engine, rounds: int = 100) -> list[dict[str, Any]]:
+def planning(session: Session, rounds: int = 100) -> list[dict[str, Any]]:
     """What it costs that llama.cpp plans a pass anew when its size, or the number of its rows, is not that of the one
     before, and that a GPU replays what it has been given twice.
 
     Median milliseconds of each pass of an order, for all models. Orders take turns; each is gone through until it is
     settled, and then timed once.
     """
-    text = engine.tokenize("".join(PROMPTS), raw=True)
+    text = session.tokenize("".join(PROMPTS), raw=True)
     found = []
-    for loaded in engine.models.all:
+    for loaded in session.models.all:
         role, context = loaded.role, loaded.opened
         orders = [order for order in ORDERS if max(order) <= context.max_rows]
         laps: dict[tuple[int, ...], list[list[float]]] = {order: [[] for _ in order] for order in orders}

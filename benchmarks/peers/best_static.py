@@ -49,7 +49,7 @@ from peers import (
 )
 from static_sweep import Speeds, finals, sweep
 
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.session import Session
 
 SWEPT = 2
 """Prompts of each category that the sweep uses."""
@@ -69,7 +69,7 @@ class Trial:
         return all(answer.counts for answer in self.answers.values())
 
 
-def match(peer: SpeculativeSimple, static: Static, engine: Engine, tasks: Sequence[Task], rounds: int) -> list[Trial]:
+def match(peer: SpeculativeSimple, static: Static, session: Session, tasks: Sequence[Task], rounds: int) -> list[Trial]:
     """The third stage: the peer at its best, specdec, and specdec's target alone."""
     trials = []
     for i, task, order in interleaved(tasks, MATCH, rounds):
@@ -79,7 +79,7 @@ def match(peer: SpeculativeSimple, static: Static, engine: Engine, tasks: Sequen
                 answers[name] = peer.answer(task, static, i + 1)
             else:
                 settings = peer.settings if name == "specdec" else peer.settings.alone()
-                answers[name] = specdec(engine, task, settings, i + 1)
+                answers[name] = specdec(session, task, settings, i + 1)
         trials.append(Trial(task.id, answers))
     return trials
 
@@ -118,12 +118,12 @@ class Result:
         return {"category": self.category, **stages}
 
 
-def measure(category: str, tasks: Sequence[Task], peer: SpeculativeSimple, engine: Engine, rounds: int) -> Result:
+def measure(category: str, tasks: Sequence[Task], peer: SpeculativeSimple, session: Session, rounds: int) -> Result:
     """The three stages for one category."""
     swept = sweep(peer, tasks[:SWEPT], rounds)
     final = finals(peer, tasks, swept.ranked()[:FINALISTS], rounds)
     progress("  finals: " + "; ".join(f"{static}: {final.of(static):,.0f} tokens/s" for static in final.ranked()))
-    return Result(category, swept, final, match(peer, final.ranked()[0], engine, tasks, rounds))
+    return Result(category, swept, final, match(peer, final.ranked()[0], session, tasks, rounds))
 
 
 def table(temp: float, results: Sequence[Result]) -> str:
@@ -164,14 +164,14 @@ def main() -> None:
         draft_tokens=options.draft_tokens,
         threads=options.threads,
         max_tokens=options.tokens,
-    ) as engine:
-        tasks = tasks_of(options, engine)
+    ) as session:
+        tasks = tasks_of(options, session)
         for temp in options.temp:
-            peer = SpeculativeSimple(options.binary, replace(engine.settings, temp=temp), tuple(options.peer_flags))
+            peer = SpeculativeSimple(options.binary, replace(session.settings, temp=temp), tuple(options.peer_flags))
             results = []
             for category, its in tasks.items():
                 progress(f"temperature {temp:g}, {category}: {len(its)} prompts")
-                result = measure(category, its, peer, engine, options.repeat)
+                result = measure(category, its, peer, session, options.repeat)
                 measured.append({"temp": temp, **result.to_json()})
                 if result.counted:
                     results.append(result)

@@ -21,7 +21,7 @@ from server import RunningServer
 
 from specdec_cli import SamplingParams, SpeculativeConfig, load
 from specdec_cli.decoding.statistics import geometric_interval
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.session import Session
 from specdec_cli.measure import suites
 
 LENGTHS = (0, 1, 2, 3, 4)
@@ -46,9 +46,9 @@ def main() -> None:
     prompts = [prompt.text for prompt in suites.load(given.suite)]
     servers = {f"llama-server, {k}": _server(given, k) for k in LENGTHS}
     how = SpeculativeConfig("eagle3" if given.head else "mtp")
-    with load(target=given.model, draft=given.head, ctx=1024, threads=given.threads, speculative=how) as engine:
+    with load(target=given.model, draft=given.head, ctx=1024, threads=given.threads, speculative=how) as session:
         ways: dict[str, Way] = {name: partial(_asked, server, given) for name, server in servers.items()}
-        ways |= {f"specdec, {k}": partial(_answered, engine, given, k) for k in (*LENGTHS, "auto")}
+        ways |= {f"specdec, {k}": partial(_answered, session, given, k) for k in (*LENGTHS, "auto")}
         answers: dict[str, list[Answered]] = {name: [] for name in ways}
         for turn in range(given.rounds):
             for number, prompt in enumerate(prompts):
@@ -84,10 +84,10 @@ def _asked(server: RunningServer, given: argparse.Namespace, prompt: str, seed: 
     return speed, int(found.get("draft_n", 0)), int(found.get("draft_n_accepted", 0))
 
 
-def _answered(engine: Engine, given: argparse.Namespace, length: Any, prompt: str, seed: int) -> Answered:
+def _answered(session: Session, given: argparse.Namespace, length: Any, prompt: str, seed: int) -> Answered:
     how = SpeculativeConfig(draft_tokens=length or 1, drafter=None if length else "none", accept="rejection")
     sampling = SamplingParams(temperature=given.temp, seed=seed, max_tokens=given.n)
-    answer = engine.generate(prompt, sampling, how, raw=True)
+    answer = session.generate(prompt, sampling, how, raw=True)
     return answer.metrics.tokens_per_s or 0.0, answer.metrics.drafted, answer.metrics.accepted
 
 

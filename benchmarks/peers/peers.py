@@ -20,7 +20,7 @@ from common import add_models, machine, median_and_spread
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.session import Session
 from specdec_cli.measure import suites
 
 FEWEST_TOKENS = 16
@@ -115,10 +115,10 @@ class SpeculativeSimple:
         return Answer(int(tokens), speed, accepted / max(drafted, 1.0))
 
 
-def specdec(engine: Engine, task: Task, settings: Settings | None = None, seed: int = 0) -> Answer:
-    """An answer of specdec, with the engine's settings or with others."""
-    report = Metrics.of(engine.events(task.tokens, seed=seed, settings=settings))
-    if notes := (*engine.notes, *report.notes):  # it went on without its draft
+def specdec(session: Session, task: Task, settings: Settings | None = None, seed: int = 0) -> Answer:
+    """An answer of specdec, with the session's settings or with others."""
+    report = Metrics.of(session.events(task.tokens, seed=seed, settings=settings))
+    if notes := (*session.notes, *report.notes):  # it went on without its draft
         raise SystemExit(f"specdec did not do what was to be measured: {'; '.join(notes)}")
     return Answer(report.emitted, report.tokens_per_s or 0.0, report.acceptance_rate or 0.0, tuple(report.tokens))
 
@@ -142,12 +142,12 @@ def _auto_or_number(text: str) -> str | int:
     return text if text == "auto" else int(text)
 
 
-def tasks_of(options: argparse.Namespace, engine: Engine) -> dict[str, list[Task]]:
+def tasks_of(options: argparse.Namespace, session: Session) -> dict[str, list[Task]]:
     """The prompts that the options choose, by category."""
     prompts = suites.select(suites.load(options.prompts), options.category, None, options.limit_per_category)
     found: dict[str, list[Task]] = {}
     for prompt in prompts:
-        tokens = tuple(engine.tokenize(prompt.text, raw=True))
+        tokens = tuple(session.tokenize(prompt.text, raw=True))
         found.setdefault(prompt.category, []).append(Task(prompt.id, prompt.category, prompt.text, tokens))
     return found
 

@@ -41,7 +41,7 @@ from peers import (
 )
 
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.session import Session
 
 LIBRARY, OURS = "llama-cpp-python alone", "specdec's target alone"
 LOOKUPS = {"prompt lookup of 2": 2, "prompt lookup of 10": 10}
@@ -65,7 +65,7 @@ def load(settings: Settings, lookup: int | None) -> Llama:
     )
 
 
-def generate(llama: Llama, engine: Engine, task: Task) -> Answer:
+def generate(llama: Llama, session: Session, task: Task) -> Answer:
     """A greedy answer of llama-cpp-python."""
     llama.reset()
     ids: list[int] = []
@@ -74,7 +74,7 @@ def generate(llama: Llama, engine: Engine, task: Task) -> Answer:
         last = perf_counter()
         first = first or last
         ids.append(token)
-        if engine.models.target.model.is_end(token) or len(ids) >= engine.settings.max_tokens:
+        if session.models.target.model.is_end(token) or len(ids) >= session.settings.max_tokens:
             break
     return Answer(len(ids), (len(ids) - 1) / (last - first) if len(ids) > 1 else 0.0, ids=tuple(ids))
 
@@ -120,7 +120,7 @@ def main() -> None:
     print(heading(options))
     rounds: list[Round] = []
     with ExitStack() as stack:
-        engine = stack.enter_context(
+        session = stack.enter_context(
             open_demo(
                 target=options.target,
                 draft=options.draft,
@@ -129,16 +129,16 @@ def main() -> None:
                 max_tokens=options.tokens,
             )
         )
-        settings = engine.settings
+        settings = session.settings
         arms: dict[str, Callable[[Task], Answer]] = {
-            OURS: lambda task: specdec(engine, task, settings.alone()),
-            "specdec": lambda task: specdec(engine, task),
+            OURS: lambda task: specdec(session, task, settings.alone()),
+            "specdec": lambda task: specdec(session, task),
         }
         for arm, lookup in {LIBRARY: None, **LOOKUPS}.items():
             llama = load(settings, lookup)
             stack.callback(llama.close)
-            arms[arm] = partial(generate, llama, engine)
-        for category, tasks in tasks_of(options, engine).items():
+            arms[arm] = partial(generate, llama, session)
+        for category, tasks in tasks_of(options, session).items():
             progress(category)
             for _, task, order in interleaved(tasks, list(ALONE), options.repeat):
                 rounds.append((task, {arm: arms[arm](task) for arm in order}))

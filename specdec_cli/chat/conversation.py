@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.config import SamplingParams, Settings, SpeculativeConfig
-from specdec_cli.engine.engine import Engine
-from specdec_cli.engine.generation import Generation
 from specdec_cli.engine.prompt import Message, render
+from specdec_cli.engine.session import Generation, Session
 
 LEAST_ANSWER = 64
 """Tokens of the context that are left for an answer, before earlier turns are dropped for it."""
@@ -41,7 +40,7 @@ class Conversation:
     never goes. sampling, speculative: what the next answer goes by. read: by the models, so far.
     """
 
-    engine: Engine
+    session: Session
     messages: list[dict[str, str]] = field(default_factory=list)
     drops: bool = True
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -64,7 +63,7 @@ class Conversation:
         return bool(self.messages) and self.messages[-1]["role"] == "assistant"
 
     def ask(self, text: str) -> Generation:
-        """The answer to a message: iterate over it, then `keep` it. Raises ContextFull, or as `Engine.start`."""
+        """The answer to a message: iterate over it, then `keep` it. Raises ContextFull, or as `Session.start`."""
         self.messages.append({"role": "user", "content": text})
         try:
             return self._start(self.speculative)
@@ -80,12 +79,12 @@ class Conversation:
     @property
     def settings(self) -> Settings:
         """What the next answer goes by."""
-        return self.engine.settings_of(self.sampling, self.speculative)
+        return self.session.settings_of(self.sampling, self.speculative)
 
     def go_by(self, sampling: SamplingParams | None = None, speculative: SpeculativeConfig | None = None) -> None:
         """Let the next answers go by other values. Raises UsageError, and changes nothing, if they make no sense."""
         sampling, speculative = sampling or self.sampling, speculative or self.speculative
-        self.engine.settings_of(sampling, speculative)
+        self.session.settings_of(sampling, speculative)
         self.sampling, self.speculative = sampling, speculative
 
     def again(self, alone: bool = False, seed: int | None = None) -> Generation:
@@ -124,13 +123,13 @@ class Conversation:
     def _start(self, speculative: SpeculativeConfig, seed: int | None = None) -> Generation:
         prompt = self._fitting()
         sampling = self.sampling if seed is None else replace(self.sampling, seed=seed)
-        answer = self.engine.start(prompt.tokens, sampling, speculative)
+        answer = self.session.start(prompt.tokens, sampling, speculative)
         self.read = prompt.followed_by("", [])
         return answer
 
     def _fitting(self) -> ReadText:
         """The prompt that the context has room for, with the oldest turns left out if it must be so."""
-        most = self.engine.settings.ctx or self.engine.models.target.model.n_ctx_train
+        most = self.session.settings.ctx or self.session.models.target.model.n_ctx_train
         first = 1 if self.system is not None else 0
         messages, self.n_dropped = self.messages, 0
         while True:
@@ -147,8 +146,8 @@ class Conversation:
         """The prompt of some messages. What has been read before keeps the tokens that it had: those of an answer need
         not be those that a tokenizer would make of its text.
         """
-        model = self.engine.models.target.model
-        text, add_bos = render(messages, self.engine.pair.target, self.engine.interrupt.is_set)
+        model = self.session.models.target.model
+        text, add_bos = render(messages, self.session.pair.target, self.session.interrupt.is_set)
         before = self.read
         marks = [mark for mark in before.marks if text.startswith(before.text[: mark[0]])]
         if not marks:

@@ -10,7 +10,7 @@ from specdec_cli.chat.conversation import Conversation, ReadText
 from specdec_cli.chat.conversations import CONVERSATIONS, KeptConversation, KeptMessage
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.engine import trial_records
-from specdec_cli.engine.loaded_model import LoadedModel
+from specdec_cli.engine.contexts import ModelContext
 from specdec_cli.llama import context_state, kernels
 from specdec_cli.llama.adapter import identity
 
@@ -21,7 +21,7 @@ def save(conversation: Conversation, name: str) -> Path:
     """
     name, read = conversations.checked(name), conversation.read
     caches = {}
-    for loaded in conversation.engine.models.all:
+    for loaded in conversation.session.models.all:
         if loaded.context and loaded.context.tokens:
             context_state.save(loaded.context, conversations.cache_path(name, loaded.role))
             caches[loaded.role] = _identity(loaded)
@@ -33,12 +33,12 @@ def load(conversation: Conversation, name: str) -> list[str]:
     """Go on with a conversation that was kept. Returns notes on what has to be read again; raises UsageError if there
     is none of that name, SpecdecError if it is damaged.
     """
-    kept, engine = conversations.load(name), conversation.engine
+    kept, session = conversations.load(name), conversation.session
     conversation.messages = [{"role": message.role, "content": message.content} for message in kept.messages]
     conversation.read = ReadText(kept.text, kept.tokens, kept.marks)
-    engine.open(len(kept.tokens))
+    session.open(len(kept.tokens))
     notes = []
-    for loaded in engine.models.all:
+    for loaded in session.models.all:
         path = conversations.cache_path(name, loaded.role)
         if loaded.role not in kept.caches or not loaded.context:
             continue
@@ -49,8 +49,8 @@ def load(conversation: Conversation, name: str) -> list[str]:
     return notes
 
 
-def _identity(loaded: LoadedModel) -> str:
+def _identity(loaded: ModelContext) -> str:
     """Of the model's file, the adapters that act in it with their scales, and the build."""
     with suppress(OSError):
-        return trial_records.name_of(loaded.path, kernels.build(), identity(loaded.adapters))
+        return trial_records.name_of(loaded.path, kernels.build(), identity(loaded.loaded.adapters))
     raise SpecdecError(f"{loaded.path.name} is gone", "Put it back.")

@@ -49,7 +49,7 @@ def batch(
             def report(progress: BatchProgress) -> None:
                 say(_line(progress, monotonic() - started))
 
-            with closing(Answering(slots.engine, slots.scheduler, slots.max_tokens)) as answering:
+            with closing(Answering(slots.scheduler, slots.max_tokens)) as answering:
                 ended_by = asyncio.run(cancelled_by_signals(work.run(answering, parallel, report)))
     if ended_by:
         complain(SpecdecError("interrupted", "Start it again: it goes on where it was."))

@@ -45,7 +45,7 @@ def chat(
         )
     from specdec_cli.chat.conversation import Conversation
     from specdec_cli.cli.chat_session import ChatSession, load, turns
-    from specdec_cli.engine.engine import Engine
+    from specdec_cli.engine.engine import one_session
     from specdec_cli.llama.interrupt import Interrupt
 
     if settings.accept == "rejection" and given.flags["accept"] is None:
@@ -56,9 +56,9 @@ def chat(
     with ExitStack() as stack:
         interrupt = Interrupt()
         with interrupt, status_line(f"loading {pair.target_path.name}", silent=False) as say:
-            engine = stack.enter_context(Engine(settings, interrupt, pair=pair))
-            engine.read_corpus(say)
-        conversation = Conversation(engine, drops=ctx_policy == "drop")
+            models = stack.enter_context(one_session(settings, interrupt, pair=pair))
+            models.weights.read_corpus(interrupt, say)
+        conversation = Conversation(models, drops=ctx_policy == "drop")
         conversation.system = system
         session = ChatSession(conversation, interrupt)
         if resume:

@@ -20,7 +20,8 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.run_report import alone_line, turn_line
 from specdec_cli.display.terminal import raw
 from specdec_cli.engine.config import check_value
-from specdec_cli.engine.generation import Generation, GenerationResult
+from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.engine.session import Generation
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.user_files import expanded
 
@@ -81,7 +82,7 @@ class ChatSession:
     def show(self, answer: Generation) -> None:
         """Show an answer. Ctrl-C ends it, SIGTERM the chat."""
         with self._interrupt as interrupt:
-            error = show_answer(self.conversation.engine, answer)
+            error = show_answer(self.conversation.session, answer)
         code = interrupt.exit_code
         interrupt.clear()
         for note in answer.result.notes:
@@ -150,7 +151,7 @@ def _show(session: ChatSession, _: str) -> None:
     conversation = session.conversation
     for name, value in conversation.settings.shaping().items():
         session.say(f"{name:<18} {value}")
-    n_ctx = conversation.engine.settings.ctx
+    n_ctx = conversation.session.settings.ctx
     session.say(f"{len(conversation.messages)} messages, {conversation.n_tokens:,} of {n_ctx:,} tokens")
 
 

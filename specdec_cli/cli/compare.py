@@ -149,9 +149,9 @@ def _measure(
     with interruptible(" before anything was measured") as interrupt:
         with status_line("loading", silent) as say:
             engine = Engine(run.loaded, interrupt, ways=run.ways)
-            engine.read_corpus(say)
+            engine.weights.read_corpus(interrupt, say)
         with engine, Progress(sys.stderr, run.baselines) as progress:
-            result = run.run(engine, prompts, system, raw, interrupt.is_set, progress.update)
+            result = run.run(engine.session(), prompts, system, raw, interrupt.is_set, progress.update)
         return result, interrupt.exit_code
 
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from specdec_cli.decoding.types import Event
     from specdec_cli.display.run_report import RunRecord
-    from specdec_cli.engine.engine import Engine
-    from specdec_cli.engine.generation import Generation
+    from specdec_cli.engine.session import Generation, Session
     from specdec_cli.measure.traces import TraceWriter
 
 
@@ -96,7 +95,7 @@ def print_report(run: RunRecord, verbose: bool) -> None:
 
 
 def show_answer(
-    engine: Engine,
+    session: Session,
     answer: Generation,
     trace: TraceWriter | None = None,
     as_json: bool = False,
@@ -106,15 +105,15 @@ def show_answer(
     from specdec_cli.display.live import LiveDisplay, on_stdout
 
     silent = quiet or as_json
-    with status_line("measuring which passes round alike", silent or not engine.settings.bitwise):
+    with status_line("measuring which passes round alike", silent or not session.settings.bitwise):
         answer.prepare()
-    display = None if as_json else on_stdout(engine.settings.max_tokens, quiet)
-    engine.clock = engine.interrupt.clock
-    engine.interrupt.stop_with(*([display.suspended] if isinstance(display, LiveDisplay) else []))
+    display = None if as_json else on_stdout(session.settings.max_tokens, quiet)
+    session.clock = session.interrupt.clock
+    session.interrupt.stop_with(*([display.suspended] if isinstance(display, LiveDisplay) else []))
     displays: list[EventDisplay] = [part for part in (trace, display) if part is not None]
     if not silent:
         bar = display if isinstance(display, LiveDisplay) else StderrBar()
-        engine.models.show_reading(bar.reading)
+        session.models.show_reading(bar.reading)
     error: SpecdecError | None = None
     try:
         try:
@@ -123,7 +122,7 @@ def show_answer(
                     part.show(event)
         except SpecdecError as failure:
             error = failure
-        engine.models.show_reading(None)  # what else is read is not the prompt of this answer
+        session.models.show_reading(None)  # what else is read is not the prompt of this answer
         if display is not None:
             display.close()
     except BrokenPipeError:

@@ -20,8 +20,8 @@ from specdec_cli.display.terminal import can_paint, status_line
 
 if TYPE_CHECKING:
     from specdec_cli.engine.config import Settings
-    from specdec_cli.engine.engine import Engine
-    from specdec_cli.engine.generation import Generation, GenerationResult
+    from specdec_cli.engine.generation import GenerationResult
+    from specdec_cli.engine.session import Generation, Session
     from specdec_cli.measure.traces import TraceWriter
 
 
@@ -94,27 +94,27 @@ def run(
     _require_sense(baseline, quiet, verbose, stop or [])
     pair = check_pair(settings)
     # What takes long to import waits until here: a file that is new is being tried meanwhile.
-    from specdec_cli.engine.engine import Engine
-    from specdec_cli.engine.generation import to_json
+    from specdec_cli.engine.engine import one_session
+    from specdec_cli.engine.session import to_json
 
     silent = quiet or json_
     names = " + ".join(path.name for path in (pair.target_path, pair.draft_path) if path)
     with interruptible() as interrupt, ExitStack() as stack:
         record = stack.enter_context(closing(_open_trace(trace, settings, text))) if trace else None
         with status_line(f"loading {names}", silent) as say:
-            engine = stack.enter_context(Engine(settings, interrupt, pair=pair))
-            engine.read_corpus(say)
+            session = stack.enter_context(one_session(settings, interrupt, pair=pair))
+            session.weights.read_corpus(interrupt, say)
         if settings.drafter == "ngram" and "drafter" not in given.typed:
-            engine.models.note("no draft model is given: drafts are n-grams of the text (-md names a model)")
-        answer = engine.start(text, sampling, system=system, raw=raw)
-        error = show_answer(engine, answer, record, json_, quiet)
+            session.models.note("no draft model is given: drafts are n-grams of the text (-md names a model)")
+        answer = session.start(text, sampling, system=system, raw=raw)
+        error = show_answer(session, answer, record, json_, quiet)
         if baseline and answer.result.complete:
             with status_line("measuring the target alone", silent):
                 answer.measure_baseline()
         if json_:
-            print_json(to_json(answer.result, engine))
+            print_json(to_json(answer.result, session))
         elif not quiet:
-            _print_report(engine, answer, verbose, unasked)
+            _print_report(session, answer, verbose, unasked)
         _require_whole(answer.result, record, error)
     raise typer.Exit(interrupt.exit_code)
 
@@ -161,20 +161,20 @@ def _require_whole(result: GenerationResult, trace: TraceWriter | None, error: S
             raise SpecdecError(f"the trace is not written whole: {why}", "Free some space, or write it elsewhere.")
 
 
-def _print_report(engine: Engine, answer: Generation, verbose: bool, unasked: dict[str, None]) -> None:
+def _print_report(session: Session, answer: Generation, verbose: bool, unasked: dict[str, None]) -> None:
     """The report, on stderr, with a legend where colours were shown. unasked: settings that it leaves out."""
     from specdec_cli.display.parts import legend
     from specdec_cli.display.run_report import RunRecord
-    from specdec_cli.engine.loaded_models import memory_of
+    from specdec_cli.engine.contexts import memory_of
     from specdec_cli.measure.recorded_settings import RecordedSettings
 
-    result, pair, models = answer.result, engine.pair, engine.models
+    result, pair, models = answer.result, session.pair, session.models
     if can_paint(sys.stdout) and result.metrics.drafted:
         print_parts(legend(), stderr=True)
     paths = {"target": pair.target_path, "draft": pair.draft_path, "draft_small": pair.small_path}
     files = {role: path and str(path) for role, path in paths.items()}
     adapters = {"lora": tuple(map(str, pair.adapters)), "lora_draft": tuple(map(str, pair.draft_adapters))}
-    corpus = [f"a corpus of {len(engine.drafting.corpus):,} tokens"] if engine.drafting.corpus else []
+    corpus = [f"a corpus of {len(session.weights.corpus):,} tokens"] if session.weights.corpus else []
     threads = f"{models.target.threads} thread{'s' if models.target.threads > 1 else ''}"
     result.metrics.notes = result.notes
     record = RunRecord(
@@ -183,10 +183,10 @@ def _print_report(engine: Engine, answer: Generation, verbose: bool, unasked: di
         baseline=result.baseline,
         unmeasured=result.unmeasured,
         advice=result.advice,
-        load_s=engine.load_s,
-        measuring_s=engine.costs.measured_s,
+        load_s=session.weights.load_s,
+        measuring_s=session.costs.measured_s,
         memory=memory_of(models),
-        rounding=str(engine.costs.agreement or ""),
+        rounding=str(session.costs.agreement or ""),
         machine=[*corpus, threads, f"context {models.target.opened.n_ctx:,}"],
     )
     print_report(record, verbose)

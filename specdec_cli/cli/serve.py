@@ -15,7 +15,6 @@ from specdec_cli.decoding.errors import UsageError
 from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
-    from specdec_cli.engine.engine import Engine
     from specdec_cli.engine.scheduler import Scheduler
 
 _CONTEXT = 4096
@@ -51,7 +50,7 @@ def serve(
         url = f"http://{shown}:{listening.getsockname()[1]}"
         what = f"{slots.names[0]}: API at {url}/v1, chat at {url}; {parallel} slots of {slots.n_ctx:,} tokens"
         print_parts(f"{what}; Ctrl-C ends it", stderr=True, pipe_width=200)
-        with closing(Answering(slots.engine, slots.scheduler, slots.max_tokens)) as answering:
+        with closing(Answering(slots.scheduler, slots.max_tokens)) as answering:
             number = serve_forever(answering, slots.names, listening, Gate(api_key, cors or (), local), grace)
     raise typer.Exit(128 + number)
 
@@ -62,7 +61,6 @@ class OpenSlots:
     model by, its own first.
     """
 
-    engine: Engine
     scheduler: Scheduler
     n_ctx: int
     max_tokens: int | None
@@ -86,9 +84,9 @@ def open_slots(given: opt.Given, count: int, most_waiting: int) -> Iterator[Open
     interrupt = Interrupt()
     with interrupt, status_line(f"loading {path.name}", silent=False) as say:
         engine = Engine(replace(settings, ctx=n_ctx), interrupt, pair=pair)
-        engine.read_corpus(say)
-    with engine, Scheduler(engine, count, n_ctx, most_waiting) as scheduler:
+        engine.weights.read_corpus(interrupt, say)
+    with engine, Scheduler(engine.weights, count, n_ctx, most_waiting, interrupt) as scheduler:
         for note in engine.notes:
             print_parts(f"note: {note}", stderr=True, style="dim")
         names = dict.fromkeys([*([given.profile] if given.profile else []), path.stem, path.name])
-        yield OpenSlots(engine, scheduler, n_ctx, given.flags["max_tokens"], tuple(names))
+        yield OpenSlots(scheduler, n_ctx, given.flags["max_tokens"], tuple(names))

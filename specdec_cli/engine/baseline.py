@@ -1,13 +1,16 @@
-"""A run against the target alone."""
+"""An answer against the target alone: how much faster drafts made it, and how that is measured."""
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from specdec_cli.decoding.costs import SETTLED
 from specdec_cli.decoding.divergence import Divergence
 from specdec_cli.decoding.metrics import Metrics, is_plain
-from specdec_cli.decoding.statistics import Interval
+from specdec_cli.decoding.statistics import Interval, geometric_interval
 from specdec_cli.decoding.types import Step
+from specdec_cli.engine.config import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,3 +112,35 @@ def where_drafting_does_not_pay(two_over_one: float | None, drafter: str) -> str
 
 DEAREST = 3.0
 """A pass over two tokens costs hardly more than two over one, unless others used the machine while it was timed."""
+
+
+_PARTS, _LEAST_TOKENS = 8, 12
+"""Parts of an answer, and the fewest tokens of a part; of a shorter answer, the whole is written ROUNDS times."""
+_ROUNDS = 5
+
+
+def paired_speedup(
+    write: Callable[[int, Settings], Metrics], answer: Sequence[int], settings: Settings
+) -> Interval | None:
+    """The speed with drafts over that of the target alone: parts of an answer are written again, by both in turn.
+
+    A single answer of each says little: the first one runs cold, and other programs slow either down. Who begins
+    changes from part to part. write: goes on after so many tokens of the answer, by these settings, which say how
+    long. None if the answer is too short, or Ctrl-C came.
+    """
+    count = min(_PARTS, len(answer) // _LEAST_TOKENS)
+    starts = [number * len(answer) // count for number in range(count)] if count >= 3 else [0] * _ROUNDS
+    size = len(answer) // count if count >= 3 else len(answer)
+    both = [settings.alone(), settings]
+    ratios = []
+    for number, start in enumerate(starts):
+        speeds: dict[str, float] = {}
+        for way in both if number % 2 else both[::-1]:
+            metrics = write(start, replace(way, max_tokens=size))
+            if metrics.reason == "interrupted":
+                return None
+            speeds[way.drafter] = metrics.tokens_per_s or 0.0
+        alone, drafted = speeds["none"], speeds[settings.drafter]
+        if alone and drafted:
+            ratios.append(drafted / alone)
+    return geometric_interval(ratios)

@@ -87,6 +87,14 @@ def require_rewinding(way: Settings, path: Path, branches: int, bitwise: bool) -
         )
 
 
+def require_chains(settings: Settings) -> None:
+    """Raise UsageError on settings that slots cannot have."""
+    if settings.branches > 1:
+        raise UsageError("slots draft chains only", "Leave out --tree and lookahead.")
+    if settings.bitwise:
+        raise UsageError("slots share passes, so their rounding is not that of one text alone", "Leave out --bitwise.")
+
+
 def _draft_tokens(way: Settings, longest: int) -> int:
     """How many tokens a draft may have; `longest` where that adapts."""
     if way.drafter == "none":

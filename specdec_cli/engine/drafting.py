@@ -3,64 +3,41 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, replace
-from functools import cached_property
-from time import perf_counter
 
 import numpy as np
 
 from specdec_cli import drafters
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
+from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Drafter, LengthPolicy
 from specdec_cli.draft_length import DraftForm, SharedLoad, adaptive_length, chain_length, fixed_length
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel
-from specdec_cli.drafters.corpus_index import Corpus, join, sort
 from specdec_cli.drafters.drafter_context import DrafterContext
-from specdec_cli.drafters.translation import Translation, Writer
-from specdec_cli.engine import corpora, corpus_files, tuning
+from specdec_cli.engine import tuning
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.corpus_files import Source
-from specdec_cli.engine.loaded_models import LoadedModels
-from specdec_cli.engine.model_pair import ModelPair
-from specdec_cli.engine.pass_costs import PairCosts
-from specdec_cli.llama.model import Model
+from specdec_cli.engine.contexts import Contexts, PairCosts
+from specdec_cli.engine.weights import Weights
 
-_REPORT_EVERY_S = 0.1
-_PIECE = 1 << 18  # characters
 _MOST_POLICIES = 64
-
-Progress = Callable[[str], None]
-"""Called with what is being done."""
 
 
 class Drafting:
-    """The drafters and length policies of a pair in memory. corpus: other texts for drafters that look into them.
+    """The drafters and length policies of a session.
 
     A policy that adapts serves all answers with the same drafter and sampling, and so learns from one to the next.
     load: of the models, where other answers share their passes.
     """
 
-    def __init__(self, models: LoadedModels, costs: PairCosts, pair: ModelPair, load: SharedLoad | None = None) -> None:
-        self.corpus: Corpus | None = None
+    def __init__(self, weights: Weights, models: Contexts, costs: PairCosts, load: SharedLoad | None = None) -> None:
         self._load = load
-        self._models, self._costs, self._n_shared = models, costs, pair.n_shared
-        self._pair = pair
+        self._weights, self._models, self._costs = weights, models, costs
         self._policies: dict[object, tuple[LengthPolicy, CostModel | None]] = {}
         """By what they depend on, the latest used last; with costs, where what they learn is true of other answers."""
-
-    @cached_property
-    def translation(self) -> Translation | None:
-        """Between the tokenizers of the pair, if they are not the same; slots share it."""
-        overlap, draft = self._pair.overlap, self._models.draft
-        if overlap is None or draft is None:
-            return None
-        writers = Writer(self._models.target.model, overlap.target), Writer(draft.model, overlap.draft)
-        return Translation(*writers, overlap.to_target)
 
     def policy(self, settings: Settings, prompt: Sequence[int]) -> LengthPolicy:
         if not settings.adapts:
@@ -74,15 +51,15 @@ class Drafting:
         models = self._models
         context = DrafterContext(
             model=models.draft.drafting if models.draft else None,
-            n_vocab=self._n_shared,
+            n_vocab=self._weights.pair.n_shared,
             sampler=sampler,
             draws=settings.accept != "match",
             rng=np.random.default_rng(seed),
             width=settings.tree,
             small=models.small.drafting if models.small else None,
             lookahead=astuple(settings.lookahead_shape),
-            corpus=self.corpus,
-            translation=self.translation,
+            corpus=self._weights.corpus,
+            translation=self._weights.translation,
         )
         return drafters.create_all(self._usable(settings), context, seed)
 
@@ -133,7 +110,7 @@ class Drafting:
         except SpecdecError as error:  # without costs there is no adapting, and the draft model does not work
             self._models.note(f"the draft model is not used: {error}")
             if self._models.draft:
-                self._models.draft.close_context()
+                self._models.draft.close()
             return None
         form = drafters.form(name)
         longest = settings.lookahead_shape.tokens if form is DraftForm.WHOLE else LONGEST
@@ -163,58 +140,3 @@ class Drafting:
         if settings.bitwise:
             return replace(costs, verify=self._costs.agree(text).cost(costs.verify, LONGEST + 1))
         return costs
-
-
-def read_corpus(
-    settings: Settings, files: Sequence[Source], models: LoadedModels, stopped: Callable[[], bool], progress: Progress
-) -> Corpus:
-    """The index of these texts: the one kept, or else made now and kept.
-
-    Raises UsageError if there is no text in them, Interrupted once `stopped` says so.
-    """
-    names, target = settings.ngram_corpus, models.target
-    path = corpora.path_of(target.header, names, files)
-    if (kept := corpora.load(path)) is not None:
-        return Corpus(*kept)
-    index = _index(names, files, target.model, stopped, progress)
-    try:
-        corpora.save(path, index)
-    except SpecdecError as error:
-        models.note(f"the index of the corpus is not kept: {error}")
-    return Corpus(*index)
-
-
-def _index(
-    names: Sequence[str], files: Sequence[Source], model: Model, stopped: Callable[[], bool], progress: Progress
-) -> corpora.Index:
-    def check() -> None:
-        if stopped():
-            raise Interrupted
-
-    texts: list[Sequence[int]] = []
-    reported = perf_counter()
-    for number, file in enumerate(files):
-        check()
-        if perf_counter() - reported > _REPORT_EVERY_S:
-            reported = perf_counter()
-            progress(f"reading the corpus, file {number:,} of {len(files):,}")
-        tokens: list[int] = []
-        for piece in _pieces(corpus_files.read(file) or ""):
-            check()
-            tokens += model.tokenize(piece, add_bos=False, special=False)
-        texts += [tokens] if tokens else []
-    joined = join(texts)
-    progress(f"sorting the corpus, {len(joined):,} tokens")
-    order = sort(joined, check)
-    if not len(order):
-        raise UsageError(f"there is no text in the corpus {', '.join(names)}", "Name files or folders of text.")
-    return joined.data, order.data
-
-
-def _pieces(text: str) -> Iterator[str]:
-    """A text cut at ends of lines, where it is long: one call of llama.cpp cannot be interrupted."""
-    start = 0
-    while start < len(text):
-        end = text.find("\n", start + _PIECE) + 1
-        yield text[start : end or None]
-        start = end or len(text)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specdec_cli.decoding.bitwise import Agreement
-from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.decoding.costs import Curve
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.engine import pass_cost_records as kept_costs
 from specdec_cli.engine.pass_cost_records import KeptCosts, Place
@@ -21,14 +21,11 @@ from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.threads import ThreadWatch
 from specdec_cli.llama.timing import pass_seconds
 
-if TYPE_CHECKING:
-    from specdec_cli.engine.loaded_models import LoadedModels
-
 _VERIFY_SIZES = (1, 2, 4, 8, 3, 9, 16, 6, 12, 5, 17)
 _DRAFT_SIZES = (1, 8, 2, 32, 128, 512)
 _NEWS = 0.1
 """By how much, in log seconds, a run must contradict what is kept."""
-_VERIFY_S, _DRAFT_S = 0.25, 0.1
+VERIFY_S, DRAFT_S = 0.25, 0.1
 """About how long to measure each model; the most wanted sizes are timed whatever it takes."""
 
 
@@ -90,13 +87,13 @@ class PassCosts:
         self._place = replace(self._place, threads=self._context.threads)
         self._kept = KeptCosts() if anew else self._load()
 
-    def verify(self, text: Sequence[int], budget_s: float = _VERIFY_S) -> Curve:
+    def verify(self, text: Sequence[int], budget_s: float = VERIFY_S) -> Curve:
         """Seconds of the target's passes over n tokens, every row read."""
         if not self._kept.verify:
             self._add(verify=self._timed(text, _VERIFY_SIZES, 4, budget_s, 1))
         return Curve(self._kept.verify)
 
-    def draft(self, text: Sequence[int], budget_s: float = _DRAFT_S) -> Curve:
+    def draft(self, text: Sequence[int], budget_s: float = DRAFT_S) -> Curve:
         """Seconds of a draft model's passes over n tokens, one row read."""
         if not self._kept.draft:
             self._add(draft=self._timed(text, _DRAFT_SIZES, 2, budget_s, 3))
@@ -164,60 +161,3 @@ class PassCosts:
         seconds = pass_seconds(self._context, text, sizes, needed=needed, budget_s=budget_s, needed_rounds=rounds)
         self.measured_s += perf_counter() - started
         return seconds
-
-
-class PairCosts:
-    """What the passes of a pair cost, whose contexts must be open. Measuring takes a fraction of a second, once."""
-
-    def __init__(self, models: LoadedModels) -> None:
-        self._models = models
-
-    def of_pair(self, text: Sequence[int], budget_s: float = _VERIFY_S + _DRAFT_S) -> Costs:
-        """What passes of both models cost: as tuned, or else as kept, or measured on some text."""
-        if self._models.tuned_costs is not None:
-            return self._models.tuned_costs
-        if self._models.draft is None:
-            raise RuntimeError("there is no draft model")
-        verify = self._models.target.passes.verify(text, budget_s * 0.7)
-        return Costs(verify, self._models.draft.passes.draft(text, budget_s * 0.3))
-
-    def verify(self, text: Sequence[int]) -> Curve:
-        """What passes of the target cost."""
-        tuned = self._models.tuned_costs
-        return tuned.verify if tuned else self._models.target.passes.verify(text)
-
-    def agree(self, text: Sequence[int]) -> Agreement:
-        """Which passes of the target agree bit for bit; measured once."""
-        return self._models.target.passes.agree(text)
-
-    @property
-    def agreement(self) -> Agreement | None:
-        """Which agree, as far as that is known."""
-        return self._models.target.passes.agreement
-
-    @property
-    def measured_s(self) -> float:
-        return sum(passes.measured_s for passes in self._opened)
-
-    @property
-    def two_over_one(self) -> float | None:
-        """What a pass of the target over two tokens costs, over that of one, as far as that is known."""
-        models = self._models
-        tuned, timed = models.tuned_costs, models.target.costs
-        points = tuned.verify.points if tuned else timed.expected if timed else {}
-        return points[2] / points[1] if {1, 2} <= set(points) else None
-
-    @property
-    def _opened(self) -> list[PassCosts]:
-        return [loaded.costs for loaded in self._models.all if loaded.costs]
-
-    def keep(self, learned: Iterable[dict[int, float]]) -> None:
-        """Keep what is known for the next start; the notes say so if that fails.
-
-        learned: seconds of the target's passes over n tokens, as answers have shown them.
-        """
-        if target := self._models.target.costs:
-            for seconds in learned:
-                target.learn(seconds)
-        for passes in self._opened:
-            passes.keep()

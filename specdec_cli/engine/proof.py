@@ -4,43 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from specdec_cli.decoding import rules
+from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.divergence import Choice, Divergence, Transcript, explain, first_difference
-from specdec_cli.engine.answer_bounds import NO_BOUNDS, AnswerBounds
 from specdec_cli.engine.config import Settings
+from specdec_cli.engine.contexts import ModelContext
+from specdec_cli.engine.generation import NO_BOUNDS, AnswerBounds
 from specdec_cli.llama.target import LlamaTarget
-
-if TYPE_CHECKING:
-    from specdec_cli.engine.engine import Engine
 
 
 def divergence(
-    engine: Engine,
+    target: ModelContext,
     prompt: Sequence[int],
     own: Transcript,
     mine: Transcript,
     seed: int,
     settings: Settings,
     bounds: AnswerBounds = NO_BOUNDS,
+    agreement: Agreement | None = None,
 ) -> Divergence | None:
     """Where an answer leaves the target's own, and whether that is rounding or a bug; None if it does not.
 
-    own, mine: the target's own answer and the one in question, with one seed. For rules that reproduce the target's
-    text, and greedily for all. It takes the passes of both answers up to that token.
+    own, mine: the target's own answer and the one in question, with one seed. agreement: of a --bitwise answer. For
+    rules that reproduce the target's text, and greedily for all. It takes the passes of both answers up to that token.
     """
     position = first_difference(mine.tokens, own.tokens)
     if position is None:
         return None
     text = [*prompt, *own.tokens[:position]]
-    constraint = bounds.constraint(engine.models.target.model)
+    constraint = bounds.constraint(target.model)
     sampler = rules.sampler_of(settings.accept, settings.sampling, seed, constraint)
     sampler.watch(text, len(prompt))
     choice = Choice(sampler, position, len(text), seed)
-    context = engine.models.target.opened
+    context = target.opened
     threads, watch = context.threads, context.passes.on_pass
-    agreement = engine.costs.agreement if settings.bitwise else None
 
     def again(transcript: Transcript) -> LlamaTarget:
         """A target that computes with the threads of an answer, and changes them where that did."""
@@ -54,7 +52,7 @@ def divergence(
         context.set_threads(transcript.threads[0][1] if transcript.threads else threads)
         return LlamaTarget(context, agreement)
 
-    experts = bool(engine.pair.target.setting("expert_count"))
+    experts = bool(target.header.setting("expert_count"))
     try:
         difference = explain(prompt, own, mine, position, choice, again, experts)
     finally:

@@ -16,15 +16,17 @@ from greenlet import getcurrent, greenlet
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Logits
 from specdec_cli.draft_length import SharedLoad
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.session import Session
 from specdec_cli.engine.slots import Slots
+from specdec_cli.engine.weights import Weights
+from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.passes import N_BATCH
 from specdec_cli.llama.shared_context import Piece, SharedPasses, SharedText
 
 _LOG = logging.getLogger(__name__)
 
-Work = Callable[[Engine], None]
-"""What a job does with its slot's engine. It reports what comes, and what goes wrong, itself."""
+Work = Callable[[Session], None]
+"""What a job does in its slot. It reports what comes, and what goes wrong, itself."""
 
 
 class QueueFull(SpecdecError):
@@ -41,7 +43,7 @@ class Job:
 
     prompt: Sequence[int]
     work: Work
-    slot: Engine | None = None
+    slot: Session | None = None
     run: greenlet | None = None
     piece: Piece | None = None
     """What it waits for."""
@@ -56,9 +58,11 @@ class Scheduler(AbstractContextManager["Scheduler"]):
     of one prompt.
     """
 
-    def __init__(self, engine: Engine, count: int, n_ctx: int, most_waiting: int = 64) -> None:
+    def __init__(
+        self, weights: Weights, count: int, n_ctx: int, most_waiting: int = 64, interrupt: Interrupt | None = None
+    ) -> None:
         self._load = SharedLoad()
-        self.slots = Slots(engine, count, n_ctx, self._load)
+        self.slots = Slots(weights, count, n_ctx, self._load, interrupt or Interrupt())
         for passes in self.slots.passes.values():
             passes.ask = _ask
         self._roles = {passes: _COSTS[role] for role, passes in self.slots.passes.items()}
@@ -67,7 +71,7 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         """Those that have a slot."""
         self.waiting: deque[Job] = deque()
         self._most = count + most_waiting
-        self._free = [*self.slots.engines]
+        self._free = [*self.slots.sessions]
         self._changed = threading.Condition()
         self._closing = self._drafted_last = False
         self._passed_at: float | None = None
@@ -109,8 +113,8 @@ class Scheduler(AbstractContextManager["Scheduler"]):
             self.waiting.clear()
             self._changed.notify()
         self._thread.join(grace_s)
-        for engine in self.slots.engines:
-            engine.interrupt.set()
+        for session in self.slots.sessions:
+            session.interrupt.set()
         self._thread.join()
         self.slots.__exit__()
 
@@ -157,9 +161,9 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         """Give a job a free slot: the one whose text it goes on with, else the one unused for longest. What other texts
         begin with is copied from them.
         """
-        common = {engine: _text(engine).common(job.prompt) for engine in self._free}
-        own = [engine for engine, tokens in common.items() if tokens and 2 * tokens >= _text(engine).length]
-        slot = max(own, key=lambda engine: common[engine]) if own else self._free[0]
+        common = {slot: _text(slot).common(job.prompt) for slot in self._free}
+        own = [slot for slot, tokens in common.items() if tokens and 2 * tokens >= _text(slot).length]
+        slot = max(own, key=lambda slot: common[slot]) if own else self._free[0]
         self._free.remove(slot)
         slot.interrupt.clear()
         job.slot, job.run = slot, greenlet(lambda _rows: job.work(slot))
@@ -184,13 +188,13 @@ class Scheduler(AbstractContextManager["Scheduler"]):
 
     def _forget_oldest(self) -> None:
         """Let free slots together hold no more than one may: attention goes over all that is held."""
-        held = sum(_text(engine).length for engine in self._free)
-        for engine in self._free[:-1]:
+        held = sum(_text(slot).length for slot in self._free)
+        for slot in self._free[:-1]:
             if held <= self.n_ctx:
                 return
-            held -= _text(engine).length
-            for loaded in engine.models.all:
-                loaded.opened.rewind(0)
+            held -= _text(slot).length
+            for own in slot.models.all:
+                own.opened.rewind(0)
 
     def _next_pass(self) -> list[Job]:
         """Whose pieces come next: all for the same model."""
@@ -213,8 +217,8 @@ def _ask(piece: Piece) -> Logits:
     return rows
 
 
-def _text(engine: Engine) -> SharedText:
-    context = engine.models.target.opened
+def _text(slot: Session) -> SharedText:
+    context = slot.models.target.opened
     assert isinstance(context, SharedText)
     return context
 

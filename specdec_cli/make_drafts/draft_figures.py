@@ -14,7 +14,7 @@ from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length import DraftForm
 from specdec_cli.engine.config import SamplingParams, Settings
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.engine import one_session
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.make_drafts.training_result import CategoryAcceptance, DraftFigures, ExpectedSpeedup
 from specdec_cli.measure import hardware
@@ -34,17 +34,17 @@ def draft_figures(
     sampling = SamplingParams(temperature=0.0, max_tokens=_ANSWER)
     chosen = _in_turn(prompts)[:_PROMPTS]
     metrics: defaultdict[str, list[Metrics]] = defaultdict(list)
-    with Engine(settings, interrupt, tune=False) as engine:
+    with one_session(settings, interrupt, tune=False) as session:
         for prompt, tokens in chosen:
-            answer = engine.start(list(tokens), sampling, reuse=False)
+            answer = session.start(list(tokens), sampling, reuse=False)
             for _ in answer:
                 pass
             if interrupt.is_set():
                 raise Interrupted
-            if not engine.drafts:
-                raise SpecdecError(engine.notes[-1], "Please report this.")
+            if not session.drafts:
+                raise SpecdecError(session.notes[-1], "Please report this.")
             metrics[prompt.category].append(answer.result.metrics)
-        costs = engine.costs.of_pair(chosen[0][1], budget_s=3.0)
+        costs = session.costs.of_pair(chosen[0][1], budget_s=3.0)
     everything = [each for several in metrics.values() for each in several]
     categories = [_acceptance(name, several) for name, several in metrics.items()]
     overall = _acceptance("all", everything)

@@ -21,8 +21,9 @@ import numpy as np
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.engine import one_session
 from specdec_cli.engine.model_loading import load_model, require_heads
+from specdec_cli.engine.session import Session
 from specdec_cli.gguf.head_files import head_of
 from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
@@ -74,9 +75,9 @@ def train_draft(
     place.folder.mkdir(parents=True, exist_ok=True)
     _require_disk(options, header.setting("embedding_length") or 0, len(layers), place.folder)
     _require_rows(recipe, place, interrupt)
-    with Engine(_settings(options, target), interrupt, tune=False) as engine:
-        prompts = training_prompts(engine, options.prompts, options.held_out, _LONGEST_PROMPT, options.raw)
-        windows, held_out = _record(engine, recipe, place, layers, prompts, options, progress)
+    with one_session(_settings(options, target), interrupt, tune=False) as session:
+        prompts = training_prompts(session, options.prompts, options.held_out, _LONGEST_PROMPT, options.raw)
+        windows, held_out = _record(session, recipe, place, layers, prompts, options, progress)
     plan, trained = _train(recipe, place, windows, held_out, options, progress, interrupt)
     if recipe.use == "self":
         made_drafts.remember(target, options.out, f"{recipe.kind}, {trained.steps} steps")
@@ -159,7 +160,7 @@ def _require_rows(recipe: Recipe, place: TrainingPlace, interrupt: Interrupt) ->
 
 
 def _record(
-    engine: Engine,
+    session: Session,
     recipe: Recipe,
     place: TrainingPlace,
     layers: tuple[int, ...],
@@ -172,14 +173,14 @@ def _record(
 
     source = recipe.source(place)
     with ExitStack() as loaded:
-        other = load_model(source, Placement(options.gpu_layers), engine.interrupt) if source else None
+        other = load_model(source, Placement(options.gpu_layers), session.interrupt) if source else None
         if other:
             loaded.callback(other.close)
         rows, made = RowsWanted(recipe.rows_name(place.header), layers, other), []
         for name, chosen, share in (("answers", prompts.train, 1.0), ("held-out", prompts.held_out, _HELD_OUT_SHARE)):
             wanted = TextsWanted(int(share * options.tokens), options.longest, options.temperatures)
             _require_same(place.folder / name, place, chosen, replace(wanted, tokens=0))
-            paths = record_texts(engine, chosen, wanted, rows, place.folder / name, progress.recording)
+            paths = record_texts(session, chosen, wanted, rows, place.folder / name, progress.recording)
             made.append(Windows(paths, options.window))
     return made[0], made[1]
 

@@ -14,7 +14,7 @@ import numpy as np
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.types import Logits
 from specdec_cli.engine.config import SamplingParams
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.session import Session
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.target_reader import TargetReader
 from specdec_cli.make_drafts.training.recorded_texts import LIKELIEST, RecordedText
@@ -45,7 +45,7 @@ class RowsWanted:
 
 
 def record_texts(
-    engine: Engine,
+    session: Session,
     prompts: Mapping[Prompt, Sequence[int]],
     wanted: TextsWanted,
     rows: RowsWanted,
@@ -58,11 +58,11 @@ def record_texts(
     recorded = folder / rows.name
     recorded.mkdir(parents=True, exist_ok=True)
     paths, done, made, started = list[Path](), 0, 0, perf_counter()
-    engine.open(max(map(len, prompts.values())))
+    session.open(max(map(len, prompts.values())))
     with ExitStack() as open_readers:
-        readers = [open_readers.enter_context(closing(reader)) for reader in _readers(engine, rows)]
+        readers = [open_readers.enter_context(closing(reader)) for reader in _readers(session, rows)]
         for number, (prompt, temperature) in enumerate(_in_turn(prompts, wanted)):
-            tokens = _answered(engine, prompt, temperature, number, wanted, folder / f"{number:06}.npy")
+            tokens = _answered(session, prompt, temperature, number, wanted, folder / f"{number:06}.npy")
             path = recorded / f"{number:06}.npz"
             if not path.exists():
                 _read(tokens, len(prompt), readers).save(path)
@@ -71,7 +71,7 @@ def record_texts(
             done += len(tokens) - len(prompt)
             each = (perf_counter() - started) / max(made, 1)
             report(done, wanted.tokens, each * max(0, wanted.tokens - done) if made else 0.0)
-            if engine.interrupt.is_set():
+            if session.interrupt.is_set():
                 raise Interrupted
             if done >= wanted.tokens:
                 break
@@ -80,13 +80,13 @@ def record_texts(
     return paths
 
 
-def _readers(engine: Engine, rows: RowsWanted) -> Iterator[TargetReader]:
+def _readers(session: Session, rows: RowsWanted) -> Iterator[TargetReader]:
     """The target's, for logits, and that of the rows, if these are another model's."""
-    target = engine.models.target
+    target = session.models.target
     shape, own = (target.opened.n_ctx, target.threads), () if rows.other else rows.layers
-    yield TargetReader(target.model, shape[0], own, shape[1], engine.interrupt)
+    yield TargetReader(target.model, shape[0], own, shape[1], session.interrupt)
     if rows.other:
-        yield TargetReader(rows.other, shape[0], rows.layers, shape[1], engine.interrupt)
+        yield TargetReader(rows.other, shape[0], rows.layers, shape[1], session.interrupt)
 
 
 def _in_turn(prompts: Mapping[Prompt, Sequence[int]], wanted: TextsWanted) -> list[tuple[Sequence[int], float]]:
@@ -100,14 +100,14 @@ def _in_turn(prompts: Mapping[Prompt, Sequence[int]], wanted: TextsWanted) -> li
 
 
 def _answered(
-    engine: Engine, prompt: Sequence[int], temperature: float, number: int, wanted: TextsWanted, path: Path
+    session: Session, prompt: Sequence[int], temperature: float, number: int, wanted: TextsWanted, path: Path
 ) -> list[int]:
     """A prompt and its answer, as they were kept, or else as they are from now on."""
     if path.exists():
         kept: list[int] = np.load(path).tolist()
         return kept
     sampling = SamplingParams(temperature=temperature, seed=SEED + number, max_tokens=wanted.longest)
-    answer = engine.start(list(prompt), sampling, reuse=False)
+    answer = session.start(list(prompt), sampling, reuse=False)
     for _ in answer:
         pass
     if answer.result.finish_reason == "interrupted":

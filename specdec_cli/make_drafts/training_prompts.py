@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from specdec_cli.chat import conversations
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.prompt import Prompt
+from specdec_cli.engine.session import Session
 from specdec_cli.gguf.vocab import Vocabulary
 from specdec_cli.measure import suites
 from specdec_cli.measure.prompts import tuning_prompts
@@ -30,17 +30,17 @@ class TrainingPrompts:
 
 
 def training_prompts(
-    engine: Engine, prompts: str | None, held_out: str | None, longest: int, raw: bool
+    session: Session, prompts: str | None, held_out: str | None, longest: int, raw: bool
 ) -> TrainingPrompts:
     """The prompts of a suite, a file, or kept conversations; by default the mixture that `tune` takes.
 
     longest: in tokens; longer ones are left out. Raises UsageError if too few are left.
     """
-    usable, notes = _usable(engine, _named(engine, prompts), longest, raw)
+    usable, notes = _usable(session, _named(session, prompts), longest, raw)
     if held_out is None:
         apart = _one_in(usable)
     else:
-        apart, more = _usable(engine, _named(engine, held_out), longest, raw)
+        apart, more = _usable(session, _named(session, held_out), longest, raw)
         notes += more
     known = {tuple(tokens) for tokens in apart.values()}
     train = {prompt: tokens for prompt, tokens in usable.items() if tuple(tokens) not in known}
@@ -50,10 +50,10 @@ def training_prompts(
     return TrainingPrompts(train, apart, notes)
 
 
-def _named(engine: Engine, name: str | None) -> list[tuple[suites.Prompt, Prompt]]:
+def _named(session: Session, name: str | None) -> list[tuple[suites.Prompt, Prompt]]:
     """Prompts, and what the engine makes tokens of."""
     if name != CONVERSATIONS:
-        return [(prompt, prompt.text) for prompt in tuning_prompts(engine.pair.target_path, name)]
+        return [(prompt, prompt.text) for prompt in tuning_prompts(session.pair.target_path, name)]
     turns: list[tuple[suites.Prompt, Prompt]] = []
     for kept in conversations.CONVERSATIONS.names():
         messages = [{"role": each.role, "content": each.content} for each in conversations.load(kept).messages]
@@ -69,14 +69,14 @@ def _named(engine: Engine, name: str | None) -> list[tuple[suites.Prompt, Prompt
 
 
 def _usable(
-    engine: Engine, prompts: Iterable[tuple[suites.Prompt, Prompt]], longest: int, raw: bool
+    session: Session, prompts: Iterable[tuple[suites.Prompt, Prompt]], longest: int, raw: bool
 ) -> tuple[dict[suites.Prompt, list[int]], tuple[str, ...]]:
-    unknown = Vocabulary(engine.pair.target).field("unknown_token_id")
+    unknown = Vocabulary(session.pair.target).field("unknown_token_id")
     usable: dict[suites.Prompt, list[int]] = {}
     long = foreign = 0
     for prompt, given in prompts:
         try:
-            tokens = engine.tokenize(given, raw=raw)
+            tokens = session.tokenize(given, raw=raw)
         except UsageError:
             raise
         except SpecdecError:  # nothing is left of it

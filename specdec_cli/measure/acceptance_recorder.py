@@ -12,13 +12,13 @@ from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import Row, confidence
 from specdec_cli.decoding.types import NO_DRAFT, Verdict
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.session import Session
 from specdec_cli.llama.target import LlamaTarget
 from specdec_cli.measure.simulator import AHEAD, Answer
 
 
 def record(
-    engine: Engine, prompt: Sequence[int], settings: Settings, seed: int, category: str
+    session: Session, prompt: Sequence[int], settings: Settings, seed: int, category: str
 ) -> tuple[Answer, list[int]]:
     """Let the target alone answer, and ask the draft model at each place. Returns the answer's record and tokens.
 
@@ -27,15 +27,15 @@ def record(
     sampling accepts: x = y with probability min(1, q(y) / p(y)), else x comes from max(0, q - p). With `coupled` both
     are drawn with the same noise.
     """
-    answers, tokens = record_rules(engine, prompt, settings, seed, category, [settings.accept])
+    answers, tokens = record_rules(session, prompt, settings, seed, category, [settings.accept])
     return answers[settings.accept], tokens
 
 
 def record_rules(
-    engine: Engine, prompt: Sequence[int], settings: Settings, seed: int, category: str, accept: Sequence[str]
+    session: Session, prompt: Sequence[int], settings: Settings, seed: int, category: str, accept: Sequence[str]
 ) -> tuple[dict[str, Answer], list[int]]:
     """The same for several acceptance rules on one answer, so that they can be compared place by place."""
-    places, tokens, length = _Recorder(engine, settings, seed, accept).record(list(prompt))
+    places, tokens, length = _Recorder(session, settings, seed, accept).record(list(prompt))
     columns = {rule: tuple(zip(*recorded[:length], strict=True)) or ((), (), ()) for rule, recorded in places.items()}
     return {rule: Answer(category, len(prompt), *each) for rule, each in columns.items()}, tokens
 
@@ -47,13 +47,13 @@ _Place = tuple[float, bool, tuple[float, ...]]
 
 
 class _Recorder:
-    def __init__(self, engine: Engine, settings: Settings, seed: int, accept: Sequence[str]) -> None:
-        draft = engine.models.draft
+    def __init__(self, session: Session, settings: Settings, seed: int, accept: Sequence[str]) -> None:
+        draft = session.models.draft
         if draft is None or draft.drafting is None:
             raise RuntimeError("there is no draft model")
-        self._draft, self._target = draft.drafting, LlamaTarget(engine.models.target.opened)
-        self._is_end = engine.models.target.model.is_end
-        self._n_shared = engine.pair.n_shared
+        self._draft, self._target = draft.drafting, LlamaTarget(session.models.target.opened)
+        self._is_end = session.models.target.model.is_end
+        self._n_shared = session.pair.n_shared
         self._max_tokens = settings.max_tokens
         self._rules = accept
         noisy = "coupled" if "coupled" in accept else settings.accept

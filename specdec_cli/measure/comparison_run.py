@@ -15,10 +15,9 @@ from specdec_cli import __version__
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.model_pair import ModelPair, setup_of_pair
+from specdec_cli.engine.session import Session
 from specdec_cli.gguf import memory
 from specdec_cli.llama import library
 from specdec_cli.measure import advice, length_family
@@ -72,7 +71,7 @@ class ComparisonRun:
 
     def run(
         self,
-        engine: Engine,
+        session: Session,
         prompts: Sequence[Prompt],
         system: str | None = None,
         raw: bool = False,
@@ -83,38 +82,38 @@ class ComparisonRun:
 
         After an interrupt or an error the result is partial; if there is no trial yet, it is raised.
         """
-        room = self._settings.ctx or engine.models.target.model.n_ctx_train or sys.maxsize
-        chosen = fitting(engine, prompts, room - _LEAST_ROOM, system, raw)
+        room = self._settings.ctx or session.models.target.model.n_ctx_train or sys.maxsize
+        chosen = fitting(session, prompts, room - _LEAST_ROOM, system, raw)
         if not chosen:
             raise SpecdecError(
                 f"all {len(prompts)} prompts are too long for a context of {room:,} tokens",
                 "Give shorter prompts or a larger context (-c).",
             )
-        engine.open(max(map(len, chosen.values())), self.ways or [self._settings.alone()])
-        if not engine.drafts:
-            raise SpecdecError(engine.notes[-1], "There is nothing to compare without it.")
-        threads, complete = engine.models.target.threads, False
+        session.open(max(map(len, chosen.values())), self.ways or [self._settings.alone()])
+        if not session.drafts:
+            raise SpecdecError(session.notes[-1], "There is nothing to compare without it.")
+        threads, complete = session.models.target.threads, False
         try:
-            self._warm_up(engine, next(iter(chosen.values())))
+            self._warm_up(session, next(iter(chosen.values())))
             for prompt, number, variant in self._order([*chosen]):
                 # Every run begins with a cleared cache: reading the prompt forgets what was there.
-                metrics = Metrics.of(engine.events(chosen[prompt], self._seed, settings=variant.settings))
+                metrics = Metrics.of(session.events(chosen[prompt], self._seed, settings=variant.settings))
                 if stopped():
                     raise Interrupted
                 self._trials.append(trial_of(variant.name, prompt.id, prompt.category, number, metrics))
-                self._transcripts.append(Transcript.of(metrics.history, tuple(engine.models.target.opened.thread_log)))
+                self._transcripts.append(Transcript.of(metrics.history, tuple(session.models.target.opened.thread_log)))
                 update(self._trials, len(chosen) * self._rounds * len(self.variants))
             complete = True
-            self._explain(engine, {prompt.id: ids for prompt, ids in chosen.items()})
-            engine.keep_costs()
+            self._explain(session, {prompt.id: ids for prompt, ids in chosen.items()})
+            session.keep_costs()
         except (Interrupted, SpecdecError) as error:
             if not self._trials:
                 raise
             self.error = error if isinstance(error, SpecdecError) else None
         skipped = tuple(prompt.id for prompt in prompts if prompt not in chosen)
         texts = {prompt.id: prompt.text for prompt in chosen}
-        result = self._result(engine, threads, partial=not complete, prompts=texts, skipped=skipped)
-        self._remember_speed(engine.pair, result)
+        result = self._result(session, threads, partial=not complete, prompts=texts, skipped=skipped)
+        self._remember_speed(session.pair, result)
         return result
 
     def _remember_speed(self, pair: ModelPair, result: ComparisonResult) -> None:
@@ -129,11 +128,11 @@ class ComparisonRun:
             speed = speeds.Speed(best.mean, best.low, best.high, name, date.today().isoformat())
             speeds.keep_speed(pair.target_path, pair.draft_path, speed, setup_of_pair(pair, self._settings))
 
-    def _warm_up(self, engine: Engine, prompt: list[int]) -> None:
+    def _warm_up(self, session: Session, prompt: list[int]) -> None:
         """Warm pages, caches and clocks; what comes of it is thrown away."""
         for variant in self.variants.values():
             short = replace(variant.settings, max_tokens=min(_WARM_UP_TOKENS, variant.settings.max_tokens))
-            Metrics.of(engine.events(prompt, self._seed, settings=short))
+            Metrics.of(session.events(prompt, self._seed, settings=short))
 
     def _order(self, prompts: Sequence[Prompt]) -> Iterator[tuple[Prompt, int, Variant]]:
         variants = [*self.variants.values()]
@@ -150,19 +149,19 @@ class ComparisonRun:
             if variant.settings.reproduces and own is not None and trial.tokens != self._trials[own].tokens:
                 yield i, own
 
-    def _explain(self, engine: Engine, prompts: dict[str, list[int]]) -> None:
+    def _explain(self, session: Session, prompts: dict[str, list[int]]) -> None:
         """Prove of each answer that should be its baseline's and is not that rounding made it so, or a bug. An
         interrupt leaves those that were explained.
         """
         for i, own in self._differing():
             trial, settings = self._trials[i], self.variants[self._trials[i].arm].settings
             answers = self._transcripts[own], self._transcripts[i]
-            if divergence := proof.divergence(engine, prompts[trial.prompt], *answers, self._seed, settings):
+            if divergence := session.divergence(prompts[trial.prompt], *answers, self._seed, settings):
                 why = asdict(divergence)
                 answer = DivergentAnswer(arm=trial.arm, prompt=trial.prompt, **why, kind=divergence.kind)
                 self._divergences.append(answer)
 
-    def _result(self, engine: Engine, threads: int, **about: Any) -> ComparisonResult:
+    def _result(self, session: Session, threads: int, **about: Any) -> ComparisonResult:
         """All that the trials show. about: further fields of the result."""
         trials, variants = self._trials, self.variants
         categories = sorted({trial.category for trial in trials})
@@ -172,22 +171,22 @@ class ComparisonRun:
             for each in variants.values()
             if (summary := summarise(trials, each.name, each.baseline, category))
         ]
-        costs, agreement = length_family.costs_of(trials), engine.costs.agreement
+        costs, agreement = length_family.costs_of(trials), session.costs.agreement
         devices = tuple(types.DeviceInfo(**asdict(device)) for device in library.devices())
-        experts = experts if isinstance(experts := engine.pair.target.setting("expert_count"), int) else 0
-        context = engine.models.target.opened.n_ctx
+        experts = experts if isinstance(experts := session.pair.target.setting("expert_count"), int) else 0
+        context = session.models.target.opened.n_ctx
         result = ComparisonResult(
             specdec=__version__,
             machine=types.MachineInfo(devices, threads, platform.platform()),
             versions={"python": platform.python_version(), **library.versions()},
             build=library.build_flags(),
-            models=_models(engine.pair, context),
+            models=_models(session.pair, context),
             experts=experts,
             context=context,
-            corpus=len(engine.drafting.corpus) if engine.drafting.corpus else None,
-            load_s=engine.load_s,
-            max_tokens=engine.settings.max_tokens,
-            notes=(*engine.notes, *self._notes(), *([str(self.error)] if self.error else [])),
+            corpus=len(session.weights.corpus) if session.weights.corpus else None,
+            load_s=session.weights.load_s,
+            max_tokens=session.settings.max_tokens,
+            notes=(*session.notes, *self._notes(), *([str(self.error)] if self.error else [])),
             rounding=str(agreement) if agreement else None,
             rounds=self._rounds,
             seed=self._seed,

@@ -18,7 +18,7 @@ import msgspec
 
 from specdec_cli import __version__, user_files
 from specdec_cli.decoding.errors import DownloadError, SpecdecError
-from specdec_cli.engine import corpora
+from specdec_cli.engine import corpus
 from specdec_cli.engine.config import Settings
 from specdec_cli.llama import building, host, kernels
 from specdec_cli.llama.child import Child
@@ -75,7 +75,7 @@ def diagnose() -> Diagnosis:
         _kernels(library, verdict),
         None if library.gpu_offload else _unused_gpu(),
         str(cache.cache_dir()),
-        CorpusCache(str(corpora.folder()), corpora.kept_bytes()),
+        CorpusCache(str(corpus.folder()), corpus.kept_bytes()),
         str(user_files.config_dir()),
         _config_problem(),
         tuple(profiles.names()),
@@ -141,15 +141,15 @@ def _run_pair(folder: str) -> BundledPair:
     """In the child: the bundled pair in a folder decodes some tokens."""
     target, draft = (str(Path(folder) / f"{role}.gguf") for role in ("target", "draft"))
     try:
-        from specdec_cli.engine.engine import Engine
+        from specdec_cli.engine.engine import one_session
         from specdec_cli.engine.pass_costs import usual_threads
         from specdec_cli.llama.interrupt import Interrupt
 
         threads = usual_threads()
         settings = Settings(target, draft, draft_tokens=3, max_tokens=16, bitwise=True, ctx=512, threads=threads)
-        with Interrupt() as interrupt, Engine(settings, interrupt) as engine:
-            metrics = engine.generate("def main():").metrics
-            rounding = str(engine.costs.agreement)
+        with Interrupt() as interrupt, one_session(settings, interrupt) as session:
+            metrics = session.generate("def main():").metrics
+            rounding = str(session.costs.agreement)
     except SpecdecError as error:
         return BundledPair(False, f"{error} {error.hint}")
     works = metrics.emitted > 1 and metrics.accepted > 0 and not metrics.notes

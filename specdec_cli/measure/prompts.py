@@ -13,7 +13,7 @@ from specdec_cli.pairs import profiles
 from specdec_cli.user_files import bundled_dir
 
 if TYPE_CHECKING:
-    from specdec_cli.engine.engine import Engine
+    from specdec_cli.engine.session import Session
 
 
 _MIXTURE = ("code", "chat", "reasoning", "structured", "summarisation", "creative")
@@ -45,9 +45,9 @@ def tuning_prompts(target: str | Path, suite: str | None) -> list[suites.Prompt]
 
 
 def fitting(
-    engine: Engine, prompts: Iterable[suites.Prompt], most: int, system: str | None, raw: bool
+    session: Session, prompts: Iterable[suites.Prompt], most: int, system: str | None, raw: bool
 ) -> dict[suites.Prompt, list[int]]:
-    tokens = {prompt: engine.tokenize(prompt.text, system=system, raw=raw) for prompt in prompts}
+    tokens = {prompt: session.tokenize(prompt.text, system=system, raw=raw) for prompt in prompts}
     return {prompt: ids for prompt, ids in tokens.items() if len(ids) <= most}
 
 

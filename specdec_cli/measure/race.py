@@ -20,10 +20,9 @@ from specdec_cli.decoding.divergence import Divergence, Transcript
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.decoding.types import Event
-from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.engine import Engine
-from specdec_cli.engine.paired_speed import reusing
+from specdec_cli.engine.engine import one_session
+from specdec_cli.engine.session import Session, reusing
 from specdec_cli.llama import quantize
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.measure.race_result import RaceResult
@@ -94,7 +93,7 @@ def _folder() -> Path:
 
 
 @contextmanager
-def engine_of(arrangement: Arrangement, interrupt: Interrupt) -> Iterator[Engine]:
+def session_of(arrangement: Arrangement, interrupt: Interrupt) -> Iterator[Session]:
     """The pair that races. A widened target is a copy that is removed in the end."""
     own = settings(arrangement)
     with TemporaryDirectory(prefix="specdec-") as folder:
@@ -102,8 +101,8 @@ def engine_of(arrangement: Arrangement, interrupt: Interrupt) -> Iterator[Engine
             copy = Path(folder) / "target-f32.gguf"
             quantize.write(quantize.Copy(Path(own.target), copy, 2, file_type=_F32), interrupt, lambda _: None)
             own = replace(own, target=str(copy))
-        with Engine(own, interrupt) as engine:
-            yield engine
+        with one_session(own, interrupt) as session:
+            yield session
 
 
 @contextmanager
@@ -115,7 +114,7 @@ def best_race(interrupt: Interrupt, until: float) -> Iterator[Race]:
     with ExitStack() as stack:
         races: dict[float, Race] = {}
         for arrangement in ARRANGEMENTS:
-            race = Race(stack.enter_context(engine_of(arrangement, interrupt)), arrangement, until)
+            race = Race(stack.enter_context(session_of(arrangement, interrupt)), arrangement, until)
             races[race.trial()] = race
             if max(races) > _CLEARLY or monotonic() > until - RACE_S:  # the latter: a busy machine
                 break
@@ -129,24 +128,26 @@ class Race:
     alone, drafted: the answers so far, one for each whole round.
     """
 
-    def __init__(self, engine: Engine, arrangement: Arrangement, until: float) -> None:
+    def __init__(self, session: Session, arrangement: Arrangement, until: float) -> None:
         self.arrangement = arrangement
         self.alone: list[Metrics] = []
         self.drafted: list[Metrics] = []
         self.interrupted = False
-        self._engine, self._until = engine, until
-        self._prompt = engine.tokenize(prompt_of(arrangement), raw=True)
-        engine.open(len(self._prompt))
-        self._settings = {True: engine.settings, False: engine.settings.alone()}
+        self._session, self._until = session, until
+        self._prompt = session.tokenize(prompt_of(arrangement), raw=True)
+        session.open(len(self._prompt))
+        self._settings = {True: session.settings, False: session.settings.alone()}
 
     def trial(self) -> float:
         """How many times as fast drafts are in a few short answers, as a logarithm. Both have read the prompt."""
         speeds: dict[bool, list[float]] = {True: [], False: []}
-        with reusing(self._engine):
+        with reusing(self._session):
             for number in range(1 + _TRIALS):
                 for drafts, own in self._settings.items():
                     tokens = _TRIAL if number else _WARM_UP
-                    metrics = Metrics.of(self._engine.events(self._prompt, 0, settings=replace(own, max_tokens=tokens)))
+                    metrics = Metrics.of(
+                        self._session.events(self._prompt, 0, settings=replace(own, max_tokens=tokens))
+                    )
                     if number:
                         speeds[drafts].append(log(metrics.tokens_per_s or 1.0))
         return fmean(speeds[True]) - fmean(speeds[False])
@@ -158,7 +159,7 @@ class Race:
             answers: dict[bool, Metrics] = {}
             for drafts in (False, True) if number % 2 == 0 else (True, False):
                 answers[drafts] = Metrics()
-                for event in self._engine.events(self._prompt, 0, settings=self._settings[drafts]):
+                for event in self._session.events(self._prompt, 0, settings=self._settings[drafts]):
                     answers[drafts].add(event)
                     yield drafts, event
                     if monotonic() > until:
@@ -188,10 +189,10 @@ class Race:
     def _divergence(self) -> Divergence | None:
         if not self.alone:
             return None
-        engine, own = self._engine, self.alone[0]
+        session, own = self._session, self.alone[0]
         other = next((each for each in (*self.drafted, *self.alone) if each.tokens != own.tokens), None)
         if other is None:
             return None
-        log_of_threads = engine.models.target.opened.thread_log
+        log_of_threads = session.models.target.opened.thread_log
         first, second = (Transcript.of(each.history, log_of_threads) for each in (own, other))
-        return proof.divergence(engine, self._prompt, first, second, 0, engine.settings)
+        return session.divergence(self._prompt, first, second, 0, session.settings)

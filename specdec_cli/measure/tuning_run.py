@@ -19,10 +19,11 @@ from specdec_cli.decoding.errors import IncompatiblePair, Interrupted, SpecdecEr
 from specdec_cli.decoding.rules import LOSSY
 from specdec_cli.engine import tuning
 from specdec_cli.engine.config import AUTO, Settings
-from specdec_cli.engine.engine import Engine
-from specdec_cli.engine.loaded_models import memory_of
+from specdec_cli.engine.contexts import memory_of
+from specdec_cli.engine.engine import one_session
 from specdec_cli.engine.model_loading import load_model
 from specdec_cli.engine.model_pair import ModelPair, check_pair, setup_of_pair
+from specdec_cli.engine.session import Session
 from specdec_cli.engine.tuning import Tuning
 from specdec_cli.llama import host, library, placing
 from specdec_cli.llama.context import LlamaContext
@@ -105,14 +106,14 @@ def tune(
     paths = _paths(pair)
     user_files.require_writable(tuning.path_of(*paths).parent)
     settings, placement = place_draft(paths[1], settings, interrupt)
-    with Engine(settings, interrupt, tune=False, pair=pair) as engine:
-        tuner = Tuner(engine, suite, system, raw, seconds)
+    with one_session(settings, interrupt, tune=False, pair=pair) as session:
+        tuner = Tuner(session, suite, system, raw, seconds)
         progress("timing passes and threads")
         costs = tuner.time()
         progress("recording what the draft would have proposed")
         recording = tuner.record()
         kind = tuning.kind_of(recording.greedy, settings.accept)
-        threads, threads_draft = engine.models.threads
+        threads, threads_draft = session.models.threads
         place: dict[str, Any] = {
             "machine": library.machine(),
             "threads": threads,
@@ -121,10 +122,10 @@ def tune(
             "gpu_layers_draft": settings.gpu_layers_draft,
         }
         calibration = calibrate(recording.answers, recording.greedy)
-        memory = tuple(asdict(part) for part in memory_of(engine.models))
+        memory = tuple(asdict(part) for part in memory_of(session.models))
     if interrupt.is_set():
         raise Interrupted
-    notes, kept = engine.notes, ""
+    notes, kept = session.notes, ""
     try:
         found = Tuning(**place, costs=costs, calibrations={kind: calibration})
         path = tuning.save(*paths, found, setup_of_pair(pair, settings))
@@ -166,31 +167,31 @@ def _predicted(paths: tuple[Path, Path], recording: Recording, costs: Costs, whe
 class Tuner:
     """Measures an engine's pair. `seconds`: about how long, two thirds of it for acceptance."""
 
-    def __init__(self, engine: Engine, suite: str | None, system: str | None, raw: bool, seconds: float) -> None:
-        self._engine, self._seconds, self._settings = engine, seconds, engine.settings
+    def __init__(self, session: Session, suite: str | None, system: str | None, raw: bool, seconds: float) -> None:
+        self._session, self._seconds, self._settings = session, seconds, session.settings
         self.tried: dict[str, dict[int, float]] = {}
         """Seconds of a single-token pass by number of threads, of `target` and `draft`."""
         self.filled: dict[str, float] = {}
         """Seconds of single-token passes in a filled cache, and how many tokens it held."""
-        trained = engine.pair.draft.setting("context_length") if engine.pair.draft else None
+        trained = session.pair.draft.setting("context_length") if session.pair.draft else None
         room = min(self._settings.ctx or sys.maxsize, trained if isinstance(trained, int) else sys.maxsize) - _ROOM
-        self._prompts = fitting(engine, tuning_prompts(engine.pair.target_path, suite), room, system, raw)
+        self._prompts = fitting(session, tuning_prompts(session.pair.target_path, suite), room, system, raw)
         if not self._prompts:
             problem = "every prompt is too long for the context of the models"
             raise SpecdecError(problem, "Give shorter --prompts, or a larger -c.")
-        engine.open(max(map(len, self._prompts.values())))
-        if not engine.drafts:
-            raise SpecdecError(engine.notes[-1], "There is nothing to tune without it.")
+        session.open(max(map(len, self._prompts.values())))
+        if not session.drafts:
+            raise SpecdecError(session.notes[-1], "There is nothing to tune without it.")
         self._text = list(itertools.islice(itertools.cycle(itertools.chain(*self._prompts.values())), 600))
 
     def time(self) -> Costs:
         """Choose the numbers of threads, then measure the cost curves with them, and once more in a filled cache."""
-        engine, settings = self._engine, self._settings
-        target, draft = engine.models.contexts
+        session, settings = self._session, self._settings
+        target, draft = session.models.contexts
         threads = settings.threads or self._fastest("target", target, (1, 4))
         threads_draft = settings.threads_draft or settings.threads or self._fastest("draft", draft, (1,))
-        engine.models.use_threads(threads, threads_draft)
-        costs = engine.costs.of_pair(self._text, budget_s=self._seconds * 0.15)
+        session.models.use_threads(threads, threads_draft)
+        costs = session.costs.of_pair(self._text, budget_s=self._seconds * 0.15)
         fill = min(target.n_ctx, draft.n_ctx) - 8
         if fill > 64 and target.rewinds and draft.rewinds:
             laps = {"target": self._seconds_after(fill, target), "draft": self._seconds_after(fill, draft)}
@@ -229,11 +230,11 @@ class Tuner:
 
     def record(self) -> Recording:
         """Answer prompt after prompt, the categories in turn, until the time is up."""
-        settings, engine = self._settings, self._engine
+        settings, session = self._settings, self._session
         answers: list[Answer] = []
         deadline = perf_counter() + self._seconds * 0.65
         for prompt, tokens in self._in_turn():
-            answer, _ = record(engine, tokens, settings, (settings.seed or 0) + len(answers), prompt.category)
+            answer, _ = record(session, tokens, settings, (settings.seed or 0) + len(answers), prompt.category)
             if answer.stands:
                 answers.append(answer)
             if perf_counter() > deadline:
@@ -241,7 +242,7 @@ class Tuner:
         if sum(len(answer.stands) for answer in answers) < _LEAST_TOKENS:
             problem = "too little could be recorded to predict anything"
             raise SpecdecError(problem, "Give more --seconds, or other --prompts.")
-        return Recording(settings.temp == 0, tuple(answers), acceptance_traces.identity(*_paths(engine.pair)))
+        return Recording(settings.temp == 0, tuple(answers), acceptance_traces.identity(*_paths(session.pair)))
 
     def _in_turn(self) -> Iterator[tuple[Prompt, list[int]]]:
         """One prompt of each category after the other; at a temperature, again and again."""

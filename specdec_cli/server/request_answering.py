@@ -18,10 +18,10 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.sampling import Row, SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import AcceptRule, Draft, Event, Prefill, Rows, Step, Token, Verdict
 from specdec_cli.engine.config import SamplingParams
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.context_plan import require_chains
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.scheduler import Scheduler
-from specdec_cli.engine.slots import require_chains
+from specdec_cli.engine.session import Session
 from specdec_cli.server.request_bodies import Body, ChatBody, InvalidRequest
 
 _T = TypeVar("_T")
@@ -67,8 +67,10 @@ class ChoiceEvent:
 class Answering:
     """Answers the requests of a server, or of a batch. max_tokens: of an answer, where a request does not say."""
 
-    def __init__(self, engine: Engine, scheduler: Scheduler, max_tokens: int | None = None) -> None:
-        self.scheduler, self._engine, self._n_ctx = scheduler, engine, scheduler.n_ctx
+    def __init__(self, scheduler: Scheduler, max_tokens: int | None = None) -> None:
+        self.scheduler, self._n_ctx = scheduler, scheduler.n_ctx
+        self._any = scheduler.slots.sessions[0]
+        """For what is the same in all slots: settings, tokens."""
         self._max_tokens = max_tokens
         self._pool = ThreadPoolExecutor(_TOKENIZERS, "tokenizer")
         self._wakeups: _Wakeups | None = None
@@ -81,13 +83,13 @@ class Answering:
         """What a request's answers begin with. Raises InvalidRequest on what cannot be answered."""
         choices: list[RequestChoice] = []
         try:
-            settings = self._engine.settings_of(body.sampling(0, 1), body.speculation())
+            settings = self._any.settings_of(body.sampling(0, 1), body.speculation())
             require_chains(settings)
             if body.grammar is not None:
                 await self._apart(body.grammar.compiled)
             raw = not isinstance(body, ChatBody)
             for prompt in body.prompts:
-                tokens = await self._apart(partial(self._engine.tokenize, prompt, raw=raw))
+                tokens = await self._apart(partial(self._any.tokenize, prompt, raw=raw))
                 room = self._n_ctx - len(tokens)
                 if room < 1:
                     raise InvalidRequest(
@@ -108,7 +110,7 @@ class Answering:
 
     async def tokenize(self, text: str, add_bos: bool) -> list[int]:
         """add_bos: begin with the token that the vocabulary begins texts with, if it has one."""
-        return await self._apart(partial(self._engine.models.target.model.tokenize, text, add_bos=add_bos))
+        return await self._apart(partial(self._any.models.target.model.tokenize, text, add_bos=add_bos))
 
     async def _apart(self, work: Callable[[], _T]) -> _T:
         """In a thread of its own: a template may take seconds."""
@@ -213,17 +215,17 @@ class _EventQueue:
         return events, len(errors)
 
 
-def _answer(engine: Engine, body: Body, choice: RequestChoice, queue: _EventQueue) -> None:
+def _answer(session: Session, body: Body, choice: RequestChoice, queue: _EventQueue) -> None:
     """What a slot does for a choice."""
     rules: list[LogprobRule] = []
 
     def noting(rule: AcceptRule) -> AcceptRule:
-        rules.append(LogprobRule(rule, engine.models.target.model.piece, body.n_logprobs or 0))
+        rules.append(LogprobRule(rule, session.models.target.model.piece, body.n_logprobs or 0))
         return rules[-1]
 
     try:
         watch = None if body.n_logprobs is None else noting
-        answer = engine.start(list(choice.prompt), choice.sampling, body.speculation(), watch=watch)
+        answer = session.start(list(choice.prompt), choice.sampling, body.speculation(), watch=watch)
         choice.result = answer.result
         for event in answer:
             if isinstance(event, Prefill):

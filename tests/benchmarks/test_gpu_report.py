@@ -74,14 +74,14 @@ def test_flash_attention_is_switched_for_contexts_made_meanwhile():
 def test_the_parts_of_a_step_add_up_to_its_time(monkeypatch):
     """From the first token to the end, without the draft model's reading of the prompt."""
     ways = [waits.WAYS["k=4"], waits.WAYS["k=8, tree=4"]]
-    with open_demo(ways, threads=1, max_tokens=40) as engine:
-        prompt, events = engine.tokenize("def median(values):\n", raw=True), engine.events
+    with open_demo(ways, threads=1, max_tokens=40) as session:
+        prompt, events = session.tokenize("def median(values):\n", raw=True), session.events
         for way in ways:
             seen = []
             monkeypatch.setattr(
-                engine, "events", lambda *a, seen=seen, **k: (seen.append(e) or e for e in events(*a, **k))
+                session, "events", lambda *a, seen=seen, **k: (seen.append(e) or e for e in events(*a, **k))
             )
-            parts = waits.one_answer(engine, prompt, replace(engine.settings, **way))
+            parts = waits.one_answer(session, prompt, replace(session.settings, **way))
             steps = [event for event in seen if isinstance(event, Step)]
             reading = sum(event.seconds for event in seen if isinstance(event, Prefill) and event.model == "draft")
             assert parts is not None and tuple(parts) == waits.PARTS
@@ -94,10 +94,10 @@ def test_the_parts_of_a_step_add_up_to_its_time(monkeypatch):
 @pytest.mark.slow
 def test_passes_of_one_size_and_of_changing_sizes_are_timed():
     """For both models, as far as their contexts have rows for it; and the report has them all."""
-    with open_demo([waits.WAYS["k=4"]], threads=1, max_tokens=8) as engine:
-        found = waits.planning(engine, rounds=2)
-        most = {loaded.role: loaded.opened.max_rows for loaded in engine.models.all}
-        assert [loaded.opened.length for loaded in engine.models.all] == [0, 0]
+    with open_demo([waits.WAYS["k=4"]], threads=1, max_tokens=8) as session:
+        found = waits.planning(session, rounds=2)
+        most = {loaded.role: loaded.opened.max_rows for loaded in session.models.all}
+        assert [loaded.opened.length for loaded in session.models.all] == [0, 0]
     for role in ("target", "draft"):
         orders = [one["order"] for one in found if one["model"] == role]
         assert orders == [order for order in waits.ORDERS if max(order) <= most[role]] and (2, 1) in orders

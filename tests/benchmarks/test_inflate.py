@@ -108,17 +108,17 @@ def test_what_is_not_used_is_random(pair):
 def test_no_text_reaches_the_added_tokens(pair):
     tokens = opened(pair[0]).field("tokenizer.ggml.tokens")
     assert len(set(tokens)) == len(tokens) == 4400
-    with common.open_demo(target=str(pair[0]), drafter="none", threads=1) as engine:
-        assert max(engine.tokenize(f"{tokens[-1]} def f(x): return '{tokens[4096]}'", raw=True)) < 4096
+    with common.open_demo(target=str(pair[0]), drafter="none", threads=1) as session:
+        assert max(session.tokenize(f"{tokens[-1]} def f(x): return '{tokens[4096]}'", raw=True)) < 4096
 
 
 def test_the_draft_is_accepted_as_often(pair):
     rates = []
     for target, draft in ((TARGET, DRAFT), pair):
         settings = {"target": str(target), "draft": str(draft), "draft_tokens": 4, "max_tokens": 32, "threads": 1}
-        with common.open_demo(**settings) as engine:
-            prompts = map(engine.models.target.model.tokenize, PROMPTS)
-            reports = [Metrics.of(engine.events(prompt, seed=0)) for prompt in prompts]
+        with common.open_demo(**settings) as session:
+            prompts = map(session.models.target.model.tokenize, PROMPTS)
+            reports = [Metrics.of(session.events(prompt, seed=0)) for prompt in prompts]
         rates.append(sum(report.accepted for report in reports) / sum(report.drafted for report in reports))
     assert rates[0] == pytest.approx(rates[1], abs=0.05)
 

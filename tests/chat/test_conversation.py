@@ -8,7 +8,7 @@ from specdec_cli.chat.conversation import ContextFull, Conversation
 from specdec_cli.chat.conversations import CONVERSATIONS
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.config import SamplingParams, Settings
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.engine import one_session
 
 TEMPLATE = (
     "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}"
@@ -25,7 +25,7 @@ def pair(tmp_path):
             tiny.write(target, "llama", chat_template=template)
             tiny.write(draft, "llama", noise=0.05, chat_template=template)
         settings = {"draft_tokens": 3, "max_tokens": 12, "ctx": ctx, "threads": 1, **settings}
-        return Engine(Settings(target=str(target), draft=str(draft), **settings), tune=False)
+        return one_session(Settings(target=str(target), draft=str(draft), **settings), tune=False)
 
     return made
 
@@ -43,14 +43,14 @@ def told(conversation, answer):
 
 def afresh(pair, answer):
     """The answer to the same prompt by an engine that has read nothing."""
-    with pair() as engine:
-        return engine.generate(list(answer.prompt), SamplingParams(seed=answer.seed)).tokens
+    with pair() as session:
+        return session.generate(list(answer.prompt), SamplingParams(seed=answer.seed)).tokens
 
 
 @pytest.mark.parametrize("template", [TEMPLATE, FORGETFUL], ids=["plain", "forgetful"])
 def test_each_turn_reads_its_own_tokens_in_both_models(pair, template):
-    with pair(template) as engine:
-        conversation = Conversation(engine)
+    with pair(template) as session:
+        conversation = Conversation(session)
         conversation.system = "Be brief."
         for turn in range(10):
             known = conversation.n_tokens
@@ -67,8 +67,8 @@ def test_each_turn_reads_its_own_tokens_in_both_models(pair, template):
 
 
 def test_answers_keep_the_tokens_that_they_were_written_in(pair):
-    with pair() as engine:
-        conversation = Conversation(engine)
+    with pair() as session:
+        conversation = Conversation(session)
         first, _ = ask(conversation, "eh hr")
         second, _ = ask(conversation, "and?")
         beginning = [*first.prompt, *first.tokens]
@@ -76,8 +76,8 @@ def test_answers_keep_the_tokens_that_they_were_written_in(pair):
 
 
 def test_turns_are_answered_again_taken_back_and_changed(pair):
-    with pair() as engine:
-        conversation = Conversation(engine)
+    with pair() as session:
+        conversation = Conversation(session)
         with pytest.raises(UsageError, match="no message"):
             conversation.again()
         assert conversation.undo() is None
@@ -98,12 +98,12 @@ def test_turns_are_answered_again_taken_back_and_changed(pair):
 
 
 def test_a_full_context_drops_the_oldest_turns_and_never_the_system_message(pair):
-    with pair(ctx=256) as engine:
-        conversation = Conversation(engine)
+    with pair(ctx=256) as session:
+        conversation = Conversation(session)
         conversation.system = "SYSTEM"
         for turn in range(8):
             answer, _ = ask(conversation, f"Question {turn}, which is long?")
-            text = b"".join(map(engine.models.target.model.piece, answer.prompt)).decode("utf-8", "replace")
+            text = b"".join(map(session.models.target.model.piece, answer.prompt)).decode("utf-8", "replace")
             assert text.startswith("[system] SYSTEM\n[user]") and f"Question {turn}" in text
             assert len(answer.prompt) + 64 <= 256 and answer.complete
         assert "Question 0" not in text and conversation.n_dropped and len(conversation.messages) == 17
@@ -117,21 +117,21 @@ def test_a_full_context_drops_the_oldest_turns_and_never_the_system_message(pair
 
 
 def test_a_kept_conversation_goes_on_without_being_read_again(pair):
-    with pair() as engine:
-        conversation = Conversation(engine)
+    with pair() as session:
+        conversation = Conversation(session)
         ask(conversation, "one")
         ask(conversation, "two")
         kept_conversation.save(conversation, "mine")
         expected, _ = ask(conversation, "three")
-    with pair() as engine:
-        conversation = Conversation(engine)
+    with pair() as session:
+        conversation = Conversation(session)
         assert kept_conversation.load(conversation, "mine") == []
         answer, reads = ask(conversation, "three")
         assert answer.tokens == expected.tokens and max(reads) < 30 < len(answer.prompt)
     conversations.cache_path("mine", "draft").write_bytes(b"damaged")
     (record := CONVERSATIONS.path("mine")).write_text(record.read_text().replace('"target": "', '"target": "other '))
-    with pair() as engine:
-        conversation = Conversation(engine)
+    with pair() as session:
+        conversation = Conversation(session)
         assert [note.split()[2] for note in kept_conversation.load(conversation, "mine")] == ["target", "draft"]
         answer, _ = ask(conversation, "three")
         assert answer.tokens == expected.tokens
@@ -139,13 +139,13 @@ def test_a_kept_conversation_goes_on_without_being_read_again(pair):
 
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "x" * 200])
 def test_names_of_conversations(pair, name):
-    with pair() as engine, pytest.raises(UsageError, match="cannot be a conversation's name"):
-        kept_conversation.save(Conversation(engine), name)
+    with pair() as session, pytest.raises(UsageError, match="cannot be a conversation's name"):
+        kept_conversation.save(Conversation(session), name)
 
 
 def test_what_is_not_there_or_damaged(pair):
-    with pair() as engine:
-        conversation = Conversation(engine)
+    with pair() as session:
+        conversation = Conversation(session)
         with pytest.raises(UsageError, match="no kept conversation 'mine'"):
             kept_conversation.load(conversation, "mine")
         kept_conversation.save(conversation, "mine")

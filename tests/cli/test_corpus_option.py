@@ -9,7 +9,7 @@ from driver import TARGET, assert_refused, call, configure, run, succeeded, told
 from hub_pairs import own_profile
 from terminal import Terminal
 
-from specdec_cli.engine import corpora
+from specdec_cli.engine import corpus
 from specdec_cli.llama.model import Model
 
 BEGINNING = "import json\n\n\ndef load(path):"
@@ -77,21 +77,21 @@ def test_a_corpus_is_indexed_once(module, indexed):
     assert taken() > 500 and "of indexes" in call("doctor").stdout
     (module.parent / "more.py").write_text("x = 1\n")
     answer("--ngram-corpus", module.parent)
-    assert len(indexed) == 3 and len(list(corpora.folder().iterdir())) == 1
+    assert len(indexed) == 3 and len(list(corpus.folder().iterdir())) == 1
 
 
 def test_special_tokens_in_a_corpus_are_text(tmp_path, indexed):
     (tmp_path / "x.txt").write_text("<s> </s> <|endoftext|> <unk>")
     answer("--ngram-corpus", tmp_path / "x.txt")
     assert len(indexed) == 1, "and so they were"
-    (path,) = corpora.folder().iterdir()
-    tokens, _ = corpora.load(path)
+    (path,) = corpus.folder().iterdir()
+    tokens, _ = corpus.load_index(path)
     assert min(tokens[1:-1]) > 2, "neither unknown nor begin nor end"
 
 
 def test_without_a_cache_the_answer_comes_all_the_same(module):
-    corpora.folder().parent.mkdir(parents=True, exist_ok=True)
-    corpora.folder().write_text("in the way")
+    corpus.folder().parent.mkdir(parents=True, exist_ok=True)
+    corpus.folder().write_text("in the way")
     found = answer("--ngram-corpus", module)
     assert found["stats"]["acceptance_rate"] > 0.6
     assert "the index of the corpus is not kept" in " ".join(found["notes"])
@@ -120,8 +120,8 @@ def test_it_is_for_ngram_alone(module, monkeypatch):
 def test_compare_uses_it_in_the_arms_that_draft_so_and_shows_its_size_and_no_path_on_the_page(module, tmp_path):
     args = ("compare", "-n", 40, "--repeat", 1, "-k", 2, "--vs", "drafter=ngram,k=6", BEGINNING)
     rates = []
-    for corpus in ((), ("--ngram-corpus", module)):
-        result = told(*args, *corpus)
+    for option in ((), ("--ngram-corpus", module)):
+        result = told(*args, *option)
         assert all(found["identical"] == 1 for found in result["exactness"].values())
         rates += [arm["acceptance_rate"] for arm in result["summaries"] if arm["arm"].startswith("drafter=ngram")]
         assert bool(result["corpus"]) == bool(corpus)
@@ -141,4 +141,4 @@ def test_progress_is_told_on_a_terminal_and_ctrl_c_ends_it(tmp_path):
     with Terminal("run", *NGRAM, "--ngram-corpus", tmp_path, "x", streams=("stderr",)) as terminal:
         terminal.read(until="of 300")
         assert terminal.ended_by(signal.SIGINT, within=5) == 130
-        assert terminal.process.stdout.read() == b"" and list(corpora.folder().glob("*")) == []
+        assert terminal.process.stdout.read() == b"" and list(corpus.folder().glob("*")) == []

@@ -4,12 +4,13 @@ import ggufs
 import pytest
 import tiny
 from driver import assert_refused, call, run, succeeded, told
-from engines import open_engine
+from engines import open_session
 from fakes import tokens_of
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length import SharedLoad
 from specdec_cli.engine.slots import Slots
+from specdec_cli.llama.interrupt import Interrupt
 
 TEXT = "the rest of the lot"
 
@@ -59,8 +60,8 @@ def test_with_a_seed_the_answer_is_the_sampled_target_alone(pair, rule, tree):
 def test_rejection_drafts_drawn_tokens_that_it_has(pair, files):
     found = answer(pair, "--temp", 0.8, "-s", 3, "-k", 4, "--accept", "rejection")
     assert found["stats"]["accepted"] > 10 and found["notes"] == []
-    with open_engine(target=str(files[0]), draft=str(files[1]), temp=0.8, draft_tokens=4) as engine:
-        metrics = Metrics.of(engine.events(engine.tokenize(TEXT, raw=True), 3))
+    with open_session(target=str(files[0]), draft=str(files[1]), temp=0.8, draft_tokens=4) as session:
+        metrics = Metrics.of(session.events(session.tokenize(TEXT, raw=True), 3))
     drafted = {token for step in metrics.history for token in getattr(step, "drafted", ())}
     assert len(drafted) > 10 and drafted <= {*tiny.REDUCED}
 
@@ -74,12 +75,12 @@ def test_as_the_draft_of_a_draft(tmp_path, pair, files):
 
 
 def test_slots_draft_with_it(files):
-    with open_engine(target=str(files[0]), draft=str(files[1]), draft_tokens=4) as engine:
-        prompt = engine.tokenize(TEXT, raw=True)
-        own = tokens_of(engine.events(prompt, 0, settings=engine.settings.alone()))
-    opened = open_engine(target=str(files[0]), draft=str(files[1]), draft_tokens=4)
-    with opened as engine, Slots(engine, 2, 256, SharedLoad()) as slots:
-        events = list(slots.engines[1].events(prompt, 0))
+    with open_session(target=str(files[0]), draft=str(files[1]), draft_tokens=4) as session:
+        prompt = session.tokenize(TEXT, raw=True)
+        own = tokens_of(session.events(prompt, 0, settings=session.settings.alone()))
+    opened = open_session(target=str(files[0]), draft=str(files[1]), draft_tokens=4)
+    with opened as session, Slots(session.weights, 2, 256, SharedLoad(), Interrupt()) as slots:
+        events = list(slots.sessions[1].events(prompt, 0))
     assert tokens_of(events) == own and Metrics.of(events).accepted > 5
 
 

@@ -11,7 +11,7 @@ from time import monotonic
 import pytest
 import tiny
 from driver import DEMO, TARGET, call, specdec, start, succeeded
-from engines import open_engine
+from engines import open_session
 from prompts import PROMPTS
 from rpc import VERSION_OF_ANOTHER_AGE, differs_by_repacking, fake_server, free_port, rpc_servers
 
@@ -115,11 +115,11 @@ def test_with_repacked_weights_here_the_text_is_the_local_one_up_to_their_roundi
     options = {"prompt_tokens": 128, "ways": REPACKED_WAYS, "max_tokens": 40}
     with (  # with servers of their own: this process stays their client
         rpc_servers(2) as servers,
-        open_engine(**options, target=str(target)) as here,
-        open_engine(**options, target=str(target), rpc=addresses(servers)) as there,
+        open_session(**options, target=str(target)) as here,
+        open_session(**options, target=str(target), rpc=addresses(servers)) as there,
     ):
         monkeypatch.setenv("SPECDEC_REPACK", "0")
-        with open_engine(**options, target=str(target)) as plain, open_engine(target=str(another)) as wrong:
+        with open_session(**options, target=str(target)) as plain, open_session(target=str(another)) as wrong:
             for seed in (2, 30):
                 prompt = here.tokenize(PROMPTS[seed], raw=True)
                 for way in REPACKED_WAYS:

@@ -11,7 +11,7 @@ import ggufs
 import pytest
 import tiny
 from driver import DRAFT, PROMPT, TARGET, assert_refused, call, complaint, configure, told
-from engines import open_engine
+from engines import open_session
 from full_disk import full_disk
 from recorded import recording
 from terminal import Terminal
@@ -81,11 +81,11 @@ def quick(monkeypatch, timed):
 def opened():
     """Opens engines on the bundled pair with settings, and closes them."""
     with ExitStack() as engines:
-        yield lambda **changes: engines.enter_context(open_engine(16, max_tokens=32, **changes))
+        yield lambda **changes: engines.enter_context(open_session(16, max_tokens=32, **changes))
 
 
-def threads_of(engine):
-    return tuple(context.threads for context in engine.models.contexts)
+def threads_of(session):
+    return tuple(context.threads for context in session.models.contexts)
 
 
 # --- from end to end ---
@@ -131,13 +131,13 @@ def test_what_was_tuned_is_told_and_kept_and_a_later_run_measures_nothing(monkey
 
 def test_what_was_tuned_is_used_until_other_threads_are(opened, timed):
     keep()
-    engine = opened()
-    assert engine.costs.of_pair([1, 2]) == PAYS and timed == [] and engine.notes == ()
+    session = opened()
+    assert session.costs.of_pair([1, 2]) == PAYS and timed == [] and session.notes == ()
     for threads in (2, 1):
-        engine.models.use_threads(threads, threads)
-        assert threads_of(engine) == (threads, threads)
-        assert engine.costs.of_pair([1, 2]) != PAYS
-    engine.costs.of_pair([1, 2])
+        session.models.use_threads(threads, threads)
+        assert threads_of(session) == (threads, threads)
+        assert session.costs.of_pair([1, 2]) != PAYS
+    session.costs.of_pair([1, 2])
     assert len(timed) == 4
 
 
@@ -148,9 +148,9 @@ def test_what_was_tuned_is_used_until_other_threads_are(opened, timed):
 def test_what_was_tuned_elsewhere_is_not(opened, timed, monkeypatch, changes, asked):
     monkeypatch.setattr(host, "physical_cores", lambda: 1)  # with two, a busy machine would make it go to one
     keep(**changes, **({} if asked else {"threads": 2, "threads_draft": 2}))
-    engine = opened(threads=None, **asked)
-    assert engine.costs.of_pair([1, 2]) == Costs(Curve(PASSES), Curve(PASSES)) and len(timed) == 2
-    assert engine.notes == () and threads_of(engine) == (1, 1)
+    session = opened(threads=None, **asked)
+    assert session.costs.of_pair([1, 2]) == Costs(Curve(PASSES), Curve(PASSES)) and len(timed) == 2
+    assert session.notes == () and threads_of(session) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,9 @@ def test_what_was_tuned_elsewhere_is_not(opened, timed, monkeypatch, changes, as
 )
 def test_the_users_threads_count_for_more_than_those_tuned(opened, timed, given, used, known):
     keep(threads=2, threads_draft=1)
-    engine = opened(**{"threads": None, **given})
-    assert threads_of(engine) == used
-    assert (engine.costs.of_pair([1, 2]) == PAYS) == known == (timed == [])
+    session = opened(**{"threads": None, **given})
+    assert threads_of(session) == used
+    assert (session.costs.of_pair([1, 2]) == PAYS) == known == (timed == [])
 
 
 def test_a_fixed_length_measures_nothing_and_has_the_tuned_threads(opened, timed):
@@ -189,8 +189,8 @@ def test_what_is_known_of_the_pair_is_where_auto_begins(opened, timed, greedy):
     known = Calibration(offset=-9.0, slope=0.1, variance=0.001)  # never accepted
     keep(calibrations={tuning.kind_of(greedy, "rejection"): known})
     for temp in (0.0, 0.8):
-        engine = opened(temp=temp)
-        report = Metrics.of(engine.events(engine.tokenize(PROMPT, raw=True), 1))
+        session = opened(temp=temp)
+        report = Metrics.of(session.events(session.tokenize(PROMPT, raw=True), 1))
         assert (report.drafted < 24) == (greedy == (temp == 0)), report.drafted  # a first draft may still be tried
 
 

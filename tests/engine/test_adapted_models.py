@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tiny
 from driver import DRAFT, TARGET
-from engines import open_engine
+from engines import open_session
 
 from specdec_cli import SamplingParams, SpeculativeConfig
 from specdec_cli.chat import kept_conversation
@@ -17,9 +17,9 @@ from specdec_cli.chat.conversation import Conversation
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.draft_length import SharedLoad
 from specdec_cli.engine import pass_cost_records as kept_costs
-from specdec_cli.engine import proof, tuning
+from specdec_cli.engine import tuning
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.loaded_models import memory_of
+from specdec_cli.engine.contexts import memory_of
 from specdec_cli.engine.model_pair import check_pair, setup_of_pair
 from specdec_cli.engine.slots import Slots
 from specdec_cli.llama.adapter import Adapter
@@ -95,8 +95,8 @@ def test_the_weights_themselves_say_what_must_come(tmp_path):
     assert changed == 8 and np.abs(row(path) - expected).max() < 1e-3 * np.abs(expected).max()
 
 
-def written(engine, seed=0):
-    return Transcript.of(engine.events(engine.tokenize(PROMPT, raw=True), seed))
+def written(session, seed=0):
+    return Transcript.of(session.events(session.tokenize(PROMPT, raw=True), seed))
 
 
 @pytest.mark.parametrize(
@@ -114,16 +114,16 @@ def written(engine, seed=0):
 def test_the_text_is_that_of_the_adapted_target(adapter, of_draft, way, sampling):
     way = {**way, "lora_draft": (str(of_draft),)} if "lora_draft" in way else way
     settings = {"lora": (str(adapter),), "draft_tokens": 4, "ctx": 256, "max_tokens": 48, **sampling}
-    with open_engine(**{**settings, "drafter": "none"}) as alone:
+    with open_session(**{**settings, "drafter": "none"}) as alone:
         own = written(alone)
-    with open_engine(**{"drafter": "none", **{**settings, "lora": ()}}) as plain:
+    with open_session(**{"drafter": "none", **{**settings, "lora": ()}}) as plain:
         assert written(plain).tokens != own.tokens
-    with open_engine(**settings, **way) as engine:
-        tokens = engine.tokenize(PROMPT, raw=True)
-        answer = Transcript.of(engine.events(tokens, 0))
-        divergence = proof.divergence(engine, tokens, own, answer, 0, engine.settings)
+    with open_session(**settings, **way) as session:
+        tokens = session.tokenize(PROMPT, raw=True)
+        answer = Transcript.of(session.events(tokens, 0))
+        divergence = session.divergence(tokens, own, answer, 0, session.settings)
         assert divergence is None or not divergence.bug, str(divergence)
-        drafted = engine.generate(PROMPT, SamplingParams(max_tokens=32, seed=0), raw=True).metrics.drafted
+        drafted = session.generate(PROMPT, SamplingParams(max_tokens=32, seed=0), raw=True).metrics.drafted
     assert drafted > 0
 
 
@@ -131,8 +131,8 @@ def test_an_adapter_of_the_draft_changes_drafts_and_no_text(of_draft):
     """At temperature 0 the texts are the same, and what is accepted is not."""
     texts, accepted = [], []
     for lora in ((), (str(of_draft),)):
-        with open_engine(draft_tokens=4, lora_draft=lora) as engine:
-            answer = engine.generate(PROMPT, SamplingParams(max_tokens=48), raw=True)
+        with open_session(draft_tokens=4, lora_draft=lora) as session:
+            answer = session.generate(PROMPT, SamplingParams(max_tokens=48), raw=True)
             texts.append(answer.text)
             accepted.append(answer.metrics.accepted / answer.metrics.drafted)
     assert texts[0] == texts[1] and accepted[1] < accepted[0]
@@ -141,12 +141,15 @@ def test_an_adapter_of_the_draft_changes_drafts_and_no_text(of_draft):
 def test_slots_are_adapted(adapter):
     expected = {}
     for lora in ((), (str(adapter),)):
-        with open_engine(drafter="none", lora=lora) as alone:
+        with open_session(drafter="none", lora=lora) as alone:
             expected[lora] = alone.generate(PROMPT, SamplingParams(max_tokens=24), raw=True).text
     assert len(set(expected.values())) == 2
     for lora, text in expected.items():
-        with open_engine(lora=lora, draft_tokens=3) as engine, Slots(engine, 2, 256, SharedLoad()) as slots:
-            for slot in slots.engines:
+        with (
+            open_session(lora=lora, draft_tokens=3) as session,
+            Slots(session.weights, 2, 256, SharedLoad(), Interrupt()) as slots,
+        ):
+            for slot in slots.sessions:
                 assert slot.generate(PROMPT, SamplingParams(max_tokens=24), raw=True).text == text
 
 
@@ -169,7 +172,7 @@ def test_what_is_kept_is_kept_by_adapter_and_scale(adapter, other, of_draft):
     assert setup_of_pair(check_pair(unused), unused) == "", "scale 0 is no adapter"
     assert len({tuning.path_of(TARGET, DRAFT, setup) for setup in setups}) == len(ways)
     assert tuning.path_of(TARGET, DRAFT) == tuning.path_of(TARGET, DRAFT, "")
-    assert recording_of(TARGET, DRAFT, "greedy") and not tuning.recording_of(TARGET, DRAFT, "greedy", setups[1])
+    assert recording_of(TARGET, DRAFT, "greedy") and not recording_of(TARGET, DRAFT, "greedy", setups[1])
     before = adapter.stat()
     try:
         os.utime(adapter, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
@@ -182,8 +185,8 @@ def test_what_is_kept_is_kept_by_adapter_and_scale(adapter, other, of_draft):
 def test_costs_are_kept_apart(adapter):
     folder = kept_costs._COSTS.folder()
     for count, lora in enumerate([(), (str(adapter),), (f"{adapter}:0.5",), (str(adapter),)], 1):
-        with open_engine(lora=lora, drafter="ngram", draft=None, draft_tokens="auto") as engine:
-            engine.generate(PROMPT, SamplingParams(max_tokens=8), raw=True)
+        with open_session(lora=lora, drafter="ngram", draft=None, draft_tokens="auto") as session:
+            session.generate(PROMPT, SamplingParams(max_tokens=8), raw=True)
         assert len(list(folder.glob("*.json"))) == min(count, 3)
 
 
@@ -191,16 +194,16 @@ def test_a_read_text_is_not_taken_over_by_another_adapter_or_scale(adapter, othe
     """What was read with an adapter is of no use without it."""
     ways = [(), (str(adapter),), (f"{adapter}:0.5",), (str(other),)]
     for kept_with in ways:
-        with open_engine(lora=kept_with, draft_tokens=3) as engine:
-            conversation = Conversation(engine)
+        with open_session(lora=kept_with, draft_tokens=3) as session:
+            conversation = Conversation(session)
             answer = conversation.ask("Sort a list.")
             assert [*answer]
             conversation.keep(answer)
             kept_conversation.save(conversation, "mine")
         for read_with in ways:
-            with open_engine(lora=read_with, draft_tokens=3) as engine:
-                notes = kept_conversation.load(Conversation(engine), "mine")
-                length = engine.models.target.opened.length
+            with open_session(lora=read_with, draft_tokens=3) as session:
+                notes = kept_conversation.load(Conversation(session), "mine")
+                length = session.models.target.opened.length
             same = read_with == kept_with
             assert [note for note in notes if "target" in note and "another file, adapter" in note] == notes
             assert (len(notes), length > 0) == ((0, True) if same else (1, False))
@@ -209,8 +212,8 @@ def test_a_read_text_is_not_taken_over_by_another_adapter_or_scale(adapter, othe
 def test_memory_counts_adapters(adapter, of_draft):
     weights = []
     for way in ({}, {"lora": (str(adapter),), "lora_draft": (str(of_draft),)}):
-        with open_engine(draft_tokens=3, **way) as engine:
-            weights.append([part.weights for part in memory_of(engine.models)])
+        with open_session(draft_tokens=3, **way) as session:
+            weights.append([part.weights for part in memory_of(session.models)])
     sizes = [adapter.stat().st_size, of_draft.stat().st_size]
     assert [more - less for less, more in zip(*weights, strict=True)] == sizes
 

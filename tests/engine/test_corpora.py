@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.engine import corpora, corpus_files
+from specdec_cli.engine import corpus
 from specdec_cli.gguf.header import Header, StringArray
 
 TOKENS, ORDER = np.array([-1, 5, 6, 7, -1], np.int32), np.array([2, 3], np.int32)
@@ -28,12 +28,12 @@ def code(tmp_path):
 
 def path_of(*names, model=None):
     names = [str(name) for name in names]
-    return corpora.path_of(model or header(), names, corpus_files.find(names))
+    return corpus.path_of(model or header(), names, corpus.find(names))
 
 
 def test_an_index_belongs_to_its_files_and_its_tokenizer(code):
     path = path_of(code)
-    assert path == path_of(code) and path.parent == corpora.folder()
+    assert path == path_of(code) and path.parent == corpus.folder()
     chat = header(**{"tokenizer.chat_template": "x", "general.name": "y"})
     assert path_of(code, model=chat) == path, "neither has a say in what the tokens are"
     others = [
@@ -47,7 +47,7 @@ def test_an_index_belongs_to_its_files_and_its_tokenizer(code):
 @pytest.mark.parametrize("change", ["touch", "grow", "add", "remove"])
 def test_a_change_asks_for_another_index_in_place_of_the_old(code, change):
     old = path_of(code)
-    corpora.save(old, (TOKENS.data, ORDER.data))
+    corpus.save_index(old, (TOKENS.data, ORDER.data))
     if change == "touch":
         os.utime(code / "a.py", (1, 1))
     elif change == "grow":
@@ -59,18 +59,18 @@ def test_a_change_asks_for_another_index_in_place_of_the_old(code, change):
     else:
         (code / "a.py").unlink()
     new = path_of(code)
-    assert new != old and corpora.load(new) is None
-    corpora.save(new, (TOKENS.data, ORDER.data))
-    assert [path.name for path in corpora.folder().iterdir()] == [new.name]
+    assert new != old and corpus.load_index(new) is None
+    corpus.save_index(new, (TOKENS.data, ORDER.data))
+    assert [path.name for path in corpus.folder().iterdir()] == [new.name]
 
 
 def test_an_index_is_mapped_as_it_was_kept(code):
     path = path_of(code)
-    assert corpora.load(path) is None and corpora.kept_bytes() == 0
-    corpora.save(path, (TOKENS.data, ORDER.data))
-    tokens, order = corpora.load(path)
+    assert corpus.load_index(path) is None and corpus.kept_bytes() == 0
+    corpus.save_index(path, (TOKENS.data, ORDER.data))
+    tokens, order = corpus.load_index(path)
     assert (tokens.tolist(), order.tolist()) == (TOKENS.tolist(), ORDER.tolist())
-    assert tokens.readonly and corpora.kept_bytes() == path.stat().st_size == 64 + 4 * 7
+    assert tokens.readonly and corpus.kept_bytes() == path.stat().st_size == 64 + 4 * 7
 
 
 PLACES = [*range(0, 36, 7), *range(64, 64 + 4 * 7, 9)]  # between them is nothing
@@ -79,41 +79,41 @@ PLACES = [*range(0, 36, 7), *range(64, 64 + 4 * 7, 9)]  # between them is nothin
 @pytest.mark.parametrize("damage", ["empty", "short", "cut", "text", *PLACES])
 def test_a_damaged_index_is_none(code, damage):
     path = path_of(code)
-    corpora.save(path, (TOKENS.data, ORDER.data))
+    corpus.save_index(path, (TOKENS.data, ORDER.data))
     data = bytearray(path.read_bytes())
     if isinstance(damage, int):
         data[damage] ^= 0x10
     path.write_bytes({"empty": b"", "short": data[:30], "cut": data[:-4], "text": b"x" * 500}.get(damage, data))
-    assert corpora.load(path) is None
-    corpora.save(path, (TOKENS.data, ORDER.data))
-    assert corpora.load(path) is not None
+    assert corpus.load_index(path) is None
+    corpus.save_index(path, (TOKENS.data, ORDER.data))
+    assert corpus.load_index(path) is not None
 
 
 def test_what_was_not_used_for_long_goes_first(code, monkeypatch):
     paths = [path_of(code / name) for name in ("a.py", "b.py", "sub")]
     for age, path in enumerate(paths[:2]):
-        corpora.save(path, (TOKENS.data, ORDER.data))
+        corpus.save_index(path, (TOKENS.data, ORDER.data))
         os.utime(path, (1000 + age, 1000 + age))
-    corpora.load(paths[0])  # which uses it
-    monkeypatch.setattr(corpora, "_MOST_KEPT", 2 * paths[0].stat().st_size)
-    corpora.save(paths[2], (TOKENS.data, ORDER.data))
-    assert set(corpora.folder().iterdir()) == {paths[0], paths[2]}
+    corpus.load_index(paths[0])  # which uses it
+    monkeypatch.setattr(corpus, "_MOST_KEPT", 2 * paths[0].stat().st_size)
+    corpus.save_index(paths[2], (TOKENS.data, ORDER.data))
+    assert set(corpus.folder().iterdir()) == {paths[0], paths[2]}
 
 
 def test_what_a_killed_run_has_left_goes_after_a_while(code):
-    corpora.folder().mkdir(parents=True)
+    corpus.folder().mkdir(parents=True)
     for name, age in (("old.tmp", 7200), ("young.tmp", 0)):
-        (corpora.folder() / name).touch()
-        os.utime(corpora.folder() / name, (time.time() - age,) * 2)
-    corpora.save(path_of(code), (TOKENS.data, ORDER.data))
-    assert [path.name for path in corpora.folder().glob("*.tmp")] == ["young.tmp"]
+        (corpus.folder() / name).touch()
+        os.utime(corpus.folder() / name, (time.time() - age,) * 2)
+    corpus.save_index(path_of(code), (TOKENS.data, ORDER.data))
+    assert [path.name for path in corpus.folder().glob("*.tmp")] == ["young.tmp"]
 
 
 def test_a_cache_that_cannot_be_written(code):
     path = path_of(code)
-    corpora.folder().parent.mkdir(parents=True, exist_ok=True)
-    corpora.folder().write_text("a file where the folder should be")
-    assert corpora.load(path) is None
+    corpus.folder().parent.mkdir(parents=True, exist_ok=True)
+    corpus.folder().write_text("a file where the folder should be")
+    assert corpus.load_index(path) is None
     with pytest.raises(SpecdecError, match="cannot write") as caught:
-        corpora.save(path, (TOKENS.data, ORDER.data))
+        corpus.save_index(path, (TOKENS.data, ORDER.data))
     assert caught.value.hint

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.engine import corpus_files
+from specdec_cli.engine import corpus
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def code(tmp_path):
 def texts(*names):
     return {
         source.path.name: text
-        for source in corpus_files.find([str(n) for n in names])
-        if (text := corpus_files.read(source)) is not None
+        for source in corpus.find([str(n) for n in names])
+        if (text := corpus.text_of(source)) is not None
     }
 
 
@@ -42,7 +42,7 @@ def test_of_a_folder_what_is_text(code):
 
 
 def test_files_count_once_however_often_they_are_named(code):
-    found = corpus_files.find([str(code / "b.py"), str(code), str(code / "sub" / ".." / "b.py")])
+    found = corpus.find([str(code / "b.py"), str(code), str(code / "sub" / ".." / "b.py")])
     assert [source.path.name for source in found].count("b.py") == 1
 
 
@@ -70,16 +70,16 @@ def test_what_may_not_be_read(code, monkeypatch, what):
 
     monkeypatch.setattr("pathlib.Path.open" if what == "file" else "os.scandir", refused)
     with pytest.raises(UsageError, match="Permission denied"):
-        corpus_files.find([str(code / "a.py" if what == "file" else code)])
+        corpus.find([str(code / "a.py" if what == "file" else code)])
 
 
 def test_a_file_that_goes_away_before_it_is_read(code):
-    (folder_file,) = [source for source in corpus_files.find([str(code)]) if source.path.name == "a.py"]
-    (named_file,) = corpus_files.find([str(code / "a.py")])
+    (folder_file,) = [source for source in corpus.find([str(code)]) if source.path.name == "a.py"]
+    (named_file,) = corpus.find([str(code / "a.py")])
     (code / "a.py").unlink()
-    assert corpus_files.read(folder_file) is None
+    assert corpus.text_of(folder_file) is None
     with pytest.raises(UsageError, match="there is no file"):
-        corpus_files.read(named_file)
+        corpus.text_of(named_file)
 
 
 def test_an_empty_corpus(tmp_path):
@@ -87,11 +87,11 @@ def test_an_empty_corpus(tmp_path):
     (tmp_path / "empty.txt").touch()
     for name in ("empty", "empty.txt"):
         with pytest.raises(UsageError, match="nothing in the corpus") as caught:
-            corpus_files.find([str(tmp_path / name)])
+            corpus.find([str(tmp_path / name)])
         assert name in str(caught.value)
 
 
 def test_a_corpus_that_is_too_large(code, monkeypatch):
-    monkeypatch.setattr(corpus_files, "_MOST_IN_ALL", 10)
+    monkeypatch.setattr(corpus, "_MOST_IN_ALL", 10)
     with pytest.raises(UsageError, match="5 files"):
-        corpus_files.find([str(code)])
+        corpus.find([str(code)])

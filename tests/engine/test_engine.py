@@ -1,15 +1,17 @@
 """The library: answers, streams, conversations, what is read again and what is not."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from driver import DRAFT, TARGET, run
+from engines import loaded
 from tiny import write
 
 import specdec_cli
 from specdec_cli import Done, Prefill, SamplingParams, SpecdecError, SpeculativeConfig, Step, UsageError, load
-from specdec_cli.engine import loaded_models
+from specdec_cli.engine import contexts
 
 PROMPT = "def median(values):\n"
 SHORT = SamplingParams(max_tokens=24)
@@ -19,20 +21,20 @@ PAGE = (Path(__file__).parents[2] / "docs" / "python-api.md").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
-def engine():
-    with load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as engine:
-        yield engine
+def session():
+    with loaded(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as session:
+        yield session
 
 
-def passes(engine):
+def passes(session):
     """Count the tokens that each model decodes from here on."""
     counts = {}
-    for loaded in engine.models.all:
+    for own in session.models.all:
 
-        def count(tokens, _seconds, role=loaded.role):
+        def count(tokens, _seconds, role=own.role):
             counts[role] = counts.get(role, 0) + tokens
 
-        loaded.opened.passes.on_pass = count
+        own.opened.passes.on_pass = count
     return counts
 
 
@@ -47,46 +49,46 @@ def test_the_package_offers_what_it_names():
         _ = specdec_cli.nothing_of_this_name
 
 
-def test_an_answer_is_that_of_the_command_line(engine):
-    answer = engine.generate(PROMPT, SHORT)
+def test_an_answer_is_that_of_the_command_line(session):
+    answer = session.generate(PROMPT, SHORT)
     said = answer.text if answer.text.endswith("\n") else f"{answer.text}\n"
     assert said == run(PROMPT, "-n", 24, "-k", 4, "-q").stdout
-    assert answer.tokens == engine.generate(PROMPT, SHORT, ALONE).tokens
+    assert answer.tokens == session.generate(PROMPT, SHORT, ALONE).tokens
     assert (answer.finish_reason, answer.metrics.emitted, answer.lossless) == ("length", 24, True)
 
 
-def test_a_stream_is_prefills_steps_and_one_done(engine):
-    events = list(engine.stream(PROMPT, SHORT))
+def test_a_stream_is_prefills_steps_and_one_done(session):
+    events = list(session.stream(PROMPT, SHORT))
     kinds = [type(event) for event in events]
     assert kinds[0] is Prefill and kinds.count(Done) == 1 and kinds[-1] is Done
     text = "".join(token.text for event in events if isinstance(event, Step) for token in event.tokens)
-    assert text + events[-1].tail == engine.generate(PROMPT, SHORT).text
+    assert text + events[-1].tail == session.generate(PROMPT, SHORT).text
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_a_seed_gives_one_text_whatever_drafts(engine, temperature):
+def test_a_seed_gives_one_text_whatever_drafts(session, temperature):
     sampling = SamplingParams(temperature=temperature, seed=5, max_tokens=24)
     texts = {
-        engine.generate(PROMPT, sampling, SpeculativeConfig(draft_tokens=k, drafter=drafter)).text
+        session.generate(PROMPT, sampling, SpeculativeConfig(draft_tokens=k, drafter=drafter)).text
         for k, drafter in ((1, "model"), (5, "model"), (3, "ngram"), (1, "none"))
     }
     assert len(texts) == 1
 
 
-def test_what_both_models_hold_is_not_read_again(engine):
-    first = engine.generate(PROMPT, SHORT)
+def test_what_both_models_hold_is_not_read_again(session):
+    first = session.generate(PROMPT, SHORT)
     prompt = [*first.prompt, *first.tokens]
-    engine.generate([*prompt, *first.prompt], SHORT)  # the contexts have room for it from here on
-    engine.generate(PROMPT, SHORT)
-    counts = passes(engine)
-    again = engine.generate([*prompt, *first.prompt], SHORT)
+    session.generate([*prompt, *first.prompt], SHORT)  # the contexts have room for it from here on
+    session.generate(PROMPT, SHORT)
+    counts = passes(session)
+    again = session.generate([*prompt, *first.prompt], SHORT)
     held = again.cached_tokens
     assert len(first.prompt) <= held < len(again.prompt)
     steps = [event for event in again.metrics.history if event.index]
     assert again.metrics.prompt_tokens == len(again.prompt) - held
     assert counts["target"] == len(again.prompt) - held + sum(1 + len(step.drafted) for step in steps)
     assert counts["draft"] <= len(again.prompt) - held + 4 + sum(1 + len(step.drafted) for step in steps)
-    fresh = engine.start([*prompt, *first.prompt], SHORT, reuse=False)
+    fresh = session.start([*prompt, *first.prompt], SHORT, reuse=False)
     assert [type(event) for event in fresh][-1] is Done
     assert (fresh.result.tokens, fresh.result.cached_tokens) == (again.tokens, 0)
 
@@ -94,7 +96,9 @@ def test_what_both_models_hold_is_not_read_again(engine):
 @pytest.mark.parametrize(("kind", "tree"), [("llama", 1), ("llama", 3), ("mamba", 1), ("lfm2", 1), ("nemotron_h", 1)])
 def test_what_is_reused_gives_the_answer_that_reading_anew_does(tmp_path, kind, tree):
     target, draft = write(tmp_path / "t.gguf", kind), write(tmp_path / "d.gguf", kind, noise=0.3)
-    with load(target=target, draft=draft, speculative=SpeculativeConfig(draft_tokens=3, tree=tree), threads=1) as tiny:
+    with loaded(
+        target=target, draft=draft, speculative=SpeculativeConfig(draft_tokens=3, tree=tree), threads=1
+    ) as tiny:
         first = tiny.generate("the end", SHORT)
         prompts = [first.prompt + first.tokens[:9], first.prompt + first.tokens, first.prompt[:3], first.prompt]
         for prompt in prompts:
@@ -105,31 +109,31 @@ def test_what_is_reused_gives_the_answer_that_reading_anew_does(tmp_path, kind, 
             tiny.generate(first.prompt, SHORT)
 
 
-def test_another_prompt_shares_only_its_beginning_and_with_bitwise_nothing(engine):
-    engine.generate(PROMPT + "    # one", SHORT)
-    answer = engine.generate(PROMPT + "    # two", SHORT)
+def test_another_prompt_shares_only_its_beginning_and_with_bitwise_nothing(session):
+    session.generate(PROMPT + "    # one", SHORT)
+    answer = session.generate(PROMPT + "    # two", SHORT)
     assert 0 < answer.cached_tokens < len(answer.prompt)
-    assert answer.tokens == engine.generate(PROMPT + "    # two", SHORT, ALONE).tokens
-    assert engine.generate(PROMPT, SHORT, SpeculativeConfig(bitwise=True)).cached_tokens == 0
+    assert answer.tokens == session.generate(PROMPT + "    # two", SHORT, ALONE).tokens
+    assert session.generate(PROMPT, SHORT, SpeculativeConfig(bitwise=True)).cached_tokens == 0
 
 
-def test_a_stream_can_be_abandoned(engine):
-    expected = engine.generate(PROMPT, SHORT).tokens
-    for event in engine.stream(PROMPT, SHORT):
+def test_a_stream_can_be_abandoned(session):
+    expected = session.generate(PROMPT, SHORT).tokens
+    for event in session.stream(PROMPT, SHORT):
         if isinstance(event, Step) and event.drafted:
             break
-    kept = engine.stream(PROMPT, SHORT)
+    kept = session.stream(PROMPT, SHORT)
     next(kept)
-    assert engine.generate(PROMPT, SHORT).tokens == expected
+    assert session.generate(PROMPT, SHORT).tokens == expected
     with pytest.raises(SpecdecError, match="another answer has begun"):
         list(kept)
-    assert engine.generate(PROMPT, SHORT).tokens == expected
+    assert session.generate(PROMPT, SHORT).tokens == expected
 
 
-def test_two_engines_live_in_one_process(engine):
-    expected = engine.generate(PROMPT, SHORT).tokens
-    with load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as other:
-        streams = [iter(one.stream(PROMPT, SHORT)) for one in (engine, other)]
+def test_two_engines_live_in_one_process(session):
+    expected = session.generate(PROMPT, SHORT).tokens
+    with loaded(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as other:
+        streams = [iter(one.stream(PROMPT, SHORT)) for one in (session, other)]
         answers = [[], []]
         for _ in range(40):
             for stream, tokens in zip(streams, answers, strict=True):
@@ -144,23 +148,23 @@ def test_a_context_grows_to_twice_its_size_or_where_that_does_not_fit_to_what_is
         if n_ctx > most and "draft" in header.name:
             raise SpecdecError("no room", "")
 
-    monkeypatch.setattr(loaded_models.memory, "require", require)
-    with load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as engine:
+    monkeypatch.setattr(contexts.memory, "require", require)
+    with loaded(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as session:
         for tokens, n_ctx in ((300, 512), (520, expected), (200, expected)):
-            assert engine.generate([5] * tokens, SamplingParams(max_tokens=8)).metrics.emitted == 8
-            assert [loaded.opened.n_ctx for loaded in engine.models.all] == [n_ctx, n_ctx]
-        assert engine.drafts and engine.notes == ()
+            assert session.generate([5] * tokens, SamplingParams(max_tokens=8)).metrics.emitted == 8
+            assert [own.opened.n_ctx for own in session.models.all] == [n_ctx, n_ctx]
+        assert session.drafts and session.notes == ()
 
 
 def test_a_conversation_goes_through_the_chat_template(tmp_path):
     template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
     target = write(tmp_path / "chat.gguf", "llama", chat_template=template)
     messages = [{"role": "user", "content": "a b"}]
-    with load(target=target, speculative=ALONE, threads=1) as engine:
-        first = engine.generate(messages, SamplingParams(max_tokens=4))
+    with loaded(target=target, speculative=ALONE, threads=1) as session:
+        first = session.generate(messages, SamplingParams(max_tokens=4))
         more = [*messages, {"role": "assistant", "content": "c"}, {"role": "user", "content": "d"}]
-        second = engine.generate(more, SamplingParams(max_tokens=4))
-        text = engine.models.target.model.tokenize("<user>a b\n")
+        second = session.generate(more, SamplingParams(max_tokens=4))
+        text = session.models.target.model.tokenize("<user>a b\n")
         assert first.prompt == text and second.prompt[: len(text) - 1] == text[:-1]
         assert second.cached_tokens >= len(text) - 1
 
@@ -187,50 +191,74 @@ def test_a_conversation_goes_through_the_chat_template(tmp_path):
         (PROMPT, {}, {"ngram_corpus": ("src",)}, "a corpus is read when"),
     ],
 )
-def test_what_makes_no_sense_or_was_not_loaded_is_refused(engine, prompt, sampling, speculative, says):
+def test_what_makes_no_sense_or_was_not_loaded_is_refused(session, prompt, sampling, speculative, says):
     with pytest.raises(SpecdecError, match=says) as caught:
-        engine.generate(prompt, SamplingParams(**sampling), SpeculativeConfig(**speculative))
+        session.generate(prompt, SamplingParams(**sampling), SpeculativeConfig(**speculative))
     assert caught.value.hint
 
 
 def test_a_draft_that_was_not_loaded_is_missed():
-    with load(target=TARGET, speculative=ALONE, threads=1) as engine:
-        assert engine.generate(PROMPT, SHORT).metrics.drafted == 0
+    with loaded(target=TARGET, speculative=ALONE, threads=1) as session:
+        assert session.generate(PROMPT, SHORT).metrics.drafted == 0
         with pytest.raises(UsageError, match="no draft model was loaded"):
-            engine.generate(PROMPT, SHORT, SpeculativeConfig(drafter="model"))
+            session.generate(PROMPT, SHORT, SpeculativeConfig(drafter="model"))
 
 
 def test_a_stream_whose_engine_was_closed_or_reopened_ends_with_an_error():
-    with load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as engine:
-        stream = engine.stream("x", SamplingParams(max_tokens=8))
+    with loaded(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as session:
+        stream = session.stream("x", SamplingParams(max_tokens=8))
         next(stream)
-        engine.generate("x = 1\n" * 120, SamplingParams(max_tokens=8))  # in longer contexts
+        session.generate("x = 1\n" * 120, SamplingParams(max_tokens=8))  # in longer contexts
         with pytest.raises(SpecdecError, match="another answer"):
             list(stream)
-        last = engine.stream("x", SamplingParams(max_tokens=8))
+        last = session.stream("x", SamplingParams(max_tokens=8))
         next(last)
     with pytest.raises(SpecdecError, match="it was closed"):
         list(last)
     with pytest.raises(SpecdecError, match="was closed"):
-        engine.generate("x")
+        session.generate("x")
 
 
-def test_one_string_to_stop_at_is_one(engine):
-    whole = engine.generate(PROMPT, SHORT).text
+def test_one_string_to_stop_at_is_one(session):
+    whole = session.generate(PROMPT, SHORT).text
     part = whole[5:9]
-    assert engine.generate(PROMPT, SamplingParams(max_tokens=24, stop=part)).text == whole[: whole.index(part)]
+    assert session.generate(PROMPT, SamplingParams(max_tokens=24, stop=part)).text == whole[: whole.index(part)]
 
 
-def test_no_baseline_for_an_answer_that_went_by_what_was_read(engine):
-    engine.generate(PROMPT, SHORT)
-    answer = engine.start(PROMPT, SHORT)
+def test_no_baseline_for_an_answer_that_went_by_what_was_read(session):
+    session.generate(PROMPT, SHORT)
+    answer = session.start(PROMPT, SHORT)
     list(answer)
     with pytest.raises(UsageError, match="read before"):
         answer.measure_baseline()
 
 
 def test_threads_stay_as_they_are_while_passes_must_agree():
-    with load(target=TARGET, speculative=SpeculativeConfig(drafter="none")) as engine:
+    with loaded(target=TARGET, speculative=SpeculativeConfig(drafter="none")) as session:
         for bitwise in (True, False):
-            engine.generate(PROMPT, SHORT, SpeculativeConfig(bitwise=bitwise))
-            assert engine.models.target.costs.watch.on is not bitwise
+            session.generate(PROMPT, SHORT, SpeculativeConfig(bitwise=bitwise))
+            assert session.models.target.costs.watch.on is not bitwise
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with load(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as engine:
+        yield engine
+
+
+def test_streams_of_one_engine_go_on_side_by_side(engine, session):
+    prompts = [PROMPT, "class Stack:\n"]
+    streams, answers = [engine.stream(prompt, SHORT, raw=True) for prompt in prompts], [[], []]
+    for _ in range(40):
+        for stream, tokens in zip(streams, answers, strict=True):
+            event = next(stream, None)
+            tokens.extend([token.id for token in event.tokens] if isinstance(event, Step) else [])
+    assert answers == [session.generate(prompt, SHORT, raw=True).tokens for prompt in prompts]
+    assert engine.generate(PROMPT, SHORT, raw=True).cached_tokens, "a session is used again, with what it has read"
+
+
+def test_threads_share_an_engine(engine, session):
+    prompts = [f"def f{number}(values):\n" for number in range(6)]
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(lambda prompt: engine.generate(prompt, SHORT, raw=True).tokens, prompts))
+    assert answers == [session.generate(prompt, SHORT, raw=True).tokens for prompt in prompts]

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from engines import open_engine
+from engines import open_session
 from exactness import compared
 from fakes import tokens_of
 from prompts import PROMPTS
@@ -19,9 +19,9 @@ from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Done, Draft, Step, Token
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
-from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.generation import GenerationResult, crowding_notes, to_json
+from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.engine.session import crowding_notes, to_json
 from specdec_cli.llama.passes import Passes
 
 
@@ -33,29 +33,29 @@ def scaled(costs, one):
 
 def open_auto(monkeypatch, costs=FLAT, **changes):
     """An engine whose `auto` is told these costs, and that times follow them; else what is measured here."""
-    engine = open_engine(draft_tokens="auto", **changes)
+    session = open_session(draft_tokens="auto", **changes)
     if costs is not None:
         costs = scaled(costs, 0.0003)
-        monkeypatch.setattr(engine.costs, "of_pair", lambda text: costs)
+        monkeypatch.setattr(session.costs, "of_pair", lambda text: costs)
         monkeypatch.setattr("specdec_cli.draft_length.cost_model.CostModel.observe", lambda *_: None)
         monkeypatch.setattr("specdec_cli.draft_length.budgets._MOST_LOSS", 1e9)
         monkeypatch.setattr("specdec_cli.draft_length.budgets._LOSS", 1e9)
-    return engine
+    return session
 
 
-def against(own, engine, prompt, seed=0):
+def against(own, session, prompt, seed=0):
     """An answer's events, and whether it is the target's own; if it is not, rounding made it so."""
-    events = list(engine.events(prompt, seed))
-    divergence = proof.divergence(engine, prompt, own, Transcript.of(events), seed, engine.settings)
+    events = list(session.events(prompt, seed))
+    divergence = session.divergence(prompt, own, Transcript.of(events), seed, session.settings)
     assert divergence is None or not divergence.bug, str(divergence)
     return events, divergence is None
 
 
 @pytest.fixture(scope="module")
 def alone():
-    with open_engine(drafter="none") as engine:
-        prompts = [engine.tokenize(prompt, raw=True) for prompt in PROMPTS]
-        yield prompts, [Transcript.of(engine.events(prompt, seed=0)) for prompt in prompts]
+    with open_session(drafter="none") as session:
+        prompts = [session.tokenize(prompt, raw=True) for prompt in PROMPTS]
+        yield prompts, [Transcript.of(session.events(prompt, seed=0)) for prompt in prompts]
 
 
 MANY = [pytest.param(width, k, 40, marks=pytest.mark.slow) for width, k in ((1, 2), (1, 3), (1, 8), (1, 16), (3, 6))]
@@ -64,9 +64,9 @@ MANY = [pytest.param(width, k, 40, marks=pytest.mark.slow) for width, k in ((1, 
 @pytest.mark.parametrize(("width", "k", "count"), [(1, 1, 10), (1, 4, 10), (1, 16, 10), (2, 3, 20), (4, 8, 10), *MANY])
 def test_greedy_equals_the_target_alone(alone, width, k, count):
     identical = second = 0
-    with open_engine(draft_tokens=k, tree=width) as engine:
+    with open_session(draft_tokens=k, tree=width) as session:
         for prompt, own in list(zip(*alone, strict=True))[:count]:
-            events, same = against(own, engine, prompt)
+            events, same = against(own, session, prompt)
             assert events[-1].notes == ()
             identical += same
             paths = [event.path for event in events if isinstance(event, Step) and event.path]
@@ -78,8 +78,8 @@ def test_greedy_equals_the_target_alone(alone, width, k, count):
 
 @pytest.mark.parametrize(("costs", "every"), [(FLAT, 4), (None, 8)], ids=["told", "measured"])
 def test_greedy_text_is_the_targets_own_with_auto(monkeypatch, alone, costs, every):
-    with open_auto(monkeypatch, costs) as engine:
-        reports = [Metrics.of(against(own, engine, prompt)[0]) for prompt, own in [*zip(*alone, strict=True)][::every]]
+    with open_auto(monkeypatch, costs) as session:
+        reports = [Metrics.of(against(own, session, prompt)[0]) for prompt, own in [*zip(*alone, strict=True)][::every]]
     assert all(report.notes == () for report in reports)
     drafted = {n for report in reports for n, count in enumerate(report.lengths) if count}
     assert costs is None or drafted >= {1, 2, 3, 4}
@@ -92,21 +92,21 @@ def test_match_with_a_seed_equals_the_sampled_target_alone(monkeypatch, width, k
     """But for a draw that falls within rounding of a boundary. drafts: more are accepted, whatever kernels round."""
     same = accepted = 0
     sampled = {"temp": 0.8, "accept": "match", "max_tokens": 40}
-    opened = open_auto(monkeypatch, **sampled) if k == "auto" else open_engine(**sampled, draft_tokens=k, tree=width)
-    with opened as engine:
+    opened = open_auto(monkeypatch, **sampled) if k == "auto" else open_session(**sampled, draft_tokens=k, tree=width)
+    with opened as session:
         for seed, text in enumerate(PROMPTS[:8]):
-            prompt = engine.tokenize(text, raw=True)
-            own = Transcript.of(engine.events(prompt, seed, settings=engine.settings.alone()))
-            events, identical = against(own, engine, prompt, seed)
+            prompt = session.tokenize(text, raw=True)
+            own = Transcript.of(session.events(prompt, seed, settings=session.settings.alone()))
+            events, identical = against(own, session, prompt, seed)
             same += identical
             accepted += Metrics.of(events).accepted
     assert accepted > drafts and same >= least
 
 
 def test_the_same_seed_gives_the_same_rejection_sample_of_as_many_tokens_as_asked_for():
-    with open_engine(temp=0.8, draft_tokens=500) as engine:
-        prompt = engine.tokenize("x = ", raw=True)
-        first, second = (tokens_of(engine.events(prompt, seed=5)) for _ in range(2))
+    with open_session(temp=0.8, draft_tokens=500) as session:
+        prompt = session.tokenize("x = ", raw=True)
+        first, second = (tokens_of(session.events(prompt, seed=5)) for _ in range(2))
     assert first == second and len(first) == 64
 
 
@@ -114,31 +114,31 @@ def test_the_same_seed_gives_the_same_rejection_sample_of_as_many_tokens_as_aske
 @pytest.mark.parametrize("whose", [0, 1])
 def test_a_session_survives_an_interrupted_tree(monkeypatch, whose, failing):
     """Ctrl-C in a pass of either model, then another answer from the same caches."""
-    with open_engine(draft_tokens=8, tree=4, max_tokens=40) as engine:
-        prompt = engine.tokenize("def median(values):\n    return", raw=True)
-        expected = tokens_of(engine.events(prompt, seed=0))
-        context, passes = engine.models.contexts[whose], []
+    with open_session(draft_tokens=8, tree=4, max_tokens=40) as session:
+        prompt = session.tokenize("def median(values):\n    return", raw=True)
+        expected = tokens_of(session.events(prompt, seed=0))
+        context, passes = session.models.contexts[whose], []
         whole = Passes.run
 
         def interrupted(self):
             if self is context.passes and len(context._branches):
                 passes.append(self)
                 if len(passes) == failing:
-                    engine.interrupt.set()
+                    session.interrupt.set()
                     raise Interrupted
             return whole(self)
 
         with monkeypatch.context() as patched:
             patched.setattr(Passes, "run", interrupted)
-            events = list(engine.events(prompt, seed=0))
-        engine.interrupt.clear()
+            events = list(session.events(prompt, seed=0))
+        session.interrupt.clear()
         assert events[-1].reason == "interrupted" and len(passes) == failing
         got = tokens_of(events)
         assert got == expected[: len(got)] and len(got) < 40
-        other = engine.tokenize(PROMPTS[2], raw=True)
-        own = tokens_of(engine.events(other, seed=0, settings=engine.settings.alone()))
-        assert tokens_of(engine.events(other, seed=0)) == own
-        assert tokens_of(engine.events(prompt, seed=0)) == expected
+        other = session.tokenize(PROMPTS[2], raw=True)
+        own = tokens_of(session.events(other, seed=0, settings=session.settings.alone()))
+        assert tokens_of(session.events(other, seed=0)) == own
+        assert tokens_of(session.events(prompt, seed=0)) == expected
 
 
 UNSURE = "raise ValueError("
@@ -178,8 +178,8 @@ def test_a_step_keeps_the_targets_distribution(opened, width, wrong):
             return Draft(draft.tokens, draft.q[:1] * len(draft.q), "", draft.parents) if wrong else draft
 
     target, model = opened("target", branches=8), opened("draft", 8, 4)
-    with open_engine() as engine:
-        prompt = tuple(engine.tokenize(UNSURE, raw=True))
+    with open_session() as session:
+        prompt = tuple(session.tokenize(UNSURE, raw=True))
 
     def verify(context, draft):
         target.rewind(0)
@@ -203,10 +203,10 @@ def test_a_step_keeps_the_targets_distribution(opened, width, wrong):
 
 
 def test_where_drafting_does_not_pay_the_draft_model_is_not_even_read(monkeypatch):
-    with open_engine(draft_tokens="auto") as engine:
-        monkeypatch.setattr(engine.costs, "of_pair", lambda text: scaled(STEEP, 0.0003))
-        prompt = engine.tokenize(PROMPTS[0] * 30, raw=True)
-        report = Metrics.of(engine.events(prompt, 0))
+    with open_session(draft_tokens="auto") as session:
+        monkeypatch.setattr(session.costs, "of_pair", lambda text: scaled(STEEP, 0.0003))
+        prompt = session.tokenize(PROMPTS[0] * 30, raw=True)
+        report = Metrics.of(session.events(prompt, 0))
         assert report.drafted == 0 and report.draft_prefill_s == 0.0
         assert report.probed_tokens_per_s is None
 
@@ -214,16 +214,16 @@ def test_where_drafting_does_not_pay_the_draft_model_is_not_even_read(monkeypatc
 def test_hindsight_is_what_the_draft_would_have_done(monkeypatch):
     """What the draft model says of places it missed agrees with what it says when it drafts there."""
     heard = []
-    with open_auto(monkeypatch) as engine:
-        prompt = engine.tokenize("def mean(values):\n", raw=True)
-        policy = engine.drafting.policy(engine.settings, prompt)
+    with open_auto(monkeypatch) as session:
+        prompt = session.tokenize("def mean(values):\n", raw=True)
+        policy = session.drafting.policy(session.settings, prompt)
         monkeypatch.setattr(policy, "observe_counterfactual", lambda sure, outcome: heard.append((sure, outcome)))
         steps = iter([0] * 20 + [1] * 1000)  # twenty steps without a draft, then drafts of one
         monkeypatch.setattr(policy, "limit", lambda room: min(next(steps), room))
         monkeypatch.setattr(policy, "should_draft", lambda drafted, sure: True)
-        report = Metrics.of(engine.events(prompt, 0))
+        report = Metrics.of(session.events(prompt, 0))
         own = report.tokens
-        model = engine.models.contexts[1]
+        model = session.models.contexts[1]
         model.rewind(0)
         model.decode(prompt)
         expected = []
@@ -237,15 +237,15 @@ def test_hindsight_is_what_the_draft_would_have_done(monkeypatch):
 @pytest.mark.slow
 def test_acceptance_at_a_temperature_is_the_overlap(monkeypatch):
     """With `rejection`, every draft token stands with probability sum(min(p, q)): within 1 % over many tokens."""
-    with open_auto(monkeypatch, temp=0.8, max_tokens=200) as engine:
-        target, draft = engine.models.contexts
-        sampler = StandardSampler(engine.settings.sampling)
+    with open_auto(monkeypatch, temp=0.8, max_tokens=200) as session:
+        target, draft = session.models.contexts
+        sampler = StandardSampler(session.settings.sampling)
         overlaps, accepted, tried = [], 0, 0
         for seed, text in enumerate(PROMPTS[:12]):
-            prompt = engine.tokenize(text, raw=True)
+            prompt = session.tokenize(text, raw=True)
             tokens = list(prompt)
             places = []
-            for event in engine.events(prompt, seed):
+            for event in session.events(prompt, seed):
                 if not hasattr(event, "drafted"):
                     continue
                 reached = min(event.accepted + 1, len(event.drafted))
@@ -284,15 +284,15 @@ def test_the_baseline_comes_from_the_runs_own_probes():
     since the probe before.
     """
     plain, draft, asked, first = (0, 0.0, 0.2), (2, 0.1, 0.3), (0, 0.1, 0.2), ((0, 0.0, 9.0), (0, 0.0, 7.0))
-    with open_engine() as engine:
-        engine.open(8)
-        found = to_json(result_of(*first, plain, plain, draft, *first, plain, asked, *first), engine)
+    with open_session() as session:
+        session.open(8)
+        found = to_json(result_of(*first, plain, plain, draft, *first, plain, asked, *first), session)
         assert (found["baseline"]["method"], found["baseline"]["tokens_per_s"]) == ("probes", pytest.approx(5.0))
         assert found["speedup"] is None, "two probes are too few for an interval"
-        found = to_json(result_of(*[*[draft] * 4, plain, plain, plain] * 3, draft), engine)
+        found = to_json(result_of(*[*[draft] * 4, plain, plain, plain] * 3, draft), session)
         assert found["speedup"] == found["baseline"]["speedup"]["mean"] == pytest.approx(7 / 2.2 * 0.2)
         for too_few in (*first, plain, plain, draft, *first), (plain,) * 7:
-            found = to_json(result_of(*too_few), engine)
+            found = to_json(result_of(*too_few), session)
             assert found["baseline"] is None and found["speedup"] is None
 
 
@@ -301,7 +301,9 @@ def test_threads_that_wait_for_each_other_are_noted():
     alike, uneven = [(4, 0.1, 0.2)] * 9 + [(0, 0.1, 0.9)] * 9, [(4, 0.1, 0.2)] + [(4, 0.1, 3.0)] * 8
 
     def notes(took, threads=6, offloaded=False):
-        return crowding_notes(result_of(*took).metrics, SimpleNamespace(threads=threads, offloaded=offloaded))
+        return crowding_notes(
+            result_of(*took).metrics, SimpleNamespace(threads=threads, loaded=SimpleNamespace(offloaded=offloaded))
+        )
 
     assert notes(alike) == notes(uneven[:7]) == ()
     (note,) = notes(uneven)

@@ -3,45 +3,44 @@
 from dataclasses import replace
 
 import pytest
-from engines import open_engine
+from engines import open_session
 
 from specdec_cli.decoding.statistics import geometric_interval
-from specdec_cli.engine import generation, paired_speed
-from specdec_cli.engine.answer_bounds import NO_BOUNDS
+from specdec_cli.engine import session as session_module
 from specdec_cli.engine.baseline import BaselineResult
-from specdec_cli.engine.paired_speed import paired_speedup
+from specdec_cli.engine.generation import NO_BOUNDS
 
 PROMPT = "def median(values):\n"
 
 
 @pytest.fixture(scope="module")
-def engine():
-    with open_engine(128, drafter="model", draft_tokens=3, max_tokens=72) as engine:
-        yield engine
+def session():
+    with open_session(128, drafter="model", draft_tokens=3, max_tokens=72) as session:
+        yield session
 
 
 @pytest.fixture
-def calls(engine, monkeypatch):
+def calls(session, monkeypatch):
     """Each answer that was asked for: its prompt's tokens, whether drafts help, its most tokens."""
-    made, events = [], engine.events
+    made, events = [], session.events
 
     def watched(prompt, seed, stop=(), settings=None, watch=None):
         made.append((len(prompt), settings.drafter != "none", settings.max_tokens))
         return events(prompt, seed, stop, settings)
 
-    monkeypatch.setattr(engine, "events", watched)
+    monkeypatch.setattr(session, "events", watched)
     return made
 
 
-def answer_of(engine):
-    answer = engine.start(PROMPT, raw=True, reuse=False)
+def answer_of(session):
+    answer = session.start(PROMPT, raw=True, reuse=False)
     for _ in answer:
         pass
     return answer
 
 
-def test_parts_of_an_answer_are_written_by_both_and_who_begins_changes(engine, calls):
-    answer = answer_of(engine)
+def test_parts_of_an_answer_are_written_by_both_and_who_begins_changes(session, calls):
+    answer = answer_of(session)
     calls.clear()
     answer.measure_baseline()
     prompt, (whole, *parts) = len(answer.result.prompt), calls
@@ -51,31 +50,31 @@ def test_parts_of_an_answer_are_written_by_both_and_who_begins_changes(engine, c
     assert answer.result.baseline.speedup.count == 6 and answer.result.baseline.identical
 
 
-def test_a_short_answer_is_written_several_times(engine, calls):
-    tokens = answer_of(engine).result.tokens[:10]
+def test_a_short_answer_is_written_several_times(session, calls):
+    tokens = answer_of(session).result.tokens[:10]
     calls.clear()
-    prompt = engine.tokenize(PROMPT, raw=True)
-    assert paired_speedup(engine, prompt, tokens, 0, NO_BOUNDS, engine.settings).count == 5
+    prompt = session.tokenize(PROMPT, raw=True)
+    assert session.paired_speedup(prompt, tokens, 0, NO_BOUNDS, session.settings).count == 5
     assert {(start, size) for start, _, size in calls} == {(len(prompt), 10)} and len(calls) == 10
 
 
-def test_what_was_read_is_not_read_again(engine):
+def test_what_was_read_is_not_read_again(session):
     """The parts go on where the last one ended: both models read little besides what they write."""
-    tokens, prompt = answer_of(engine).result.tokens, engine.tokenize(PROMPT, raw=True)
+    tokens, prompt = answer_of(session).result.tokens, session.tokenize(PROMPT, raw=True)
     counts = {}
-    for loaded in engine.models.all:
+    for loaded in session.models.all:
         loaded.opened.passes.on_pass = lambda count, _s, role=loaded.role: counts.update(
             {role: counts.get(role, 0) + count}
         )
-    paired_speedup(engine, prompt, tokens, 0, NO_BOUNDS, engine.settings)
-    for loaded in engine.models.all:
+    session.paired_speedup(prompt, tokens, 0, NO_BOUNDS, session.settings)
+    for loaded in session.models.all:
         loaded.opened.passes.on_pass = None
         assert not loaded.opened.reuses
     assert counts["draft"] < 4 * len(tokens) and counts["target"] < 6 * len(tokens)
 
 
-def test_nothing_is_claimed_of_an_answer_that_drafted_nothing(engine, calls):
-    answer = engine.start(PROMPT, raw=True, reuse=False)
+def test_nothing_is_claimed_of_an_answer_that_drafted_nothing(session, calls):
+    answer = session.start(PROMPT, raw=True, reuse=False)
     answer.result.settings = replace(answer.result.settings, drafter="none")
     for _ in answer:
         pass
@@ -97,15 +96,15 @@ def test_a_ratio_is_claimed_if_its_interval_excludes_one(ratios, claim):
     assert found == (claim and pytest.approx(claim, abs=0.01))
 
 
-def test_a_noisy_machine_is_named(engine, monkeypatch):
+def test_a_noisy_machine_is_named(session, monkeypatch):
     """Before all else: notes are the first lines of a report."""
     for ratios, named in (((0.5, 1.9, 0.6, 1.7), True), ((1.4, 1.41, 1.42), False)):
-        monkeypatch.setattr(generation, "paired_speedup", lambda *_, drawn=ratios: geometric_interval(drawn))
-        answer = answer_of(engine)
+        monkeypatch.setattr(session_module, "paired_speedup", lambda *_, drawn=ratios: geometric_interval(drawn))
+        answer = answer_of(session)
         answer.measure_baseline()
         assert any("disturb this machine" in note for note in answer.result.notes) == named
 
 
-def test_an_interruption_ends_the_measurement(engine, monkeypatch):
-    monkeypatch.setattr(paired_speed.Metrics, "of", lambda events: paired_speed.Metrics())
-    assert paired_speedup(engine, [1, 2], [3] * 40, 0, NO_BOUNDS, engine.settings) is None
+def test_an_interruption_ends_the_measurement(session, monkeypatch):
+    monkeypatch.setattr(session_module.Metrics, "of", lambda events: session_module.Metrics())
+    assert session.paired_speedup([1, 2], [3] * 40, 0, NO_BOUNDS, session.settings) is None

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 import numpy as np
 import pytest
 import tiny
-from engines import open_engine
+from engines import open_session
 
 from specdec_cli import SamplingParams, SpeculativeConfig
 from specdec_cli import load as load_engine
@@ -59,9 +59,9 @@ class Answers:
         number = len(self.results) if number is None else number
         watch = self.noted[number].watch
 
-        def work(engine):
+        def work(session):
             try:
-                answer = engine.start(prompt, sampling, speculative, raw=True, watch=watch)
+                answer = session.start(prompt, sampling, speculative, raw=True, watch=watch)
                 self.results[number] = answer.result
                 for event in answer:
                     each(event)
@@ -70,8 +70,8 @@ class Answers:
             finally:
                 self.ended.release()
 
-        engine = self.scheduler.slots.engine
-        return self.scheduler.submit(prompt if isinstance(prompt, list) else engine.tokenize(prompt, raw=True), work)
+        session = self.scheduler.slots.sessions[0]
+        return self.scheduler.submit(prompt if isinstance(prompt, list) else session.tokenize(prompt, raw=True), work)
 
     def wait(self, count):
         for _ in range(count):
@@ -80,19 +80,19 @@ class Answers:
 
 @contextmanager
 def answers(count, n_ctx=512, most_waiting=64, **settings):
-    with open_engine(**settings) as engine, Scheduler(engine, count, n_ctx, most_waiting) as scheduler:
+    with open_session(**settings) as session, Scheduler(session.weights, count, n_ctx, most_waiting) as scheduler:
         yield Answers(scheduler)
 
 
 @pytest.fixture(scope="module")
 def alone():
-    """What each prompt is answered in each way by an engine of its own, and the rows."""
+    """What each prompt is answered in each way by a session of its own, and the rows."""
     answered = {}
-    with open_engine() as engine:
+    with open_session() as session:
         for text in PROMPTS:
             for number, way in enumerate(WAYS):
                 noted = Noted()
-                answer = engine.start(text, *way, raw=True, watch=noted.watch)
+                answer = session.start(text, *way, raw=True, watch=noted.watch)
                 assert [*answer]
                 answered[text, number] = answer.result, noted.rows
     return answered
@@ -151,8 +151,8 @@ def test_slots_draft_on_where_a_text_is_longer_than_a_draft_models_window():
 def test_slots_go_on_without_heads(tmp_path):
     model = tiny.write(tmp_path / "model.gguf", "glm4moe-echo")
     with answers(2, target=str(model), draft=None, drafter="ngram+mtp") as some:
-        engine = some.scheduler.slots.engine
-        assert "slots go on without them" in " ".join(engine.notes)
+        session = some.scheduler.slots.sessions[0]
+        assert "slots go on without them" in " ".join(session.notes)
         some.ask([5, 6, 7, 8] * 5, SamplingParams(max_tokens=30), None, 0)
         some.wait(1)
     alone = load_engine(target=model, threads=1).generate([5, 6, 7, 8] * 5, SamplingParams(max_tokens=30))
@@ -190,7 +190,7 @@ def test_idle_slots_hold_no_more_than_one_may():
         for number in range(6):
             some.ask([*range(5, 400 + number)], SamplingParams(max_tokens=3))
             some.wait(1)
-        held = [engine.models.target.opened.length for engine in some.scheduler.slots.engines]
+        held = [session.models.target.opened.length for session in some.scheduler.slots.sessions]
     assert sum(held) <= 512 and max(held) > 390
 
 
@@ -272,5 +272,5 @@ def test_closing_ends_what_runs():
 
 @pytest.mark.parametrize("setting", [{"tree": 4}, {"drafter": "lookahead"}, {"bitwise": True}])
 def test_slots_refuse_what_they_cannot_do(setting):
-    with open_engine(**setting) as engine, pytest.raises(UsageError):
-        Scheduler(engine, 2, 256)
+    with open_session(**setting) as session, pytest.raises(UsageError):
+        Scheduler(session.weights, 2, 256)

@@ -8,7 +8,7 @@ from functools import partial
 import faulty_drafters
 import pytest
 from driver import DRAFT, PROMPT, TARGET
-from engines import open_engine
+from engines import open_session
 from fuzzing import cases, in_child
 
 from specdec_cli.decoding.errors import UsageError
@@ -26,17 +26,17 @@ SHARDS = pytest.mark.parametrize("shard", range(4))
 
 
 @pytest.fixture(scope="module")
-def engine():
-    with open_engine(ways=[{"drafter": "model", "bitwise": False}], drafter="model", ctx=256) as engine:
-        yield engine
+def session():
+    with open_session(ways=[{"drafter": "model", "bitwise": False}], drafter="model", ctx=256) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
-def answer(engine):
+def answer(session):
     """The prompt's tokens, and the target's own answer to them."""
-    prompt = engine.tokenize(PROMPT, raw=True)
-    alone = replace(engine.settings, drafter="none", max_tokens=TOKENS)
-    return prompt, Metrics.of(engine.events(prompt, 1, settings=alone)).tokens
+    prompt = session.tokenize(PROMPT, raw=True)
+    alone = replace(session.settings, drafter="none", max_tokens=TOKENS)
+    return prompt, Metrics.of(session.events(prompt, 1, settings=alone)).tokens
 
 
 def says_no(text):
@@ -51,7 +51,7 @@ def assert_told(notes, about):
 
 
 @SHARDS
-def test_the_text_is_the_targets_own(engine, answer, shard):
+def test_the_text_is_the_targets_own(session, answer, shard):
     prompt, own = answer
     drafted = 0
     for chance in cases(50, f"drafters/{shard}"):
@@ -60,8 +60,8 @@ def test_the_text_is_the_targets_own(engine, answer, shard):
         options = {"draft_tokens": k, "max_tokens": TOKENS, "bitwise": chance.random() < 0.2}
         with faulty_drafters.installed(partial(faulty_drafters.drafter, own, len(prompt), wrong)):
             try:
-                settings = replace(engine.settings, drafter=way, **options)
-                events = list(engine.events(prompt, 1, settings=settings))
+                settings = replace(session.settings, drafter=way, **options)
+                events = list(session.events(prompt, 1, settings=settings))
             except UsageError as error:
                 assert wrong.where == "load" and says_no(str(error)), about
                 continue

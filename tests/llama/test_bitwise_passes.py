@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from engines import open_engine
+from engines import open_session
 from fakes import tokens_of
 from prompts import PROMPTS
 
@@ -12,7 +12,6 @@ from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Draft, Verdict
-from specdec_cli.engine import proof
 from specdec_cli.llama import agreement
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.target import LlamaTarget
@@ -120,50 +119,47 @@ def test_pieces_give_the_bits_of_the_reference_and_read_no_more_than_is_asked(mo
 def test_every_answer_is_the_targets_own(changes):
     kinds = ("model", 2), ("model", 8), ("model", "auto"), ("ngram", 8), ("ngram+model", "auto")
     ways = [{"drafter": drafter, "draft_tokens": k} for drafter, k in kinds]
-    with open_engine(360, ways, max_tokens=32, bitwise=True, **changes) as engine:
-        settings = engine.settings
-        prompts = [engine.tokenize(text, raw=True) for text in (PROMPTS[0], LONG)]
+    with open_session(360, ways, max_tokens=32, bitwise=True, **changes) as session:
+        settings = session.settings
+        prompts = [session.tokenize(text, raw=True) for text in (PROMPTS[0], LONG)]
         for seed, prompt in enumerate(prompts):
-            own = tokens_of(engine.events(prompt, seed, settings=settings.alone()))
+            own = tokens_of(session.events(prompt, seed, settings=settings.alone()))
             for way in ways:
-                events = list(engine.events(prompt, seed, settings=replace(settings, **way)))
+                events = list(session.events(prompt, seed, settings=replace(settings, **way)))
                 assert events[-1].notes == ()
                 assert tokens_of(events) == own, way
 
 
 def test_a_broken_promise_is_a_bug_even_if_it_is_rounding(monkeypatch):
     """If passes do not agree where they did when measured, the user was promised too much."""
-    with open_engine(draft_tokens=4, max_tokens=40, bitwise=True) as engine:
-        settings, prompt = engine.settings, engine.tokenize(PROMPTS[0], raw=True)
+    with open_session(draft_tokens=4, max_tokens=40, bitwise=True) as session:
+        settings, prompt = session.settings, session.tokenize(PROMPTS[0], raw=True)
         decode = LlamaContext.decode
 
         def rounds(self, tokens, all_rows=False):
             rows = decode(self, tokens, all_rows)
-            if all_rows and len(tokens) > 1 and self is engine.models.target.opened:
+            if all_rows and len(tokens) > 1 and self is session.models.target.opened:
                 rows = np.array(rows)
                 rows[:, rows[0].argsort()[-2]] += 3.0
             return rows
 
-        engine.costs.agree(prompt)
-        own = Transcript.of(engine.events(prompt, 0, settings=settings.alone()))
+        session.costs.agree(prompt)
+        own = Transcript.of(session.events(prompt, 0, settings=settings.alone()))
         monkeypatch.setattr(LlamaContext, "decode", rounds)
-        mine = Transcript.of(engine.events(prompt, 0))
+        mine = Transcript.of(session.events(prompt, 0))
         assert own.tokens != mine.tokens
-        assert (
-            "agreed bit for bit when measured do not here"
-            in proof.divergence(engine, prompt, own, mine, 0, settings).bug
-        )
+        assert "agreed bit for bit when measured do not here" in session.divergence(prompt, own, mine, 0, settings).bug
 
 
 @pytest.mark.parametrize("k", [8, "auto"])
 def test_no_pass_is_wider_than_what_agrees(monkeypatch, k):
     monkeypatch.setattr(agreement, "measure", lambda *_: Agreement(1, 3, 1, (96, 320), {4: 0.4}))
-    with open_engine(drafter="ngram", draft_tokens=k, max_tokens=60, bitwise=True, ctx=640) as engine:
-        settings, prompt = engine.settings, engine.tokenize(LONG, raw=True)
-        engine.drafting.policy(settings, prompt)  # measures, with passes of all sizes
+    with open_session(drafter="ngram", draft_tokens=k, max_tokens=60, bitwise=True, ctx=640) as session:
+        settings, prompt = session.settings, session.tokenize(LONG, raw=True)
+        session.drafting.policy(settings, prompt)  # measures, with passes of all sizes
         sizes = []
-        engine.models.target.opened.passes.on_pass = lambda tokens, seconds: sizes.append(tokens)
-        report = Metrics.of(engine.events(prompt, 0))
+        session.models.target.opened.passes.on_pass = lambda tokens, seconds: sizes.append(tokens)
+        report = Metrics.of(session.events(prompt, 0))
         assert sum(sizes[:4]) == len(prompt), "the prompt comes first"
         assert max(sizes[4:]) <= 3
         assert k == "auto" or report.drafted > 8

@@ -9,7 +9,7 @@ from statistics import median
 from time import perf_counter
 
 import pytest
-from engines import TARGET, open_engine
+from engines import TARGET, open_session
 
 from specdec_cli.engine.config import SamplingParams
 from specdec_cli.engine.scheduler import Scheduler
@@ -98,14 +98,18 @@ def test_an_answer_takes_as_long_from_the_server_as_alone():
     threads = host.physical_cores()
     prompt = list(range(100, 132))
     settings = {"threads": threads, "drafter": "none", "max_tokens": TOKENS}
-    with open_engine(**settings) as alone, open_engine(**settings) as served, Scheduler(served, 1, 512) as slots:
+    with (
+        open_session(**settings) as alone,
+        open_session(**settings) as served,
+        Scheduler(served.weights, 1, 512) as slots,
+    ):
 
-        def by(engine):
-            return 1 / engine.generate(prompt, SamplingParams(temperature=0.0)).metrics.tokens_per_s
+        def by(session):
+            return 1 / session.generate(prompt, SamplingParams(temperature=0.0)).metrics.tokens_per_s
 
         def from_the_server():
             answers = SimpleQueue()
-            slots.submit(prompt, lambda engine: answers.put(by(engine)))
+            slots.submit(prompt, lambda session: answers.put(by(session)))
             return answers.get(timeout=120)
 
         assert slowest_over_fastest([lambda: by(alone), from_the_server], within=1.25) <= 1.25  # it shares passes

@@ -4,10 +4,10 @@ import json
 
 import pytest
 import tiny
-from engines import open_engine
+from engines import loaded, open_session
 from schemas import invalid, schemas
 
-from specdec_cli import Grammar, SamplingParams, SpeculativeConfig, load
+from specdec_cli import Grammar, SamplingParams, SpeculativeConfig
 
 SCHEMAS = schemas()
 EVERY = 12
@@ -15,42 +15,42 @@ DRAFTERS = ["grammar", "ngram", "model", "lookahead", "grammar+ngram+model", "mo
 
 
 @pytest.fixture(scope="module")
-def engine():
-    with open_engine(drafter="model", threads=1) as engine:
-        yield engine
+def session():
+    with open_session(drafter="model", threads=1) as session:
+        yield session
 
 
-def answered(engine, schema, drafter, temperature, **how):
+def answered(session, schema, drafter, temperature, **how):
     sampling = SamplingParams(temperature=temperature, seed=3, max_tokens=160, grammar=Grammar.json_schema(schema))
-    return engine.generate("# as JSON:\n", sampling, SpeculativeConfig(drafter=drafter, **how), raw=True)
+    return session.generate("# as JSON:\n", sampling, SpeculativeConfig(drafter=drafter, **how), raw=True)
 
 
 @pytest.mark.parametrize("name", [*SCHEMAS][::EVERY])
-def test_they_are_valid_and_the_targets_own(engine, name):
+def test_they_are_valid_and_the_targets_own(session, name):
     for temperature in (0, 0.8):
-        own = answered(engine, SCHEMAS[name], "none", temperature)
+        own = answered(session, SCHEMAS[name], "none", temperature)
         assert own.finish_reason != "stop" or not invalid(own.text, SCHEMAS[name])
         for drafter in DRAFTERS:
-            assert answered(engine, SCHEMAS[name], drafter, temperature).tokens == own.tokens, drafter
+            assert answered(session, SCHEMAS[name], drafter, temperature).tokens == own.tokens, drafter
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for i, name in enumerate(SCHEMAS) if i % EVERY])
-def test_all_are_valid_and_the_targets_own(engine, name):
-    test_they_are_valid_and_the_targets_own(engine, name)
+def test_all_are_valid_and_the_targets_own(session, name):
+    test_they_are_valid_and_the_targets_own(session, name)
 
 
 @pytest.mark.parametrize("how", [{"tree": 3, "draft_tokens": 6}, {"accept": "match"}, {"draft_tokens": 4}])
-def test_trees_and_other_rules(engine, how):
+def test_trees_and_other_rules(session, how):
     schema = SCHEMAS["API 4"]
     for temperature in (0, 0.8):
-        own = answered(engine, schema, "none", temperature, accept=how.get("accept"))
-        assert answered(engine, schema, "model", temperature, **how).tokens == own.tokens
+        own = answered(session, schema, "none", temperature, accept=how.get("accept"))
+        assert answered(session, schema, "model", temperature, **how).tokens == own.tokens
 
 
-def test_the_baseline_is_bound_too(engine):
+def test_the_baseline_is_bound_too(session):
     sampling = SamplingParams(max_tokens=60, grammar=Grammar.json_schema(SCHEMAS["API 8"]))
-    answer = engine.start("# as JSON:\n", sampling, SpeculativeConfig(draft_tokens=3), raw=True, reuse=False)
+    answer = session.start("# as JSON:\n", sampling, SpeculativeConfig(draft_tokens=3), raw=True, reuse=False)
     for _ in answer:
         pass
     answer.measure_baseline()
@@ -58,22 +58,22 @@ def test_the_baseline_is_bound_too(engine):
     assert answer.result.metrics.forced > 10
 
 
-def test_an_answer_that_is_cut_off_says_so(engine):
+def test_an_answer_that_is_cut_off_says_so(session):
     sampling = SamplingParams(max_tokens=5, grammar=Grammar.json_schema(SCHEMAS["API 8"]))
-    answer = engine.generate("# as JSON:\n", sampling, raw=True)
+    answer = session.generate("# as JSON:\n", sampling, raw=True)
     assert answer.finish_reason == "length"
     assert any("fulfilled its grammar" in note for note in answer.notes)
 
 
-def test_text_of_all_kinds(engine):
+def test_text_of_all_kinds(session):
     rules = Grammar.rules('root ::= "[" item ("," item)* "]"\nitem ::= [0-9]{1,2}')
-    found = engine.generate("numbers: ", SamplingParams(max_tokens=80, grammar=rules), raw=True)
+    found = session.generate("numbers: ", SamplingParams(max_tokens=80, grammar=rules), raw=True)
     assert found.finish_reason == "length" or all(0 <= number < 100 for number in json.loads(found.text))
-    phone = engine.generate("call ", SamplingParams(grammar=Grammar.regex("[0-9]{3}-[0-9]{4}")), raw=True)
+    phone = session.generate("call ", SamplingParams(grammar=Grammar.regex("[0-9]{3}-[0-9]{4}")), raw=True)
     assert len(phone.text) == 8 and phone.finish_reason == "stop"
     words = ["你好", "Grüß Gott", "שלום", "👋"]
     greeting = Grammar.regex("|".join(words))
-    assert engine.generate("hello ", SamplingParams(grammar=greeting), raw=True).text in words
+    assert session.generate("hello ", SamplingParams(grammar=greeting), raw=True).text in words
 
 
 @pytest.mark.parametrize("kind", ["llama", "lfm2", "nemotron_h", "qwen35"])
@@ -83,17 +83,17 @@ def test_models_that_cannot_forget(kind, tmp_path):
         tiny.write(tmp_path / f"{name}.gguf", kind, noise=noise) for name, noise in (("t", 0), ("d", 0.05))
     )
     grammar = Grammar.json_schema(SCHEMAS["API 8"])
-    with load(target=target, draft=draft, threads=1) as engine:
+    with loaded(target=target, draft=draft, threads=1) as session:
         for temperature in (0, 0.8):
             sampling = SamplingParams(temperature=temperature, seed=3, max_tokens=60, grammar=grammar)
             texts = [
-                engine.generate("hello", sampling, SpeculativeConfig(drafter=drafter, draft_tokens=3)).tokens
+                session.generate("hello", sampling, SpeculativeConfig(drafter=drafter, draft_tokens=3)).tokens
                 for drafter in ("none", "model", "ngram", "grammar+model")
             ]
             assert all(text == texts[0] for text in texts)
 
 
-def test_bitwise(engine):
+def test_bitwise(session):
     schema = SCHEMAS["API 8"]
-    own = answered(engine, schema, "none", 0, bitwise=True)
-    assert answered(engine, schema, "grammar+ngram+model", 0, bitwise=True, draft_tokens=4).tokens == own.tokens
+    own = answered(session, schema, "none", 0, bitwise=True)
+    assert answered(session, schema, "grammar+ngram+model", 0, bitwise=True, draft_tokens=4).tokens == own.tokens

@@ -6,11 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny
+from engines import loaded
 from exactness import p_value
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specdec_cli import Grammar, SamplingParams, SpecdecError, SpeculativeConfig, load
+from specdec_cli import Grammar, SamplingParams, SpecdecError, SpeculativeConfig
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.drafters.draft_model import ModelDrafter
@@ -47,8 +48,8 @@ def files(folder, kind):
 def pair(request, tmp_path_factory):
     target, draft = files(tmp_path_factory.mktemp("heads"), request.param)
     drafter = tiny.HEAD_FILES.get(request.param, "mtp")
-    with load(target=target, draft=draft, threads=1, speculative=SpeculativeConfig(drafter, 3)) as engine:
-        yield request.param, engine
+    with loaded(target=target, draft=draft, threads=1, speculative=SpeculativeConfig(drafter, 3)) as session:
+        yield request.param, session
 
 
 def distance(one, other):
@@ -58,11 +59,11 @@ def distance(one, other):
     return np.abs(one[known] - other[known]).max()
 
 
-def both(engine, sampling, speculative):
+def both(session, sampling, speculative):
     """An answer with drafts, and that of the target alone."""
-    answer = engine.generate(PROMPT, sampling, speculative)
+    answer = session.generate(PROMPT, sampling, speculative)
     assert answer.metrics.drafted > 0 and not [note for note in answer.notes if "failed" in note], answer.notes
-    return answer.tokens, engine.generate(PROMPT, sampling, SpeculativeConfig(drafter="none")).tokens
+    return answer.tokens, session.generate(PROMPT, sampling, SpeculativeConfig(drafter="none")).tokens
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
@@ -75,28 +76,28 @@ def test_the_answer_is_the_targets_own(pair, k, temperature):
 
 @pytest.mark.parametrize("width", [2, 4])
 def test_with_trees_it_is_the_targets_own(pair, width):
-    kind, engine = pair
+    kind, session = pair
     sampling, how = SamplingParams(max_tokens=40), SpeculativeConfig(draft_tokens=6, tree=width)
     if kind == "qwen35-mtp":
         with pytest.raises(SpecdecError, match="its memory is recurrent"):
-            engine.generate(PROMPT, sampling, how)
+            session.generate(PROMPT, sampling, how)
         return
-    drafted, alone = both(engine, sampling, how)
+    drafted, alone = both(session, sampling, how)
     assert drafted == alone
 
 
 def test_a_conversation_goes_on(pair):
     """What both hold of a text is not read again, and what comes after drafts as ever."""
-    engine = pair[1]
-    first = engine.generate(PROMPT, SamplingParams(max_tokens=20))
+    session = pair[1]
+    first = session.generate(PROMPT, SamplingParams(max_tokens=20))
     longer = [*PROMPT, *first.tokens, 9, 10, 11]
-    engine.models.target.opened.reuses = engine.models.draft.opened.reuses = True
+    session.models.target.opened.reuses = session.models.draft.opened.reuses = True
     try:
-        again = engine.generate(longer, SamplingParams(max_tokens=30))
+        again = session.generate(longer, SamplingParams(max_tokens=30))
     finally:
-        engine.models.target.opened.reuses = engine.models.draft.opened.reuses = False
+        session.models.target.opened.reuses = session.models.draft.opened.reuses = False
     assert again.metrics.drafted and not [note for note in again.notes if "failed" in note]
-    assert again.tokens == engine.generate(longer, SamplingParams(max_tokens=30)).tokens
+    assert again.tokens == session.generate(longer, SamplingParams(max_tokens=30)).tokens
 
 
 @pytest.mark.parametrize(("temperature", "tree"), [(0.0, 1), (0.0, 3), (0.8, 1), (0.8, 3)])
@@ -105,9 +106,9 @@ def test_a_grammar_may_allow_nothing_that_the_heads_can_say(tmp_path, kind, temp
     target, draft = files(tmp_path, kind)
     grammar = Grammar.rules('root ::= ("a" | "b" | "c" | "hello ")+ "."')
     sampling = SamplingParams(temperature=temperature, seed=3, max_tokens=20, grammar=grammar)
-    with load(target=target, draft=draft, threads=1) as engine:
+    with loaded(target=target, draft=draft, threads=1) as session:
         how = SpeculativeConfig(tiny.HEAD_FILES[kind], 4, accept="coupled", tree=tree)
-        drafted, alone = both(engine, sampling, how)
+        drafted, alone = both(session, sampling, how)
     assert drafted == alone
 
 
@@ -256,14 +257,14 @@ def test_sampled_answers_have_the_targets_distribution(tmp_path, kind, wrong, mo
     how = SpeculativeConfig(drafter, 2, accept="rejection")
     sampling = SamplingSettings(1.0, top_k=4, top_p=1.0, min_p=0.0)
     n = 800
-    with load(target=target, draft=draft, threads=1, speculative=how) as engine:
+    with loaded(target=target, draft=draft, threads=1, speculative=how) as session:
         if wrong:
             monkeypatch.setattr(MtpDrafter, "propose", _boasting)
         counts = Counter()
         for seed in range(n):
             params = SamplingParams(temperature=1.0, top_k=4, top_p=1.0, min_p=0.0, seed=seed, max_tokens=3)
-            counts[tuple(engine.generate(PROMPT, params, how).tokens[:3])] += 1
-        expected = _exact(engine.models.target.opened, sampling, 3)
+            counts[tuple(session.generate(PROMPT, params, how).tokens[:3])] += 1
+        expected = _exact(session.models.target.opened, sampling, 3)
     assert (p_value(counts, expected, n) > 1e-3) != wrong
 
 
@@ -305,9 +306,9 @@ def qwen3(tmp_path):
 
 def answered(target, head, **how):
     """An answer of the target alone, and the notes that say why."""
-    with load(target=target, draft=head, threads=1, speculative=SpeculativeConfig(**how)) as engine:
-        answer = engine.generate(PROMPT, SamplingParams(max_tokens=8))
-        alone = engine.generate(PROMPT, SamplingParams(max_tokens=8), SpeculativeConfig(drafter="none"))
+    with loaded(target=target, draft=head, threads=1, speculative=SpeculativeConfig(**how)) as session:
+        answer = session.generate(PROMPT, SamplingParams(max_tokens=8))
+        alone = session.generate(PROMPT, SamplingParams(max_tokens=8), SpeculativeConfig(drafter="none"))
     assert answer.tokens == alone.tokens and not answer.metrics.drafted
     return " ".join(answer.notes)
 
@@ -329,19 +330,19 @@ def test_a_build_without_hidden_rows(monkeypatch, tmp_path):
     assert extensions.missing() == ["llama_future"]
     model = tiny.write(tmp_path / "model.gguf", "glm4moe-mtp")
     assert "it lacks llama_future" in answered(model, None, drafter="mtp")
-    with load(target=model, threads=1) as engine:
-        assert engine.settings.drafter == "ngram"
+    with loaded(target=model, threads=1) as session:
+        assert session.settings.drafter == "ngram"
 
 
 def test_heads_that_are_there_are_the_default(tmp_path, qwen3):
-    with load(target=tiny.write(tmp_path / "model.gguf", "step35-mtp"), threads=1) as engine:
-        assert engine.settings.drafter == "ngram+mtp" and engine.models.draft
-    with load(target=qwen3, draft=tiny.write(tmp_path / "head.gguf", "eagle3"), threads=1) as engine:
-        assert engine.settings.drafter == "ngram+eagle3" and engine.models.draft
-    with load(target=qwen3, draft=tiny.write(tmp_path / "block.gguf", "dflash"), threads=1) as engine:
-        assert engine.settings.drafter == "ngram+dflash" and engine.models.draft
-    with load(target=qwen3, draft=tiny.write(tmp_path / "medusa.gguf", "medusa"), threads=1) as engine:
-        assert engine.settings.drafter == "ngram+medusa" and engine.models.draft
+    with loaded(target=tiny.write(tmp_path / "model.gguf", "step35-mtp"), threads=1) as session:
+        assert session.settings.drafter == "ngram+mtp" and session.models.draft
+    with loaded(target=qwen3, draft=tiny.write(tmp_path / "head.gguf", "eagle3"), threads=1) as session:
+        assert session.settings.drafter == "ngram+eagle3" and session.models.draft
+    with loaded(target=qwen3, draft=tiny.write(tmp_path / "block.gguf", "dflash"), threads=1) as session:
+        assert session.settings.drafter == "ngram+dflash" and session.models.draft
+    with loaded(target=qwen3, draft=tiny.write(tmp_path / "medusa.gguf", "medusa"), threads=1) as session:
+        assert session.settings.drafter == "ngram+medusa" and session.models.draft
 
 
 @pytest.mark.parametrize(
@@ -360,7 +361,7 @@ def test_heads_that_are_there_are_the_default(tmp_path, qwen3):
 def test_what_is_asked_for_must_be_there(tmp_path, qwen3, drafter, draft, said):
     file = tiny.write(tmp_path / "draft.gguf", draft) if draft else None
     with pytest.raises(SpecdecError, match=said):
-        load(target=qwen3, draft=file, speculative=SpeculativeConfig(drafter))
+        loaded(target=qwen3, draft=file, speculative=SpeculativeConfig(drafter))
 
 
 # Rows that are kept

@@ -7,10 +7,11 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 import tiny
+from engines import loaded
 from exactness import p_value
 from test_heads import PROMPT, TEXT, Opened, _exact, answered, both, halved
 
-from specdec_cli import IncompatiblePair, SamplingParams, SpecdecError, SpeculativeConfig, load
+from specdec_cli import IncompatiblePair, SamplingParams, SpecdecError, SpeculativeConfig
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.drafters.head_drafters import MedusaDrafter
 from specdec_cli.gguf import memory
@@ -141,8 +142,8 @@ def test_nothing_is_drafted_where_the_row_is_not_known(tmp_path):
 
 def knowing(folder, target, misled):
     """What the target alone writes, and two heads that know it; those misled know most tokens as the second best."""
-    with load(target=target, threads=1, speculative=SpeculativeConfig(drafter="none")) as engine:
-        text = [*PROMPT, *engine.generate(PROMPT, SamplingParams(max_tokens=60)).tokens]
+    with loaded(target=target, threads=1, speculative=SpeculativeConfig(drafter="none")) as session:
+        text = [*PROMPT, *session.generate(PROMPT, SamplingParams(max_tokens=60)).tokens]
     rows, _ = rows_of(target, text)
     wanted = np.zeros((2, len(text) - 3, tiny.N_VOCAB))
     for k, row in np.ndindex(wanted.shape[:2]):
@@ -160,8 +161,8 @@ def test_drafts_go_on_after_whatever_stands(tmp_path, kind, k, tree):
     """
     target = tiny.write(tmp_path / "target.gguf", kind)
     text, head = knowing(tmp_path, target, misled=(0, 1) if tree > 1 else (1,))
-    with load(target=target, draft=head, threads=1, speculative=SpeculativeConfig("medusa", k, tree=tree)) as engine:
-        answer = engine.generate(PROMPT, SamplingParams(max_tokens=40))
+    with loaded(target=target, draft=head, threads=1, speculative=SpeculativeConfig("medusa", k, tree=tree)) as session:
+        answer = session.generate(PROMPT, SamplingParams(max_tokens=40))
     assert answer.tokens == text[:40]
     first, *steps = answer.metrics.history[1:-1]
     assert not first.drafted and all(step.drafted for step in steps) and answer.metrics.accepted > 8
@@ -225,16 +226,16 @@ def test_sampled_answers_have_the_targets_distribution(tmp_path, target, width, 
     head = fitted(tmp_path / "fitted.gguf", *known_ahead(target, 3))
     how = SpeculativeConfig("medusa", 2, accept="rejection", tree=width)
     sampling, n, counts, accepted = SamplingSettings(1.0, top_k=3, top_p=1.0, min_p=0.0), 900, Counter(), 0
-    with load(target=target, draft=head, threads=1, speculative=how) as engine:
+    with loaded(target=target, draft=head, threads=1, speculative=how) as session:
         if wrong:
             own = MedusaDrafter.propose
             monkeypatch.setattr(MedusaDrafter, "propose", lambda *given: halved(own(*given)))
         for seed in range(n):
             params = SamplingParams(temperature=1.0, top_k=3, top_p=1.0, min_p=0.0, seed=seed, max_tokens=4)
-            answer = engine.generate(PROMPT, params, how)
+            answer = session.generate(PROMPT, params, how)
             counts[tuple(answer.tokens)] += 1
             accepted += answer.metrics.accepted
-        expected = _exact(engine.models.target.opened, sampling, 4)
+        expected = _exact(session.models.target.opened, sampling, 4)
     assert accepted > n / 4 and (p_value(counts, expected, n) > 1e-3) != wrong
 
 
@@ -242,8 +243,8 @@ def test_sampled_answers_have_the_targets_distribution(tmp_path, target, width, 
 def test_typical_acceptance_runs(tmp_path, target, tree):
     head = tiny.write(tmp_path / "head.gguf", "medusa")
     how = SpeculativeConfig("medusa", 4, accept="typical", tree=tree)
-    with load(target=target, draft=head, threads=1, speculative=how) as engine:
-        answer = engine.generate(PROMPT, SamplingParams(temperature=0.9, seed=1, max_tokens=30))
+    with loaded(target=target, draft=head, threads=1, speculative=how) as session:
+        answer = session.generate(PROMPT, SamplingParams(temperature=0.9, seed=1, max_tokens=30))
     assert answer.metrics.drafted and len(answer.tokens) == 30
 
 
@@ -272,7 +273,7 @@ def test_typical_acceptance_runs(tmp_path, target, tree):
 def test_a_damaged_file_is_refused(tmp_path, target, changes, said):
     head = written(tmp_path / "head.gguf", random_outputs(), **changes)
     with pytest.raises(SpecdecError, match=said) as refused:
-        load(target=target, draft=head)
+        loaded(target=target, draft=head)
     assert refused.value.hint
 
 
@@ -282,7 +283,7 @@ def test_heads_of_another_width(tmp_path, target):
     other.fields["medusa.embedding_length"].parts[-1][0] = 64
     del other
     with pytest.raises(IncompatiblePair, match="was made for rows of 64 numbers"):
-        load(target=target, draft=head)
+        loaded(target=target, draft=head)
 
 
 def test_a_target_that_gives_no_logits_beside_its_rows(tmp_path):
@@ -295,8 +296,8 @@ def test_a_target_that_gives_no_logits_beside_its_rows(tmp_path):
 def test_any_other_target_has_its_own_text(tmp_path, kind, k):
     """Recurrent ones, too, whose states go back by a snapshot or by a replay."""
     model, head = tiny.write(tmp_path / "model.gguf", kind), tiny.write(tmp_path / "head.gguf", "medusa")
-    with load(target=model, draft=head, threads=1, speculative=SpeculativeConfig("medusa", k)) as engine:
-        drafted, alone = both(engine, SamplingParams(max_tokens=24), SpeculativeConfig("medusa", k))
+    with loaded(target=model, draft=head, threads=1, speculative=SpeculativeConfig("medusa", k)) as session:
+        drafted, alone = both(session, SamplingParams(max_tokens=24), SpeculativeConfig("medusa", k))
     assert drafted == alone
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import tiny
 from driver import assert_refused, run
-from engines import DRAFT, TARGET, open_engine
+from engines import DRAFT, TARGET, open_session
 from prompts import PROMPTS
 
 from specdec_cli.decoding.costs import Costs, Curve
@@ -42,13 +42,13 @@ def test_the_text_is_that_of_the_target_alone(drafter, mode, monkeypatch):
     changes = {"max_tokens": 48, "lookahead": "7:4:7", "draft_tokens": k, **WAYS[drafter], **MODES[mode]}
     texts = PROMPTS[:1] if "ctx" in changes else (REPEATING, *PROMPTS[:2])
     drafted = accepted = 0
-    with open_engine(min(96, changes.get("ctx", 97) - 1), drafter=drafter, **changes) as engine:
-        monkeypatch.setattr(engine.costs, "of_pair", lambda text: FREE)
+    with open_session(min(96, changes.get("ctx", 97) - 1), drafter=drafter, **changes) as session:
+        monkeypatch.setattr(session.costs, "of_pair", lambda text: FREE)
         monkeypatch.setattr(PassCosts, "verify", lambda self, text: FREE.verify)
         for seed, text in enumerate(texts):
-            prompt = engine.tokenize(text, raw=True)
-            ways = engine.settings, engine.settings.alone()
-            mine, own = (Metrics.of(engine.events(prompt, seed, settings=way)) for way in ways)
+            prompt = session.tokenize(text, raw=True)
+            ways = session.settings, session.settings.alone()
+            mine, own = (Metrics.of(session.events(prompt, seed, settings=way)) for way in ways)
             assert mine.tokens == own.tokens and mine.reason == own.reason and mine.notes == ()
             assert mine.reason == "context" or "ctx" not in changes
             drafted += mine.drafted

@@ -8,7 +8,7 @@ from pathlib import Path
 import llama_cpp.llama_cpp as lib
 import pytest
 from driver import DRAFT, TARGET, assert_refused, call, run, told
-from engines import open_engine
+from engines import open_session
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.config import Settings
@@ -184,14 +184,14 @@ def test_a_pair_over_several_devices(machine, asked, monkeypatch):
         return LOAD(path, params)
 
     monkeypatch.setattr(lib, "llama_model_load_from_file", as_told)
-    with open_engine(device="CUDA0,CUDA1", tensor_split="3,1", gpu_layers=5) as engine:
-        assert engine.models.target.offloaded and engine.notes == ()
-        assert engine.models.draft.placement == Placement()
+    with open_session(device="CUDA0,CUDA1", tensor_split="3,1", gpu_layers=5) as session:
+        assert session.models.target.loaded.offloaded and session.notes == ()
+        assert session.models.draft.loaded.placement == Placement()
     target = ("target.gguf", 5, [1000, 1001], LAYERS, [3, 1, *[0] * 14])
     assert asked == [target, ("draft.gguf", -1, [1002], NONE, None)]
     asked.clear()
-    with open_engine(device="CUDA0", device_draft="none") as engine:
-        assert not engine.models.draft.offloaded
+    with open_session(device="CUDA0", device_draft="none") as session:
+        assert not session.models.draft.loaded.offloaded
     assert asked == [("target.gguf", -1, [1000], NONE, None), ("draft.gguf", -1, [], LAYERS, None)]
 
 

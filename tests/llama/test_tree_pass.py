@@ -6,7 +6,7 @@ import llama_cpp.llama_cpp as lib
 import numpy as np
 import pytest
 import tiny
-from engines import open_engine
+from engines import open_session
 from prompts import PROMPTS
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
@@ -220,10 +220,10 @@ def test_an_aborted_pass_leaves_the_text(grows):
 
 def test_what_follows_a_side_branch_is_bit_for_bit_what_plain_decoding_gives(opened):
     """The cache holds the text in its order, whichever branch was accepted: rounding is the target's own."""
-    with open_engine(draft_tokens=8, tree=4) as engine:
+    with open_session(draft_tokens=8, tree=4) as session:
         rng = np.random.default_rng(5)
-        target, other = LlamaTarget(engine.models.contexts[0]), LlamaTarget(opened("target", 8, n_ctx=512))
-        text = engine.tokenize(PROMPTS[0], raw=True)
+        target, other = LlamaTarget(session.models.contexts[0]), LlamaTarget(opened("target", 8, n_ctx=512))
+        text = session.tokenize(PROMPTS[0], raw=True)
         target.prefill(text[:-1])
         again = 0
         for _ in range(20):
@@ -237,7 +237,7 @@ def test_what_follows_a_side_branch_is_bit_for_bit_what_plain_decoding_gives(ope
             target.commit(Verdict(tuple(path), 0, "correction"))
             text = [*text, *(draft.tokens[node] for node in path)]
             again += len(target._again)
-            assert engine.models.contexts[0].length + len(target._again) == len(text)
+            assert session.models.contexts[0].length + len(target._again) == len(text)
             other.prefill(text[:1])
             for token in text[1:-1]:
                 other.verify(token, NO_DRAFT)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from driver import DEMO
-from engines import open_engine
+from engines import open_session
 
 from specdec_cli.chat.conversations import CONVERSATIONS, KeptConversation, KeptMessage
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
@@ -19,24 +19,24 @@ WANTED = TextsWanted(90, 24, (0.0, 0.8))
 
 
 @pytest.fixture(scope="module")
-def engine():
-    with open_engine(draft=None, drafter="none", max_tokens=24) as engine:
-        yield engine
+def session():
+    with open_session(draft=None, drafter="none", max_tokens=24) as session:
+        yield session
 
 
 @pytest.fixture(scope="module")
-def prompts(engine):
+def prompts(session):
     texts = ["def mean(values):", "import os\n\n\ndef read(path):", "class Stack:\n    def push(self, item):"]
-    return {Prompt(str(i), "code", text): engine.tokenize(text) for i, text in enumerate(texts)}
+    return {Prompt(str(i), "code", text): session.tokenize(text) for i, text in enumerate(texts)}
 
 
 def contents(folder):
     return {path.name: path.read_bytes() for path in sorted(folder.rglob("*.np?"))}
 
 
-def test_texts_hold_the_targets_distributions_and_rows(engine, prompts, tmp_path):
+def test_texts_hold_the_targets_distributions_and_rows(session, prompts, tmp_path):
     told = []
-    paths = record_texts(engine, prompts, WANTED, ROWS, tmp_path, lambda *said: told.append(said))
+    paths = record_texts(session, prompts, WANTED, ROWS, tmp_path, lambda *said: told.append(said))
     texts = [RecordedText.load(path) for path in paths]
     assert sum(len(text.tokens) - text.prompt for text in texts) >= 90 and told[-1][0] >= 90
     greedy = texts[0]
@@ -47,36 +47,36 @@ def test_texts_hold_the_targets_distributions_and_rows(engine, prompts, tmp_path
     assert (np.exp(greedy.log_p.astype(float)).sum(1) <= 1.01).all()
     warm = [tuple(text.tokens) for text in texts[3:]]
     assert warm and tuple(greedy.tokens) not in warm
-    context = engine.models.target.opened
+    context = session.models.target.opened
     context.rewind(0)
     row = context.decode(greedy.tokens.tolist())[0]
     assert row.argmax() == greedy.likeliest[-1, 0]
 
 
-def test_a_recording_that_was_cut_short_goes_on_to_the_same_texts(engine, prompts, tmp_path):
-    record_texts(engine, prompts, WANTED, ROWS, tmp_path / "whole")
+def test_a_recording_that_was_cut_short_goes_on_to_the_same_texts(session, prompts, tmp_path):
+    record_texts(session, prompts, WANTED, ROWS, tmp_path / "whole")
 
     def stop(done, wanted, left):
         if done > 40:
-            engine.interrupt.set()
+            session.interrupt.set()
 
     with pytest.raises(Interrupted):
-        record_texts(engine, prompts, WANTED, ROWS, tmp_path / "cut", stop)
-    engine.interrupt.clear()
+        record_texts(session, prompts, WANTED, ROWS, tmp_path / "cut", stop)
+    session.interrupt.clear()
     (tmp_path / "cut" / "rows" / "000001.new").write_bytes(b"half of it")
-    record_texts(engine, prompts, WANTED, ROWS, tmp_path / "cut")
+    record_texts(session, prompts, WANTED, ROWS, tmp_path / "cut")
     assert contents(tmp_path / "whole") == contents(tmp_path / "cut")
 
 
-def test_answers_serve_for_other_rows(engine, prompts, tmp_path, monkeypatch):
-    record_texts(engine, prompts, WANTED, ROWS, tmp_path)
-    monkeypatch.setattr(type(engine), "start", None)  # nothing is answered again
-    paths = record_texts(engine, prompts, WANTED, RowsWanted("none"), tmp_path)
+def test_answers_serve_for_other_rows(session, prompts, tmp_path, monkeypatch):
+    record_texts(session, prompts, WANTED, ROWS, tmp_path)
+    monkeypatch.setattr(type(session), "start", None)  # nothing is answered again
+    paths = record_texts(session, prompts, WANTED, RowsWanted("none"), tmp_path)
     assert RecordedText.load(paths[0]).rows.shape[1] == 0
 
 
-def test_prompts_are_held_out_by_category(engine, tmp_path):
-    chosen = training_prompts(engine, "python", None, 512, raw=False)
+def test_prompts_are_held_out_by_category(session, tmp_path):
+    chosen = training_prompts(session, "python", None, 512, raw=False)
     categories = {prompt.category for prompt in chosen.train}
     assert categories == {prompt.category for prompt in chosen.held_out}
     assert not set(chosen.train) & set(chosen.held_out)
@@ -84,8 +84,8 @@ def test_prompts_are_held_out_by_category(engine, tmp_path):
     own = tmp_path / "own.txt"
     own.write_text("def f(x):\n" + "word " * 600)
     with pytest.raises(UsageError, match="too few prompts"):
-        training_prompts(engine, str(own), str(own), 512, raw=False)
-    apart = training_prompts(engine, "python", str(own), 512, raw=False)
+        training_prompts(session, str(own), str(own), 512, raw=False)
+    apart = training_prompts(session, "python", str(own), 512, raw=False)
     assert [prompt.text for prompt in apart.held_out] == ["def f(x):"] and "left out" in apart.notes[-1]
 
 
@@ -97,14 +97,14 @@ def test_kept_conversations_are_prompts(tmp_path):
     turns = [KeptMessage(role, text) for role, text in [("user", "hi"), ("assistant", "yes"), ("user", "why?")]]
     for name in ("one", "two"):
         CONVERSATIONS.save(name, KeptConversation((*turns, KeptMessage("user", name))))
-    with open_engine(target=str(path), draft=None, drafter="none") as engine:
-        chosen = training_prompts(engine, "conversations", None, 512, raw=False)
+    with open_session(target=str(path), draft=None, drafter="none") as session:
+        chosen = training_prompts(session, "conversations", None, 512, raw=False)
     assert {prompt.id for prompt in chosen.train} | {prompt.id for prompt in chosen.held_out} == {
         f"{name}/{number}" for name in ("one", "two") for number in (0, 2, 3)
     }
 
 
-def test_figures_are_those_of_the_answers(engine, prompts):
+def test_figures_are_those_of_the_answers(session, prompts):
     from specdec_cli.engine.config import Settings
 
     settings = Settings(str(DEMO / "target.gguf"), str(DEMO / "draft.gguf"), threads=1)
@@ -118,20 +118,20 @@ def test_figures_are_those_of_the_answers(engine, prompts):
     assert (here.machine, there.machine) == ("here", "rtx-4090") and there.speedup >= 1 and here.speedup >= 1
 
 
-def test_a_target_with_few_tokens_is_refused(engine, prompts, tmp_path, monkeypatch):
+def test_a_target_with_few_tokens_is_refused(session, prompts, tmp_path, monkeypatch):
     monkeypatch.setattr("specdec_cli.make_drafts.target_texts.LIKELIEST", 5000)
     with pytest.raises(SpecdecError, match="too small to learn from"):
-        record_texts(engine, prompts, WANTED, ROWS, tmp_path)
+        record_texts(session, prompts, WANTED, ROWS, tmp_path)
 
 
-def test_prompts_that_the_tokenizer_cannot_write_are_left_out(engine, tmp_path, monkeypatch):
-    unknown = engine.tokenize("import")[-1]
-    monkeypatch.setitem(engine.pair.target.metadata, "tokenizer.ggml.unknown_token_id", unknown)
+def test_prompts_that_the_tokenizer_cannot_write_are_left_out(session, tmp_path, monkeypatch):
+    unknown = session.tokenize("import")[-1]
+    monkeypatch.setitem(session.pair.target.metadata, "tokenizer.ggml.unknown_token_id", unknown)
     own = tmp_path / "own.txt"
     own.write_text("import\ndef f(x):\nclass A:\n")
-    chosen = training_prompts(engine, str(own), None, 512, raw=False)
+    chosen = training_prompts(session, str(own), None, 512, raw=False)
     assert {prompt.text for prompt in [*chosen.train, *chosen.held_out]} == {"def f(x):", "class A:"}
     assert "prompts left out that the tokenizer cannot write: 1" in chosen.notes
     own.write_text("import\n")
     with pytest.raises(UsageError, match="cannot write the prompts"):
-        training_prompts(engine, str(own), None, 512, raw=False)
+        training_prompts(session, str(own), None, 512, raw=False)

@@ -16,7 +16,7 @@ from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Step
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.engine import one_session
 from specdec_cli.measure import acceptance_recorder as recorder
 from specdec_cli.measure.acceptance_recorder import before_a_loop, record, record_rules
 from specdec_cli.measure.simulator import AHEAD, replay
@@ -25,29 +25,29 @@ ANY = Costs(Curve({1: 0.0}), Curve({1: 0.0}))
 
 
 @pytest.fixture(scope="module")
-def engine():
-    with Engine(Settings(target=str(TARGET), draft=str(DRAFT), max_tokens=64, threads=1)) as engine:
-        engine.open(64)
-        yield engine
+def session():
+    with one_session(Settings(target=str(TARGET), draft=str(DRAFT), max_tokens=64, threads=1)) as session:
+        session.open(64)
+        yield session
 
 
 def steps_of(events):
     return [(len(event.drafted), event.accepted) for event in events if isinstance(event, Step)][1:]
 
 
-def test_greedy_drafts_are_foretold_step_by_step(engine):
+def test_greedy_drafts_are_foretold_step_by_step(session):
     places = cut = 0
     for prompt in PROMPTS[8:13]:
-        tokens = engine.tokenize(prompt, raw=True)
-        answer, own = record(engine, tokens, engine.settings, 0, "code")
+        tokens = session.tokenize(prompt, raw=True)
+        answer, own = record(session, tokens, session.settings, 0, "code")
         length = len(answer.stands)
         places, cut = places + length, cut + (length < len(own))
         assert (answer.category, answer.prompt_tokens) == ("code", len(tokens))
         for stood, ahead in zip(answer.stands, answer.astray, strict=True):
             assert len(ahead) == (0 if stood else AHEAD - 1) and all(0 < sure <= 1 for sure in ahead)
         for k, min_p in ((3, 0.0), (3, 0.5), (16, 0.6)):
-            run = replace(engine.settings, draft_tokens=k, draft_min_p=min_p, max_tokens=length + 1)
-            events = list(engine.events(tokens, 0, settings=run))
+            run = replace(session.settings, draft_tokens=k, draft_min_p=min_p, max_tokens=length + 1)
+            events = list(session.events(tokens, 0, settings=run))
             foretold = []
             tally = replay(FixedLength(k, min_p), [answer], ANY, foretold.append)
             shared = min(length + 1, len(own))
@@ -63,12 +63,12 @@ LAST = 'if __name__ == "__main__":\n    unittest'
 """After which a file ends."""
 
 
-def test_an_answer_is_recorded_up_to_its_end(engine):
+def test_an_answer_is_recorded_up_to_its_end(session):
     lengths = set()
     for prompt in (f"{LAST}.main()\n", LAST):
-        tokens = engine.tokenize(prompt, raw=True)
-        answer, own = record(engine, tokens, engine.settings, 0, "code")
-        events = list(engine.events(tokens, 0, settings=engine.settings.alone()))
+        tokens = session.tokenize(prompt, raw=True)
+        answer, own = record(session, tokens, session.settings, 0, "code")
+        events = list(session.events(tokens, 0, settings=session.settings.alone()))
         assert events[-1].reason == "stop"
         # The end token is the last place; the first token of an answer, which no draft precedes, is none.
         assert len(answer.stands) == len(own) == len(tokens_of(events)) - 1
@@ -76,12 +76,12 @@ def test_an_answer_is_recorded_up_to_its_end(engine):
     assert lengths == {0, 4}
 
 
-def test_rules_are_compared_on_one_text(engine):
-    settings = replace(engine.settings, temp=0.8)
-    prompt = engine.tokenize(PROMPTS[0], raw=True)
-    both, tokens = record_rules(engine, prompt, settings, 3, "code", ("rejection", "coupled"))
-    again, same = record(engine, prompt, replace(settings, accept="coupled"), 3, "code")
-    assert record(engine, prompt, replace(settings, accept="coupled"), 4, "code") != (again, same)  # another seed
+def test_rules_are_compared_on_one_text(session):
+    settings = replace(session.settings, temp=0.8)
+    prompt = session.tokenize(PROMPTS[0], raw=True)
+    both, tokens = record_rules(session, prompt, settings, 3, "code", ("rejection", "coupled"))
+    again, same = record(session, prompt, replace(settings, accept="coupled"), 3, "code")
+    assert record(session, prompt, replace(settings, accept="coupled"), 4, "code") != (again, same)  # another seed
     assert tokens == same and both["coupled"].stands == again.stands
     assert both["rejection"].confidence == both["coupled"].confidence != ()
     assert both["rejection"].stands != both["coupled"].stands

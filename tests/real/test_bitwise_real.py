@@ -37,11 +37,11 @@ def test_the_real_pair(qwen, qwen_small):
 
 
 def identical(target, draft, texts, ways, threads, **changes):
-    with opened(target, draft, texts, ways, threads, bitwise=True, **changes) as (engine, prompts):
+    with opened(target, draft, texts, ways, threads, bitwise=True, **changes) as (session, prompts):
         for seed, prompt in enumerate(prompts):
             for way in ways:
-                settings = replace(engine.settings, **way)
-                own = transcript(engine, prompt, seed, settings.alone())
-                mine = transcript(engine, prompt, seed, settings)
-                assert mine.tokens == own.tokens, (way, threads, str(engine.costs.agreement))
-        assert engine.costs.agreement.widest > engine.costs.agreement.reference
+                settings = replace(session.settings, **way)
+                own = transcript(session, prompt, seed, settings.alone())
+                mine = transcript(session, prompt, seed, settings)
+                assert mine.tokens == own.tokens, (way, threads, str(session.costs.agreement))
+        assert session.costs.agreement.widest > session.costs.agreement.reference

@@ -1,9 +1,10 @@
 """Answers of a real model that are bound to schemas: valid, its own but for proved rounding, and in fewer passes."""
 
 import pytest
+from engines import loaded
 from schemas import invalid, schemas
 
-from specdec_cli import Grammar, SamplingParams, SpeculativeConfig, load
+from specdec_cli import Grammar, SamplingParams, SpeculativeConfig
 
 SCHEMAS = schemas()
 NAMES = ["API 0", "API 4", "API 7", "pattern 5", "recursive 0", "union 7", "list of objects 20", "nested 12"]
@@ -12,13 +13,13 @@ NAMES = ["API 0", "API 4", "API 7", "pattern 5", "recursive 0", "union 7", "list
 @pytest.mark.parametrize("temperature", [0, 0.8])
 def test_they_are_valid_and_the_targets_own(smol, temperature):
     emitted = passes = 0
-    with load(target=smol, threads=2) as engine:
+    with loaded(target=smol, threads=2) as session:
         for name in NAMES:
             grammar = Grammar.json_schema(SCHEMAS[name])
             sampling = SamplingParams(temperature=temperature, seed=5, max_tokens=200, grammar=grammar)
             for drafter in (None, "grammar", "ngram"):
                 speculative = SpeculativeConfig(drafter=drafter)
-                answer = engine.start(f"Write an example as JSON: {name}", sampling, speculative, reuse=False)
+                answer = session.start(f"Write an example as JSON: {name}", sampling, speculative, reuse=False)
                 for _ in answer:
                     pass
                 found = answer.result

@@ -9,9 +9,8 @@ import pytest
 from specdec_cli.decoding import rules
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.types import NO_DRAFT
-from specdec_cli.engine import proof
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.engine import one_session
 from specdec_cli.llama.target import LlamaTarget
 
 PROMPTS = (
@@ -27,28 +26,28 @@ def opened(target, draft, prompts, ways, threads=1, **changes):
     settings = Settings(str(target), str(draft) if draft else None, max_tokens=TOKENS, threads=threads, **changes)
     if not draft:
         settings = replace(settings, drafter="ngram")
-    with Engine(settings) as engine:
-        texts = [engine.tokenize(text, raw=True) for text in prompts]
-        engine.open(max(map(len, texts)), [replace(settings, **way) for way in ways])
-        yield engine, texts
+    with one_session(settings) as session:
+        texts = [session.tokenize(text, raw=True) for text in prompts]
+        session.open(max(map(len, texts)), [replace(settings, **way) for way in ways])
+        yield session, texts
 
 
-def transcript(engine, prompt, seed, settings):
-    events = list(engine.events(prompt, seed, settings=settings))
+def transcript(session, prompt, seed, settings):
+    events = list(session.events(prompt, seed, settings=settings))
     assert events[-1].notes == ()
-    return Transcript.of(events, tuple(engine.models.target.opened.thread_log))
+    return Transcript.of(events, tuple(session.models.target.opened.thread_log))
 
 
-def compared(engine, prompts, ways):
+def compared(session, prompts, ways):
     """How often each way's answer was the target's own, and how often it was not, by rounding alone."""
     found = Counter()
     for seed, prompt in enumerate(prompts, 1):
-        base = replace(engine.settings, **{name: value for name, value in ways[0].items() if name == "accept"})
-        own = transcript(engine, prompt, seed, base.alone())
+        base = replace(session.settings, **{name: value for name, value in ways[0].items() if name == "accept"})
+        own = transcript(session, prompt, seed, base.alone())
         for way in ways:
-            settings = replace(engine.settings, **way)
-            mine = transcript(engine, prompt, seed, settings)
-            difference = proof.divergence(engine, prompt, own, mine, seed, settings)
+            settings = replace(session.settings, **way)
+            mine = transcript(session, prompt, seed, settings)
+            difference = session.divergence(prompt, own, mine, seed, settings)
             assert difference is None or not difference.bug, f"{way}: {difference}"
             found["identical" if difference is None else "rounding"] += 1
     return found
@@ -88,8 +87,8 @@ def test_answers_are_the_targets_own(target, draft, prompts, ways, rule, threads
     """
     models = [request.getfixturevalue(name) for name in (target, draft)]
     ways = [{**way, **({"accept": rule} if rule else {})} for way in ways]
-    with opened(*models, prompts, ways, threads, **({"temp": 0.8} if rule else {})) as (engine, texts):
-        found = compared(engine, texts, ways)
+    with opened(*models, prompts, ways, threads, **({"temp": 0.8} if rule else {})) as (session, texts):
+        found = compared(session, texts, ways)
     with capsys.disabled():
         print(f"\n  {target}, {rule or 'greedy'}: {dict(found)}", end="")
     assert found["identical"] > found["rounding"] or target.startswith("qwen")
@@ -98,15 +97,15 @@ def test_answers_are_the_targets_own(target, draft, prompts, ways, rule, threads
 # Negative controls: each mistake must come out as one, on real models too, whatever they round.
 
 
-def mistaken(engine, prompt, monkeypatch, spoil, repeats=False):
+def mistaken(session, prompt, monkeypatch, spoil, repeats=False):
     """An answer that a mistake has spoilt, explained; `repeats`: the mistake is also made when it is computed again."""
-    own = transcript(engine, prompt, 0, engine.settings.alone())
+    own = transcript(session, prompt, 0, session.settings.alone())
     with monkeypatch.context() as patched:
         spoil(patched)
-        mine = transcript(engine, prompt, 0, engine.settings)
+        mine = transcript(session, prompt, 0, session.settings)
         if repeats:
-            return proof.divergence(engine, prompt, own, mine, 0, engine.settings)
-    return proof.divergence(engine, prompt, own, mine, 0, engine.settings)
+            return session.divergence(prompt, own, mine, 0, session.settings)
+    return session.divergence(prompt, own, mine, 0, session.settings)
 
 
 def keeps_rejected(patched, keep):
@@ -169,5 +168,5 @@ def second_best(patched):
 )
 def test_a_mistake_is_a_bug(name, spoil, repeats, says, monkeypatch, request):
     text = PROMPTS[1] * 2
-    with opened(request.getfixturevalue(name), None, (text,), [{}], draft_tokens=4) as (engine, prompts):
-        assert says in mistaken(engine, prompts[0], monkeypatch, spoil, repeats).bug
+    with opened(request.getfixturevalue(name), None, (text,), [{}], draft_tokens=4) as (session, prompts):
+        assert says in mistaken(session, prompts[0], monkeypatch, spoil, repeats).bug

@@ -10,7 +10,7 @@ from rpc import differs_by_repacking, rpc_servers
 
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.engine import one_session
 from specdec_cli.measure import suites
 
 pytestmark = pytest.mark.real
@@ -28,16 +28,16 @@ def opened(target, draft, rpc=None):
     draft = str(draft) if draft else None
     drafter = "ngram+model" if draft else "ngram"
     settings = Settings(str(target), draft, drafter=drafter, draft_tokens=4, max_tokens=40, threads=1, rpc=rpc)
-    with Engine(settings) as engine:
-        prompts = [engine.tokenize(prompt) for prompt in PROMPTS]
-        engine.open(max(map(len, prompts)))
-        yield engine, prompts
+    with one_session(settings) as session:
+        prompts = [session.tokenize(prompt) for prompt in PROMPTS]
+        session.open(max(map(len, prompts)))
+        yield session, prompts
 
 
 def answers(*pair_and_servers):
     """Passes included: of what was drafted, and what was accepted."""
-    with opened(*pair_and_servers) as (engine, prompts):
-        return [Transcript.of(engine.events(prompt, seed=0)) for prompt in prompts]
+    with opened(*pair_and_servers) as (session, prompts):
+        return [Transcript.of(session.events(prompt, seed=0)) for prompt in prompts]
 
 
 @pytest.mark.parametrize(("target", "draft"), [("smol", None), ("qwen", "qwen_small")])

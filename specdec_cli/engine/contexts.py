@@ -1,0 +1,330 @@
+"""The KV caches of one session: a context for each model of the pair, their threads, and what their passes cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+from specdec_cli.decoding.bitwise import Agreement
+from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.metrics import ModelMemory
+from specdec_cli.decoding.types import REVIEWED, DraftModel
+from specdec_cli.drafters.reduced_draft import ReducedDraft
+from specdec_cli.drafters.short_memory import ShortMemory
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.context_plan import ContextPlan, require_chains, require_rewinding
+from specdec_cli.engine.pass_costs import DRAFT_S, VERIFY_S, PassCosts
+from specdec_cli.engine.weights import LoadedModel, Weights
+from specdec_cli.gguf import memory, reduced_vocabulary
+from specdec_cli.gguf.header import Header
+from specdec_cli.gguf.medusa_file import read_medusa
+from specdec_cli.llama import host, placing, repacking
+from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.heads import head_context
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.medusa_context import MedusaContext
+from specdec_cli.llama.model import Model
+from specdec_cli.llama.threads import ThreadWatch
+
+
+class ModelContext:
+    """A model as one session has it. The context and what its passes cost come with `use`."""
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        self.loaded = loaded
+        self.threads = loaded.threads
+        self.context: LlamaContext | None = None
+        self.costs: PassCosts | None = None
+        self.drafting: DraftModel | None = None
+        """Of a draft model: the context as a drafter uses it."""
+
+    @property
+    def role(self) -> str:
+        return self.loaded.role
+
+    @property
+    def path(self) -> Path:
+        return self.loaded.path
+
+    @property
+    def header(self) -> Header:
+        return self.loaded.header
+
+    @property
+    def model(self) -> Model:
+        return self.loaded.model
+
+    @property
+    def opened(self) -> LlamaContext:
+        if self.context is None:
+            raise RuntimeError("the contexts are opened first")
+        return self.context
+
+    @property
+    def passes(self) -> PassCosts:
+        """What they cost."""
+        if self.costs is None:
+            raise RuntimeError("the contexts are opened first")
+        return self.costs
+
+    def use(self, context: LlamaContext, costs: PassCosts, text_tokens: int) -> None:
+        """Take a context, for texts of up to so many tokens."""
+        self.context, self.costs = context, costs
+        self.drafting = context if context.n_ctx >= text_tokens else ShortMemory(context)
+        if vocabulary := reduced_vocabulary.read(self.header):
+            self.drafting = ReducedDraft(self.drafting, vocabulary.ids, vocabulary.reads)
+
+    def close(self) -> None:
+        """Keep what was measured, and free the context."""
+        if self.costs is not None:
+            self.costs.keep()
+        if self.context is not None:
+            self.context.close()
+        self.context = self.costs = self.drafting = None
+
+
+class Contexts:
+    """What a session has of the models of a pair. Contexts are opened when a prompt says how long they must be, and
+    stay for the next; those that other sessions share come with `share`.
+    """
+
+    def __init__(self, weights: Weights, settings: Settings, interrupt: Interrupt) -> None:
+        self.notes: list[str] = []
+        self.on_threads_changed: Callable[[], None] = lambda: None
+        """Called when a model goes to other threads, and its passes cost something else."""
+        self._weights, self._settings, self._interrupt = weights, settings, interrupt
+        self.target = ModelContext(weights.target)
+        self.draft = ModelContext(weights.draft) if weights.draft else None
+        self.small = ModelContext(weights.small) if weights.small else None
+        self.tuned_costs, self.tuning = weights.tuned_costs, weights.tuning
+        self.plan: ContextPlan | None = None
+        """For what the contexts have room."""
+        self._shared = False
+
+    def note(self, text: str) -> None:
+        """Let the user know, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    @property
+    def all(self) -> list[ModelContext]:
+        return [own for own in (self.target, self.draft, self.small) if own]
+
+    @property
+    def contexts(self) -> tuple[LlamaContext, LlamaContext]:
+        """Of the target and of the draft model, which must be there."""
+        if self.draft is None:
+            raise RuntimeError("there is no draft model")
+        return self.target.opened, self.draft.opened
+
+    @property
+    def threads(self) -> tuple[int, int]:
+        """CPU threads of the target and of the draft model, or of the target twice."""
+        return self.target.threads, (self.draft or self.target).threads
+
+    @property
+    def drafts(self) -> bool:
+        """Whether there is a draft model with a context."""
+        return self.draft is not None and self.draft.context is not None
+
+    def open(self, prompt_tokens: int, ways: Sequence[Settings]) -> None:
+        """As `Session.open`. Contexts that have the room already stay as they are, with what they have read."""
+        target, draft = self.target, self.draft
+        plan = ContextPlan.of(self._settings, ways, prompt_tokens, target.model, self.plan)
+        if self._shared:
+            for way in ways:
+                require_chains(way)
+            return
+        for way in ways:
+            if not target.model.rewinds:
+                require_rewinding(way, target.path, way.branches, way.bitwise)
+            if draft and not (draft.loaded.head or draft.model.rewinds):
+                require_rewinding(way, draft.path, way.drafted_branches, bitwise=False)
+        if self.plan is not None and self.plan.covers(plan):
+            return
+        roomy = plan.with_room(self.plan, target.model.n_ctx_train)
+        try:
+            self._open_all(roomy, required=roomy != plan)
+        except SpecdecError:
+            if roomy == plan:
+                raise
+            self._open_all(plan)  # what is needed may fit where more does not
+
+    def share(self, parts: Iterable[tuple[str, LlamaContext, PassCosts]], plan: ContextPlan) -> None:
+        """Take contexts by role that other sessions share: these stay as they are. A model without one does not
+        draft.
+        """
+        self._shared, self.plan = True, plan
+        taken = {role: (context, costs) for role, context, costs in parts}
+        for own in self.all:
+            if own.role in taken:
+                own.use(*taken[own.role], plan.n_ctx)
+        self.draft = self.draft if self.drafts else None
+        self.small = self.small if self.small and self.small.context else None
+
+    def _open_all(self, plan: ContextPlan, required: bool = False) -> None:
+        """Make the contexts anew. required: raise SpecdecError also if a draft model's cannot be had."""
+        self.close()
+        shapes = {
+            "target": (plan.rows, min(plan.branches, plan.rows)),
+            "draft": (max(REVIEWED, plan.drafted_branches), plan.drafted_branches),
+            "small draft": (REVIEWED, 1),
+        }
+        free = host.available_memory()
+        for own in self.all:
+            loaded = own.loaded
+            whole = own is self.target or loaded.head
+            n_ctx = plan.n_ctx if whole else loaded.window(plan.n_ctx, self._settings.draft_window)
+            with nullcontext() if required or own is self.target else self._weights.optional(loaded.role):
+                rows, branches = shapes[loaded.role]
+                if loaded.head:
+                    opened, model = self.target.opened, self.target.model
+                    context: LlamaContext = (
+                        medusa_context(own, opened, branches, self._interrupt)
+                        if loaded.head == "medusa"
+                        else head_context(
+                            loaded.model, model, n_ctx, rows, own.threads, self._interrupt, opened, branches
+                        )
+                    )
+                    own.use(context, self.timed(own, context), plan.n_ctx)
+                    continue
+                memory.require(loaded.header, n_ctx, None if loaded.offloaded else free)  # its cache is there, too
+                context = LlamaContext(loaded.model, n_ctx, rows, own.threads, self._interrupt, branches)
+                own.use(context, self.timed(own, context), plan.n_ctx)
+                if free is not None and not loaded.offloaded:
+                    free -= memory.cache_bytes(loaded.header, n_ctx)
+        self.plan = plan
+
+    def timed(self, own: ModelContext, context: LlamaContext) -> PassCosts:
+        """What a model's passes cost in a context, which goes to fewer threads where they wait for each other, unless
+        the user chose their number, or the text depends on it.
+        """
+        loaded, settings = own.loaded, self._settings
+        costs = PassCosts(loaded.path, context, loaded.placement.layers, self.note, loaded.setup)
+        chosen = settings.threads or (own is self.draft and settings.threads_draft)
+        fixed = chosen or settings.bitwise or loaded.head or loaded.offloaded or own is self.small
+        if fixed or not self._weights.tunes:
+            return costs
+
+        def changed(threads: int, times: float) -> None:
+            own.threads = threads
+            costs.follow_threads()
+            self.tuned_costs = None
+            self.on_threads_changed()
+            counted = "1 thread" if threads == 1 else f"{threads} threads"
+            self.note(
+                f"passes of {loaded.path.name} took {times:.0f} times as long as they can, for threads that wait for "
+                f"each other on a busy processor: it goes on with {counted} (-t N fixes the number)"
+            )
+
+        costs.watch = ThreadWatch(context, costs.expected, changed)
+        return costs
+
+    def reuse(self, allowed: bool) -> None:
+        """Whether the models may go by what their contexts hold of a prompt, instead of reading it again."""
+        for own in self.all:
+            if own.context:
+                own.context.reuses = allowed
+
+    def show_reading(self, show: Callable[[str, int, int], None] | None) -> None:
+        """Report how much of a prompt has been read: what reads it, tokens read, tokens in all. None: no more."""
+        for own, what in ((self.target, "prompt"), (self.draft, "prompt (draft model)")):
+            if own and own.context:
+                own.context.on_read = partial(show, what) if show else None
+
+    def use_threads(self, target: int, draft: int) -> None:
+        """Compute with so many CPU threads from now on; costs are measured anew."""
+        self.tuned_costs = self.tuning = None
+        for own, threads in ((self.target, target), (self.draft, draft)):
+            if own and own.context and own.costs:
+                own.threads = threads
+                own.context.set_threads(threads)
+                own.costs.follow_threads(anew=True)
+
+    def close(self) -> None:
+        """Free the contexts; those that are shared are not this session's to free."""
+        self.plan = None
+        for own in reversed(self.all):
+            own.close()
+
+
+def medusa_context(own: ModelContext, target: LlamaContext, branches: int, interrupt: Interrupt) -> MedusaContext:
+    """A context of Medusa heads, whose file is read now."""
+    loaded = own.loaded  # with the target's model, and where that lies
+    file = read_medusa(loaded.header, loaded.path, loaded.model.n_vocab)
+    device = placing.device_of(loaded.placement)
+    return MedusaContext(file.heads, file.words, device, loaded.model, own.threads, interrupt, target, branches)
+
+
+class PairCosts:
+    """What the passes of a session's models cost. Measuring takes a fraction of a second, once."""
+
+    def __init__(self, models: Contexts) -> None:
+        self._models = models
+
+    def of_pair(self, text: Sequence[int], budget_s: float = VERIFY_S + DRAFT_S) -> Costs:
+        """What passes of both models cost: as tuned, or else as kept, or measured on some text."""
+        if self._models.tuned_costs is not None:
+            return self._models.tuned_costs
+        if self._models.draft is None:
+            raise RuntimeError("there is no draft model")
+        verify = self._models.target.passes.verify(text, budget_s * 0.7)
+        return Costs(verify, self._models.draft.passes.draft(text, budget_s * 0.3))
+
+    def verify(self, text: Sequence[int]) -> Curve:
+        """What passes of the target cost."""
+        tuned = self._models.tuned_costs
+        return tuned.verify if tuned else self._models.target.passes.verify(text)
+
+    def agree(self, text: Sequence[int]) -> Agreement:
+        """Which passes of the target agree bit for bit; measured once."""
+        return self._models.target.passes.agree(text)
+
+    @property
+    def agreement(self) -> Agreement | None:
+        """Which agree, as far as that is known."""
+        return self._models.target.passes.agreement
+
+    @property
+    def measured_s(self) -> float:
+        return sum(passes.measured_s for passes in self._opened)
+
+    @property
+    def two_over_one(self) -> float | None:
+        """What a pass of the target over two tokens costs, over that of one, as far as that is known."""
+        models = self._models
+        tuned, timed = models.tuned_costs, models.target.costs
+        points = tuned.verify.points if tuned else timed.expected if timed else {}
+        return points[2] / points[1] if {1, 2} <= set(points) else None
+
+    @property
+    def _opened(self) -> list[PassCosts]:
+        return [loaded.costs for loaded in self._models.all if loaded.costs]
+
+    def keep(self, learned: Iterable[dict[int, float]]) -> None:
+        """Keep what is known for the next start; the notes say so if that fails.
+
+        learned: seconds of the target's passes over n tokens, as answers have shown them.
+        """
+        if target := self._models.target.costs:
+            for seconds in learned:
+                target.learn(seconds)
+        for passes in self._opened:
+            passes.keep()
+
+
+def memory_of(models: Contexts) -> list[ModelMemory]:
+    """What the models take with the contexts that are open."""
+    types, parts = repacking.repacked_types(), []
+    for own in models.all:
+        if own.loaded.head and own.path == models.target.path:
+            continue  # heads in the target's own file
+        if context := own.context:
+            needs = memory.footprint(own.header, context.n_ctx, types, context.max_rows)
+            buffers = needs.buffers + needs.vocabulary
+            weights = needs.weights + sum(adapter.size for adapter in own.loaded.adapters)
+            parts.append(ModelMemory(own.role, weights, needs.repacked, needs.cache, buffers))
+    return parts

@@ -1,0 +1,249 @@
+"""`--ngram-corpus`: texts of the user's own for n-gram drafts, and their indexes in the cache folder.
+
+An index is one file: a head, the tokens, their order (`drafters.corpus_index`). It is mapped into memory; all of it is
+passed over once, for its checksum.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import platformdirs
+
+from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
+from specdec_cli.drafters.corpus_index import Corpus, join, sort
+from specdec_cli.gguf import vocab
+from specdec_cli.gguf.header import Header
+from specdec_cli.json_store import FORMAT, digest
+from specdec_cli.llama.model import Model
+from specdec_cli.user_files import expanded, write_whole
+
+_REPORT_EVERY_S = 0.1
+_PIECE = 1 << 18  # characters
+_LOOKED_AT = 8 << 10  # bytes in which a binary file has a NUL
+_MOST_EACH = 4 << 20  # bytes of a file in a folder: what is larger was hardly written by hand
+_MOST_IN_ALL = 128 << 20  # bytes: sorting takes some 40 times the tokens' number
+_HEAD = struct.Struct("=16sQQI28x")
+_MAGIC = b"specdec corpus" + struct.pack("=H", FORMAT)
+_MOST_KEPT = 2 << 30
+_ABANDONED_S = 3600
+
+Index = tuple[memoryview, memoryview]
+"""Tokens and their order, both int32."""
+
+Progress = Callable[[str], None]
+"""Called with what is being done."""
+
+
+def read(
+    names: Sequence[str],
+    files: Sequence[Source],
+    header: Header,
+    model: Model,
+    stopped: Callable[[], bool],
+    progress: Progress,
+    note: Callable[[str], None],
+) -> Corpus:
+    """The index of these texts: the one kept, or else made now and kept.
+
+    Raises UsageError if there is no text in them, Interrupted once `stopped` says so.
+    """
+    path = path_of(header, names, files)
+    if (kept := load_index(path)) is not None:
+        return Corpus(*kept)
+    index = _index(names, files, model, stopped, progress)
+    try:
+        save_index(path, index)
+    except SpecdecError as error:
+        note(f"the index of the corpus is not kept: {error}")
+    return Corpus(*index)
+
+
+def _index(
+    names: Sequence[str], files: Sequence[Source], model: Model, stopped: Callable[[], bool], progress: Progress
+) -> Index:
+    def check() -> None:
+        if stopped():
+            raise Interrupted
+
+    texts: list[Sequence[int]] = []
+    reported = perf_counter()
+    for number, file in enumerate(files):
+        check()
+        if perf_counter() - reported > _REPORT_EVERY_S:
+            reported = perf_counter()
+            progress(f"reading the corpus, file {number:,} of {len(files):,}")
+        tokens: list[int] = []
+        for piece in _pieces(text_of(file) or ""):
+            check()
+            tokens += model.tokenize(piece, add_bos=False, special=False)
+        texts += [tokens] if tokens else []
+    joined = join(texts)
+    progress(f"sorting the corpus, {len(joined):,} tokens")
+    order = sort(joined, check)
+    if not len(order):
+        raise UsageError(f"there is no text in the corpus {', '.join(names)}", "Name files or folders of text.")
+    return joined.data, order.data
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """A text cut at ends of lines, where it is long: one call of llama.cpp cannot be interrupted."""
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start + _PIECE) + 1
+        yield text[start : end or None]
+        start = end or len(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file that may be text. named: the user asked for this very file, so it must be."""
+
+    path: Path
+    size: int
+    mtime_ns: int
+    named: bool
+
+
+def find(names: Sequence[str]) -> list[Source]:
+    """The files that were named, and of folders all files that are not hidden and not too large, each once.
+
+    Raises UsageError if a name is of neither, if a file that was named is not text, if there is nothing or too much.
+    """
+    chosen: dict[Path, Source] = {}
+    for name in names:
+        path = expanded(name)
+        try:
+            for source in _in_folder(path) if path.is_dir() else [_named(path)]:
+                chosen.setdefault(source.path, source)
+        except OSError as error:
+            raise _unusable(path, error) from None
+    sources = list(chosen.values())
+    size = sum(source.size for source in sources)
+    if size > _MOST_IN_ALL:
+        what = f"the corpus has {size / 1e6:,.0f} MB in {len(sources):,} files"
+        raise UsageError(f"{what}, the most is {_MOST_IN_ALL / 1e6:,.0f} MB", "Name the folders that matter.")
+    if not size:
+        raise UsageError(f"there is nothing in the corpus {', '.join(names)}", "Name files or folders of text.")
+    return sources
+
+
+def _in_folder(folder: Path) -> Iterator[Source]:
+    def stop_at_first(error: OSError) -> None:
+        if error.filename == str(folder):
+            raise error
+
+    for place, folders, files in os.walk(folder.resolve(), onerror=stop_at_first):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            path = Path(place, name)
+            with suppress(OSError):  # a dangling link
+                about = path.stat()
+                if not name.startswith(".") and path.is_file() and about.st_size <= _MOST_EACH:
+                    yield Source(path, about.st_size, about.st_mtime_ns, named=False)
+
+
+def _named(path: Path) -> Source:
+    about = path.stat()
+    if not path.is_file():
+        raise UsageError(f"the corpus {path} is a device", "Name a file or a folder of text.")
+    with path.open("rb") as file:
+        _require_text(file.read(_LOOKED_AT), path)
+    return Source(path.resolve(), about.st_size, about.st_mtime_ns, named=True)
+
+
+def _require_text(start: bytes, path: Path) -> None:
+    if b"\0" in start:
+        raise UsageError(f"the corpus {path} is not text: it holds zero bytes", "Name a file or a folder of text.")
+
+
+def _unusable(path: Path, error: OSError) -> UsageError:
+    if isinstance(error, FileNotFoundError):
+        return UsageError(f"there is no file or folder {path} for the corpus", "Check --ngram-corpus.")
+    return UsageError(f"cannot read the corpus {path}: {error.strerror}", "Check the path and permissions.")
+
+
+def text_of(source: Source) -> str | None:
+    """A file's text; None if it is none. Raises UsageError instead if the user named this very file."""
+    try:
+        data = source.path.read_bytes()
+        _require_text(data[:_LOOKED_AT], source.path)
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        problem = _unusable(source.path, error)
+    except UsageError as error:
+        problem = error
+    except UnicodeDecodeError as error:
+        where = f"byte {data[error.start]:#04x} at {error.start:,}"
+        problem = UsageError(f"the corpus {source.path} is not UTF-8 text: {where}", "Convert it: iconv -t UTF-8")
+    if source.named:
+        raise problem
+    return None
+
+
+def folder() -> Path:
+    """Where indexes are kept; all of it can be made again."""
+    return platformdirs.user_cache_path("specdec") / "corpora"
+
+
+def path_of(header: Header, names: Sequence[str], sources: Sequence[Source]) -> Path:
+    """The file for an index: half of its name says what was asked for, the other half how those files are now."""
+    tokenizer = vocab.digest(header)
+    places = [str(expanded(name).resolve()) for name in names]
+    files = [(os.fsdecode(source.path), source.size, source.mtime_ns) for source in sources]
+    parts = [digest(repr((tokenizer, about)), 16) for about in (places, (FORMAT, places, files))]
+    return folder() / f"{'-'.join(parts)}.index"
+
+
+def load_index(path: Path) -> Index | None:
+    """An index from its file, mapped into memory; None if there is none, or it is damaged."""
+    try:
+        with path.open("rb") as file:
+            data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        magic, n_tokens, n_order, check = _HEAD.unpack_from(data)
+        body = data[_HEAD.size :]
+        if magic != _MAGIC or len(body) != 4 * (n_tokens + n_order) or zlib.crc32(body) != check:
+            return None
+        os.utime(path)  # what was not used for the longest time goes first
+    except (OSError, ValueError, struct.error):
+        return None
+    return body[: 4 * n_tokens].cast("i"), body[4 * n_tokens :].cast("i")
+
+
+def save_index(path: Path, index: Index) -> None:
+    """Keep an index, in place of older ones of the same names. Raises SpecdecError if it cannot be written."""
+    tokens, order = (part.cast("B") for part in index)
+    check = zlib.crc32(order, zlib.crc32(tokens))
+    write_whole(path, _HEAD.pack(_MAGIC, len(index[0]), len(index[1]), check), tokens, order)
+    try:
+        _prune(path)
+    except OSError as error:
+        raise SpecdecError(f"cannot clean {path.parent}: {error.strerror}", "Fix the folder.") from None
+
+
+def kept_bytes() -> int:
+    return sum(path.stat().st_size for path in folder().glob("*.index"))
+
+
+def _prune(newest: Path) -> None:
+    """Remove what this one replaces, what a killed run has left, and what was not used for long."""
+    replaced = set(newest.parent.glob(f"{newest.name.partition('-')[0]}-*.index"))
+    old = [path for path in newest.parent.glob("*.tmp") if time.time() - path.stat().st_mtime > _ABANDONED_S]
+    room = _MOST_KEPT
+    indexes = set(newest.parent.glob("*.index")) - replaced | {newest}
+    for path in sorted(indexes, key=lambda path: path.stat().st_mtime, reverse=True):
+        room -= path.stat().st_size
+        if room < 0:
+            old.append(path)
+    for path in {*replaced, *old} - {newest}:
+        with suppress(PermissionError):  # on Windows, what another process has mapped stays
+            path.unlink(missing_ok=True)

@@ -1,0 +1,374 @@
+"""A session is one text: its KV caches, its drafter and length policy, and the answers that it is given."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from specdec_cli import drafters
+from specdec_cli.decoding import rules
+from specdec_cli.decoding.divergence import Divergence, Transcript
+from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
+from specdec_cli.decoding.loop import Ending, generate
+from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.decoding.statistics import Interval
+from specdec_cli.decoding.text import TextStream
+from specdec_cli.decoding.types import AcceptRule, Event
+from specdec_cli.draft_length import SharedLoad
+from specdec_cli.engine import proof
+from specdec_cli.engine.baseline import BaselineResult, paired_speedup
+from specdec_cli.engine.config import SamplingParams, Settings, SpeculativeConfig, check_value
+from specdec_cli.engine.contexts import Contexts, ModelContext, PairCosts
+from specdec_cli.engine.drafting import Drafting
+from specdec_cli.engine.generation import NO_BOUNDS, AnswerBounds, GenerationResult
+from specdec_cli.engine.model_pair import ModelPair
+from specdec_cli.engine.prompt import Prompt
+from specdec_cli.engine.weights import Weights
+from specdec_cli.json_store import to_json as record_to_json
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.target import LlamaTarget
+
+_UNEVEN = 4.0
+"""How uneven passes must be to be noted: a growing context makes them so, too, but less."""
+
+
+class Session(AbstractContextManager["Session"]):
+    """One text after another over a pair's weights, one answer at a time. What the models have read of a text is kept
+    for the next. Several sessions, from several threads, may use the same weights.
+
+    interrupt: what stops a pass in the middle; without one, nothing does, and Ctrl-C is Python's. accept: the
+    acceptance rule that was asked for by name; otherwise a fixed seed chooses `coupled`. settings: those of the
+    weights, or with another context. load: of the models, where other sessions share their passes.
+    """
+
+    def __init__(
+        self,
+        weights: Weights,
+        interrupt: Interrupt | None = None,
+        accept: str | None = None,
+        settings: Settings | None = None,
+        load: SharedLoad | None = None,
+    ) -> None:
+        self.weights, self.settings = weights, settings or weights.settings
+        self.interrupt = interrupt or Interrupt()
+        self.models = Contexts(weights, self.settings, self.interrupt)
+        self.costs = PairCosts(self.models)
+        self.drafting = Drafting(weights, self.models, self.costs, load)
+        self.models.on_threads_changed = self.drafting.forget
+        self.clock: Callable[[], float] = perf_counter
+        """What answers are timed by, in seconds."""
+        self._accept = accept
+        self.answers = 0
+        """How many have begun: an answer ends where the next begins."""
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pair(self) -> ModelPair:
+        return self.weights.pair
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of the pair: a draft model that could not be loaded, costs that are not kept."""
+        return (*self.pair.notes, *self.weights.notes, *self.models.notes)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether the draft model that the settings ask for, if any, is there."""
+        return self.models.drafts or not self.settings.chain.needs_model
+
+    def start(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | None = None,
+        speculative: SpeculativeConfig | None = None,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+        reuse: bool = True,
+        watch: Callable[[AcceptRule], AcceptRule] | None = None,
+    ) -> Generation:
+        """An answer to iterate over, which then has a result. reuse: go by what was read of the prompt before. watch:
+        makes another acceptance rule of that of the answer, which may look at what that one sees.
+
+        Passes of other widths round differently, so what a cache holds may differ in the last bits from what reading
+        the prompt anew would give. With --bitwise nothing is reused.
+        """
+        settings, grammar = self.settings_of(sampling, speculative), sampling.grammar if sampling else None
+        if grammar is not None:
+            grammar.compiled()  # here, for what it may raise
+            settings = replace(settings, drafter=drafters.auto_with_grammar(settings.drafter))
+        given = sampling.stop if sampling else ()
+        stop = (given,) if isinstance(given, str) else given
+        if "" in stop:
+            raise UsageError("a stop string cannot be empty", "Leave it out, or name the text to stop at.")
+        self.weights.read_corpus(self.interrupt)
+        text = self.weights.tokenize(prompt, system, raw, self.interrupt.is_set)
+        seed = secrets.randbits(32) if settings.seed is None else settings.seed
+        result = GenerationResult(settings, seed, text.tokens, (*self.pair.notes, *text.notes))
+        return Generation(self, result, AnswerBounds(stop, grammar), reuse, watch)
+
+    def generate(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | None = None,
+        speculative: SpeculativeConfig | None = None,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+    ) -> GenerationResult:
+        """The answer to a prompt. Arguments and errors are those of `Engine.stream`."""
+        answer = self.start(prompt, sampling, speculative, system=system, raw=raw)
+        for _ in answer:
+            pass
+        return answer.result
+
+    def stream(
+        self,
+        prompt: Prompt,
+        sampling: SamplingParams | None = None,
+        speculative: SpeculativeConfig | None = None,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+    ) -> Iterator[Event]:
+        """The answer to a prompt as it comes, as `Engine.stream`; the next one ends a stream that was abandoned."""
+        return iter(self.start(prompt, sampling, speculative, system=system, raw=raw))
+
+    def tokenize(self, prompt: Prompt, *, system: str | None = None, raw: bool = False) -> list[int]:
+        """A prompt's tokens; arguments and errors are those of `Engine.stream`."""
+        return self.weights.tokenize(prompt, system, raw, self.interrupt.is_set).tokens
+
+    def settings_of(self, sampling: SamplingParams | None, speculative: SpeculativeConfig | None) -> Settings:
+        """What an answer goes by. Raises UsageError on senseless values, and on what needs another engine."""
+        named = Settings.named(sampling, speculative)
+        changes = {name: check_value(name, value) for name, value in named.items()}
+        chosen = changes.get("accept") or self._accept or self.settings.accept != "rejection"
+        if not chosen and (changes.get("seed") is not None or changes.get("bitwise")):
+            changes["accept"] = "coupled"
+        settings = replace(self.settings, **changes)
+        chain, pair = settings.chain, self.pair
+        if chain.needs_model and pair.draft is None:
+            raise UsageError("no draft model was loaded", "Name one when the engine is loaded.")
+        if chain.needs_small and pair.small is None:
+            raise UsageError("no second draft model was loaded", "Name one when the engine is loaded: draft_small.")
+        if chain.needs_model and chain.drafts_itself != self.settings.chain.drafts_itself:
+            raise UsageError(f"the draft model loaded is not that of {settings.drafter}", "Load another engine for it.")
+        if settings.ngram_corpus != self.settings.ngram_corpus:
+            raise UsageError("a corpus is read when the engine is loaded", "Give ngram_corpus to load.")
+        return settings
+
+    def open(self, prompt_tokens: int, ways: Sequence[Settings] = ()) -> None:
+        """Make room for a prompt and its answer, in contexts that can do all that `ways`, or the settings, ask for.
+
+        Raises SpecdecError if the prompt is too long, memory is short, or the models cannot do what is asked.
+        """
+        self.models.open(prompt_tokens, ways or [self.settings])
+
+    def events(
+        self,
+        prompt: Sequence[int],
+        seed: int,
+        bounds: AnswerBounds = NO_BOUNDS,
+        settings: Settings | None = None,
+        watch: Callable[[AcceptRule], AcceptRule] | None = None,
+    ) -> Iterator[Event]:
+        """Decode an answer to tokens, with the contexts as they are open."""
+        settings = settings or self.settings
+        rule = rules.RULES[settings.accept]
+        self.answers = mine = self.answers + 1
+        target = self.models.target
+        sampler = rules.sampler_of(settings.accept, settings.sampling, seed, bounds.constraint(target.model))
+        context = target.opened
+        if target.costs and target.costs.watch:
+            target.costs.watch.on = not settings.bitwise
+        agreement = self.costs.agree(prompt) if settings.bitwise else None
+        policy = self.drafting.policy(settings, prompt)  # before the drafter: it may find that there is none
+        for event in generate(
+            prompt,
+            LlamaTarget(context, agreement),
+            self.drafting.drafter(settings, sampler, seed),
+            policy,
+            watch(rule) if watch else rule,
+            sampler,
+            np.random.default_rng(seed),
+            TextStream(target.model.piece, bounds.stop),
+            Ending(settings.max_tokens, target.model.is_end, self.interrupt.is_set),
+            self.clock,
+        ):
+            yield event
+            if self.answers != mine or target.context is not context:
+                raise SpecdecError(
+                    "another answer has begun on this session, or it was closed",
+                    "Finish a stream first, or take a second session of the engine.",
+                )
+
+    def paired_speedup(
+        self, prompt: Sequence[int], answer: Sequence[int], seed: int, bounds: AnswerBounds, settings: Settings
+    ) -> Interval | None:
+        """How much faster an answer, of which these are the tokens, is written with drafts; see `baseline`."""
+
+        def written(start: int, own: Settings) -> Metrics:
+            part = replace(bounds, written=start)
+            return Metrics.of(self.events([*prompt, *answer[:start]], seed, part, own))
+
+        with reusing(self):
+            return paired_speedup(written, answer, settings)
+
+    def divergence(
+        self,
+        prompt: Sequence[int],
+        own: Transcript,
+        mine: Transcript,
+        seed: int,
+        settings: Settings,
+        bounds: AnswerBounds = NO_BOUNDS,
+    ) -> Divergence | None:
+        """Where an answer leaves the target's own, and the proof; see `proof.divergence`."""
+        agreement = self.costs.agreement if settings.bitwise else None
+        return proof.divergence(self.models.target, prompt, own, mine, seed, settings, bounds, agreement)
+
+    def keep_costs(self) -> None:
+        """Keep what is known of costs for the next start; the notes say so if that fails."""
+        self.costs.keep(self.drafting.learned_costs())
+
+    def close(self) -> None:
+        """Keep what was learned of costs, and free the contexts."""
+        self.keep_costs()
+        self.models.close()
+
+
+class Generation:
+    """An answer in the making: iterate over it, then look at `result`. After an error it holds what there was."""
+
+    def __init__(
+        self,
+        session: Session,
+        result: GenerationResult,
+        bounds: AnswerBounds,
+        reuse: bool,
+        watch: Callable[[AcceptRule], AcceptRule] | None = None,
+    ) -> None:
+        self.result = result
+        self._session, self._bounds, self._watch = session, bounds, watch
+        self._reuse = reuse and not result.settings.bitwise
+
+    def prepare(self) -> None:
+        """Open the contexts that the answer needs, and measure what --bitwise has to know; iterating does that, too."""
+        session, settings = self._session, self.result.settings
+        session.open(len(self.result.prompt), [settings])
+        if settings.bitwise:
+            session.costs.agree(self.result.prompt)
+
+    def __iter__(self) -> Iterator[Event]:
+        session, result = self._session, self.result
+        if result.metrics.history:
+            raise RuntimeError("an answer is iterated over once")
+        self.prepare()
+        models, known = session.models, session.notes
+        models.reuse(self._reuse)
+        result.notes += known[len(session.pair.notes) :]
+        answer = session.events(result.prompt, result.seed, self._bounds, result.settings, self._watch)
+        number = session.answers + 1
+        try:
+            for event in answer:
+                result.add(event)
+                yield event
+        finally:
+            # None: the session was closed, and the stream only then; or another answer has begun.
+            if (context := models.target.context) and session.answers == number:
+                models.reuse(allowed=False)
+                result.threads = tuple(context.thread_log)
+                if self._bounds.grammar and result.finish_reason in ("length", "context"):
+                    result.notes += ("the answer was cut off before it fulfilled its grammar: -n gives it more tokens",)
+                session.keep_costs()
+                result.notes += tuple(note for note in session.notes if note not in known)
+                result.notes += crowding_notes(result.metrics, models.target)
+                if result.settings.adapts and (models.drafts or not result.settings.chain.needs_model):
+                    result.take_probed_baseline(session.costs.two_over_one)
+
+    def measure_baseline(self) -> None:
+        """Run the target alone on the same prompt with the same seed; if that fails, the result says so."""
+        result = self.result
+        if result.cached_tokens:
+            raise UsageError("this answer went by what was read before", "Start it with reuse=False.")
+        result.unmeasured = "not measured: interrupted"
+        try:
+            result.baseline = self._baseline()
+            if result.baseline and result.baseline.noisy:
+                result.notes += ("other programs disturb this machine: nothing can be said of the speedup yet",)
+        except Interrupted:
+            pass
+        except SpecdecError as error:
+            result.unmeasured = f"not measured: the target alone failed: {error}"
+
+    def _baseline(self) -> BaselineResult | None:
+        result, session, bounds = self.result, self._session, self._bounds
+        settings = result.settings
+        alone = Metrics.of(session.events(result.prompt, result.seed, bounds, settings.alone()))
+        if alone.reason == "interrupted":
+            return None
+        own = Transcript.of(alone.history, session.models.target.opened.thread_log)
+        speedup = None
+        if result.metrics.drafted:  # otherwise there is nothing to compare
+            speedup = session.paired_speedup(result.prompt, alone.tokens, result.seed, bounds, settings)
+        if not settings.reproduces:
+            return BaselineResult(alone.tokens_per_s, None, speedup=speedup)
+        mine = Transcript.of(result.metrics.history, result.threads)
+        divergence = session.divergence(result.prompt, own, mine, result.seed, settings, bounds)
+        return BaselineResult(alone.tokens_per_s, divergence is None, divergence, speedup)
+
+
+@contextmanager
+def reusing(session: Session) -> Iterator[None]:
+    """Let the models go by what they have read of the text, which is all but the last part."""
+    session.models.reuse(allowed=True)
+    try:
+        yield
+    finally:
+        session.models.reuse(allowed=False)
+
+
+def crowding_notes(metrics: Metrics, target: ModelContext) -> tuple[str, ...]:
+    """A note where passes took many times as long as they can: threads wait for each other on a busy processor."""
+    uneven, threads = metrics.unevenness, target.threads
+    if uneven < _UNEVEN or threads == 1 or target.loaded.offloaded:
+        return ()
+    return (
+        f"passes took {uneven:.0f} times as long as the shortest on average: other programs keep the processor busy, "
+        f"and {threads} threads wait for each other; -t {max(threads // 2, 1)} may be faster",
+    )
+
+
+def to_json(result: GenerationResult, session: Session) -> dict[str, Any]:
+    """The object that `run --json` prints; scripts rely on its keys."""
+    metrics, settings, pair = result.metrics, result.settings, session.pair
+    agreement = session.costs.agreement
+    return {
+        "text": result.text,
+        "tokens": metrics.tokens,
+        "finish_reason": metrics.reason,
+        "prompt_tokens": len(result.prompt),
+        "completion_tokens": metrics.emitted,
+        "target": str(pair.target_path),
+        "draft": str(pair.draft_path) if pair.draft_path else None,
+        "draft_small": str(pair.small_path) if pair.small_path else None,
+        **settings.shaping(),
+        "lora": [str(adapter) for adapter in pair.adapters],
+        "lora_draft": [str(adapter) for adapter in pair.draft_adapters],
+        "seed": result.seed,
+        "lookahead": settings.lookahead if settings.chain.looks_ahead else None,
+        "lossless": result.lossless,
+        **metrics.to_json(session.weights.load_s, session.costs.measured_s),
+        "rounding": record_to_json(agreement) if agreement else None,
+        "baseline": result.baseline.to_json() if result.baseline else None,
+        "speedup": result.speedup,
+        "notes": list(result.notes),
+    }

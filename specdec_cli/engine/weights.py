@@ -1,0 +1,224 @@
+"""The weights of a pair, loaded once and used by every session: the target, and what drafts for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from time import perf_counter
+
+from specdec_cli.decoding.costs import Costs
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.drafters.corpus_index import Corpus
+from specdec_cli.drafters.translation import Translation, Writer
+from specdec_cli.engine import corpus, tuning
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.model_loading import load_head, load_model, require_heads
+from specdec_cli.engine.model_pair import ModelPair, setup_of, setup_of_pair
+from specdec_cli.engine.prompt import Prompt, TokenizedPrompt, tokenize
+from specdec_cli.engine.tuning import Tuning
+from specdec_cli.gguf.header import Header
+from specdec_cli.llama import host, kernels, library, placing
+from specdec_cli.llama.adapter import Adapter
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedModel:
+    """role: target, draft or small draft. threads: of the CPU, as a session begins with. head: which kind of heads it
+    is, if any.
+    """
+
+    role: str
+    path: Path
+    header: Header
+    model: Model
+    threads: int
+    placement: Placement
+    adapters: tuple[Adapter, ...] = ()
+    head: str = ""
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether layers lie on a GPU or on other machines."""
+        return self.placement.on_devices and (self.placement.is_remote or library.supports_gpu())
+
+    @property
+    def setup(self) -> str:
+        """Which devices and adapters, if any but the default ones; and whether it is a head."""
+        return " ".join(filter(None, (self.head, setup_of((self.placement,), self.adapters))))
+
+    def window(self, n_ctx: int, asked: int | None) -> int:
+        """How many tokens of a text of up to n_ctx a draft model holds at once. asked: by --draft-window."""
+        return min(n_ctx, self.model.n_ctx_train or n_ctx, asked or n_ctx)
+
+
+class Weights:
+    """The models of a pair in memory. tune: whether to go by what `specdec tune` measured of them on this machine.
+    ways: other settings that answers will ask for.
+
+    A draft model that cannot be loaded costs the speculation, not the answer: `notes` says why it is missing.
+    """
+
+    def __init__(
+        self,
+        pair: ModelPair,
+        settings: Settings,
+        interrupt: Interrupt,
+        tune: bool = True,
+        ways: Sequence[Settings] = (),
+    ) -> None:
+        self.pair, self.settings, self.tunes = pair, settings, tune
+        self.load_s = 0.0
+        """Seconds that loading took, an index of --ngram-corpus included."""
+        self.notes: list[str] = []
+        reads_corpus = settings.ngram_corpus and any(way.chain.reads_corpus for way in ways or [settings])
+        self._corpus_files = corpus.find(settings.ngram_corpus) if reads_corpus else []
+        self.corpus: Corpus | None = None
+        """Other texts for drafters that look into them; see `read_corpus`."""
+        self.tuning = tuned = _find_tuning(pair, settings, self.notes) if tune else None
+        threads = settings.threads or (tuned.threads if tuned else host.physical_cores())
+        threads_draft = settings.threads_draft or (tuned.threads_draft if tuned and not settings.threads else threads)
+        threads, threads_draft = (_limited(count, self.note) for count in (threads, threads_draft))
+        layers = tuned.gpu_layers_draft if tuned and settings.gpu_layers_draft == -1 else settings.gpu_layers_draft
+        self.tuned_costs: Costs | None = None
+        if tuned and (tuned.threads, tuned.threads_draft, tuned.gpu_layers_draft) == (threads, threads_draft, layers):
+            self.tuned_costs = tuned.costs
+        place, place_draft = settings.placements
+        place_draft = replace(place_draft, layers=layers)
+        place_head = replace(place, servers=())
+        for each in (place, place_draft):
+            placing.require_possible(each)
+        head, inside = settings.chain.head, pair.draft_path == pair.target_path
+        usable = not head
+        if head == "medusa":  # of which llama.cpp computes nothing but the target's rows
+            usable = True
+        elif head and pair.draft_path:
+            with self.optional("draft"):
+                if inside and place.is_remote:
+                    what = "next-token layers of the target's own file go with it to the servers"
+                    raise SpecdecError(what, "Take another draft: -md, or --drafter ngram.")
+                require_heads(pair.target_path, pair.draft_path, interrupt)
+                usable = True
+        with_heads = usable and bool(head) and inside
+        model = load_model(pair.target_path, place, interrupt, pair.adapters, with_heads, pair.target)
+        self.target = LoadedModel("target", pair.target_path, pair.target, model, threads, place, pair.adapters)
+        self.draft: LoadedModel | None = None
+        if head and inside and usable:
+            self.draft = replace(self.target, role="draft", threads=threads_draft, head=head)
+        elif head == "medusa" and pair.draft_path and pair.draft:  # its file is read as a context is opened
+            self.draft = LoadedModel("draft", pair.draft_path, pair.draft, model, threads_draft, place_head, head=head)
+        elif usable:
+            adapters = pair.draft_adapters
+            self.draft = self._load(
+                "draft", pair.draft_path, pair.draft, threads_draft, place_draft, interrupt, adapters, head
+            )
+        self.small = self._load("small draft", pair.small_path, pair.small, threads_draft, place_draft, interrupt)
+        if (kernels_here := kernels.verdict()).fault:
+            self.note(str(kernels_here))
+        if unused := _unused_layers(settings, has_draft=self.draft is not None):
+            self.note(unused)
+        trained = model.n_ctx_train
+        if settings.ctx and 0 < trained < settings.ctx:
+            self.note(f"-c {settings.ctx:,} is more than the {trained:,} tokens that the target was trained on")
+
+    def _load(
+        self,
+        role: str,
+        path: Path | None,
+        header: Header | None,
+        threads: int,
+        placement: Placement,
+        interrupt: Interrupt,
+        adapters: tuple[Adapter, ...] = (),
+        head: str = "",
+    ) -> LoadedModel | None:
+        if path and header:
+            with self.optional(role):
+                arguments = path, placing.whole(placement), interrupt, adapters
+                model = load_head(*arguments, header) if head else load_model(*arguments, header=header)
+                return LoadedModel(role, path, header, model, threads, placement, adapters, head)
+        return None
+
+    @contextmanager
+    def optional(self, role: str) -> Iterator[None]:
+        """Of a part of the draft: if it cannot be had, the others go on without it and the notes say why."""
+        try:
+            yield
+        except SpecdecError as error:
+            self.note(f"the {'second ' if role == 'small draft' else ''}draft model is not used: {error}")
+
+    def note(self, text: str) -> None:
+        """Let the user know, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    @property
+    def all(self) -> list[LoadedModel]:
+        return [loaded for loaded in (self.target, self.draft, self.small) if loaded]
+
+    @cached_property
+    def translation(self) -> Translation | None:
+        """Between the tokenizers of the pair, if they are not the same."""
+        overlap, draft = self.pair.overlap, self.draft
+        if overlap is None or draft is None:
+            return None
+        writers = Writer(self.target.model, overlap.target), Writer(draft.model, overlap.draft)
+        return Translation(*writers, overlap.to_target)
+
+    def tokenize(
+        self, prompt: Prompt, system: str | None, raw: bool, stopped: Callable[[], bool] = lambda: False
+    ) -> TokenizedPrompt:
+        """As `prompt.tokenize`, with the target's tokenizer and template."""
+        return tokenize(prompt, self.target.model, self.pair.target, system, raw, stopped)
+
+    def read_corpus(self, interrupt: Interrupt, progress: corpus.Progress = lambda _: None) -> None:
+        """Make the index of the texts of --ngram-corpus, or read the one that was kept, once.
+
+        progress: is called with what is being done. Raises UsageError if there is no text, Interrupted on Ctrl-C.
+        """
+        files, self._corpus_files = self._corpus_files, []
+        if files:
+            started, target, names = perf_counter(), self.target, self.settings.ngram_corpus
+            self.corpus = corpus.read(names, files, target.header, target.model, interrupt.is_set, progress, self.note)
+            self.load_s += perf_counter() - started
+
+    def close(self) -> None:
+        """Free the weights."""
+        for loaded in reversed(self.all):
+            loaded.model.close()
+
+
+def _limited(threads: int, note: Callable[[str], None]) -> int:
+    """Threads that the machine can run: more wait for each other, and thousands end the process."""
+    most = host.processors()
+    if threads > most:
+        note(f"{threads:,} threads are more than this machine can run at once: it computes with {most}")
+    return min(threads, most)
+
+
+def _unused_layers(settings: Settings, has_draft: bool) -> str:
+    """A note that no layer goes to a GPU though some were asked for; empty if all is as asked."""
+    if settings.rpc and settings.gpu_layers == 0:
+        return "--rpc does nothing with -ngl 0: no layer leaves this machine"
+    asked = {"-ngl": 0 if settings.rpc else settings.gpu_layers, "-ngld": settings.gpu_layers_draft if has_draft else 0}
+    flags = [f"{flag} {layers}" for flag, layers in asked.items() if layers > 0]
+    if not flags or library.supports_gpu():
+        return ""
+    verb = "does" if len(flags) == 1 else "do"
+    return f"{' and '.join(flags)} {verb} nothing: this build of llama.cpp can use no GPU (specdec doctor says more)"
+
+
+def _find_tuning(pair: ModelPair, settings: Settings, notes: list[str]) -> Tuning | None:
+    """What `specdec tune` measured for this pair on this machine, if it did."""
+    try:
+        setup = setup_of_pair(pair, settings)
+        tuned = tuning.load(pair.target_path, pair.draft_path, setup) if pair.draft_path else None
+    except SpecdecError as error:
+        notes.append(f"what was tuned is not used: {error}")
+        return None
+    return tuned if tuned and (tuned.machine, tuned.gpu_layers) == (library.machine(), settings.gpu_layers) else None
