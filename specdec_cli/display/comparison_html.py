@@ -17,8 +17,6 @@ from specdec_cli.measure.trials import Trial
 _MAX_TEXTS = 350_000
 """Characters of HTML for the answers; prompts beyond are left out, those with divergences last."""
 _MAX_TOKENS = 1500
-_MAX_CATEGORIES = 24
-"""Categories with a chart."""
 _MAX_TICKS = 7
 _FURTHEST = 2.5
 """How far past the means an interval may widen the axis; beyond, it is cut off and ends in an arrow."""
@@ -109,25 +107,22 @@ class _SpeedupBar:
 
 @dataclass(frozen=True, slots=True)
 class _Speedups:
-    """A logarithmic axis of speedups, in % of its width. one: where 1 is. groups: the variants of each category that
-    has a chart. left_out: categories that have none.
-    """
+    """A logarithmic axis of speedups, in % of its width. one: where 1 is. groups: the variants of each category."""
 
     one: float
     ticks: list[tuple[float, str]]
     groups: list[tuple[str, list[_SpeedupBar]]]
-    left_out: int
 
 
 def _speedups(result: ComparisonResult) -> _Speedups | None:
-    measured = [
-        (category, [each for each in result.of_category(category) if each.claimed]) for category in result.categories
-    ]
-    groups = [(category, summaries) for category, summaries in measured if summaries]
+    measured = (
+        (category, [(each.arm, each.claimed) for each in result.of_category(category) if each.claimed])
+        for category in result.categories
+    )
+    groups = [(category, speedups) for category, speedups in measured if speedups]
     if not groups:
         return None
-    shown = groups[:_MAX_CATEGORIES]
-    low, high = _window([each.claimed for _, summaries in shown for each in summaries if each.claimed])
+    low, high = _window([speedup for _, speedups in groups for _, speedup in speedups])
 
     def place(value: float) -> float:
         return round(100 * math.log(value / low) / math.log(high / low), 1)
@@ -143,11 +138,7 @@ def _speedups(result: ComparisonResult) -> _Speedups | None:
     return _Speedups(
         one=place(1.0),
         ticks=[(place(tick), f"{tick:.3g}x") for tick in _ticks(low, high)],
-        groups=[
-            (category, [bar(each.arm, each.claimed) for each in summaries if each.claimed])
-            for category, summaries in shown
-        ],
-        left_out=len(groups) - len(shown),
+        groups=[(category, [bar(*each) for each in speedups]) for category, speedups in groups],
     )
 
 

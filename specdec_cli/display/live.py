@@ -126,8 +126,12 @@ class LiveDisplay:
 
     def __init__(self, console: Console, max_tokens: int) -> None:
         self._console = console
-        self._rows = Panel(max_tokens)
+        self._max_tokens = max_tokens
         self._report = Metrics()
+        self._probed = ProbedRatios()
+        self._known = 0
+        self._speedup: Interval | None = None
+        """Of the first `_known` ratios: an interval takes a millisecond."""
         self._fresh: list[Step] = []
         self._open = Text(end="")
         self._joint: _Joint | None = None
@@ -156,7 +160,7 @@ class LiveDisplay:
                 return
             if isinstance(event, Step):
                 self._fresh.append(_shown(event))
-                self._rows.add(event)
+                self._probed.add(event)
             else:  # the first token may have come during this long pause
                 self._next = 0.0
             now = monotonic()
@@ -241,7 +245,23 @@ class LiveDisplay:
 
     def _panel(self, width: int) -> list[Text]:
         """The rows below the text."""
-        return self._rows.rows(self._report, self._step, self._reading, width)
+        rows = [Text("\u2500" * _room(width), LABEL)]
+        if self._step is None:
+            rows.append(Text(self._reading or "reading the prompt"))
+        else:
+            rows += [draft_row(self._step, width), *self._figures(width), _row([legend()], "^C stop", width)]
+        for row in rows:
+            row.rstrip()  # a terminal that rewraps it must see the width that was painted
+            row.truncate(width - 1, overflow="ellipsis")
+        rows[-1].truncate(max(width - 1 - _ECHO, 1), overflow="ellipsis")
+        return rows
+
+    def _figures(self, width: int) -> list[Text]:
+        """How fast it goes, and the target alone; what was kept, and how far the answer is."""
+        ratios = self._probed.ratios
+        if len(ratios) != self._known:
+            self._known, self._speedup = len(ratios), geometric_interval(ratios)
+        return [speed_row(self._report, self._speedup, width), kept_row(self._report, self._max_tokens, width)]
 
     def _ansi(self, text: Text) -> str:
         """Text as the console would print it: the line breaks are ours, the styles its own."""
@@ -280,40 +300,6 @@ def _shown(step: Step) -> Step:
     tokens = tuple(replace(token, text=safe(token.text)) for token in step.tokens)
     rejected = tuple(map(safe, step.rejected_text))
     return replace(step, tokens=tokens, rejected_text=rejected, source=safe(step.source), why=safe(step.why))
-
-
-class Panel:
-    """The rows of one answer of at most so many tokens."""
-
-    def __init__(self, max_tokens: int) -> None:
-        self._max_tokens = max_tokens
-        self._probed = ProbedRatios()
-        self._known = 0
-        self._speedup: Interval | None = None
-
-    def add(self, step: Step) -> None:
-        """Take the next step in."""
-        self._probed.add(step)
-
-    def rows(self, metrics: Metrics, step: Step | None, reading: str, width: int) -> list[Text]:
-        """step: the last one. reading: the bar of a prompt that is being read."""
-        rows = [Text("\u2500" * _room(width), LABEL)]
-        if step is None:
-            rows.append(Text(reading or "reading the prompt"))
-        else:
-            rows += [draft_row(step, width), *self.figures(metrics, width), _row([legend()], "^C stop", width)]
-        for row in rows:
-            row.rstrip()  # a terminal that rewraps it must see the width that was painted
-            row.truncate(width - 1, overflow="ellipsis")
-        rows[-1].truncate(max(width - 1 - _ECHO, 1), overflow="ellipsis")
-        return rows
-
-    def figures(self, metrics: Metrics, width: int) -> list[Text]:
-        """How fast it goes, and the target alone; what was kept, and how far the answer is."""
-        ratios = self._probed.ratios
-        if len(ratios) != self._known:  # an interval takes a millisecond
-            self._known, self._speedup = len(ratios), geometric_interval(ratios)
-        return [speed_row(metrics, self._speedup, width), kept_row(metrics, self._max_tokens, width)]
 
 
 def draft_row(step: Step, width: int) -> Text:

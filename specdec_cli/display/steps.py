@@ -49,7 +49,7 @@ class StepDisplay(LiveDisplay):
         tokens, step = self._report.prompt_tokens, self._step
         title = headline(step) if step else f"prompt of {tokens} tokens" if tokens else "before the prompt"
         rows = [Text(f"── {title} ".ljust(width - 1, "─"), "dim"), *(_step_rows(step, width) if step else ())]
-        rows += [*self._rows.figures(self._report, width), Text("space: next step   q: leave", LABEL)]
+        rows += [*self._figures(width), Text("space: next step   q: leave", LABEL)]
         for row in rows:
             row.truncate(width - 1, overflow="ellipsis")
         return rows

@@ -23,7 +23,7 @@ _REASONS: dict[FinishReason, str] = {
 
 
 class Style:
-    """How one endpoint's objects look. kind: of an answer; chunk_kind: of a part of one."""
+    """How the objects of completions look. kind: of an answer; chunk_kind: of a part of one."""
 
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
@@ -47,55 +47,68 @@ class Style:
         more = {"step": event_json(event)} if steps and isinstance(event, Step) else {}
         chunks = []
         if text or more or any(noted):
-            logprobs = [place for places in noted for place in places] if noted else None
-            chunks.append(self.chunk([self.delta(index, text, logprobs)], **more))
+            places = [place for some in noted for place in some] if noted else None
+            chunks.append(self.chunk([self.choice(index, self.delta(text), places)], **more))
+            self._offsets[index] = self._offsets.get(index, 0) + len(text)
         if isinstance(event, Done):
             done = timings([events[-1].choice.answered])
-            chunks.append(self.chunk([self.last(index, event.reason)], timings=done))
+            chunks.append(self.chunk([self.choice(index, self.delta(""), None, event.reason)], timings=done))
         return chunks
 
-    def delta(self, index: int, text: str, logprobs: Sequence[TokenLogprob] | None) -> dict[str, Any]:
-        start = self._offsets.get(index, 0)
-        self._offsets[index] = start + len(text)
-        return {"index": index, "text": text, "logprobs": _text_logprobs(logprobs, start), "finish_reason": None}
-
-    def last(self, index: int, reason: FinishReason) -> dict[str, Any]:
-        return {"index": index, "text": "", "logprobs": None, "finish_reason": _REASONS[reason]}
-
     def choice(
-        self, index: int, text: str, reason: FinishReason, logprobs: Sequence[TokenLogprob] | None
+        self,
+        index: int,
+        content: dict[str, Any],
+        places: Sequence[TokenLogprob] | None,
+        reason: FinishReason | None = None,
     ) -> dict[str, Any]:
+        logprobs = None if places is None else self.logprobs(places, self._offsets.get(index, 0))
+        ended = None if reason is None else _REASONS[reason]
+        return {"index": index, **content, "logprobs": logprobs, "finish_reason": ended}
+
+    def delta(self, text: str) -> dict[str, Any]:
+        """What the choice of a chunk has of the text, which may be none."""
+        return {"text": text}
+
+    def message(self, text: str) -> dict[str, Any]:
+        """What the choice of a whole answer has of the text."""
+        return {"text": text}
+
+    def logprobs(self, places: Sequence[TokenLogprob], start: int) -> dict[str, Any]:
+        texts = [place.piece.decode("utf-8", "replace") for place in places]
+        likeliest = [{piece.decode("utf-8", "replace"): p for piece, p in place.likeliest} for place in places]
         return {
-            "index": index,
-            "text": text,
-            "logprobs": _text_logprobs(logprobs),
-            "finish_reason": _REASONS[reason],
+            "tokens": texts,
+            "token_logprobs": [place.logprob for place in places],
+            "top_logprobs": likeliest,
+            "text_offset": [start + sum(map(len, texts[:i])) for i in range(len(texts))],
         }
 
 
 class ChatStyle(Style):
+    """Those of chats."""
+
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def opening(self, index: int) -> list[dict[str, Any]]:
         first = {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
         return [self.chunk([first])]
 
-    def delta(self, index: int, text: str, logprobs: Sequence[TokenLogprob] | None) -> dict[str, Any]:
-        delta = {"index": index, "delta": {"content": text}, "finish_reason": None}
-        return delta if logprobs is None else {**delta, "logprobs": _chat_logprobs(logprobs)}
+    def delta(self, text: str) -> dict[str, Any]:
+        return {"delta": {"content": text} if text else {}}
 
-    def last(self, index: int, reason: FinishReason) -> dict[str, Any]:
-        return {"index": index, "delta": {}, "finish_reason": _REASONS[reason]}
+    def message(self, text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
-    def choice(
-        self, index: int, text: str, reason: FinishReason, logprobs: Sequence[TokenLogprob] | None
-    ) -> dict[str, Any]:
-        return {
-            "index": index,
-            "message": {"role": "assistant", "content": text, "refusal": None},
-            "logprobs": None if logprobs is None else _chat_logprobs(logprobs),
-            "finish_reason": _REASONS[reason],
-        }
+    def logprobs(self, places: Sequence[TokenLogprob], start: int) -> dict[str, Any]:
+        def entry(piece: bytes, logprob: float) -> dict[str, Any]:
+            return {"token": piece.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(piece)}
+
+        content = [
+            {**entry(place.piece, place.logprob), "top_logprobs": [entry(*likely) for likely in place.likeliest]}
+            for place in places
+        ]
+        return {"content": content, "refusal": None}
 
 
 def style_of(body: Body, model: str) -> Style:
@@ -107,7 +120,10 @@ def whole(body: Body, choices: Sequence[RequestChoice], model: str) -> dict[str,
     style, wants_logprobs = style_of(body, model), body.n_logprobs is not None
     parts = [
         style.choice(
-            each.index, each.answered.text, each.answered.finish_reason, each.logprobs if wants_logprobs else None
+            each.index,
+            style.message(each.answered.text),
+            each.logprobs if wants_logprobs else None,
+            each.answered.finish_reason,
         )
         for each in choices
     ]
@@ -163,28 +179,3 @@ def timings(results: Sequence[GenerationResult]) -> dict[str, Any]:
     if drafted := sum(each.drafted for each in metrics):
         known |= {"draft_n": drafted, "draft_n_accepted": sum(each.accepted for each in metrics)}
     return known
-
-
-def _chat_logprobs(places: Sequence[TokenLogprob]) -> dict[str, Any]:
-    def entry(piece: bytes, logprob: float) -> dict[str, Any]:
-        return {"token": piece.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(piece)}
-
-    content = [
-        {**entry(place.piece, place.logprob), "top_logprobs": [entry(*likely) for likely in place.likeliest]}
-        for place in places
-    ]
-    return {"content": content, "refusal": None}
-
-
-def _text_logprobs(places: Sequence[TokenLogprob] | None, start: int = 0) -> dict[str, Any] | None:
-    if places is None:
-        return None
-    texts = [place.piece.decode("utf-8", "replace") for place in places]
-    offsets = [start + sum(map(len, texts[:i])) for i in range(len(texts))]
-    likeliest = [{piece.decode("utf-8", "replace"): p for piece, p in place.likeliest} for place in places]
-    return {
-        "tokens": texts,
-        "token_logprobs": [place.logprob for place in places],
-        "top_logprobs": likeliest,
-        "text_offset": offsets,
-    }
