@@ -89,7 +89,8 @@ class Answering:
                 await self._apart(body.grammar.compiled)
             raw = not isinstance(body, ChatBody)
             for prompt in body.prompts:
-                tokens = await self._apart(partial(self._any.tokenize, prompt, raw=raw))
+                # Not by the session's own tokenize: its interrupt is that of the last answer in its slot.
+                tokens = (await self._apart(partial(self._any.weights.tokenize, prompt, None, raw))).tokens
                 room = self._n_ctx - len(tokens)
                 if room < 1:
                     raise InvalidRequest(
