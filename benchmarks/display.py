@@ -21,8 +21,7 @@ from time import perf_counter
 from common import DEMO, PROMPTS, machine, open_demo
 from rich.console import Console
 
-from specdec_cli.display.live import LiveDisplay
-from specdec_cli.display.plain import PlainDisplay
+from specdec_cli.display.live import LiveDisplay, PlainDisplay
 from specdec_cli.engine.session import Session
 
 

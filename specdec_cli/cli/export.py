@@ -9,6 +9,8 @@ import typer
 
 from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
+from specdec_cli.cli.output import print_json, print_parts
+from specdec_cli.decoding.errors import UsageError
 
 
 @opt.takes(
@@ -38,8 +40,6 @@ def export(
 
     The length is the best fixed one for the recorded text and the measured costs (specdec tune).
     """
-    from specdec_cli.cli.output import print_json, print_parts
-    from specdec_cli.decoding.errors import UsageError
     from specdec_cli.measure.served_pair import served_pair
     from specdec_cli.measure.serving_formats import ENGINES
     from specdec_cli.user_files import write_whole
