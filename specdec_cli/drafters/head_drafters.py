@@ -19,13 +19,15 @@ class MtpDrafter(ModelDrafter):
     helps = "nearly everywhere: the layers were trained with the target, and are a small part of it"
 
     def observe(self, step: Step) -> None:
-        if not step.drafted:
+        if step.drafted:
+            self._p.clear()  # what was drafted need not be judged in hindsight, when it is read again
+        else:
             self._p.extend([token.p for token in step.tokens])
-            return
-        self._p.clear()  # what was drafted need not be judged in hindsight, when it is read again
-        if self._width > 1:
-            self._model.keep(())
-        self._model.rewind(self._proposed_at)
+        if self._drafting:
+            self._drafting = False
+            if self._width > 1 and step.drafted:
+                self._model.keep(())
+            self._model.end_draft(self._proposed_at)
 
     def _catch_up(self, news: Sequence[int], policy: LengthPolicy) -> Row:
         if self._p:
@@ -76,8 +78,8 @@ class MedusaDrafter(MtpDrafter):
     def _sure(self, row: Row, count: int) -> list[float]:
         """How sure the first `count` heads are."""
         rows = [row, *(self._model.decode((0,))[0, : self._n_vocab] for _ in range(count - 1))]
-        self._model.rewind(self._proposed_at)
-        self._model.checkpoint()
+        self._model.end_draft(self._proposed_at)
+        self._model.begin_draft()
         if self._draws:
             return [float(self._sampler.categorical(each).probs.max()) for each in rows]
         return list(map(confidence, rows))
