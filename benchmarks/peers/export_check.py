@@ -24,14 +24,13 @@ from specdec_cli import load
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.engine import tuning_run
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.served_pair import served_pair
-from specdec_cli.engine.serving_formats import ENGINES
+from specdec_cli.engine.serving_export import ENGINES, export
 from specdec_cli.evaluation import simulator
 from specdec_cli.evaluation.static_setting import seconds_of
 from specdec_cli.models import suites
 from specdec_cli.store import acceptance_traces, tuning
 
-LLAMA = ENGINES["llama-server"]
+POLICY = ENGINES["llama-server"].policy
 
 
 def main() -> None:
@@ -51,21 +50,21 @@ def main() -> None:
     )
     tuning_run.tune(settings, given.suite, seconds=given.seconds)
     asked = {"target": given.target, "draft": given.draft, "temp": 0.0, "threads": given.threads}
-    pair = served_pair(None, asked, LLAMA.policy)
-    exported = shlex.split(LLAMA.write(pair).command)[1:]
-    if pair.setting is None:
-        raise SystemExit(pair.expected[0])
+    found = export("llama-server", None, asked)
+    exported = shlex.split(found.command)[1:]
+    if found.setting is None:
+        raise SystemExit(found.expected[0])
     paths = Path(given.target), Path(given.draft)
     tuned, recorded = tuning.load(*paths), tuning.recording_of(*paths, "greedy")
     if tuned is None or recorded is None:
         raise SystemExit("nothing was kept")
     answers = acceptance_traces.read(recorded).answers
-    predicted = {"exported": pair.setting.tokens_per_s}
+    predicted = {"exported": found.setting.tokens_per_s}
     commands = {"exported": exported}
     drafting = ["--spec-draft-model", given.draft, "--spec-type", "draft-simple", "--spec-draft-n-max"]
     for length in given.lengths:
         tally = simulator.replay(FixedLength(length), answers, simulator.FREE)
-        predicted[f"{length} tokens"] = tally.tokens / seconds_of(tally, tuned.costs, LLAMA.policy)
+        predicted[f"{length} tokens"] = tally.tokens / seconds_of(tally, tuned.costs, POLICY)
         commands[f"{length} tokens"] = [*exported, *drafting, str(length)]
     with load(target=given.target, draft=given.draft, ctx=2048, threads=given.threads) as engine:
         prompts = [engine.tokenize(prompt.text) for prompt in suites.load(given.suite)][: given.limit]

@@ -16,8 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from specdec_cli.engine.served_pair import served_pair
-from specdec_cli.engine.serving_formats import ENGINES
+from specdec_cli.engine.serving_export import export
 
 PAIR = "qwen3-8b"
 DRAFTERS = (None, "ngram")
@@ -35,8 +34,7 @@ MODEL = {
 
 def exported(engine: str, drafter: str | None) -> list[str]:
     """The command line for a pair that is not here."""
-    chosen = ENGINES[engine]
-    return shlex.split(chosen.write(served_pair(PAIR, {"drafter": drafter, "ctx": 4096}, chosen.policy)).command)
+    return shlex.split(export(engine, PAIR, {"drafter": drafter, "ctx": 4096}).command)
 
 
 def sglang() -> None:

@@ -34,7 +34,7 @@ prompts = _listed("models.suites", lambda suites: suites.builtin(), (".txt", ".j
 rules = _listed("decoding.rules", lambda rules: rules.RULES)
 drafters = _listed("drafters", lambda drafters: ["auto", *drafters.names()])
 machines = _listed("models.hardware", lambda hardware: hardware.names())
-serving_engines = _listed("engine.serving_formats", lambda formats: formats.ENGINES)
+serving_engines = _listed("engine.serving_export", lambda exports: exports.ENGINES)
 results = _listed("store.comparisons", lambda comparisons: [name for name, _ in comparisons.kept()])
 
 
