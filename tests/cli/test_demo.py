@@ -101,7 +101,8 @@ def test_the_screen(monkeypatch):
     monkeypatch.setattr("specdec_cli.cli.demo._WHOLE_S", 300.0)
     said = succeeded("demo").stdout
     assert said.startswith("A model of 9 M weights ") and "round 3, the target alone: " in " ".join(said.split())
-    assert "same text, token for token" in " ".join(said.split()) and "  with drafts  " in said
+    assert "same text, token for token" in " ".join(said.split())
+    assert "  with drafts  " in said or "Other programs use this machine" in said
     assert [line.split()[:2] for line in said.splitlines() if line.startswith("  specdec")] == [
         ["specdec", command] for command in ("pull", "run", "compare", "tune")
     ]
