@@ -42,7 +42,7 @@ class Stack:
     def push(self, item):
         \"""Put an item on top.\"""
 """
-_TOKENS, _LEAST_TOKENS, _ANSWER_S = 280, 64, 0.6
+_TOKENS, _LEAST_TOKENS, _ANSWER_S = 280, 80, 0.7
 """Tokens of an answer, so that it can be watched, and how few and in how many seconds where the target is slow: a few
 rounds more say more than long ones.
 """
