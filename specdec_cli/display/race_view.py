@@ -94,7 +94,7 @@ def result(found: RaceResult) -> RenderableType:
     same = "same text, token for token" if found.divergence is None else f"the text differs: {found.divergence}"
     if not found.alone:
         return Text("This machine is too busy: no round came to its end. Try again when it is quiet.", "yellow")
-    rounds = f"{len(found.alone)} rounds"
+    rounds = f"{len(found.alone)} round{'s' * (len(found.alone) > 1)}"
     if found.tells and found.speedup:
         ending = f"{found.tokens_per_pass:.1f} tokens a pass"
         said = [Text(f"{found.speedup} {found.speedup.difference} over {rounds}, {ending}, {same}", "bold")]

@@ -1,4 +1,4 @@
-"""Heads on the target's hidden rows draft for it: next-token layers of its own file, EAGLE-3, DFlash and Medusa."""
+"""Heads on the target's hidden rows draft for it: next-token layers of its own file, EAGLE-3 and Medusa."""
 
 from __future__ import annotations
 
@@ -34,18 +34,6 @@ class MtpDrafter(ModelDrafter):
             return super()._catch_up(news, policy)
         row: Row = self._model.decode(news)[0, : self._n_vocab]
         return row
-
-
-class DflashDrafter(MtpDrafter):
-    """Drafts with a model that denoises a block of tokens in one pass: all of a draft is there at once."""
-
-    name = "dflash"
-    needs = "a DFlash draft model that was trained for the target (-md)"
-    helps = "nearly everywhere; a draft of many tokens costs it no more than one"
-    form = DraftForm.KNOWN
-
-    def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
-        return super().propose(context, min(budget, getattr(self._model, "longest", budget)), policy)
 
 
 class Eagle3Drafter(MtpDrafter):

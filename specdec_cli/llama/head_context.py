@@ -31,7 +31,7 @@ class HeadContext(LlamaContext):
     the last one, that goes on.
     """
 
-    _nextn = _reads_rows = True
+    _nextn = True
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class HeadContext(LlamaContext):
     ) -> None:
         self._hidden, self.width = hidden, int(lib.llama_model_n_embd_out(model.handle))
         self._heads = max(int(lib.llama_model_n_layer_nextn(model.handle)), 1) if self._nextn else 1
-        kind = HeadKind(target.passes.handle, self._nextn, self.width if self._reads_rows else 0)
+        kind = HeadKind(target.passes.handle, self._nextn, self.width)
         passes = Passes(model, n_ctx, max_rows, threads, interrupt, branches, head=kind)
         super().__init__(model, n_ctx, max_rows, threads, interrupt, branches, passes)
         self.rewinds, self.max_branches, self.shifts = True, branches, False  # their own layers are no recurrent ones

@@ -141,13 +141,6 @@ class Passes:
             self.on_pass(batch.n_tokens, seconds)
         return int(address)
 
-    def inject(self, rows: NDArray[np.float32], first: int) -> None:
-        """One pass over rows, (n, any), in place of tokens from place `first` on; nothing is computed after them."""
-        with _rows_alone(rows, first) as struct:
-            for i in range(len(rows)):
-                struct.logits[i] = 0
-            self._timed(lib.llama_decode, struct)
-
     def encode(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """One pass of an encoder over rows, (n, any): what it makes of them, (n, width of the head's own rows)."""
         # An encoder looks at no places, but llama.cpp wants those that come next.

@@ -157,8 +157,8 @@ def test_heads_draft_in_slots(tmp_path):
         for number, prompt in enumerate(prompts):
             some.ask(prompt, sampling, None, number)
         some.wait(len(prompts))
-    with load_engine(target=model, threads=1, speculative=SpeculativeConfig(drafter="mtp", draft_tokens=3)) as engine:
-        alone = [engine.generate(prompt, sampling) for prompt in prompts]
+    with load_engine(target=model, threads=1, speculative=SpeculativeConfig(drafter="mtp", draft_tokens=3)) as session:
+        alone = [session.generate(prompt, sampling) for prompt in prompts]
     for number, own in enumerate(alone):
         assert some.results[number].tokens == own.tokens
         assert some.results[number].metrics.accepted == own.metrics.accepted > 5

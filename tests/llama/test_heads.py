@@ -31,7 +31,7 @@ PROMPT = [5, 6, 7, 8] * 5
 TEXT = [1 + 7 * i % 290 for i in range(60)]
 MTP = [*tiny.PREDICTING, "glm4moe-echo"]
 KINDS = [*MTP, *tiny.HEAD_FILES]
-AT_ONCE = ["dflash", "medusa", "medusa-few"]
+AT_ONCE = ["medusa", "medusa-few"]
 """Kinds whose tokens of a draft know nothing of each other."""
 END = 0
 """The token that ends an answer."""
@@ -248,7 +248,6 @@ def test_several_layers_draft_one_place_each(tmp_path):
         ("glm4moe-echo", False),
         ("glm4moe-echo", True),
         pytest.param("eagle3-few", False, marks=pytest.mark.slow),
-        pytest.param("dflash", False, marks=pytest.mark.slow),
     ],
 )
 def test_sampled_answers_have_the_targets_distribution(tmp_path, kind, wrong, monkeypatch):
@@ -340,8 +339,6 @@ def test_heads_that_are_there_are_the_default(tmp_path, qwen3):
         assert session.settings.drafter == "ngram+mtp" and session.models.draft
     with loaded(target=qwen3, draft=tiny.write(tmp_path / "head.gguf", "eagle3"), threads=1) as session:
         assert session.settings.drafter == "ngram+eagle3" and session.models.draft
-    with loaded(target=qwen3, draft=tiny.write(tmp_path / "block.gguf", "dflash"), threads=1) as session:
-        assert session.settings.drafter == "ngram+dflash" and session.models.draft
     with loaded(target=qwen3, draft=tiny.write(tmp_path / "medusa.gguf", "medusa"), threads=1) as session:
         assert session.settings.drafter == "ngram+medusa" and session.models.draft
 
@@ -357,6 +354,8 @@ def test_heads_that_are_there_are_the_default(tmp_path, qwen3):
         ("eagle3", "llama", "it is a model without them"),
         ("model", "eagle3", "holds heads, and no model"),
         ("model", "medusa", "holds heads, and no model"),
+        ("auto", "dflash", "a DFlash draft model, which specdec cannot use"),
+        ("eagle3", "dflash", "a DFlash draft model, which specdec cannot use"),
     ],
 )
 def test_what_is_asked_for_must_be_there(tmp_path, qwen3, drafter, draft, said):
