@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from specdec_cli.gguf.header import Header
 
-_BEYOND_DFLASH = {"selector_hidden.weight", "markov_w1.weight"}
-
 
 def head_of(header: Header) -> str:
-    """The drafter that a file's heads are for: mtp, eagle3, dflash, medusa, or none."""
+    """The drafter that a file's heads are for: mtp, eagle3, medusa, or none."""
     if header.architecture in ("eagle3", "medusa"):
         return header.architecture
-    if header.architecture == "dflash":  # whose later kinds choose their tokens with more than rows of logits
-        return "" if {tensor.name for tensor in header.tensors} & _BEYOND_DFLASH else "dflash"
     layers = header.setting("nextn_predict_layers")
     return "mtp" if type(layers) is int and layers > 0 and _next_token_tensors(header) else ""
 
 
 def is_head_alone(header: Header) -> bool:
     """Whether there is no model beside the heads: they draft for another file."""
-    return header.architecture in ("eagle3", "dflash", "medusa") or not any(
+    return header.architecture in ("eagle3", "medusa") or not any(
         tensor.name.startswith("blk.0.") for tensor in header.tensors
     )
 
