@@ -57,8 +57,9 @@ class Slots(AbstractContextManager["Slots"]):
     def _opened(self, own: ModelContext, n_ctx: int, rows: int) -> SharedPasses | None:
         """A model's cache, shared by all sessions. A draft model that has no room costs the drafts: None."""
         loaded, weights = own.loaded, self._weights
-        if loaded.head:
-            weights.note("heads draft for one answer at a time: slots go on without them")
+        if loaded.head:  # which has a context of its own in each session: it reads little
+            if loaded.head == "medusa":
+                weights.note("Medusa heads draft for one answer at a time: slots go on without them")
             return None
         is_target = loaded is weights.target
         held = n_ctx if is_target else loaded.window(n_ctx, weights.settings.draft_window)
@@ -89,5 +90,7 @@ class Slots(AbstractContextManager["Slots"]):
         return costs
 
     def __exit__(self, *_: object) -> None:
+        for session in self.sessions:
+            session.models.close()
         for passes in self.passes.values():
             passes.close()

@@ -20,7 +20,7 @@ from specdec_cli import user_files
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.engine import loaded_models, model_loading, tuning
+from specdec_cli.engine import model_loading, tuning, weights
 from specdec_cli.engine import pass_costs as costing
 from specdec_cli.engine.tuning import Tuning
 from specdec_cli.json_store import to_json
@@ -275,7 +275,7 @@ def beside_a_gpu(quick, monkeypatch):
         return Model(path, Placement(0), interrupt)
 
     monkeypatch.setattr(library, "supports_gpu", lambda: True)
-    for module in (loaded_models, model_loading):
+    for module in (weights, model_loading):
         monkeypatch.setattr(module, "load_model", load)
     monkeypatch.setattr(timing, "pass_seconds", lambda *_, **__: {1: seconds[layers[-1]], 4: 1.0})
     return seconds, layers
