@@ -1,11 +1,13 @@
-"""What the benchmarks share: prompts, an engine on the bundled pair, the machine's description."""
+"""What the benchmarks share: prompts, an engine on the bundled pair, medians, tables, the machine's description."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import platform
+import socket
 import statistics
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +54,35 @@ def median_and_spread(values: Iterable[float]) -> tuple[float, float, float]:
         return found[0], found[0], found[0]
     low, middle, high = statistics.quantiles(found, n=4)
     return middle, low, high
+
+
+def spread(values: Sequence[float]) -> str:
+    """The median of ratios and, of four or more, the quartiles, as a table's cell."""
+    middle, low, high = median_and_spread(values)
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})" if len(values) >= 4 else f"{middle:.2f}"
+
+
+def row(*cells: object) -> str:
+    """A line of a Markdown table; a float is a speed."""
+    return "| " + " | ".join(f"{cell:,.0f}" if isinstance(cell, float) else str(cell) for cell in cells) + " |"
+
+
+def head(*cells: str) -> str:
+    """The first two lines of a Markdown table."""
+    return row(*cells) + "\n" + "|---" * len(cells) + "|"
+
+
+def progress(text: str) -> None:
+    """A line on stderr, apart from the tables."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def free_port() -> int:
+    """A port of this machine that nothing listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
 def forward_s(engine: Engine) -> tuple[float, ...]:

@@ -1,14 +1,11 @@
-"""Every drafter and tree on every category, as if on other machines: the real loop, models and policies, another clock.
+"""Every drafter on every category, as if on other machines: the real loop, models and policies, another clock.
 
-    python benchmarks/drafters.py [--machines NAME,...] [--tokens N] [--temp T] [--trees]
+    python benchmarks/drafters.py [--machines NAME,...] [--tokens N] [--temp T]
 
 The bundled pair really decodes; only the clock is not ours: each pass advances it by what a pass over so many tokens
 takes on a machine of profiles/hardware. Where its curve ends, beyond some 17 tokens, it is drawn on at its steepest,
 which is hard on lookahead. The time of what needs no model is left out. Greedy answers begin after 24 sampled tokens,
 for from the prompts alone the small model soon falls into loops.
-
---trees: instead, tokens a step of trees and chains of as many tokens, drafted in the same places of the target's own
-answers: expected values over what may be accepted, given the draft, so that the dice play no part.
 """
 
 from __future__ import annotations
@@ -18,20 +15,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from common import geometric_mean, open_demo
 
-from specdec_cli.decoding.accept import rejection, residual
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.sampling import StandardSampler
-from specdec_cli.decoding.types import Draft, Logits, Step, Verdict
-from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.drafters.draft_model import ModelDrafter
-from specdec_cli.engine.acceptance_recorder import before_a_loop
+from specdec_cli.decoding.types import Step
 from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.llama.context import LlamaContext
-from specdec_cli.llama.target import LlamaTarget
 from specdec_cli.models import hardware, suites
 
 ARMS: dict[str, dict[str, Any]] = {
@@ -44,8 +34,8 @@ ARMS: dict[str, dict[str, Any]] = {
     "lookahead": {"drafter": "lookahead"},
     "lookahead 8:4:8": {"drafter": "lookahead", "lookahead": "8:4:8"},
 }
-TREES = [(k, width) for k in (4, 8) for width in (1, 2, 3, 4)]
-CUT, EVERY = 24, 3
+CUT = 24
+"""Tokens that are sampled before a greedy answer."""
 
 
 class Clock:
@@ -89,7 +79,6 @@ class Elsewhere:
         self.clock = Clock()
         self.engine = open_demo(max_tokens=tokens, temp=temp, draft_tokens=AUTO, threads=1)
         ways = [replace(self.engine.settings, **arm) for arm in ARMS.values()]
-        ways += [replace(self.engine.settings, draft_tokens=k, tree=width) for k, width in TREES]
         self.engine.open(1, ways)
         self.engine.clock = self.clock
         self.engine.keep_costs = lambda: None  # type: ignore[method-assign]
@@ -178,86 +167,16 @@ def compare_drafters(elsewhere: Elsewhere, machines: list[str]) -> None:
     print(f"least {least[0]:.3f} ({least[1]}); under 0.98: {', '.join(low) or 'none'} of {len(ratios)}")
 
 
-def compare_trees(elsewhere: Elsewhere) -> None:
-    """Trees and chains of as many tokens, drafted in the very same places: tokens a step to be expected there."""
-    engine, base = elsewhere.engine, elsewhere.engine.settings
-    found: dict[tuple[int, int], dict[str, list[float]]] = {shape: {} for shape in TREES}
-    policies = {shape: FixedLength(shape[0], greedy=base.temp == 0) for shape in TREES}
-    target, draft = LlamaTarget(engine.models.contexts[0]), engine.models.contexts[1]
-    for seed in range(elsewhere.seeds):
-        for category, prompt in prompts_of(elsewhere, seed + 1):
-            events = engine.events(prompt, seed, settings=base.alone())
-            answer = [token.id for event in events if isinstance(event, Step) for token in event.tokens]
-            for place in range(1, before_a_loop(answer), EVERY):
-                context = prompt + answer[:place]
-                sampler = StandardSampler(base.sampling)
-                sampler.watch(context)
-                target.prefill(context[:-1])
-                for (k, width), policy in policies.items():
-                    rng = np.random.default_rng((seed, place))
-                    drafter = ModelDrafter(draft, engine.pair.n_shared, sampler, True, rng, width)
-                    drafter.start(context)
-                    drafted = drafter.propose(context, policy.limit(k), policy)
-                    logits = np.stack(list(target.verify(context[-1], drafted)))  # type: ignore[call-overload]
-                    mean = 1.0 + _below(-1, (), drafted, logits, sampler)
-                    found[k, width].setdefault(category, []).append(mean)
-                    verdict = rejection(drafted, logits, sampler, rng)
-                    policy.observe(_step_of(drafted, verdict))
-                    target.commit(replace(verdict, path=()))
-                    engine.models.contexts[0].rewind(len(context) - 1)
-    categories = list(found[TREES[0]])
-    print(f"| tokens, branches | {' | '.join(categories)} |\n|---{'|---' * len(categories)}|")
-    for (k, width), by in found.items():
-        cells = []
-        for name in categories:
-            chain, mine = np.array(found[k, 1][name]), np.array(by[name])
-            error = (mine - chain).std(ddof=1) / len(mine) ** 0.5
-            gain = f" ({(mine - chain).mean():+.3f} +- {error:.3f})" if width > 1 else ""
-            cells.append(f"{mine.mean():.3f}{gain}")
-        print(f"| {k}, {width} | {' | '.join(cells)} |")
-    print(f"\n{sum(map(len, found[TREES[0]].values()))} places; in brackets: the gain over the chain, its error")
-
-
-def _below(node: int, ahead: tuple[int, ...], draft: Draft, logits: Logits, sampler: StandardSampler) -> float:
-    """Tokens to be expected after a node, given that it stands."""
-    children = draft.children(node)
-    if not children:
-        return 0.0
-    if sampler.greedy or draft.q is None:
-        token = sampler.argmax(logits[node + 1], ahead)
-        right = [child for child in children if draft.tokens[child] == token]
-        return 1.0 + _below(right[0], (*ahead, token), draft, logits, sampler) if right else 0.0
-    p = sampler.categorical(logits[node + 1], ahead)
-    expected, left = 0.0, 1.0
-    for child in children:
-        token, q = draft.tokens[child], draft.q[child]
-        stands = min(1.0, p.prob(token) / q.prob(token))
-        if stands > 0:
-            expected += left * stands * (1.0 + _below(child, (*ahead, token), draft, logits, sampler))
-        left *= 1.0 - stands
-        p = residual(p, q)
-    return expected
-
-
-def _step_of(draft: Draft, verdict: Verdict) -> Step:
-    path = verdict.path if draft.parents is not None else None
-    return Step(1, (), draft.tokens, verdict.accepted, (), "", 0, 0, 0, 0, "", draft.parents, path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--machines", default=",".join(hardware.names()))
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--temp", type=float, default=0.0)
     parser.add_argument("--seeds", type=int, default=3, help="sampled answers to each prompt")
-    parser.add_argument("--trees", action="store_true")
     options = parser.parse_args()
     elsewhere = Elsewhere(options.tokens, options.temp, options.seeds)
     print(f"temperature {options.temp:g}, {options.tokens} tokens")
-    if options.trees:
-        compare_trees(elsewhere)
-    else:
-        compare_drafters(elsewhere, options.machines.split(","))
+    compare_drafters(elsewhere, options.machines.split(","))
 
 
 if __name__ == "__main__":

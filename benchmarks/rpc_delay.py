@@ -21,18 +21,11 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from common import add_models, machine
+from common import add_models, free_port, head, machine, row
 
 SPECDEC = [sys.executable, "-m", "specdec_cli"]
 START_S = 20.0
 _PIECE = 1 << 18
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 @contextmanager
@@ -141,15 +134,12 @@ def main() -> None:
     parser.add_argument("-n", "--max-tokens", type=int, default=96)
     chosen = parser.parse_args()
     print(f"{machine()}; {Path(chosen.target).name}, {chosen.servers} servers, {chosen.drafter}\n")
-    print("| delay, ms | alone, ms a token | auto, ms a token | speedup | worst category | tokens a pass | texts |")
-    print("|" + "---|" * 7)
+    columns = ("alone, ms a token", "auto, ms a token", "speedup", "worst category", "tokens a pass", "texts")
+    print(head("delay, ms", *columns))
     for place in [None, *chosen.delays]:
         with ExitStack() as stack:
-            ports = (
-                []
-                if place is None
-                else [stack.enter_context(running_server(chosen.threads)) for _ in range(chosen.servers)]
-            )
+            servers = range(0 if place is None else chosen.servers)
+            ports = [stack.enter_context(running_server(chosen.threads)) for _ in servers]
             doors = [stack.enter_context(delayed(port, (place or 0) / 1000)) for port in ports]
             show(place, compare([f"127.0.0.1:{door}" for door in doors], chosen))
 
@@ -171,7 +161,7 @@ def show(delay: float | None, result: Any) -> None:
         f"{whole['tokens_per_step']:.2f}",
         ", ".join(f"{count} {kind}" for kind, count in exact.items() if count),
     ]
-    print(f"| {' | '.join(cells)} |", flush=True)
+    print(row(*cells), flush=True)
 
 
 if __name__ == "__main__":

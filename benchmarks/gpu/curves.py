@@ -1,17 +1,32 @@
-"""What passes cost: t(n) of target and draft model, by context and flash attention; and as a file for profiles/."""
+"""What passes cost: t(n) of target and draft model, by context, with and without flash attention; and what it costs
+that a pass is not as wide as the one before it.
+
+    python3 benchmarks/gpu/curves.py --target T.gguf --draft D.gguf --out FOLDER [--seconds 300]
+
+Writes FOLDER/curves.json, and prints a file for profiles/hardware.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import llama_cpp.llama_cpp as lib
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from common import add_models, head, machine, progress, row
+
+from specdec_cli.decoding.costs import SETTLED
 from specdec_cli.evaluation.simulator import REVIEWED
+from specdec_cli.llama import host, library
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
@@ -24,6 +39,9 @@ READING = (128, 512)
 """Longer passes, in which a draft model reads what it has missed."""
 VERIFY_POINTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64)
 DRAFT_POINTS = (1, 2, 4, 8, 16, 32, 64, 128, 512)
+ORDERS = ((1,), (2, 1), (2, 1, 1, 1), (5,), (4, 5), (5, 1), (9,), (8, 9))
+"""Sizes of passes, over and over: of one size, and of sizes that change as they do where drafts are long and short."""
+SHOWN = (1, 2, 3, 4, 6, 8, 9, 12, 16, 17, 24, 32, 48, 64)
 
 Laps = dict[int, list[float]]
 
@@ -69,7 +87,28 @@ def measure(
                         closing(LlamaContext(model, fill + max(sizes), rows, threads, Interrupt())) as context,
                     ):
                         laps = pass_laps(context, text, sizes, len(sizes), each, fill=fill)
-                    yield {"model": role, "context": fill, "flash_attention": on, **summary(laps)}
+                        orders = planning(context, text) if on and fill == min(contexts) else []
+                    yield {"model": role, "context": fill, "flash_attention": on, **summary(laps), "planning": orders}
+
+
+def planning(context: LlamaContext, text: Sequence[int], rounds: int = 100) -> list[dict[str, Any]]:
+    """Median milliseconds of each pass of an order of sizes. llama.cpp plans a pass anew when its size is not that of
+    the one before, and a GPU replays what it has been given twice. Orders take turns; each is gone through until it is
+    settled, and then timed once.
+    """
+    laps: dict[tuple[int, ...], list[list[float]]] = {
+        order: [[] for _ in order] for order in ORDERS if max(order) <= context.max_rows
+    }
+    context.decode(text[:64])
+    for order, times in [*laps.items()] * rounds:
+        for turn in range(SETTLED + 1):
+            for size, its in zip(order, times, strict=True):
+                before = perf_counter()
+                context.decode(text[:size], all_rows=True)
+                if turn == SETTLED:
+                    its.append(perf_counter() - before)
+                context.rewind(64)
+    return [{"order": order, "ms": [statistics.median(its) * 1000 for its in own]} for order, own in laps.items()]
 
 
 def summary(laps: Laps) -> dict[str, dict[str, float]]:
@@ -94,13 +133,28 @@ def chosen(curves: Sequence[Mapping[str, Any]], role: str) -> Mapping[str, Any]:
     return min((c for c in curves if c["model"] == role and c["flash_attention"]), key=lambda c: int(c["context"]))
 
 
-def hardware_yaml(
-    curves: Sequence[Mapping[str, Any]], description: str, machine: str, other_ms: float | None = None
-) -> str:
+def table(data: Mapping[str, Any]) -> str:
+    """The shortest lap of a pass over n tokens, in milliseconds."""
+    lines = [head("model", "context", "flash attention", *(f"n={n}" for n in SHOWN))]
+    for curve in data["curves"]:
+        least = curve["least_ms"]
+        cells = [f"{least[str(n)]:.2f}" if str(n) in least else "" for n in SHOWN]
+        lines.append(row(curve["model"], curve["context"], "on" if curve["flash_attention"] else "off", *cells))
+    lines += ["", head("sizes of passes in turn", "model", "ms each")]
+    for curve in data["curves"]:
+        for one in curve["planning"]:
+            sizes, ms = ", ".join(map(str, one["order"])), ", ".join(f"{each:.3f}" for each in one["ms"])
+            lines.append(row(sizes, curve["model"], ms))
+    return "\n".join(lines)
+
+
+def hardware_yaml(data: Mapping[str, Any], other_ms: float | None = None) -> str:
     """A file for profiles/hardware. other_ms: what a step takes besides passes, if that was measured."""
-    target, draft = chosen(curves, "target"), chosen(curves, "draft")
+    target, draft = chosen(data["curves"], "target"), chosen(data["curves"], "draft")
+    names = " with ".join(Path(path).stem for path in data["models"].values())
+    description = f"{data['machine'].partition(';')[0]}; {names} as draft"
     laps = target["laps"].values()
-    source = f"benchmarks/gpu/measure.py curves: {machine}; {target['context']} tokens in the cache, flash attention, "
+    source = f"benchmarks/gpu/curves.py: {data['machine']}; {target['context']} tokens in the cache, flash attention, "
     source += f"the shortest of {min(laps)} to {max(laps)} laps."
     indented = textwrap.fill(source, 112, initial_indent="  ", subsequent_indent="  ")
     lines = [f'description: "{description}"', "basis: measured", "source: >", indented]
@@ -109,3 +163,27 @@ def hardware_yaml(
     if other_ms is not None:
         lines.append(f"other_ms: {other_ms:.2g}")
     return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_models(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--seconds", type=float, default=540, help="to end in; models load besides")
+    parser.add_argument("--threads", type=int, default=host.physical_cores())
+    parser.add_argument("--contexts", type=int, nargs="+", default=[256, 4096, 16384])
+    parser.add_argument("--longest", type=int, default=LONGEST, help="n goes from 1 to this")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    models = {"target": options.target, "draft": options.draft}
+    found: dict[str, Any] = {"machine": f"{library.machine()}; {machine()}", "models": models, "curves": []}
+    for curve in measure(models, options.contexts, options.threads, options.seconds, options.longest):
+        found["curves"].append(curve)
+        least = curve["least_ms"]["1"]
+        progress(f"{curve['model']} {curve['context']} fa={curve['flash_attention']}: 1 token {least:.3f} ms")
+        (options.out / "curves.json").write_text(json.dumps(found) + "\n")
+    print(table(found), hardware_yaml(found), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()

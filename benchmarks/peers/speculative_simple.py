@@ -16,10 +16,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from common import PROMPTS, machine, open_demo
-from peers import Answer, SpeculativeSimple, Static, Task, head, interleaved, row, specdec
+from common import PROMPTS, head, machine, open_demo, row
+from peers import SpeculativeSimple, Static, Task, interleaved, specdec
 
-ARMS = ("llama-speculative-simple", "specdec", "target alone")
+TOOLS = ("llama-speculative-simple", "specdec", "target alone")
 
 
 def main() -> None:
@@ -29,26 +29,25 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("-k", type=int, nargs="+", default=[1, 3, 8])
     options = parser.parse_args()
+    peer = SpeculativeSimple(options.binary)
     print(machine(), f"{options.threads} threads\n")
-    print(head("draft tokens", "target alone", *ARMS[:2], "ratio", "acceptance, peer", "specdec"))
+    print(head("draft tokens", "target alone", *TOOLS[:2], "ratio", "acceptance, peer", "specdec"))
     for k in options.k:
         rows = []
         with open_demo(draft_tokens=k, threads=options.threads) as engine:
-            settings = engine.settings
-            peer = SpeculativeSimple(options.binary, settings)
+            settings = {"specdec": engine.settings, "target alone": engine.settings.alone()}
             tasks = [Task(text, "", text, tuple(engine.tokenize(text, raw=True))) for text in PROMPTS]
-            for _, task, order in interleaved(tasks, ARMS, options.repeat):
-                answers: dict[str, Answer] = {}
-                for arm in order:
-                    if arm == "llama-speculative-simple":
-                        answers[arm] = peer.answer(task, Static(k))
-                    else:
-                        answers[arm] = specdec(engine, task, settings if arm == "specdec" else settings.alone())
-                theirs, mine, alone = (answers[arm] for arm in ARMS)
+            for _, task, order in interleaved(tasks, TOOLS, options.repeat):
+                answers = {
+                    tool: specdec(engine, task, settings[tool])
+                    if tool in settings
+                    else peer.answer(task, Static(k), engine.settings)
+                    for tool in order
+                }
+                theirs, mine, alone = (answers[tool] for tool in TOOLS)
                 if mine.counts:
-                    ratio = mine.tokens_per_s / theirs.tokens_per_s
                     speeds = (alone.tokens_per_s, theirs.tokens_per_s, mine.tokens_per_s)
-                    rows.append((*speeds, ratio, theirs.acceptance, mine.acceptance))
+                    rows.append((*speeds, mine.tokens_per_s / theirs.tokens_per_s, theirs.acceptance, mine.acceptance))
         medians = [statistics.median(column) for column in zip(*rows, strict=True)]
         print(row(k, *medians[:3], *(f"{share:.2f}" for share in medians[3:])), flush=True)
 
