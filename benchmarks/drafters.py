@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from common import geometric_mean, open_demo
+from common import geometric_mean, head, open_demo, row
 
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.metrics import Metrics
@@ -24,7 +24,7 @@ from specdec_cli.engine.config import AUTO, Settings
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.models import hardware, suites
 
-ARMS: dict[str, dict[str, Any]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "model": {},
     "model, tree=2": {"tree": 2},
     "model, tree=4": {"tree": 4},
@@ -58,13 +58,13 @@ class Timed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
 
-    def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Any:
+    def decode(self, tokens: Sequence[int], *arguments: Any, **named: Any) -> Any:
         self._pass(len(tokens))
-        return self._context.decode(tokens, all_rows)
+        return self._context.decode(tokens, *arguments, **named)
 
-    def grow(self, tokens: Sequence[int], parents: Sequence[int], unread: int = 0) -> Any:
+    def grow(self, tokens: Sequence[int], *arguments: Any, **named: Any) -> Any:
         self._pass(len(tokens))
-        return self._context.grow(tokens, parents, unread)
+        return self._context.grow(tokens, *arguments, **named)
 
     def _pass(self, tokens: int) -> None:
         if costs := self._clock.costs:
@@ -78,7 +78,7 @@ class Elsewhere:
         self.seeds = seeds
         self.clock = Clock()
         self.engine = open_demo(max_tokens=tokens, temp=temp, draft_tokens=AUTO, threads=1)
-        ways = [replace(self.engine.settings, **arm) for arm in ARMS.values()]
+        ways = [replace(self.engine.settings, **its) for its in VARIANTS.values()]
         self.engine.open(1, ways)
         self.engine.clock = self.clock
         self.engine.keep_costs = lambda: None  # type: ignore[method-assign]
@@ -117,21 +117,18 @@ def prompts_of(elsewhere: Elsewhere, seed: int = 1) -> list[tuple[str, list[int]
     return found
 
 
-def tokens_per_step(reports: Iterable[Metrics]) -> float:
-    found = list(reports)
-    return sum(report.emitted - 1 for report in found) / max(sum(report.steps for report in found), 1)
-
-
-def acceptance(reports: Iterable[Metrics]) -> str:
-    found = list(reports)
-    drafted = sum(report.drafted for report in found)
-    return f"{sum(report.accepted for report in found) / drafted:.0%}" if drafted else "-"
-
-
 def speed(reports: Iterable[Metrics]) -> float:
     """Tokens per second after the first."""
     found = list(reports)
     return sum(report.emitted - 1 for report in found) / sum(report.decode_s for report in found)
+
+
+def shown(reports: list[Metrics], own: list[Metrics]) -> str:
+    """A cell: the speedup over the target alone, acceptance, tokens a step."""
+    drafted = sum(report.drafted for report in reports)
+    accepted = f"{sum(report.accepted for report in reports) / drafted:.0%}" if drafted else "-"
+    steps = sum(report.emitted - 1 for report in reports) / max(sum(report.steps for report in reports), 1)
+    return f"{speed(reports) / speed(own):.2f} ({accepted}, {steps:.2f})"
 
 
 def compare_drafters(elsewhere: Elsewhere, machines: list[str]) -> None:
@@ -141,30 +138,22 @@ def compare_drafters(elsewhere: Elsewhere, machines: list[str]) -> None:
     ratios = []
     for name in machines:
         found: dict[str, dict[str, list[Metrics]]] = {}
-        elsewhere.go_to(hardware.load(name).costs)
-        alone = elsewhere.answers(base.alone(), prompts)
-        for arm, changes in ARMS.items():
+        for variant, settings in {"": base.alone(), **{n: replace(base, **its) for n, its in VARIANTS.items()}}.items():
             elsewhere.go_to(hardware.load(name).costs)
-            found[arm] = elsewhere.answers(replace(base, **changes), prompts)
-        print(f"\n**{name}**, speedup (acceptance, tokens/step)\n")
-        print(f"| category | {' | '.join(ARMS)} |\n|---{'|---' * len(ARMS)}|")
+            by_category = elsewhere.answers(settings, prompts)
+            found[variant] = by_category | {"all": [report for its in by_category.values() for report in its]}
+        alone = found.pop("")
+        print(f"\n**{name}**, speedup (acceptance, tokens/step)\n\n{head('category', *VARIANTS)}")
         for category, own in alone.items():
-            reports = [by[category] for by in found.values()]
-            cells = [
-                f"{speed(each) / speed(own):.2f} ({acceptance(each)}, {tokens_per_step(each):.2f})" for each in reports
-            ]
-            print(f"| {category} | {' | '.join(cells)} |")
-            better = max(speed(found[part][category]) for part in ("model", "ngram"))
-            ratios.append((speed(found["ngram+model"][category]) / better, f"{name} {category}"))
-        everything = {arm: [report for reports in by.values() for report in reports] for arm, by in found.items()}
-        own = [report for reports in alone.values() for report in reports]
-        print(f"| all | {' | '.join(f'{speed(reports) / speed(own):.2f}' for reports in everything.values())} |")
-    least = min(ratios)
+            print(row(category, *(shown(by[category], own) for by in found.values())))
+            if category != "all":
+                better = max(speed(found[part][category]) for part in ("model", "ngram"))
+                ratios.append((speed(found["ngram+model"][category]) / better, f"{name} {category}"))
     low = [f"{where} {ratio:.3f}" for ratio, where in sorted(ratios) if ratio < 0.98]
-    print(
-        f"\nngram+model over the better of the two: mean {geometric_mean(ratio for ratio, _ in ratios):.3f}, ", end=""
-    )
-    print(f"least {least[0]:.3f} ({least[1]}); under 0.98: {', '.join(low) or 'none'} of {len(ratios)}")
+    mean = geometric_mean(ratio for ratio, _ in ratios)
+    least = f"least {min(ratios)[0]:.3f} ({min(ratios)[1]})"
+    print(f"\nngram+model over the better of the two: mean {mean:.3f}, {least};", end=" ")
+    print(f"under 0.98: {', '.join(low) or 'none'} of {len(ratios)}")
 
 
 def main() -> None:

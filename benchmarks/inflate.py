@@ -39,7 +39,6 @@ The result is compared with the source once it is written. `specdec draft quanti
 from __future__ import annotations
 
 import argparse
-import ctypes
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -50,7 +49,6 @@ from time import perf_counter
 from typing import Any, BinaryIO
 
 import gguf
-import llama_cpp.llama_cpp as lib
 import numpy as np
 from common import N_CTX, PROMPTS
 from gguf import GGMLQuantizationType as Type
@@ -101,22 +99,10 @@ NORMS = ("attn_norm", "ffn_norm")
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 NOWHERE = np.array([], np.intp)
 
-_quantise = lib._lib.ggml_quantize_chunk
-_quantise.restype = ctypes.c_size_t
-_quantise.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p]
-
 
 def row_bytes(kind: Type, columns: int) -> int:
     block, size = gguf.GGML_QUANT_SIZES[kind]
     return columns // block * size
-
-
-def quantise(rows: np.ndarray, kind: Type) -> np.ndarray:
-    """float32 (rows, columns) as llama.cpp quantises it: uint8 (rows, bytes of a row)."""
-    count, columns = rows.shape
-    out = np.empty((count, row_bytes(kind, columns)), np.uint8)
-    _quantise(kind, rows.ctypes.data, out.ctypes.data, 0, count, columns, None)
-    return out
 
 
 class Source:
@@ -179,7 +165,7 @@ class Noise:
             rows = self.rows(max(2, self.SIZE // matrix.columns), matrix.columns, matrix.zero)
             if matrix.last is not None:
                 rows[:, -1] = matrix.last
-            self._pools[key] = quantise(rows, matrix.type)
+            self._pools[key] = gguf.quantize(rows, matrix.type)
         pool = self._pools[key]
         while count:
             start = int(self._rng.integers(len(pool) // 2))
@@ -217,7 +203,7 @@ class Matrix:
             rows = self.noise.rows(len(self.rows_at), self.columns, self.zero)
             rows[:, self.columns_at] = self.values()
             breaks = np.flatnonzero(np.diff(self.rows_at) != 1) + 1
-            runs = zip(np.split(self.rows_at, breaks), np.split(quantise(rows, self.type), breaks), strict=True)
+            runs = zip(np.split(self.rows_at, breaks), np.split(gguf.quantize(rows, self.type), breaks), strict=True)
             for places, run in runs:
                 self.noise.write(file, int(places[0]) - written, self)
                 file.write(run.data)
@@ -349,7 +335,7 @@ def write(source: Source, out: Path, shape: Shape, chosen: str) -> tuple[int, in
 class Comparison:
     """What the result would have written instead of the source.
 
-    missed: tokens that differ, by their number, with how much less the source thought of the result's (in logits).
+    missed: tokens that differ, by their number, with how far the result's is below the source's (in its logits).
     apart: the largest difference of a logit. below: how far the added tokens' logits stay under the best one.
     """
 
@@ -366,8 +352,7 @@ class Comparison:
     def __str__(self) -> str:
         said = f"{self.tokens - len(self.missed)} of {self.tokens} tokens equal"
         if self.missed:
-            worst = max(self.missed.values())
-            said += f", the first difference at {min(self.missed)}; those that differ are {worst:.2g} apart at most"
+            said += f", those that differ are {max(self.missed.values()):.2g} apart at most"
         said += f"; logits differ by {self.apart:.2g} at most"
         return said + (f"; added tokens {self.below:.0f} below the best or more" if self.below < math.inf else "")
 

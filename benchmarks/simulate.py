@@ -12,8 +12,8 @@ knowing only the costs at first; the best fixed length (k = 0 to 16) and the bes
 0.75, 0.9) are those found best in that very cell, with hindsight; the clairvoyant drafts what will be accepted, as
 far as it pays. Recorded greedy text begins at several places of sampled answers, for from its prompts alone this
 small model soon falls into loops; what loops is left out. The recordings of real models (profiles/recordings) were made
-by a script that is in git's history. Where one has the tokens of the texts, `ngram` drafts in them again: the real drafter, made anew for each answer, under
-the same curves; a look for a draft costs LOOK.
+by a script that is in git's history. Where one has the tokens of the texts, `ngram` drafts in them again: the real
+drafter, made anew for each answer, under the same curves; a look for a draft costs LOOK.
 """
 
 from __future__ import annotations

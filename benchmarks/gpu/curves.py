@@ -1,5 +1,4 @@
-"""What passes cost: t(n) of target and draft model, by context, with and without flash attention; and what it costs
-that a pass is not as wide as the one before it.
+"""What passes cost: t(n) of target and draft model, by context; and that a pass is not as wide as the one before it.
 
     python3 benchmarks/gpu/curves.py --target T.gguf --draft D.gguf --out FOLDER [--seconds 300]
 
@@ -14,12 +13,10 @@ import statistics
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 from typing import Any
-
-import llama_cpp.llama_cpp as lib
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from common import add_models, head, machine, progress, row
@@ -46,49 +43,24 @@ SHOWN = (1, 2, 3, 4, 6, 8, 9, 12, 16, 17, 24, 32, 48, 64)
 Laps = dict[int, list[float]]
 
 
-@contextmanager
-def flash_attention(on: bool) -> Iterator[None]:
-    """Contexts made from now on have it, or have it not; by themselves they have it where llama.cpp can."""
-    original = lib.llama_context_default_params
-
-    def params() -> Any:
-        found = original()
-        found.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if on else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        return found
-
-    lib.llama_context_default_params = params
-    try:
-        yield
-    finally:
-        lib.llama_context_default_params = original
-
-
 def measure(
-    models: Mapping[str, str],
-    contexts: Sequence[int],
-    threads: int,
-    seconds: float,
-    longest: int = LONGEST,
+    models: Mapping[str, str], contexts: Sequence[int], threads: int, seconds: float, longest: int = LONGEST
 ) -> Iterator[dict[str, Any]]:
-    """Time passes of every size at every context, with and without flash attention; yields one curve at a time.
+    """Time passes of every size at every context; yields one curve at a time.
 
     The time is shared out evenly; each size is timed once whatever it takes.
     """
-    each = seconds / (len(models) * len(contexts) * 2)
+    each = seconds / (len(models) * len(contexts))
     sizes = [*range(1, longest + 1), *READING]
     for role, path in models.items():
         with closing(Model(Path(path), Placement(), Interrupt())) as model:
             text = [token for prompt in suites.load("python") for token in model.tokenize(prompt.text, False)]
             rows = longest if role == "target" else min(REVIEWED, longest)
             for fill in contexts:
-                for on in (True, False):
-                    with (
-                        flash_attention(on),
-                        closing(LlamaContext(model, fill + max(sizes), rows, threads, Interrupt())) as context,
-                    ):
-                        laps = pass_laps(context, text, sizes, len(sizes), each, fill=fill)
-                        orders = planning(context, text) if on and fill == min(contexts) else []
-                    yield {"model": role, "context": fill, "flash_attention": on, **summary(laps), "planning": orders}
+                with closing(LlamaContext(model, fill + max(sizes), rows, threads, Interrupt())) as context:
+                    laps = pass_laps(context, text, sizes, len(sizes), each, fill=fill)
+                    orders = planning(context, text) if fill == min(contexts) else []
+                yield {"model": role, "context": fill, **summary(laps), "planning": orders}
 
 
 def planning(context: LlamaContext, text: Sequence[int], rounds: int = 100) -> list[dict[str, Any]]:
@@ -129,17 +101,17 @@ def points(curve: Mapping[str, Any], wanted: Sequence[int]) -> dict[int, float]:
 
 
 def chosen(curves: Sequence[Mapping[str, Any]], role: str) -> Mapping[str, Any]:
-    """The curve of a model that specdec would have: at the shortest context, with flash attention."""
-    return min((c for c in curves if c["model"] == role and c["flash_attention"]), key=lambda c: int(c["context"]))
+    """The curve of a model at the shortest context."""
+    return min((curve for curve in curves if curve["model"] == role), key=lambda curve: int(curve["context"]))
 
 
 def table(data: Mapping[str, Any]) -> str:
     """The shortest lap of a pass over n tokens, in milliseconds."""
-    lines = [head("model", "context", "flash attention", *(f"n={n}" for n in SHOWN))]
+    lines = [head("model", "context", *(f"n={n}" for n in SHOWN))]
     for curve in data["curves"]:
         least = curve["least_ms"]
         cells = [f"{least[str(n)]:.2f}" if str(n) in least else "" for n in SHOWN]
-        lines.append(row(curve["model"], curve["context"], "on" if curve["flash_attention"] else "off", *cells))
+        lines.append(row(curve["model"], curve["context"], *cells))
     lines += ["", head("sizes of passes in turn", "model", "ms each")]
     for curve in data["curves"]:
         for one in curve["planning"]:
@@ -154,7 +126,7 @@ def hardware_yaml(data: Mapping[str, Any], other_ms: float | None = None) -> str
     names = " with ".join(Path(path).stem for path in data["models"].values())
     description = f"{data['machine'].partition(';')[0]}; {names} as draft"
     laps = target["laps"].values()
-    source = f"benchmarks/gpu/curves.py: {data['machine']}; {target['context']} tokens in the cache, flash attention, "
+    source = f"benchmarks/gpu/curves.py: {data['machine']}; {target['context']} tokens in the cache, "
     source += f"the shortest of {min(laps)} to {max(laps)} laps."
     indented = textwrap.fill(source, 112, initial_indent="  ", subsequent_indent="  ")
     lines = [f'description: "{description}"', "basis: measured", "source: >", indented]
@@ -180,7 +152,7 @@ def main() -> None:
     for curve in measure(models, options.contexts, options.threads, options.seconds, options.longest):
         found["curves"].append(curve)
         least = curve["least_ms"]["1"]
-        progress(f"{curve['model']} {curve['context']} fa={curve['flash_attention']}: 1 token {least:.3f} ms")
+        progress(f"{curve['model']} {curve['context']}: 1 token {least:.3f} ms")
         (options.out / "curves.json").write_text(json.dumps(found) + "\n")
     print(table(found), hardware_yaml(found), sep="\n\n")
 

@@ -1,7 +1,6 @@
 """benchmarks/gpu and peers: curves as a file for profiles/hardware, the report against its bars, a sweep that stops."""
 
 import json
-from itertools import product
 
 import best_static
 import curves
@@ -14,16 +13,15 @@ from specdec_cli.engine.config import Settings
 from specdec_cli.models import hardware
 
 
-def a_curve(model, context, on, ms):
-    orders = [{"order": [4, 5], "ms": [1.5, 2.5]}] if on else []
-    return {"model": model, "context": context, "flash_attention": on, **curves.summary(ms), "planning": orders}
+def a_curve(model, context, ms):
+    orders = [{"order": [4, 5], "ms": [1.5, 2.5]}]
+    return {"model": model, "context": context, **curves.summary(ms), "planning": orders}
 
 
 CURVES = [
-    a_curve("target", 16384, True, {1: [0.009], 2: [0.009]}),
-    a_curve("target", 256, False, {1: [0.001], 2: [0.001]}),
-    a_curve("target", 256, True, {1: [0.006, 0.005], 2: [0.0055], 8: [0.0081], 9: [0.0079, 0.02], 11: [0.009]}),
-    a_curve("draft", 256, True, {1: [0.001, 0.0012], 2: [0.0011], 512: [0.01]}),
+    a_curve("target", 16384, {1: [0.009], 2: [0.009]}),
+    a_curve("target", 256, {1: [0.006, 0.005], 2: [0.0055], 8: [0.0081], 9: [0.0079, 0.02], 11: [0.009]}),
+    a_curve("draft", 256, {1: [0.001, 0.0012], 2: [0.0011], 512: [0.01]}),
 ]
 
 
@@ -32,7 +30,7 @@ MEASURED = {"machine": "a card; a CPU, 16 cores", "models": MODELS, "curves": CU
 
 
 def test_the_curves_become_a_file_for_profiles(tmp_path, monkeypatch):
-    """The shortest laps at the shortest context, with flash attention; none longer than a larger pass's."""
+    """The shortest laps at the shortest context; none longer than a larger pass's."""
     text = curves.hardware_yaml(MEASURED, 0.123)
     folder = tmp_path / "hardware"
     folder.mkdir()
@@ -47,7 +45,7 @@ def test_the_curves_become_a_file_for_profiles(tmp_path, monkeypatch):
     assert "other_ms" not in curves.hardware_yaml(MEASURED)
 
 
-def test_every_size_is_timed_with_and_without_flash_attention_at_every_context(monkeypatch):
+def test_every_size_is_timed_at_every_context(monkeypatch):
     filled = []
 
     class Context(curves.LlamaContext):
@@ -57,21 +55,13 @@ def test_every_size_is_timed_with_and_without_flash_attention_at_every_context(m
 
     monkeypatch.setattr(curves, "LlamaContext", Context)
     found = list(curves.measure({"draft": str(DEMO / "draft.gguf")}, (16, 32), threads=1, seconds=0.0, longest=3))
-    assert [(one["context"], one["flash_attention"]) for one in found] == [*product((16, 32), (True, False))]
+    assert [one["context"] for one in found] == [16, 32]
     assert all(set(one["least_ms"]) == {"1", "2", "3", "128", "512"} for one in found)
     assert all(one["laps"] == {"1": 1, "2": 1, "3": 1, "128": 1, "512": 1} for one in found)
     orders = [order for order in curves.ORDERS if max(order) <= 3]
-    assert [[one["order"] for one in curve["planning"]] for curve in found] == [orders, [], [], []]
+    assert [[one["order"] for one in curve["planning"]] for curve in found] == [orders, []]
     assert all(len(one["ms"]) == len(one["order"]) and min(one["ms"]) > 0 for one in found[0]["planning"])
     assert set(filled) == {0, 16, 32, 64}
-
-
-def test_flash_attention_is_switched_for_contexts_made_meanwhile():
-    default = curves.lib.llama_context_default_params().flash_attn_type
-    for on, kind in ((True, 1), (False, 0)):
-        with curves.flash_attention(on):
-            assert curves.lib.llama_context_default_params().flash_attn_type == kind
-    assert curves.lib.llama_context_default_params().flash_attn_type == default
 
 
 def summary(arm, category, mean):
@@ -118,7 +108,7 @@ def test_the_report_holds_what_the_folder_holds(tmp_path):
     for name, data in files.items():
         (tmp_path / name).write_text(json.dumps(data))
     text = report.everything(tmp_path)
-    assert "| target | 256 | on | 5.00 | 5.50 |" in text and "| 4, 5 | draft | 1.500, 2.500 |" in text
+    assert "| target | 256 | 5.00 | 5.50 |" in text and "| 4, 5 | draft | 1.500, 2.500 |" in text
     assert "| k=auto | 1.50x (1.40 to 1.60), 200/s | 1.60x, 200/s |" in text
     assert "k=auto: 5 answers identical, 1 rounding." in text
     assert "| 0 classes | n_max 4, p_min 0.5 | llama-server | 4 | 300 | 330 | 200 | 1.10 | 1.50 |" in text
