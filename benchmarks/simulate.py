@@ -5,7 +5,6 @@
     python benchmarks/simulate.py --rules          # coupled against rejection
     python benchmarks/simulate.py --runs           # whole recordings, and texts that the draft always gets right
     python benchmarks/simulate.py --record         # record the bundled pair again (minutes; changes the figures)
-    python benchmarks/simulate.py --measure        # this machine's cost curve as a file for profiles/hardware
 
 A cell is one machine, one category of the suite and one temperature. In each, `auto` runs once through all answers,
 knowing only the costs at first; the best fixed length (k = 0 to 16) and the best static setting (k and min-p 0, 0.5,
@@ -25,11 +24,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common import DEMO, geometric_mean, machine, open_demo
+from common import DEMO, geometric_mean, open_demo
 from hindsight import Static, best, clairvoyant, known, known_statics, statics
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.engine.acceptance_recorder import record
 from specdec_cli.evaluation import simulator as simulation
@@ -83,21 +81,6 @@ def record_coupled() -> None:
     about = {"target": "target.gguf", "draft": "draft.gguf", "suite": "python"}
     about["sampling"] = f"temperature {TEMPERATURE}, top-k 40, top-p 0.95, min-p 0.05, coupled"
     recordings.write(RECORDINGS / "coupled.json.gz", recordings.Recording(False, tuple(answers), about))
-
-
-def measure() -> None:
-    """Print this machine's costs with the bundled pair, medians of many rounds."""
-    with open_demo(draft_tokens="auto") as engine:
-        text = engine.tokenize("def median(values):\n    return sorted(values)[len(values) // 2]\n" * 20, raw=True)
-        costs = engine.costs.of_pair(text, budget_s=10.0)
-        report = Metrics.of(engine.events(text[:64], seed=0, settings=engine.settings.alone()))
-        other = (report.sample_s + report.overhead_s) / report.steps
-    print(f'description: "{machine()}; the bundled pair"')
-    print("basis: measured\nsource: benchmarks/simulate.py --measure")
-    for name, curve in (("verify_ms", costs.verify), ("draft_ms", costs.draft)):
-        points = ", ".join(f"{n}: {seconds * 1000:.3g}" for n, seconds in sorted(curve.points.items()))
-        print(f"{name}: {{{points}}}")
-    print(f"other_ms: {other * 1000:.2g}")
 
 
 @dataclass(frozen=True)
@@ -249,13 +232,10 @@ def main() -> None:
     parser.add_argument("--rules", action="store_true", help="coupled against rejection")
     parser.add_argument("--runs", action="store_true", help="whole recordings, and texts that are always drafted right")
     parser.add_argument("--record", action="store_true")
-    parser.add_argument("--measure", action="store_true")
     options = parser.parse_args()
     folders = options.folders or [RECORDINGS, *sorted(REAL.iterdir())]
     if options.record:
         record_all()
-    elif options.measure:
-        measure()
     elif options.runs:
         runs(folders)
     elif options.rules:

@@ -25,12 +25,12 @@ PROMPTS = {"prompts.jsonl": 3_500, "more-prompts.jsonl": 10_000}
 
 
 def stages(work: Path, packages: Sequence[Path], share: float) -> Iterator[tuple[Path, list[object]]]:
-    """What each stage writes, and its command. share: of the full time and text."""
+    """What each stage writes, and its command. share: of the full time and text; nothing trains under two minutes."""
     documents, tuned, pair = work / "corpus" / corpus.DOCUMENTS, work / "tuned", work / "pair"
     target, prompts, more = tuned / "target.gguf", *(work / name for name in PROMPTS)
     read = ["--packages", *packages] if packages else []
     yield documents, ["training.corpus", "--out", documents.parent, "--megabytes", max(3.0, share * 120), *read]
-    minutes = share * MINUTES["finetune"]
+    minutes = max(2.0, share * MINUTES["finetune"])
     trained = ["--documents", documents, "--minutes", minutes, "--work", work / "checkpoint", "--out", tuned]
     yield tuned / "draft.gguf", ["training.finetune", *trained]
     for name, count in PROMPTS.items():
@@ -40,7 +40,7 @@ def stages(work: Path, packages: Sequence[Path], share: float) -> Iterator[tuple
     def draft(kind: str, prompts: Path, *options: object) -> tuple[Path, list[object]]:
         out = pair / ("draft.gguf" if kind == "distill" else f"{kind}.gguf")
         asked = ["--prompts", prompts, "--held-out", "python", "--tokens", int(share * TOKENS[kind]), "-n", 128]
-        spent = ["--minutes", share * MINUTES[kind], "-o", out]
+        spent = ["--minutes", max(2.0, share * MINUTES[kind]), "-o", out]
         return out, ["specdec_cli", "draft", kind, target, *options, *asked, *spent]
 
     yield draft("distill", prompts, "--from", tuned / "draft.gguf", "--lr", 0.002)

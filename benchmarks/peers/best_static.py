@@ -15,6 +15,10 @@ Speeds are each tool's own, of decoding alone. Sampled answers differ between th
 are compared, never seconds, and answers under 16 tokens are left out. The peer's best is chosen with the very
 prompts and seeds of the match, which favours the peer. Everything measured is in --out at once, so the same command
 continues a call that was cut short, or that --seconds ended.
+
+    python benchmarks/peers/best_static.py --simple FOLDER/build/bin/llama-speculative-simple --equal 1 3 8
+
+Greedy, all prompts, both tools with drafts of the same fixed lengths instead.
 """
 
 from __future__ import annotations
@@ -224,13 +228,25 @@ def table(data: Mapping[str, Any]) -> str:
     return "\n".join([*lines, f"\n{len(data['sweep'])} settings swept."])
 
 
+def equal(peer: Peer, engine: Engine, tasks: Mapping[str, Sequence[Task]], k: int, rounds: int) -> str:
+    """A row: the peer and specdec with drafts of k tokens, greedy."""
+    settings = replace(engine.settings, temp=0.0, draft_tokens=k)
+    trials = match(peer, Static(k), engine, settings, [task for each in tasks.values() for task in each], rounds)
+    its = summary(trials)
+    if its is None:
+        raise SystemExit("no answer was long enough")
+    accepted = (statistics.mean(found[name].acceptance for _, found in trials) for name in ("peer", "specdec"))
+    return row(k, its["alone"], its["peer"], its["specdec"], its["shown"][0], *(f"{each:.2f}" for each in accepted))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_models(parser)
     parser.add_argument("--server", default=shutil.which("llama-server"), help="llama-server (that of PATH)")
     parser.add_argument("--simple", default=shutil.which("llama-speculative-simple"), help="the same of the other tool")
     parser.add_argument("--peer-flags", type=shlex.split, default=[], metavar="'FLAGS'", help="such as '-ngl 999'")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE.json")
+    parser.add_argument("--equal", type=int, nargs="+", default=[], metavar="K", help="draft tokens of both tools")
+    parser.add_argument("--out", type=Path, default=Path("peers.json"), metavar="FILE.json")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing further after that")
     parser.add_argument("--prompts", default="python", help="a suite's name or a file of prompts")
     parser.add_argument("--category", action="append", default=[], help="only this one; may be given again")
@@ -242,22 +258,29 @@ def main() -> None:
     parser.add_argument("--loaded", type=int, default=3, metavar="N", help="servers in memory at once, at most")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="sweep only every Nth setting")
     options = parser.parse_args()
-    if not options.server:
+    if not options.server and not (options.simple and options.equal):
         parser.error("there is no llama-server on the path: give --server")
     os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")  # else a tool that is a process an answer loads as it goes
     began, flags = monotonic(), tuple(options.peer_flags)
     models = {"target": options.target, "draft": options.draft, "draft_tokens": "auto"}
+    lengths = [{"draft_tokens": k} for k in options.equal]
+    print(f"{machine()}, {options.threads} threads, at most {options.tokens} tokens\n")
     with (
-        open_demo(threads=options.threads, max_tokens=options.tokens, **models) as engine,
+        open_demo(lengths, threads=options.threads, max_tokens=options.tokens, **models) as engine,
         closing(LlamaServer(options.server, flags, options.loaded)) as server,
     ):
-        tasks = tasks_of(engine, options.prompts, options.category, options.per_category)
-        plan = Plan(options.out, options.temps, tasks, options.repeat, lambda: monotonic() - began < options.seconds)
         simple = SpeculativeSimple(options.simple, flags) if options.simple else None
+        tasks = tasks_of(engine, options.prompts, options.category, options.per_category)
+        if options.equal:
+            print(head("draft tokens", "alone", "peer", "specdec", "specdec / peer", "acceptance, peer", "specdec"))
+            for k in options.equal:
+                print(equal(simple or server, engine, tasks, k, options.repeat), flush=True)
+            return
+        plan = Plan(options.out, options.temps, tasks, options.repeat, lambda: monotonic() - began < options.seconds)
         swept = sweep(plan, server, engine.settings, GRID[:: options.every])
         finished = swept and matches(plan, server, simple, engine)
     progress("all is measured" if finished else "out of time: call again to go on")
-    print(f"{machine()}, {options.threads} threads, at most {options.tokens} tokens\n\n{table(plan.load())}")
+    print(table(plan.load()))
 
 
 if __name__ == "__main__":

@@ -181,3 +181,4 @@ def test_the_best_setting_meets_specdec_and_its_target(tmp_path, monkeypatch):
     )
     asked = len(peer.asked)
     assert best_static.matches(plan, peer, None, Engine) and len(peer.asked) == asked
+    assert best_static.equal(peer, Engine, tasks, 2, 1) == "| 2 | 200 | 200 | 440 | 2.20 | 0.00 | 0.00 |"
