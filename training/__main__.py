@@ -25,12 +25,12 @@ PROMPTS = {"prompts.jsonl": 3_500, "more-prompts.jsonl": 10_000}
 
 
 def stages(work: Path, packages: Sequence[Path], share: float) -> Iterator[tuple[Path, list[object]]]:
-    """What each stage writes, and its command. share: of the full time and text; nothing trains under two minutes."""
+    """What each stage writes, and its command. share: of the full time and text; nothing trains for less than four minutes."""
     documents, tuned, pair = work / "corpus" / corpus.DOCUMENTS, work / "tuned", work / "pair"
     target, prompts, more = tuned / "target.gguf", *(work / name for name in PROMPTS)
     read = ["--packages", *packages] if packages else []
     yield documents, ["training.corpus", "--out", documents.parent, "--megabytes", max(3.0, share * 120), *read]
-    minutes = max(2.0, share * MINUTES["finetune"])
+    minutes = max(4.0, share * MINUTES["finetune"])
     trained = ["--documents", documents, "--minutes", minutes, "--work", work / "checkpoint", "--out", tuned]
     yield tuned / "draft.gguf", ["training.finetune", *trained]
     for name, count in PROMPTS.items():
@@ -40,7 +40,7 @@ def stages(work: Path, packages: Sequence[Path], share: float) -> Iterator[tuple
     def draft(kind: str, prompts: Path, *options: object) -> tuple[Path, list[object]]:
         out = pair / ("draft.gguf" if kind == "distill" else f"{kind}.gguf")
         asked = ["--prompts", prompts, "--held-out", "python", "--tokens", int(share * TOKENS[kind]), "-n", 128]
-        spent = ["--minutes", max(2.0, share * MINUTES[kind]), "-o", out]
+        spent = ["--minutes", max(4.0, share * MINUTES[kind]), "-o", out]
         return out, ["specdec_cli", "draft", kind, target, *options, *asked, *spent]
 
     yield draft("distill", prompts, "--from", tuned / "draft.gguf", "--lr", 0.002)
@@ -54,8 +54,9 @@ def main() -> None:
     parser.add_argument("--packages", type=Path, nargs="*", default=[], help="folders such as site-packages to read")
     parser.add_argument("--share", type=float, default=1.0, help="of the full time and text: 0.02 to try it")
     chosen = parser.parse_args()
-    (chosen.work / "pair").mkdir(parents=True, exist_ok=True)
-    for result, command in stages(chosen.work, chosen.packages, chosen.share):
+    work = chosen.work.resolve()
+    (work / "pair").mkdir(parents=True, exist_ok=True)
+    for result, command in stages(work, [each.resolve() for each in chosen.packages], chosen.share):
         if result.exists():
             continue
         before = time.monotonic()
@@ -63,8 +64,8 @@ def main() -> None:
         if done.returncode or not result.exists():
             sys.exit(f"{command[0]} ended with exit code {done.returncode}; the same command goes on from here")
         print(f"{result.name}: {time.monotonic() - before:.1f} s, {result.stat().st_size / 1e6:.1f} MB", flush=True)
-    target = chosen.work / "pair" / "target.gguf"
-    target.write_bytes((chosen.work / "tuned" / "target.gguf").read_bytes())
+    target = work / "pair" / "target.gguf"
+    target.write_bytes((work / "tuned" / "target.gguf").read_bytes())
     print(f"The pair and its heads are in {target.parent}.")
 
 
