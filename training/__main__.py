@@ -25,7 +25,7 @@ PROMPTS = {"prompts.jsonl": 3_500, "more-prompts.jsonl": 10_000}
 
 
 def stages(work: Path, packages: Sequence[Path], share: float) -> Iterator[tuple[Path, list[object]]]:
-    """What each stage writes, and its command. share: of the full time and text; nothing trains for less than four minutes."""
+    """What each stage writes, and its command. share: of the full text and time; each trains four minutes at least."""
     documents, tuned, pair = work / "corpus" / corpus.DOCUMENTS, work / "tuned", work / "pair"
     target, prompts, more = tuned / "target.gguf", *(work / name for name in PROMPTS)
     read = ["--packages", *packages] if packages else []
