@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from specdec_cli.measure.suites import Prompt
 
 PAGES = {"html": "specdec_cli.display.comparison_html"}
-"""By option, the module that makes a page of a comparison: `require()` before measuring, `page(result)` after. The
-module can be removed together with its line."""
+"""By option, the module that makes a page of a comparison: `page(result)`. It can be removed together with its line."""
 
 _output = partial(typer.Option, rich_help_panel="Output")
 _Suite = Annotated[
@@ -139,7 +138,6 @@ def _writers(name: str | None, page: Path | None) -> list[Callable[[ComparisonRe
         if "html" not in PAGES:
             raise UsageError("--html is not part of this installation", "Use --md or --json.")
         module = import_module(PAGES["html"])
-        module.require()
         with writing(page):
             try_out(page)
         writers.append(partial(_write_page, module, page))

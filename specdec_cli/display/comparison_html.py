@@ -18,13 +18,7 @@ _MAX_TEXTS = 350_000
 _MAX_TOKENS = 1500
 
 
-def require() -> None:
-    """Raise what `page` would, now rather than after minutes of measuring."""
-    charts.require()
-
-
 def page(result: ComparisonResult) -> str:
-    """The page; raises SpecdecError if there is no matplotlib."""
     answers, left_out = _answers(result)
     overall, verdict = result.of_category("all"), result.verdict
     details = {name: cells for name, *cells in tables.details_of(result)}
