@@ -9,6 +9,7 @@ import typer
 
 from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
+from specdec_cli.cli.output import print_json, print_parts
 
 
 @opt.takes(
@@ -36,7 +37,6 @@ def export(
 
     The length is the best fixed one for the recorded text and the measured costs (specdec tune).
     """
-    from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.measure import export as exports
     from specdec_cli.user_files import write_whole
 

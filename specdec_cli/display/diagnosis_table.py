@@ -1,7 +1,7 @@
 """What `doctor` says of an installation."""
 
-from specdec_cli.display.grids import label_grid
-from specdec_cli.display.safe_console import SafeConsole
+from specdec_cli.display.parts import label_grid
+from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.measure.diagnosis_result import Diagnosis
 
 
