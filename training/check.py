@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from specdec_cli.llama.context import N_BATCH, LlamaContext
+from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
+from specdec_cli.llama.passes import N_BATCH
 from specdec_cli.llama.placement import Placement
 from specdec_cli.make_drafts.training.decoder import Decoder
 from training import finetune

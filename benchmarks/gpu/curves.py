@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from common import add_models, head, machine, progress, row
 
 from specdec_cli.decoding.costs import SETTLED
+from specdec_cli.decoding.types import REVIEWED
 from specdec_cli.llama import host, library
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
@@ -29,7 +30,6 @@ from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.timing import pass_laps
 from specdec_cli.measure import suites
-from specdec_cli.measure.simulator import REVIEWED
 
 LONGEST = 64
 READING = (128, 512)

@@ -17,8 +17,8 @@ from specdec_cli.cli.output import print_json, print_parts
 from specdec_cli.decoding.errors import UsageError
 
 if TYPE_CHECKING:
+    from specdec_cli.make_drafts.draft_copy import DraftCopyResult
     from specdec_cli.make_drafts.training_recipes import Recipe
-    from specdec_cli.pairs.results import DraftCopyResult
 
 draft = typer.Typer(
     help="Make a draft for a target: a copy with fewer layers or bits, or one that learns from it.",

@@ -19,8 +19,8 @@ from specdec_cli.engine.context_plan import ContextPlan, require_chains, require
 from specdec_cli.engine.pass_costs import DRAFT_S, VERIFY_S, PassCosts
 from specdec_cli.engine.weights import LoadedModel, Weights
 from specdec_cli.gguf import memory, reduced_vocabulary
+from specdec_cli.gguf.head_files import read_medusa
 from specdec_cli.gguf.header import Header
-from specdec_cli.gguf.medusa_file import read_medusa
 from specdec_cli.llama import host, placing, repacking
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.heads import head_context

@@ -12,6 +12,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
+from msgspec import UNSET, UnsetType
+
 from specdec_cli import user_files
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.model_loading import load_model
@@ -26,11 +28,42 @@ from specdec_cli.llama.quantize import Copy, Unfit
 from specdec_cli.make_drafts import layer_pruning
 from specdec_cli.pairs import made_drafts
 from specdec_cli.pairs.hub.cache import locate
-from specdec_cli.pairs.results import DraftCopyResult, SearchStep, format_bytes
 from specdec_cli.pairs.sources import is_profile, model_name
+from specdec_cli.user_files import format_bytes
 
 CopyProgress = Callable[[str, int, int], None]
 """Called with a file's name, how many of its tensors are written, and how many it will have."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStep:
+    """The layers that are left after `dropped`, and how often they agree with the target. None: all are there."""
+
+    layers: tuple[int, ...]
+    dropped: int | None
+    agreement: float
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCopyResult:
+    """A copy of a target with fewer layers or bits. kept: its layers as ranges. unfit: tensors of another type than
+    asked for. agreement: with the target, if it was measured. search: how the layers were chosen.
+    """
+
+    target: str
+    out: str
+    layers: tuple[int, ...]
+    kept: str
+    of: int | None
+    type: str
+    bytes: int
+    target_bytes: int
+    unfit: tuple[Unfit, ...]
+    notes: tuple[str, ...]
+    agreement: float | None
+    seconds: float
+    run: str
+    search: tuple[SearchStep, ...] | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,8 @@ from specdec_cli.make_drafts.training_result import DraftFigures, DraftTrainingR
 from specdec_cli.measure import hardware
 from specdec_cli.measure.suites import Prompt
 from specdec_cli.pairs import made_drafts
-from specdec_cli.pairs.results import format_bytes
 from specdec_cli.pairs.sources import ModelSource, is_profile, read_source
+from specdec_cli.user_files import format_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

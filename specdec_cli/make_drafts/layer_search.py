@@ -22,11 +22,10 @@ from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
 from specdec_cli.make_drafts import layer_pruning
-from specdec_cli.make_drafts.draft_copy import CopyJob
+from specdec_cli.make_drafts.draft_copy import CopyJob, SearchStep
 from specdec_cli.make_drafts.layer_pruning import SkippableCopy
 from specdec_cli.measure import suites
 from specdec_cli.measure.acceptance_recorder import before_a_loop
-from specdec_cli.pairs.results import SearchStep
 
 _PROMPTS = 8
 _ANSWER = 48

@@ -16,7 +16,7 @@ from specdec_cli.llama import host
 from specdec_cli.llama.hidden_rows import OUTPUT
 from specdec_cli.make_drafts import draft_copy, layer_pruning
 from specdec_cli.make_drafts.draft_copy import CopyOptions, ListedLayers
-from specdec_cli.pairs.results import format_bytes
+from specdec_cli.user_files import format_bytes
 
 if TYPE_CHECKING:
     from specdec_cli.make_drafts.training.students import Student, Words

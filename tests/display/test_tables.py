@@ -21,17 +21,11 @@ from specdec_cli.measure.prediction import Prediction
 from specdec_cli.measure.tuning_result import HardwareInfo, HardwarePrediction, MeasuredTuning
 from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.pairs.pair_check import FreeMemory, compare_sources
-from specdec_cli.pairs.results import (
-    DownloadPlan,
-    DraftProposal,
-    PairSummary,
-    PlannedFile,
-    PlannedModel,
-    PlannedRemote,
-    format_bytes,
-)
+from specdec_cli.pairs.pair_download import DownloadPlan, DraftProposal, PlannedFile, PlannedModel
+from specdec_cli.pairs.pair_list import PairSummary
 from specdec_cli.pairs.sources import ModelSource
 from specdec_cli.pairs.speeds import Speed
+from specdec_cli.user_files import format_bytes
 
 GB = 1000**3
 REMOTE = RemoteModel("org/small:Q8_0", "org/small", "c" * 40, (RemoteFile("small.gguf", 5, "a" * 64),))
@@ -39,9 +33,8 @@ REMOTE = RemoteModel("org/small:Q8_0", "org/small", "c" * 40, (RemoteFile("small
 
 def planned(name, size):
     files = (PlannedFile(f"{name}.gguf", size, "a" * 64, False, 0, f"/x/{name}"),)
-    return PlannedModel(
-        name, None, PlannedRemote(f"org/{name}:Q8_0", f"org/{name}", "c" * 40, files, False, "apache-2.0")
-    )
+    remote = RemoteModel(f"org/{name}:Q8_0", f"org/{name}", "c" * 40, files, False, "apache-2.0")
+    return PlannedModel(name, None, remote)
 
 
 def checked(free=FreeMemory(0, 16 * GB), comparison=None):  # noqa: B008

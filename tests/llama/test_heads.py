@@ -16,7 +16,7 @@ from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.head_drafters import MtpDrafter
-from specdec_cli.gguf.medusa_file import read_medusa
+from specdec_cli.gguf.head_files import read_medusa
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import extensions
 from specdec_cli.llama.context import LlamaContext

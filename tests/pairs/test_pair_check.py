@@ -14,8 +14,7 @@ from specdec_cli.gguf.header import Header, Tensor
 from specdec_cli.gguf.memory import cache_bytes, footprint
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.tokenizer_comparison import Comparison
-from specdec_cli.pairs.pair_check import FreeMemory, compare_sources, summarise
-from specdec_cli.pairs.results import PairCheck
+from specdec_cli.pairs.pair_check import FreeMemory, PairCheck, compare_sources, summarise
 from specdec_cli.pairs.sources import ModelSource
 
 GB = 1000**3

@@ -23,25 +23,25 @@ _CHUNK = 1 << 20  # what a kill can cost; huggingface_hub's own 10 MB make a slo
 
 DownloadState = Literal["begin", "fetch", "wait", "check", "done"]
 DownloadProgress = Callable[[str, DownloadState, int], None]
-"""Called with a file's name, what happens (an attempt begins, more has come, another process downloads the same file,
-its checksum is computed, it is whole), and how many bytes of it are here."""
+"""Called with a file's name, what happens (an attempt begins, bytes arrive, another process downloads the same file,
+the checksum is computed, the file is complete), and how many bytes of it are here."""
 
 
 def download(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -> None:
-    """Bring a file into the cache, continuing an earlier download, and check it.
+    """Download a file to the cache, or continue an earlier download, and check it.
 
-    huggingface_hub drops what a killed download leaves behind, and believes the server's headers about where content
-    belongs. So the bytes are fetched here, with its own function for a single file, and stored under the checksum
-    that was computed. Raises DownloadError; what has come is kept, unless its checksum is wrong.
+    huggingface_hub deletes what a killed download left, and trusts the server's headers about where content belongs.
+    So this uses only its function for a single file, and stores the bytes under the checksum computed here. Raises
+    DownloadError; the bytes that arrived are kept unless their checksum is wrong.
     """
     pointer = cache.path_of(model, file)
     if not cache.is_whole(model, file):
         with hub_errors(model.repo):
             cache.prepare(model, file)
-            pointer.unlink(missing_ok=True)  # it is not whole, or leads nowhere
+            pointer.unlink(missing_ok=True)  # incomplete, or a link to nothing
             if file.size <= _LARGEST_BY_HTTP:
                 _fetch_by_http(model, file, progress)
-                if not cache.is_whole(model, file):  # another process may have been here meanwhile
+                if not cache.is_whole(model, file):  # another process may have finished it
                     _link(pointer, cache.blob_of(model, file))
             else:
                 _fetch_by_xet(model, file, progress)
@@ -65,12 +65,12 @@ def _link(pointer: Path, blob: Path) -> None:
 
 
 def _fetch_by_xet(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -> None:
-    """Leave a file to huggingface_hub, if it would put there what was listed."""
+    """Have huggingface_hub download a file, if it would download what was listed."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_download
 
     metadata = with_retries(lambda: get_hf_file_metadata(model.url(file)))
     if (metadata.etag, metadata.size, metadata.commit_hash) != (file.digest, file.size, model.commit):
-        raise DownloadError(f"the Hub tells two stories about {file.name}", "Check HF_ENDPOINT, or try again.")
+        raise DownloadError(f"the Hub reports two different files for {file.name}", "Check HF_ENDPOINT, or try again.")
     path = Path(hf_hub_download(model.repo, file.name, revision=model.commit, tqdm_class=_bar(progress, file)))
     progress(file.name, "check", file.size)
     if not _has_checksum(path, file):
@@ -129,15 +129,15 @@ def _continue(model: RemoteModel, file: RemoteFile, partial: Path, progress: Dow
         before = cache.begun(model, file)
         try:
             return with_retries(fetch, streaming=True)
-        except DownloadError:  # a Hub without measure
+        except DownloadError:  # the server broke one of our limits
             raise
         except Exception:
-            if cache.begun(model, file) <= before:  # as long as bytes come, it continues
+            if cache.begun(model, file) <= before:  # keep going as long as bytes arrive
                 raise
 
 
 class _Partial(io.BufferedWriter):
-    """A file to be continued. It takes no more bytes than the Hub announced, whatever comes."""
+    """A partial file that refuses more bytes than the Hub announced."""
 
     def __init__(self, path: Path, file: RemoteFile) -> None:
         super().__init__(io.FileIO(path, "ab"))
@@ -166,7 +166,7 @@ def _has_checksum(path: Path, file: RemoteFile) -> bool:
 
 
 def _bar(progress: DownloadProgress, file: RemoteFile) -> type[Any]:
-    """What huggingface_hub takes for a progress bar: a class, of which it makes one for each attempt."""
+    """A progress bar as huggingface_hub wants it: a class that it instantiates for each attempt."""
 
     class Bar:
         total: int | None = None
