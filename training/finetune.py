@@ -27,7 +27,6 @@ from specdec_cli.make_drafts.training.shape import shape_of
 from specdec_cli.make_drafts.training.students import numbers_of
 from specdec_cli.make_drafts.training.trainer import Optimizers, optimizers_of
 from training import corpus
-from training.data import Stream
 
 DEMO = Path(__file__).parent.parent / "profiles" / "demo"
 RATES = {"target": 1.5e-3, "draft": 2e-3}
@@ -40,6 +39,29 @@ WARM_UP, COOL_DOWN = 20, 0.5
 LOOK_S, SAVE_S, LOOKED = 120, 300, 16
 
 
+class Stream:
+    """Tokens of which windows are drawn. Their first token is replaced by the end of a text, which begins a prompt."""
+
+    def __init__(self, path: Path) -> None:
+        # torch computes little with uint16; as int16 the bits are the same, and `windows` undoes the sign.
+        self._ids = torch.from_numpy(np.fromfile(path, np.int16))
+
+    def windows(self, starts: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Inputs and what follows each, int64 (batch, length) both."""
+        ids = self._ids[starts[:, None] + torch.arange(length + 1)].long() & 0xFFFF
+        inputs = ids[:, :-1].clone()
+        inputs[:, 0] = 0
+        return inputs, ids[:, 1:]
+
+    def random(self, generator: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
+        """Windows that begin at random places."""
+        return self.windows(torch.randint(len(self._ids) - length, (batch,), generator=generator), length)
+
+    def evenly(self, count: int, length: int) -> tuple[Tensor, Tensor]:
+        """The same windows every time, spread over the whole."""
+        return self.windows(torch.linspace(0, len(self._ids) - length - 1, count).long(), length)
+
+
 def stream(texts: Iterable[str], most: int, kept: Path) -> Stream:
     """Texts as one stream of tokens, the end of each marked, which is kept in a file."""
     if not kept.exists():
@@ -50,7 +72,7 @@ def stream(texts: Iterable[str], most: int, kept: Path) -> Stream:
                 if (most := most - found[-1].size) < 0:
                     break
         np.concatenate(found).tofile(kept)
-    return Stream.of([kept], torch.device("cpu"))
+    return Stream(kept)
 
 
 def texts_of(documents: Path, part: str) -> list[str]:
@@ -112,7 +134,7 @@ class Pair:
 
     def _log_p(self, name: str, inputs: Tensor) -> Tensor:
         model = self.models[name]
-        return model.logits(model(inputs)[-1]).flatten(0, 1).float().log_softmax(-1)
+        return model.logits(model(inputs)).flatten(0, 1).float().log_softmax(-1)
 
     def look(self, held_out: Stream) -> str:
         """What the target loses on texts that are not learnt from, in nats a token, and how often the draft agrees."""

@@ -76,7 +76,6 @@ def pull(
 
 
 def _report(result: DownloadResult, checked: bool, as_json: bool) -> None:
-
     if as_json:
         print_json(result)
         return

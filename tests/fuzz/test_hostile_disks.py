@@ -83,8 +83,7 @@ def whole(path: Path) -> bool:
 
 
 def files(home: Path) -> dict[Path, bytes]:
-    paths = (path for path in home.rglob("*") if path.is_file())
-    return {path.relative_to(home): path.read_bytes() for path in paths}
+    return {path.relative_to(home): path.read_bytes() for path in home.rglob("*") if path.is_file()}
 
 
 @SHARDS
