@@ -26,7 +26,7 @@ from specdec_cli.engine.config import Settings
 from specdec_cli.engine.session import Session
 from specdec_cli.measure import acceptance_traces as recordings
 from specdec_cli.measure import hardware
-from specdec_cli.measure import simulator as simulation
+from specdec_cli.measure import simulate as simulation
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "target alone, greedy": {"drafter": "none"},

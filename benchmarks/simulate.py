@@ -31,11 +31,10 @@ from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.measure import acceptance_traces as recordings
 from specdec_cli.measure import hardware, suites
-from specdec_cli.measure import simulator as simulation
-from specdec_cli.measure.acceptance_recorder import record
-from specdec_cli.measure.acceptance_traces import Recording
+from specdec_cli.measure import simulate as simulation
+from specdec_cli.measure.acceptance_traces import Recording, record
 from specdec_cli.measure.hardware import Hardware
-from specdec_cli.measure.simulator import Answer
+from specdec_cli.measure.simulate import Answer
 
 RECORDINGS, REAL = DEMO / "recordings", DEMO.parent / "recordings"
 LOOK = Curve({1: 15e-6})

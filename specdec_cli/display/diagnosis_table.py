@@ -2,7 +2,7 @@
 
 from specdec_cli.display.parts import label_grid
 from specdec_cli.display.terminal import SafeConsole
-from specdec_cli.measure.diagnosis_result import Diagnosis
+from specdec_cli.measure.doctor import Diagnosis
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:

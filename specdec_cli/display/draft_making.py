@@ -15,7 +15,9 @@ from rich.text import Text
 from specdec_cli.display.parts import lines_table, note_lines, plain_table, rough_duration
 from specdec_cli.display.terminal import SafeConsole, can_paint, status_line
 from specdec_cli.make_drafts.draft_copy import DraftCopyResult, SearchStep
-from specdec_cli.make_drafts.training_result import DraftFigures, DraftTrainingResult, TrainingStep
+from specdec_cli.make_drafts.draft_figures import DraftFigures
+from specdec_cli.make_drafts.recipe import TrainingStep
+from specdec_cli.make_drafts.train import DraftTrainingResult
 from specdec_cli.user_files import format_bytes
 
 

@@ -18,7 +18,7 @@ from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_pair import check_pair, setup_of_pair
 from specdec_cli.llama import library
 from specdec_cli.measure import acceptance_traces, hardware, originals
-from specdec_cli.measure.prediction import WORTH_IT
+from specdec_cli.measure.simulate import WORTH_IT
 from specdec_cli.measure.static_setting import LEAST_CONFIDENCE, StaticPolicy, StaticSetting, best_static
 from specdec_cli.pairs import references, speeds
 from specdec_cli.pairs.config_layers import merged, resolve

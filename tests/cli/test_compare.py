@@ -18,8 +18,8 @@ from specdec_cli.display import comparison_tables
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.engine import proof
 from specdec_cli.llama.target import LlamaTarget
-from specdec_cli.measure import comparisons
-from specdec_cli.measure.comparison_result import ComparisonResult
+from specdec_cli.measure import kept_comparisons
+from specdec_cli.measure.compare import ComparisonResult
 from specdec_cli.measure.variants import ALONE
 
 PROMPTS = ("def median(values):\n    return", "class Stack:\n    def push(self, item):\n        ")
@@ -102,7 +102,7 @@ def test_results_are_kept_and_compared_with():
         return " ".join(compare(*args, "--against", "first").stdout.split())
 
     assert compare(*PROMPTS, "--save", "first").exit_code == 0
-    assert list(comparisons.load("first").speeds(ALONE)) == list(PROMPTS)  # by its text, not by its number
+    assert list(kept_comparisons.load("first").speeds(ALONE)) == list(PROMPTS)  # by its text, not by its number
     same = against(*PROMPTS)
     assert "then" in same and "target alone" in same.split("not paired")[1]
     for other in (("import os",), (*PROMPTS, "--temp", 0.5)):
@@ -159,7 +159,7 @@ def test_a_full_disk_costs_the_file_and_not_the_result():
     done = compare("-n", 2, "--repeat", 1, PROMPTS[0], "--html", "/dev/full", "--save", "kept")
     assert done.exit_code == 1
     assert "k=3" in done.stdout and "No space left" in done.stderr
-    assert [name for name, _ in comparisons.kept()] == ["kept"]
+    assert [name for name, _ in kept_comparisons.kept()] == ["kept"]
 
 
 def test_a_drafter_that_fails_midway_is_named(monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from driver import DRAFT, PROMPT, TARGET, assert_refused, call, run, succeeded
 from full_disk import full_disk
 
-from specdec_cli.measure import comparisons
+from specdec_cli.measure import kept_comparisons
 from specdec_cli.measure.traces import INCOMPLETE, TraceFile, read_trace
 
 BRIEF = ("-m", TARGET, "-md", DRAFT, "--raw", "-k", 2, "-n", 6)
@@ -57,12 +57,12 @@ def test_a_run_that_answers_nothing_leaves_an_older_recording(recorded):
 def test_a_comparison_that_cannot_be_kept_is_refused_before_or_shown_after():
     kept = ("compare", *BRIEF, "--repeat", 1, PROMPT, "--save", "older")
     succeeded(*kept)
-    (path,) = comparisons.path_of("older").parent.iterdir()
+    (path,) = kept_comparisons.path_of("older").parent.iterdir()
     before = path.read_bytes()
     with full_disk(4095):
         assert_refused(call(*kept), 1, "cannot write to")
     assert_refused(call(*kept, XDG_DATA_HOME="/dev/null"), 1, "cannot write to")
-    comparisons.path_of("folder").mkdir()
+    kept_comparisons.path_of("folder").mkdir()
     assert_refused(call(*kept[:-1], "folder"), 1, "it is a folder")
     with full_disk(4096):
         done = call(*kept)

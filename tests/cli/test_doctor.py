@@ -8,7 +8,7 @@ from hub_pairs import own_profile
 
 from specdec_cli import user_files
 from specdec_cli.llama import building
-from specdec_cli.measure import diagnosis
+from specdec_cli.measure import doctor as diagnosis
 
 
 def doctor(*args):

@@ -15,8 +15,9 @@ from terminal import Terminal
 
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import quantize
-from specdec_cli.make_drafts.draft_copy import CopyOptions, ListedLayers, prune
+from specdec_cli.make_drafts.draft_copy import CopyOptions
 from specdec_cli.make_drafts.layer_search import LayerSearch
+from specdec_cli.make_drafts.prune import ListedLayers, prune
 from specdec_cli.pairs import made_drafts as drafts
 
 KEEP = ("--keep-layers", "0-3")

@@ -145,7 +145,7 @@ def test_it_measures_compares_and_answers_several_at_once(two, table_pair, tmp_p
     exactness = json.loads(exact.stdout)["exactness"]
     assert exactness and all(counts["identical"] == 2 for counts in exactness.values()), exactness
     tuned = specdec("tune", *rpc, "--seconds", "4", timeout=60)
-    assert tuned.returncode == 0 and b"checking 2 tokens costs" in tuned.stdout, tuned.stderr.decode()
+    assert tuned.returncode == 0 and b"Verifying 2 tokens takes" in tuned.stdout, tuned.stderr.decode()
     asked, answered = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     body = {"model": "target.gguf", "prompt": PROMPT, "max_tokens": 8}
     lines = [

@@ -20,18 +20,18 @@ from specdec_cli import user_files
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.engine import loaded_models, tuning
+from specdec_cli.engine import loaded_models, model_loading, tuning
 from specdec_cli.engine import pass_costs as costing
 from specdec_cli.engine.tuning import Tuning
 from specdec_cli.json_store import to_json
-from specdec_cli.llama import host, library
+from specdec_cli.llama import host, library, timing
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
 from specdec_cli.measure import acceptance_traces as recordings
-from specdec_cli.measure import tuning_run as tuner
+from specdec_cli.measure import tune as tuner
 from specdec_cli.measure.acceptance_traces import recording_of
-from specdec_cli.measure.tuning_result import MeasuredTuning
+from specdec_cli.measure.tune import MeasuredTuning
 from specdec_cli.pairs import profiles
 
 CATEGORIES = ["functions", "classes", "tests", "scripts", "loops"]
@@ -65,7 +65,7 @@ def timed(monkeypatch):
         asked.append(context)
         return PASSES
 
-    for module in (costing, tuner):
+    for module in (costing, timing):
         monkeypatch.setattr(module, "pass_seconds", pass_seconds)
     return asked
 
@@ -119,7 +119,7 @@ def test_what_was_tuned_is_told_and_kept_and_a_later_run_measures_nothing(monkey
     assert sum(len(answer.stands) for answer in own.answers) == result["recorded_tokens"]
     assert list(recordings.by_category(own.answers)) == CATEGORIES and own.about["target"] == "target.gguf"
 
-    for module in (costing, tuner):
+    for module in (costing, timing):
         monkeypatch.setattr(module, "pass_seconds", None)
     answer = told("run", PROMPT, "-n", 24)
     assert (answer["notes"], answer["completion_tokens"]) == ([], 24)
@@ -243,7 +243,7 @@ def eight_cores(monkeypatch, quick):
         single = target if 4 in sizes else draft
         return {size: (single if size == 1 else four)[threads] / 1000 for size in sizes}
 
-    for module in (costing, tuner):
+    for module in (costing, timing):
         monkeypatch.setattr(module, "pass_seconds", pass_seconds)
 
 
@@ -275,9 +275,9 @@ def beside_a_gpu(quick, monkeypatch):
         return Model(path, Placement(0), interrupt)
 
     monkeypatch.setattr(library, "supports_gpu", lambda: True)
-    for module in (loaded_models, tuner):
+    for module in (loaded_models, model_loading):
         monkeypatch.setattr(module, "load_model", load)
-    monkeypatch.setattr(tuner, "pass_seconds", lambda *_, **__: {1: seconds[layers[-1]], 4: 1.0})
+    monkeypatch.setattr(timing, "pass_seconds", lambda *_, **__: {1: seconds[layers[-1]], 4: 1.0})
     return seconds, layers
 
 

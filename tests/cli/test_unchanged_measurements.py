@@ -16,7 +16,7 @@ from driver import assert_recorded, call
 from specdec_cli.decoding import accept, rules
 from specdec_cli.display import comparison_tables
 from specdec_cli.display.terminal import SafeConsole
-from specdec_cli.measure import comparisons
+from specdec_cli.measure import kept_comparisons
 
 KEPT = Path(__file__).parent / "unchanged"
 RESULT = KEPT / "kept-comparison.json"
@@ -103,7 +103,7 @@ def test_a_prediction_is_the_object_that_it_was(flags):
 
 @pytest.mark.parametrize("form", ["screen", "markdown"])
 def test_a_kept_result_is_read_and_shown_as_it_was(form, snapshot):
-    kept = comparisons.load(str(RESULT))
+    kept = kept_comparisons.load(str(RESULT))
     console = SafeConsole(file=StringIO(), width=100, _environ={})
     parts = [comparison_tables.markdown(kept)]
     if form == "screen":

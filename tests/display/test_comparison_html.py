@@ -16,17 +16,10 @@ from specdec_cli.display import comparison_html, comparison_tables
 from specdec_cli.display.comparison_html import page
 from specdec_cli.display.pages import COLOURS
 from specdec_cli.display.terminal import SafeConsole
-from specdec_cli.measure.comparison_result import (
-    ComparisonResult,
-    DeviceInfo,
-    DivergentAnswer,
-    MachineInfo,
-    ModelInfo,
-    VariantInfo,
-)
+from specdec_cli.llama.placement import Device
+from specdec_cli.measure.compare import ComparisonResult, DivergentAnswer, MachineInfo, ModelInfo
 from specdec_cli.measure.recorded_settings import RecordedSettings
-from specdec_cli.measure.summaries import summarise
-from specdec_cli.measure.trials import Trial
+from specdec_cli.measure.statistics import Trial, VariantInfo, summarise
 
 ORIGINS = ("accepted", "correction", "bonus", "plain")
 SPEEDS = {"target alone": 50.0, "k=2": 80.0, "k=8": 40.0}
@@ -53,7 +46,7 @@ def result_of(trials, arms=tuple(SPEEDS), **changes):
     summaries = [summarise(trials, arm, "target alone", name) for name in names for arm in arms]
     result = ComparisonResult(
         specdec="0.1.0",
-        machine=MachineInfo((DeviceInfo("CPU", "A processor", "CPU", 1, 1),), 2, "Linux-6.1"),
+        machine=MachineInfo((Device("CPU", "A processor", "CPU", 1, 1),), 2, "Linux-6.1"),
         versions={"python": "3.11.7", "llama-cpp-python": "0.3.36"},
         build="CPU : AVX2 = 1",
         models={"target": ModelInfo("big.gguf", 9_000_000, 9_600_000, 1)},
@@ -132,7 +125,7 @@ def test_hostile_text_stays_text():
     bad = '</pre><script>alert(1)</script>&amp;"\x1b[31m\u202egnp\u2066\x9b\x00\ud800$x^2$ #0072b2 id="a"'
     trials = [trial(arm, f"{bad}{i}", bad, words=(bad, "b", "c", "d")) for arm in SPEEDS for i in range(3)]
     trials += [trial(arm, "p", "c") for arm in SPEEDS]
-    devices = (DeviceInfo(bad, bad, bad, 1, 1),)
+    devices = (Device(bad, bad, bad, 1, 1),)
     places = {"skipped": (bad,), "build": bad, "verdicts": {"k=2": (bad, bad)}}
     places |= {"advice": (bad,), "command": bad, "when": bad, "notes": (bad,)}
     about = {"machine": MachineInfo(devices, 2, bad), "models": {"target": ModelInfo(bad, 1, 1, 1)}}

@@ -16,9 +16,9 @@ from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.gguf import tokenizer_comparison
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.tokenizer_comparison import Check
-from specdec_cli.measure.comparison_result import CostPoints
-from specdec_cli.measure.prediction import Prediction
-from specdec_cli.measure.tuning_result import HardwareInfo, HardwarePrediction, MeasuredTuning
+from specdec_cli.measure.simulate import Prediction
+from specdec_cli.measure.statistics import CostPoints
+from specdec_cli.measure.tune import HardwareInfo, HardwarePrediction, MeasuredTuning
 from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.pairs.pair_check import FreeMemory, compare_sources
 from specdec_cli.pairs.pair_download import DownloadPlan, DraftProposal, PlannedFile, PlannedModel

@@ -12,7 +12,7 @@ from driver import DRAFT, TARGET
 from engines import open_session
 
 from specdec_cli import SamplingParams, SpeculativeConfig
-from specdec_cli.chat import kept_conversation
+from specdec_cli.chat import kept_conversations
 from specdec_cli.chat.conversation import Conversation
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.draft_length.shared_load import SharedLoad
@@ -199,10 +199,10 @@ def test_a_read_text_is_not_taken_over_by_another_adapter_or_scale(adapter, othe
             answer = conversation.ask("Sort a list.")
             assert [*answer]
             conversation.keep(answer)
-            kept_conversation.save(conversation, "mine")
+            kept_conversations.save(conversation, "mine")
         for read_with in ways:
             with open_session(lora=read_with, draft_tokens=3) as session:
-                notes = kept_conversation.load(Conversation(session), "mine")
+                notes = kept_conversations.restore(Conversation(session), "mine")
                 length = session.models.target.opened.length
             same = read_with == kept_with
             assert [note for note in notes if "target" in note and "another file, adapter" in note] == notes

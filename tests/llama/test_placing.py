@@ -18,7 +18,7 @@ from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Device, Placement
-from specdec_cli.measure import diagnosis
+from specdec_cli.measure import doctor
 
 CPU = Device("CPU", "a processor", "CPU", 32 << 30, 64 << 30)
 GPUS = [Device(f"CUDA{i}", "a GPU", "GPU", free << 30, 80 << 30) for i, free in enumerate((10, 40, 30))]
@@ -225,8 +225,8 @@ def test_on_the_command_line():
 
 
 def test_the_doctor_names_devices(machine, monkeypatch):
-    monkeypatch.setattr(diagnosis, "_bundled_pair", lambda: diagnosis.BundledPair(True, "", "t", "d", "none"))
+    monkeypatch.setattr(doctor, "_bundled_pair", lambda: doctor.BundledPair(True, "", "t", "d", "none"))
     machine(*GPUS[:2])
-    monkeypatch.setattr(diagnosis, "_library", diagnosis._examine_library)  # in this process
+    monkeypatch.setattr(doctor, "_library", doctor._examine_library)  # in this process
     shown = " ".join(call("doctor").stdout.split())
     assert "--device CUDA0, CUDA1, none (the CPU)" in shown

@@ -11,7 +11,7 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.measure import acceptance_traces as recordings
 from specdec_cli.measure import suites
 from specdec_cli.measure.acceptance_traces import Recording
-from specdec_cli.measure.simulator import AHEAD, Answer, Text
+from specdec_cli.measure.simulate import AHEAD, Answer, Text
 
 BUNDLED = DEMO.parent
 GOOD = {

@@ -1,4 +1,4 @@
-"""What this installation can do, and what would make it do more: behind `doctor`.
+"""`specdec doctor`: what this installation can do, and what would make it do more.
 
 Whatever loads llama.cpp does so in a child process, for a build that does not fit the processor ends its process.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from specdec_cli import __version__, user_files
 from specdec_cli.decoding.errors import DownloadError, SpecdecError
@@ -23,7 +24,6 @@ from specdec_cli.engine.config import Settings
 from specdec_cli.llama import building, host, kernels
 from specdec_cli.llama.child import Child
 from specdec_cli.llama.placement import Device
-from specdec_cli.measure.diagnosis_result import BundledPair, CorpusCache, Diagnosis, Kernels, UnusedGpu
 from specdec_cli.pairs import profiles
 from specdec_cli.pairs.config_layers import resolve
 from specdec_cli.pairs.hub import cache
@@ -46,6 +46,75 @@ _KERNELS = (
     ("repacking", "REPACK", ""),
 )
 _OF_EXTRA_BUFFERS = ("AMX", "repacking")
+
+
+@dataclass(frozen=True, slots=True)
+class UnusedGpu:
+    """A GPU that the build cannot use, what is missing to change that, and the command that does."""
+
+    name: str
+    accel: str
+    missing: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Which of llama.cpp's kernels are used on this processor. unused: what the processor could do beside that, in
+    another build. problem, repair: what fails, and the command that builds llama.cpp again; empty if nothing does.
+    """
+
+    used: tuple[str, ...]
+    unused: tuple[str, ...]
+    problem: str
+    repair: str
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusCache:
+    """The indexes of corpora."""
+
+    folder: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BundledPair:
+    """Whether the bundled pair runs; what is wrong, if it does not."""
+
+    ok: bool
+    problem: str
+    target: str | UnsetType = UNSET
+    draft: str | UnsetType | None = UNSET
+    rounding: str | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What this installation can do."""
+
+    versions: dict[str, str]
+    build: str
+    gpu_offload: bool
+    devices: tuple[Device, ...]
+    threads: int
+    memory_available: int | None
+    kernels: Kernels
+    unused_gpu: UnusedGpu | None
+    weights_cache: str
+    corpora: CorpusCache
+    config: str
+    config_problem: str
+    profiles: tuple[str, ...]
+    bundled_pair: BundledPair
+    missing_for_heads: tuple[str, ...] = ()
+    """What this build of llama.cpp lacks for drafts from hidden rows."""
+    rpc: bool = False
+    """Whether it can compute on other machines."""
+
+    @property
+    def ok(self) -> bool:
+        return self.bundled_pair.ok and not self.config_problem and not self.kernels.problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +180,7 @@ def _bundled_pair() -> BundledPair:
 
 def _from_child(kind: type[Answer], *arguments: str) -> Answer:
     """What this file, run in a process of its own, prints. Raises SpecdecError if that dies, or takes too long."""
-    child = Child(["-m", "specdec_cli.measure.diagnosis", *arguments], _WAIT_S)
+    child = Child(["-m", "specdec_cli.measure.doctor", *arguments], _WAIT_S)
     try:
         if (code := child.wait()) == 0:
             return msgspec.json.decode(child.output(), type=kind)

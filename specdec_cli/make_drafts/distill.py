@@ -1,4 +1,4 @@
-"""Draft models that are trained: one of the family that learns from the target, and a new one."""
+"""`specdec draft distill`: a draft model that learns from the target, one of its family or a new one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.reduced_vocabulary import digest_of
 from specdec_cli.gguf.vocab import Vocabulary
 from specdec_cli.llama import host
-from specdec_cli.make_drafts.training_recipes import (
+from specdec_cli.make_drafts.recipe import (
     FIXED_BYTES,
     TRAINING_BYTES,
     Counts,

@@ -1,17 +1,18 @@
-"""What `tune` measures of a pair and keeps: threads, placement, costs, and what the draft would have proposed."""
+"""`specdec tune`: measures a pair on this machine, predicts what drafting brings, and keeps both for later commands."""
 
 from __future__ import annotations
 
 import itertools
 import sys
-from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from specdec_cli import user_files
 from specdec_cli.decoding.costs import Costs
@@ -19,26 +20,20 @@ from specdec_cli.decoding.errors import IncompatiblePair, Interrupted, SpecdecEr
 from specdec_cli.decoding.rules import LOSSY
 from specdec_cli.engine import tuning
 from specdec_cli.engine.config import AUTO, Settings
-from specdec_cli.engine.contexts import memory_of
-from specdec_cli.engine.engine import one_session
-from specdec_cli.engine.model_loading import load_model
 from specdec_cli.engine.model_pair import ModelPair, check_pair, setup_of_pair
-from specdec_cli.engine.session import Session
 from specdec_cli.engine.tuning import Tuning
-from specdec_cli.llama import host, library, placing
-from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
-from specdec_cli.llama.timing import pass_seconds
 from specdec_cli.measure import acceptance_traces, hardware
-from specdec_cli.measure.acceptance_recorder import record
-from specdec_cli.measure.acceptance_traces import Recording, recording_of
-from specdec_cli.measure.comparison_result import CostPoints
-from specdec_cli.measure.prediction import calibrate, predict, verdict
-from specdec_cli.measure.prompts import fitting, tuning_prompts
-from specdec_cli.measure.simulator import Answer
-from specdec_cli.measure.suites import Prompt
-from specdec_cli.measure.tuning_result import HardwareInfo, HardwarePrediction, MeasuredTuning
+from specdec_cli.measure.acceptance_traces import Recording, record, recording_of
+from specdec_cli.measure.simulate import Answer, Prediction, calibrate, predict, verdict
+from specdec_cli.measure.statistics import CostPoints
+from specdec_cli.measure.suites import Prompt, fitting, in_turn, tuning_prompts
+
+if TYPE_CHECKING:
+    from specdec_cli.engine.session import Session
+    from specdec_cli.llama.context import LlamaContext
 
 _CONTEXT = 1024
 _ANSWER = 64
@@ -47,6 +42,62 @@ _ROOM = 32
 """Tokens that an answer must have room for after its prompt, and for drafts that go on from a rejected token."""
 _LEAST_TOKENS = 100
 """Recorded places below which acceptance cannot be told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningResult:
+    """What a pair is predicted to come to under some costs. recorded_tokens: places with a recorded draft token."""
+
+    target: str
+    draft: str
+    greedy: bool
+    recorded_tokens: int
+    costs: CostPoints
+    predictions: tuple[Prediction, ...]
+    verdict: tuple[str, ...]
+
+    def to_json(self) -> Any:
+        return msgspec.to_builtins(self, str_keys=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTuning(TuningResult):
+    """The same for this machine. threads_tried: by model, seconds of a token by number of threads.
+
+    placement_tried: seconds of a draft token by device; empty if only one was tried. filled: by model, seconds of a
+    token in a filled cache, and how many `tokens` that holds; empty if a cache cannot be rewound. memory: bytes by
+    model. kept: the file that `run` and `compare` read; empty if it
+    could not be written.
+    """
+
+    machine: str
+    threads: int
+    threads_draft: int
+    gpu_layers: int
+    gpu_layers_draft: int
+    threads_tried: dict[str, dict[int, float]]
+    placement_tried: dict[str, float]
+    filled: dict[str, float]
+    memory: tuple[dict[str, Any], ...]
+    notes: tuple[str, ...]
+    kept: str
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareInfo:
+    """Another machine, as in `profiles/hardware`. basis: `measured` by specdec, or `derived` from `source`."""
+
+    name: str
+    description: str
+    basis: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwarePrediction(TuningResult):
+    """The same for another machine."""
+
+    hardware: HardwareInfo
 
 
 def _tuned(settings: Settings) -> Settings:
@@ -96,6 +147,10 @@ def tune(
 
     seconds: about how long. progress: told what is done now. Raises Interrupted, and keeps nothing then.
     """
+    from specdec_cli.engine.contexts import memory_of
+    from specdec_cli.engine.engine import one_session
+    from specdec_cli.llama import library
+
     settings, interrupt = _tuned(settings), interrupt or Interrupt()
     pair = check_pair(settings)
     if pair.overlap is not None or settings.chain.head:
@@ -200,6 +255,8 @@ class Tuner:
 
     def _fastest(self, role: str, context: LlamaContext, sizes: tuple[int, ...]) -> int:
         """The number of threads with which passes of these sizes together take least."""
+        from specdec_cli.llama.timing import pass_seconds
+
         cores = host.physical_cores()
         candidates = sorted({1, 2, 4, 8, 12, 16, 24, 32, cores} & set(range(1, cores + 1)))
         total: dict[int, float] = {}
@@ -244,13 +301,9 @@ class Tuner:
             raise SpecdecError(problem, "Give more --seconds, or other --prompts.")
         return Recording(settings.temp == 0, tuple(answers), acceptance_traces.identity(*_paths(session.pair)))
 
-    def _in_turn(self) -> Iterator[tuple[Prompt, list[int]]]:
-        """One prompt of each category after the other; at a temperature, again and again."""
-        by_category: defaultdict[str, list[tuple[Prompt, list[int]]]] = defaultdict(list)
-        for prompt, tokens in self._prompts.items():
-            by_category[prompt.category].append((prompt, tokens))
-        once = [entry for entries in itertools.zip_longest(*by_category.values()) for entry in entries if entry]
-        return iter(once * (1 if self._settings.temp == 0 else 4))
+    def _in_turn(self) -> list[tuple[Prompt, list[int]]]:
+        """One prompt of each category after the other; at a temperature again and again, as the answers differ."""
+        return in_turn(self._prompts) * (1 if self._settings.temp == 0 else 4)
 
 
 def place_draft(path: Path, settings: Settings, interrupt: Interrupt) -> tuple[Settings, dict[str, float]]:
@@ -258,6 +311,11 @@ def place_draft(path: Path, settings: Settings, interrupt: Interrupt) -> tuple[S
 
     Without a GPU, or if the user has said where, there is nothing to try.
     """
+    from specdec_cli.engine.model_loading import load_model
+    from specdec_cli.llama import library, placing
+    from specdec_cli.llama.context import LlamaContext
+    from specdec_cli.llama.timing import pass_seconds
+
     if settings.gpu_layers_draft != -1 or settings.device_draft or not library.supports_gpu():
         return settings, {}
     threads = settings.threads_draft or settings.threads or host.physical_cores()

@@ -15,7 +15,7 @@ import platformdirs
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.statistics import Interval, geometric_interval
-from specdec_cli.measure.comparison_result import ComparisonResult
+from specdec_cli.measure.compare import ComparisonResult
 from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.user_files import read_bytes, require_writable, suggest, write_whole
 
@@ -89,6 +89,8 @@ def load(name: str) -> ComparisonResult:
     """A kept result by name, or any file that `compare --json` or `--save` made. Raises UsageError if it is not there,
     SpecdecError if it is no result.
     """
+    from specdec_cli.measure.compare import ComparisonResult
+
     path = Path(name) if name.endswith(".json") else path_of(name)
     try:
         return ComparisonResult.from_json(read_bytes(path))

@@ -1,4 +1,4 @@
-"""Which models can lose layers, which layers are meant, and a copy of a model in which they can be tried.
+"""`specdec draft prune`: a copy of the target with some of its layers only.
 
 llama.cpp's quantiser drops `blk.N.` tensors, renumbers the rest and sets block_count; everything else it copies as it
 is. So whatever tells layers apart by their number goes wrong afterwards: arrays with a value for each layer (the file
@@ -8,16 +8,27 @@ does not load), layers that alternate or differ by their place (it loads, and co
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from itertools import groupby
-from pathlib import Path
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Protocol
 
 import numpy as np
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.gguf.header import Header, Tensor, shown
-from specdec_cli.gguf.reader import read_header
+from specdec_cli.gguf.header import Header, shown
+from specdec_cli.make_drafts.draft_copy import (
+    BLOCK,
+    CopyJob,
+    CopyOptions,
+    DraftCopyResult,
+    SearchStep,
+    copy_job,
+    find_target,
+    layer_of,
+    make_copy,
+    require_copyable,
+)
 
 _ALIKE = {
     *("arcee", "bloom", "codeshell", "exaone", "falcon", "gemma", "glm4", "gpt2", "gptneox", "granite", "granitemoe"),
@@ -29,21 +40,9 @@ _ALIKE = {
 of the bundled version. (Not command-r, whose tensors depend on the count; not minicpm, whose residuals are scaled by
 it; not those with sliding windows, which alternate.)"""
 
-_BLOCK = re.compile(r"blk\.(\d+)\.(.+)", re.DOTALL)
-_RESIDUAL = re.compile(r"(attn_output|ffn_down(_exps|_shexp|\.\d+)?)\.(weight|bias)")
 _STATES = ("ssm.", "shortconv.", "wkv.")
 
 _COPY_WHOLE = "Make a low-bit copy of it instead: specdec draft quantize."
-
-
-def require_copyable(header: Header) -> None:
-    """Refuse what llama.cpp's quantiser would write wrongly, whatever is asked of it."""
-    alignment = header.metadata.get("general.alignment", 32)
-    if alignment != 32:
-        what = (
-            f"{header.name} is aligned to {shown(alignment)} bytes: llama.cpp would write a copy that nothing can read"
-        )
-        raise SpecdecError(what, "Use a file with the usual alignment of 32.")
 
 
 def require_prunable(header: Header) -> int:
@@ -75,7 +74,7 @@ def _difference(header: Header, layers: int) -> str:
         return f"with {shown(header.architecture)}, they may differ by their numbers"
     parts: dict[int, list[tuple[str, tuple[int, ...]]]] = {}  # of each layer: its tensors' own names and their shapes
     for tensor in header.tensors:
-        if match := _BLOCK.fullmatch(tensor.name):
+        if match := BLOCK.fullmatch(tensor.name):
             parts.setdefault(int(match[1]), []).append((match[2], tensor.shape))
     if sorted(parts) != list(range(layers)):
         return f"its tensors are those of {len(parts):,} layers, not of {layers:,}"
@@ -102,69 +101,49 @@ def layers_of(text: str, count: int) -> tuple[int, ...]:
     return tuple(sorted(layers))
 
 
-def ranges(layers: Iterable[int]) -> str:
-    """Layers as `layers_of` reads them."""
-    groups = groupby(enumerate(sorted(layers)), lambda place: place[1] - place[0])
-    runs = [[layer for _, layer in group] for _, group in groups]
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
 def size_with(header: Header, keep: Iterable[int]) -> int:
     """Bytes of a copy with just these layers."""
     kept = {None, *keep}
-    return header.size - sum(tensor.size or 0 for tensor in header.tensors if _layer(tensor) not in kept)
+    return header.size - sum(tensor.size or 0 for tensor in header.tensors if layer_of(tensor) not in kept)
 
 
-def tensors_without(header: Header, drop: Iterable[int]) -> list[Tensor]:
-    dropped = set(drop)
-    return [tensor for tensor in header.tensors if _layer(tensor) not in dropped]
+class LayerChoice(Protocol):
+    """Which layers a pruned draft keeps."""
+
+    def require(self, header: Header) -> int:
+        """Bytes that the work takes on the disk. Raises UsageError if a model has no such layers."""
+
+    def choose(self, job: CopyJob) -> tuple[tuple[int, ...], tuple[SearchStep, ...]]:
+        """The layers to keep, and how they were chosen if that took a search."""
 
 
-def outlets(header: Header, layer: int) -> list[Tensor]:
-    """The tensors through which a layer adds to the residual stream: with zeros in them, it is as if left out."""
-    own = (tensor for tensor in header.tensors if _layer(tensor) == layer)
-    return [tensor for tensor in own if _RESIDUAL.fullmatch(tensor.name.split(".", 2)[2])]
+@dataclass(frozen=True, slots=True)
+class ListedLayers:
+    """Layers by number, as in `0-7,31`."""
+
+    text: str
+
+    def require(self, header: Header) -> int:
+        return size_with(header, self._layers(header))
+
+    def choose(self, job: CopyJob) -> tuple[tuple[int, ...], tuple[SearchStep, ...]]:
+        return self._layers(job.header), ()
+
+    def _layers(self, header: Header) -> tuple[int, ...]:
+        return layers_of(self.text, require_prunable(header))
 
 
-def _layer(tensor: Tensor) -> int | None:
-    match = _BLOCK.fullmatch(tensor.name)
-    return int(match[1]) if match else None
+def prune(options: CopyOptions, layers: LayerChoice, remember: bool = True) -> DraftCopyResult:
+    """Copy a target with some of its layers only. remember: for `--drafter self`.
 
-
-class SkippableCopy:
-    """A model's file, in which zeros in its outlets leave a layer out; no model may be loaded from it meanwhile.
-
-    Zero bytes are zeros in every type of ggml's, for each block's scale is among them.
+    Raises UsageError or SpecdecError if that cannot be done, DownloadError if the target is not here, Interrupted.
     """
-
-    def __init__(self, path: Path, layers: int) -> None:
-        self.path = path
-        self._places: list[list[slice]] = []  # of each layer: where its outlets lie
-        header = read_header(path)
-        for layer in range(layers):
-            tensors = outlets(header, layer)
-            names = {tensor.name.split(".")[2].split("_")[0] for tensor in tensors}
-            if names != {"attn", "ffn"} or any(tensor.size is None for tensor in tensors):
-                what = f"layers of a {shown(header.architecture)} model cannot be tried one by one"
-                raise SpecdecError(what, "Choose them yourself: --keep-layers.")
-            starts = [header.data_offset + tensor.offset for tensor in tensors]
-            ends = [start + (tensor.size or 0) for start, tensor in zip(starts, tensors, strict=True)]
-            self._places.append(list(map(slice, starts, ends)))
-
-    def drop(self, layer: int) -> None:
-        """Switch a layer off for good."""
-        content = np.memmap(self.path, mode="r+")
-        for place in self._places[layer]:
-            content[place] = 0
-
-    @contextmanager
-    def without(self, layer: int) -> Iterator[None]:
-        """Switch a layer off for a while."""
-        content = np.memmap(self.path, mode="r+")
-        saved = [content[place].copy() for place in self._places[layer]]
-        self.drop(layer)
-        try:
-            yield
-        finally:
-            for place, weights in zip(self._places[layer], saved, strict=True):
-                content[place] = weights
+    target, header = find_target(options.target)
+    count = require_prunable(header)
+    started = perf_counter()
+    with copy_job(options, target, header, layers.require(header)) as job:
+        kept, search = layers.choose(job)
+        drop = tuple(layer for layer in range(count) if layer not in kept)
+        draft = make_copy(job, kept, drop=drop, remember=remember)
+    agreement = search[-1].agreement if search else None
+    return replace(draft, agreement=agreement, search=search, seconds=perf_counter() - started)
