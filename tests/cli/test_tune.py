@@ -34,6 +34,7 @@ from specdec_cli.measure.acceptance_traces import recording_of
 from specdec_cli.measure.tuning_result import MeasuredTuning
 from specdec_cli.pairs import profiles
 
+pytestmark = pytest.mark.usefixtures("nothing_known")
 CATEGORIES = ["functions", "classes", "tests", "scripts", "loops"]
 PAYS = Costs(Curve({1: 0.010, 17: 0.011}), Curve({1: 0.001}))
 PASSES = {1: 0.020, 2: 0.030, 4: 0.050}

@@ -182,7 +182,7 @@ def test_what_is_kept_is_kept_by_adapter_and_scale(adapter, other, of_draft):
         os.utime(adapter, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def test_costs_are_kept_apart(adapter):
+def test_costs_are_kept_apart(adapter, nothing_known):
     folder = kept_costs._COSTS.folder()
     for count, lora in enumerate([(), (str(adapter),), (f"{adapter}:0.5",), (str(adapter),)], 1):
         with open_session(lora=lora, drafter="ngram", draft=None, draft_tokens="auto") as session:

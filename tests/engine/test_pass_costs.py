@@ -11,6 +11,7 @@ from specdec_cli.engine import pass_cost_records as kept_costs
 from specdec_cli.engine import pass_costs as costing
 from specdec_cli.engine.pass_costs import PassCosts
 
+pytestmark = pytest.mark.usefixtures("nothing_known")
 PASSES = {1: 0.02, 2: 0.03, 4: 0.05}
 
 
