@@ -14,9 +14,7 @@ from browser import Browser
 from PIL import ImageStat
 from typer.testing import CliRunner
 
-from specdec_cli.cli import compare
 from specdec_cli.cli.app import app
-from specdec_cli.decoding.statistics import Interval
 from specdec_cli.display import charts, comparison_tables
 from specdec_cli.display.comparison_html import page
 from specdec_cli.display.safe_console import SafeConsole
@@ -189,13 +187,6 @@ def test_what_was_not_measured_is_left_out():
     assert alone.count("<svg") == 2 and "Time per token" in alone
 
 
-def test_answers_without_a_speed_leave_gaps_not_errors():
-    text = words_of(page(result_of([trial(arm, "p", "c", words=("one",)) for arm in SPEEDS])))
-    assert "Acceptance by position" in text and "Speedup by category" not in text and "None" not in text
-    one = words_of(page(result_of([trial(arm, "p", "c", speed=speed) for arm, speed in SPEEDS.items()])))
-    assert "Speedup by category" in one and "1.60x" in one  # one prompt: a ratio without an interval
-
-
 def test_table_charts_and_race_show_the_same_figures(html):
     result = result_of(usual())
     text = words_of(html)
@@ -209,30 +200,6 @@ def test_table_charts_and_race_show_the_same_figures(html):
     assert re.findall(r'<li class="(\w+)"><span>([^<]*)<', html) == [
         ("best", "\u2192 k=2"), ("alone", "target alone"), ("drafts", "k=8")
     ]  # fmt: skip
-
-
-def test_positions_that_few_drafts_reached_are_counted_and_faded():
-    trials = [replace(each, reached=(9, 1), kept=(8, 1)) if each.arm == "k=2" else each for each in usual()]
-    result = result_of(trials)
-    rows = re.findall(
-        r'<tr( class="few")?><th scope="row">(\d)</th>\s*<td><span.*?(\d+) %</td>\s*<td>(\d+)<', page(result)
-    )
-    assert rows[:2] == [("", "1", "89", "108"), (' class="few"', "2", "100", "12")]
-    assert any("89% (100%)" in cells for cells in comparison_tables.details_of(result))
-    line = charts.charts(result)[1].svg(charts.WIDE)
-    assert "stroke-opacity: 0.3" in line or "opacity: 0.3" in line
-
-
-def test_categories_of_fewer_than_three_prompts_are_folded():
-    few = [trial(arm, f"q{i}", "rare", 0, speed) for arm, speed in SPEEDS.items() for i in range(2)]
-    result = result_of(usual() + few)
-    assert (result.categories, result.small_categories) == (["all", "chat", "code"], ["rare"])
-    html = page(result)
-    figures, folded = html.split("1 more\ncategory of fewer than three prompts")
-    assert "rare" not in figures.split("<h2>Figures")[1] and ">rare</th>" in folded and "too few prompts" in folded
-    assert not re.findall(r"<text[^>]*>rare<", html)
-    said = comparison_tables.markdown(result)
-    assert "fewer than 3 prompts each: rare" in said and "**rare**" not in said
 
 
 def test_an_arm_that_drafted_nothing_claims_nothing():
@@ -258,17 +225,6 @@ def test_a_narrow_screen_has_the_first_columns(width, columns):
     (heading,) = [line for line in lines if line.startswith("arm") and "answers" not in line][:1]
     assert " ".join(heading.split()).endswith(columns)
     assert "\u2192 k=2" in screen.file.getvalue()
-
-
-def test_an_absurd_interval_is_cut_off_with_an_arrow(html):
-    sane, mad = Interval(0.9, 0.8, 1.1, 8), Interval(0.5, 0.0, 1e9, 2)
-    low, high = charts._window([sane, mad])
-    assert 0.15 < low < 0.5 and 1.1 < high < 3
-    assert charts._window([sane])[0] > 0.7
-    result = result_of(usual())
-    cut = tuple(replace(each, speedup=each.speedup and mad) for each in result.summaries)
-    (speedup, *_) = charts.charts(replace(result, summaries=cut))
-    assert len(speedup.svg(charts.WIDE)) > len(re.findall(r"<svg.*?</svg>", html, re.DOTALL)[0])  # the arrows
 
 
 @pytest.mark.slow
@@ -300,17 +256,6 @@ def test_without_matplotlib_compare_says_so_before_it_measures(monkeypatch, tmp_
     done = CliRunner().invoke(app, ["compare", "--limit", "1", "--html", str(tmp_path / "page.html")])
     assert done.exit_code == 1 and "charts need matplotlib" in done.stderr
     assert "  Install it: pip install matplotlib" in done.stderr and not list(tmp_path.glob("*.html"))
-
-
-def test_the_page_can_be_removed_with_one_line(monkeypatch, tmp_path):
-    """Without its modules and its line, all else of compare works, and --html is refused."""
-    for name in ("comparison_html", "charts"):
-        monkeypatch.setitem(sys.modules, f"specdec_cli.display.{name}", None)
-    monkeypatch.delitem(compare.PAGES, "html")
-    prompt = ("compare", "-n", "2", "--repeat", "1", "-k", "1", "x = ")
-    assert CliRunner().invoke(app, [*prompt]).exit_code == CliRunner().invoke(app, [*prompt, "--md"]).exit_code == 0
-    refused = CliRunner().invoke(app, [*prompt, "--html", str(tmp_path / "page.html")])
-    assert refused.exit_code == 2 and "--html" in refused.stderr
 
 
 @pytest.fixture(scope="module")
