@@ -45,7 +45,7 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def run_once(base: Path) -> Path:
     """The cache after a run of the bundled pair, which is made once for all processes of a test run.
 
-    It holds which kernels work, which model files llama.cpp survives, and what passes cost here.
+    It holds which kernels work, which files llama.cpp survives, what passes cost here, and which agree bit for bit.
     """
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "known"
     folder.mkdir(exist_ok=True)
@@ -53,8 +53,9 @@ def run_once(base: Path) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "specdec").exists():
             own = os.environ | {"XDG_CACHE_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
-            run = [sys.executable, "-m", "specdec_cli", "run", "def f(", "-n", "4"]
-            subprocess.run(run, env=own, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+            for more in ([], ["--bitwise", "-c", "1024"]):
+                run = [sys.executable, "-m", "specdec_cli", "run", "def f(", "-n", "4", *more]
+                subprocess.run(run, env=own, stdin=subprocess.DEVNULL, capture_output=True, check=False)
             for part in ("kernels", "trials", "costs"):
                 (folder / "specdec" / part).mkdir(parents=True, exist_ok=True)
     return folder / "specdec"

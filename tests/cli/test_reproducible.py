@@ -41,15 +41,6 @@ def test_without_a_seed_the_rule_is_that_which_accepts_most():
     assert found(PROMPT, "-n", 1, "--temp", 0.8, "--bitwise")["accept"] == "coupled"
 
 
-def test_compare_measures_each_rule_against_a_baseline_that_draws_alike():
-    rules = ("--vs", "accept=match", "--vs", "accept=rejection")
-    result = told("compare", *SAMPLED, *rules, "--repeat", 1, TEXT)
-    baselines = {arm["name"]: arm["baseline"] for arm in result["arms"]}
-    assert baselines["k=auto"] == "target alone" and baselines["accept=match"] != "target alone"
-    assert result["exactness"]["k=auto"]["identical"] == result["exactness"]["accept=match"]["identical"] == 1
-    assert "accept=rejection" not in result["exactness"], "its text is not meant to be the same"
-
-
 def test_a_wrong_answer_ends_a_run_with_an_error(monkeypatch):
     honest = RULES["match"]
 
