@@ -203,15 +203,6 @@ def test_odd_text_is_text(tab):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("events", [[], [Prefill("target", 4, 1.0, 1.0), Done("interrupted", "", (), 1.0)]])
-def test_nothing_to_play(tab, events):
-    opened(tab, events)
-    tab.press(" ")
-    tab.press("ArrowRight")
-    assert written(tab) == "" and tab.ask("byId('controls').hidden") and tab.complaints == []
-
-
-@pytest.mark.browser
 @pytest.mark.slow
 def test_twenty_thousand_tokens(tab):
     words = [step(n, 0.01 * n, *(Token(1, "word ", "accepted", 0.5, 0.5),) * 4, drafted=(1,) * 4) for n in range(5000)]

@@ -155,7 +155,7 @@ def test_a_draft_model_is_whole_unless_it_is_told_otherwise(machine, devices, pl
     assert placing.whole(placement) == replace(placement, devices=where)
 
 
-def test_a_pair_over_several_devices(machine, asked, monkeypatch):
+def test_a_pair_over_several_devices(machine, asked, monkeypatch, nothing_known):
     """The target is loaded for real, on the CPU: only then is the draft placed, by what memory it has left."""
     machine(*GPUS)
     noted = lib.llama_model_load_from_file

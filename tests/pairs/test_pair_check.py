@@ -6,13 +6,11 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec_cli.gguf.header import Header, Tensor
 from specdec_cli.gguf.memory import footprint
-from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.tokenizer_comparison import Comparison
 from specdec_cli.pairs.pair_check import FreeMemory, compare_sources
 from specdec_cli.pairs.results import PairCheck
@@ -79,13 +77,6 @@ def test_of_a_mixture_of_experts_the_experts_in_use_count():
     draft = model(1000, experts=800, expert_count=8, expert_used_count=1)
     assert compare(model(3000), draft).ratio == 0.1
     assert "mixture" not in advice(model(3000), draft)  # only the target's verification reads more
-
-
-@pytest.mark.parametrize("kind", [*tiny.RECURRENT, *tiny.HYBRID, *tiny.ATTENTION])
-def test_a_target_with_a_recurrent_state_is_told(tmp_path, kind):
-    header = read_header(tiny.write(tmp_path / "m.gguf", kind))
-    assert ("recurrent state" in advice(header, header)) == (kind not in tiny.ATTENTION)
-    assert "recurrent state" not in advice(model(), header)
 
 
 @pytest.mark.parametrize(
