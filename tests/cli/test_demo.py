@@ -86,7 +86,6 @@ def test_on_a_slow_machine_answers_are_shorter(monkeypatch):
 def test_the_screen(monkeypatch):
     monkeypatch.setattr(racing, "MOST_ROUNDS", 3)
     monkeypatch.setattr(racing, "RACE_S", 300.0)
-    monkeypatch.setattr(racing.Race, "trial", lambda race: 0.9)
     monkeypatch.setattr("specdec_cli.cli.demo._WHOLE_S", 300.0)
     said = succeeded("demo").stdout
     whole = " ".join(said.split())
