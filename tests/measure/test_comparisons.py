@@ -75,23 +75,6 @@ def test_what_is_no_result_is_refused(tmp_path, change):
         kept_comparisons.load(kept(tmp_path, change))
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *(in_trial("decode_s", value) for value in (0, 1e-320, 1e-8, 9e8)),
-        *(in_trial("tokens_per_s", value) for value in (0, -1, 1e308)),
-        *(
-            at_top("models", value)
-            for value in ({"target": dict.fromkeys(("parameters", "bytes", "cache_bytes"), 1) | {"file": ""}},)
-        ),
-        *(at_top(name, []) for name in ("arms", "trials")),
-        at_top("unknown", [[]]),
-    ],
-)
-def test_any_result_can_be_compared_with(tmp_path, change):
-    assert shown(kept_comparisons.load(kept(tmp_path, change)))
-
-
 @pytest.mark.parametrize("content", [b"[" * 10**5, b'{"a":' * 10**5, b"\xff\xfe", b"", b"null", b"1" * 5000])
 def test_what_is_no_json_is_refused(tmp_path, content):
     path = Path(kept(tmp_path))
