@@ -19,7 +19,7 @@ from specdec_cli import user_files
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.engine import model_loading, tuning
+from specdec_cli.engine import model_loading, tuning, weights
 from specdec_cli.engine import pass_costs as costing
 from specdec_cli.engine.tuning import Tuning
 from specdec_cli.json_store import to_json
