@@ -23,10 +23,9 @@ from specdec_cli.decoding.types import Done, Event, Prefill, Step, Token
 from specdec_cli.engine.config import SamplingParams, Settings
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.scheduler import Scheduler
-from specdec_cli.server.gate import Gate
-from specdec_cli.server.request_answering import Answering, Arrival, RequestChoice
+from specdec_cli.server.request_answering import Answering, ChoiceEvent, RequestChoice
 from specdec_cli.server.request_bodies import Body
-from specdec_cli.server.running import listen, serve_forever
+from specdec_cli.server.running import Gate, listen, serve_forever
 
 TOKENS = 32
 
@@ -40,7 +39,7 @@ class ScriptedAnswering(Answering):
     async def prepare(self, body: Body) -> list[RequestChoice]:
         return [RequestChoice(0, [1], SamplingParams())]
 
-    async def events(self, body: Body, choices: Sequence[RequestChoice]) -> AsyncGenerator[list[Arrival], None]:
+    async def events(self, body: Body, choices: Sequence[RequestChoice]) -> AsyncGenerator[list[ChoiceEvent], None]:
         choice = choices[0]
         choice.result = GenerationResult(Settings(target="scripted"), 0, [1])
         events: list[Event] = [Prefill("target", 1, 0.001, 0.001)]
@@ -50,7 +49,7 @@ class ScriptedAnswering(Answering):
         for event in [*events, Done("length", "", (), 0.1)]:
             choice.result.add(event)
             if not isinstance(event, Prefill):
-                yield [Arrival(choice, event, None)]
+                yield [ChoiceEvent(choice, event, None)]
 
 
 def serve(port: int) -> None:

@@ -13,7 +13,7 @@ import ggufs
 from driver import DRAFT, TARGET, succeeded
 from fuzzing import obeyed
 
-from specdec_cli.pairs.profiles import config_dir
+from specdec_cli.user_files import config_dir
 
 MARK = "ZXZpbA"
 PIECES = (

@@ -14,14 +14,13 @@ from pathlib import Path
 
 import hub_pairs
 import pytest
-import rich.console
 import tiny
 from driver import DRAFT, PROMPT, TARGET, assert_refused, call, specdec, start
 from hub_pairs import NAME, PAIR
 from serving import TEMPLATE, Serving
 
-from specdec_cli.display import keys
-from specdec_cli.display.theme import can_paint
+from specdec_cli.display import steps, terminal
+from specdec_cli.display.terminal import can_paint
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="what is taken away is Linux's")
 
@@ -164,7 +163,7 @@ def test_a_batch_is_interrupted(windows, tmp_path):
 
 
 def test_single_keys_are_refused(monkeypatch):
-    monkeypatch.setattr(keys, "CAN_BE_READ", False)
+    monkeypatch.setattr(steps, "CAN_READ_KEYS", False)
     assert_refused(call("replay", "--step", "run.jsonl"), 2, "cannot read single keys")
 
 
@@ -175,5 +174,5 @@ def test_a_console_that_obeys_no_escapes_gets_plain_text(monkeypatch):
 
     monkeypatch.setenv("TERM", "xterm")
     assert can_paint(Console())
-    monkeypatch.setattr(rich.console, "detect_legacy_windows", lambda: True)
+    monkeypatch.setattr(terminal, "detect_legacy_windows", lambda: True)
     assert not can_paint(Console())

@@ -11,8 +11,11 @@ import typer
 
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import complain
+from specdec_cli.cli.output import print_parts
+from specdec_cli.cli.serve import open_slots
 from specdec_cli.cli.signals import cancelled_by_signals
 from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.server.batch_run import BatchProgress
@@ -27,14 +30,11 @@ def batch(
 ) -> None:
     """Answer the requests of a file, several at a time. Started again, it goes on where it was.
 
-    A line asks as {"custom_id": "1", "url": "/v1/chat/completions", "body": {"messages": [...]}}, and an answer stands
-    in a line of its own, with the same custom_id. -c is the context of one answer.
+    A line asks as {"custom_id": "1", "url": "/v1/chat/completions", "body": {"messages": [...]}}, and each answer is
+    a line with the same custom_id. -c is the context of one answer.
     """
     import asyncio
 
-    from specdec_cli.cli.output import print_parts
-    from specdec_cli.cli.slots_opening import open_slots
-    from specdec_cli.display.status_line import status_line
     from specdec_cli.server.batch_run import BatchRun
     from specdec_cli.server.request_answering import Answering
 
@@ -65,7 +65,7 @@ def batch(
 
 def _line(progress: BatchProgress, seconds: float) -> str:
     """How far it is, and how long the rest will take at this speed."""
-    from specdec_cli.display.grids import duration
+    from specdec_cli.display.parts import duration
 
     done, left = progress.done - progress.done_before, progress.total - progress.done
     rest = f", {duration(seconds / done * left)} left" if done and left else ""

@@ -11,7 +11,7 @@ import typer
 
 from specdec_cli.cli import options as opt
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.display.status_line import status_line
+from specdec_cli.display.terminal import status_line
 
 _CONTEXT = 8192
 """Tokens of context where -c does not say, or as many as the model was trained on."""
@@ -31,7 +31,6 @@ def chat(
 
     /help lists the commands. Piped input is a script: each line a turn, several between lines of three quotes.
     """
-    from specdec_cli.cli.chat_input import turns
     from specdec_cli.engine.model_pair import check_pair
     from specdec_cli.gguf.chat_template import template_of
     from specdec_cli.pairs.config_layers import require_used, resolve
@@ -45,7 +44,7 @@ def chat(
             "Use specdec run, or an instruct model: specdec chat -p qwen2.5-coder-1.5b.",
         )
     from specdec_cli.chat.conversation import Conversation
-    from specdec_cli.cli.chat_session import COMMANDS, ChatSession, load
+    from specdec_cli.cli.chat_session import ChatSession, load, turns
     from specdec_cli.engine.engine import one_session
     from specdec_cli.llama.interrupt import Interrupt
 
@@ -68,7 +67,7 @@ def chat(
             session.say(
                 f"{pair.target_path.name}, {settings.ctx:,} tokens of context; /help lists commands, Ctrl-D leaves"
             )
-        for turn in turns(list(COMMANDS), session.take_draft):
+        for turn in turns(session.take_draft):
             session.take(turn)
             if session.left:
                 break

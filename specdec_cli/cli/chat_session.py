@@ -1,28 +1,32 @@
-"""What a chat does with each line: a message for the model, or a command."""
+"""A chat's lines, typed or from a script, and what is done with each: a message for the model, or a command."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from io import TextIOWrapper
 
+import platformdirs
 from rich.text import Text
 
 from specdec_cli.chat import kept_conversation
 from specdec_cli.chat.conversation import Conversation
-from specdec_cli.cli.answering import show_answer
 from specdec_cli.cli.error_reporting import complain
-from specdec_cli.cli.output import print_parts
+from specdec_cli.cli.output import print_parts, show_answer
 from specdec_cli.cli.prompt_input import read_file
 from specdec_cli.decoding.divergence import first_difference
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.display.turn_line import alone_line, turn_line
+from specdec_cli.display.run_report import alone_line, turn_line
+from specdec_cli.display.terminal import raw
 from specdec_cli.engine.config import check_value
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.session import Generation
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.user_files import expanded
 
+FENCE = '"""'
+"""Begins a message of several lines, and ends it."""
 _PIPE_WIDTH = 200
 """Cells of a line where nothing is a terminal: what is said of an answer stays on one."""
 
@@ -42,7 +46,7 @@ class ChatSession:
         self._told: set[str] = set()
 
     def take(self, line: str) -> None:
-        """A message, or a command. What goes wrong is told, and the chat goes on."""
+        """A message, or a command. An error is shown, and the chat goes on."""
         try:
             if line.startswith("/"):
                 name, _, argument = line.partition(" ")
@@ -65,7 +69,7 @@ class ChatSession:
         print_parts(text, stderr=True, style="dim", pipe_width=_PIPE_WIDTH)
 
     def run(self, answer: Generation) -> None:
-        """Show an answer, keep it, and tell what it was worth."""
+        """Show an answer, keep it, and say what it was worth."""
         conversation, result = self.conversation, answer.result
         if conversation.n_dropped:
             self.say(f"the context is full: the first {conversation.n_dropped} messages are left out from here on")
@@ -204,3 +208,82 @@ COMMANDS: dict[str, tuple[Callable[[ChatSession, str], None], str]] = {
     "/drafts": (_drafts, "switch drafts off and on: /drafts off"),
 }
 """Each command: what it does with its argument, and its line in /help."""
+
+
+def turns(draft: Callable[[], str]) -> Iterator[str]:
+    """What is said, turn by turn, until there is no more. draft: what the line begins with, from `/edit`.
+
+    A script is UTF-8, whatever the system's own encoding is. Raises UsageError if it is not.
+    """
+    if sys.stdin.isatty():
+        yield from _typed(draft)
+        return
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")
+    try:
+        yield from _scripted(sys.stdin)
+    except UnicodeDecodeError:
+        raise UsageError("standard input is not UTF-8 text", "Convert it first, with iconv.") from None
+
+
+def _scripted(lines: Iterator[str]) -> Iterator[str]:
+    """The lines of a script; those between fences are one turn."""
+    for line in lines:
+        text = line.rstrip("\r\n")
+        if text.startswith(FENCE):
+            text = text.removeprefix(FENCE)
+            while FENCE not in text and (more := next(lines, "")):
+                text += f"\n{more.rstrip()}"
+            text = text.partition(FENCE)[0].strip("\n")
+        yield text
+
+
+def _typed(draft: Callable[[], str]) -> Iterator[str]:
+    """Lines typed with an editor: history, completion of commands, several lines by Alt-Enter or a fence. Ctrl-C drops
+    what was typed, Ctrl-D ends the chat.
+    """
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
+    from prompt_toolkit.completion import WordCompleter
+    from prompt_toolkit.history import FileHistory
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+    from prompt_toolkit.output import create_output
+
+    keys = KeyBindings()
+
+    @keys.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        """A fence that is open takes more lines."""
+        if event.current_buffer.text.lstrip().startswith(FENCE) and event.current_buffer.text.count(FENCE) < 2:
+            event.current_buffer.insert_text("\n")
+        else:
+            event.current_buffer.validate_and_handle()
+
+    folder = platformdirs.user_data_path("specdec", appauthor=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    session: PromptSession[str] = PromptSession(
+        output=create_output(raw(sys.stdout)),  # it paints, and neutralises what is typed itself
+        history=FileHistory(str(folder / "chat_history")),
+        auto_suggest=AutoSuggestFromHistory(),
+        completer=WordCompleter(list(COMMANDS), sentence=True),
+        complete_while_typing=False,
+        key_bindings=keys,
+        prompt_continuation="  ",
+    )
+    while True:
+        try:
+            text = session.prompt("> ", default=draft())
+        except KeyboardInterrupt as error:
+            if type(error) is not KeyboardInterrupt:  # a signal, and not the key
+                raise
+            print("(Ctrl-D leaves)", file=sys.stderr)
+        except EOFError:
+            return
+        else:
+            if text.lstrip().startswith(FENCE):
+                text = text.replace(FENCE, "").strip("\n")
+            yield text

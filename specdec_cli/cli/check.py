@@ -8,7 +8,9 @@ import typer
 
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.completion import models
-from specdec_cli.display.status_line import status_line
+from specdec_cli.cli.output import print_json, print_parts
+from specdec_cli.decoding.errors import IncompatiblePair
+from specdec_cli.display.terminal import status_line
 
 
 def check(
@@ -20,15 +22,13 @@ def check(
         str | None,
         typer.Argument(help="Draft, named likewise. \\[default: the profile's own]", autocompletion=models),
     ] = None,
-    ctx: Annotated[int, typer.Option("--ctx", "-c", min=1, help="Context in tokens that memory is told for.")] = 4096,
+    ctx: Annotated[int, typer.Option("--ctx", "-c", min=1, help="Context in tokens to estimate memory for.")] = 4096,
     json_: opt.Json = False,
 ) -> None:
     """Compare two models' tokenizers, sizes and memory before any weights are downloaded or loaded.
 
     Exit code 0: they can be used together; 3: they cannot; 4: a model cannot be reached.
     """
-    from specdec_cli.cli.output import print_json, print_parts
-    from specdec_cli.decoding.errors import IncompatiblePair
     from specdec_cli.display.pair_tables import check_tables
     from specdec_cli.pairs.pair_check import check_pair_by_name
 

@@ -1,32 +1,28 @@
-"""`specdec compare`: an A/B measurement of ways to decode, on this machine, with these models and texts."""
+"""`specdec compare`: an A/B measurement of variants, on this machine, with these models and texts."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import interruptible
-from specdec_cli.display.status_line import status_line
+from specdec_cli.cli.output import json_text, print_json, print_parts, require_place, write_file
+from specdec_cli.cli.prompt_input import gather
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
-    from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.measure.comparison_result import ComparisonResult
     from specdec_cli.measure.comparison_run import ComparisonRun
     from specdec_cli.measure.suites import Prompt
-
-PAGES = {"html": "specdec_cli.display.comparison_html"}
-"""By option, the module that makes a page of a comparison: `require()` before measuring, `page(result)` after. The
-module can be removed together with its line."""
 
 _output = partial(typer.Option, rich_help_panel="Output")
 _Suite = Annotated[
@@ -43,9 +39,9 @@ _Suite = Annotated[
 def compare(
     given: opt.Given,
     prompt: Annotated[list[str] | None, typer.Argument(help="Prompts; without any, a suite is used.")] = None,
-    vs: Annotated[list[str] | None, typer.Option(help='Add an arm: "k=8", "k=8,temp=0.8"; may be repeated.')] = None,
+    vs: Annotated[list[str] | None, typer.Option(help='Add a variant: "k=8", "k=8,temp=0.8"; may be repeated.')] = None,
     sweep: Annotated[
-        list[str] | None, typer.Option(help='Make an arm of each value: "k=1,2,4"; lengths: auto too.')
+        list[str] | None, typer.Option(help='Make a variant of each value: "k=1,2,4"; lengths: auto too.')
     ] = None,
     prompts: _Suite = None,
     category: Annotated[list[str] | None, typer.Option(help="Only this category; may be repeated.")] = None,
@@ -64,9 +60,7 @@ def compare(
     ] = None,
     list_: Annotated[bool, _output("--list", help="List the kept results.")] = False,
 ) -> None:
-    """Measure ways to decode against the target alone: speed with intervals, exactness, causes."""
-    from specdec_cli.cli.prompt_input import gather
-    from specdec_cli.decoding.errors import UsageError
+    """Measure variants against the target alone: speed with intervals, exactness, causes."""
     from specdec_cli.measure import comparisons
     from specdec_cli.measure.comparison_run import ComparisonRun, require_exact
     from specdec_cli.measure.prompts import choose_prompts
@@ -87,11 +81,14 @@ def compare(
     piped = None if prompt or prompts else gather(None, None)
     texts = [gather("-", None) or "" if each == "-" else each for each in prompt or ([piped] if piped else ())]
     chosen = choose_prompts(settings.target, texts, prompts, category or (), limit, per_category)
-    writers = _writers(save, html)
+    if save:
+        comparisons.require_place(save)
+    if html:
+        require_place(html)
     before = comparisons.load(against) if against else None
     result, code = _measure(run, chosen, system, raw, silent=json_ or md)
     result = replace(result, command=_command(sys.argv[1:]))
-    problem = _write(result, writers)  # first, for whatever goes wrong in showing it, it is kept
+    problem = _keep(result, save, html)  # first, for whatever goes wrong in showing it, it is kept
     _show(result, before, json_, md)
     require_exact(result)
     if error := run.error or problem:
@@ -114,56 +111,31 @@ def _command(arguments: list[str]) -> str:
 
 
 def _list(as_json: bool) -> None:
-    from specdec_cli.cli.output import json_text
     from specdec_cli.measure import comparisons
 
     entries = [{"name": name, "when": f"{when:%Y-%m-%d %H:%M}"} for name, when in comparisons.kept()]
     print(json_text(entries) if as_json else "\n".join(f"{each['name']}  {each['when']}" for each in entries))
 
 
-def _writers(name: str | None, page: Path | None) -> list[Callable[[ComparisonResult], None]]:
-    """What keeps the result under a name, and writes it to a page.
-
-    What cannot be written is refused now, not after minutes of measuring.
+def _keep(result: ComparisonResult, name: str | None, page: Path | None) -> SpecdecError | None:
+    """Keep the result under a name, and write its page. Returns the error of the first that failed: a full disk costs
+    the file, and not what was measured.
     """
-    from specdec_cli.cli.output import writing
-    from specdec_cli.decoding.errors import UsageError
     from specdec_cli.measure import comparisons
-    from specdec_cli.user_files import try_out
-
-    writers: list[Callable[[ComparisonResult], None]] = []
-    if name:
-        comparisons.require_place(name)
-        writers.append(partial(comparisons.store, name))
-    if page is not None:
-        if "html" not in PAGES:
-            raise UsageError("--html is not part of this installation", "Use --md or --json.")
-        module = import_module(PAGES["html"])
-        module.require()
-        with writing(page):
-            try_out(page)
-        writers.append(partial(_write_page, module, page))
-    return writers
-
-
-def _write_page(module: Any, path: Path, result: ComparisonResult) -> None:
-    from specdec_cli.cli.output import say_written
-    from specdec_cli.user_files import write_whole
-
-    write_whole(path, module.page(result))
-    say_written(path)
-
-
-def _write(result: ComparisonResult, writers: list[Callable[[ComparisonResult], None]]) -> SpecdecError | None:
-    """Returns the error, if there is one: a full disk costs the file, and not what was measured."""
-    from specdec_cli.decoding.errors import SpecdecError
 
     error = None
-    for write in writers:
-        try:
-            write(result)
-        except SpecdecError as problem:
-            error = error or problem
+    try:
+        if name:
+            comparisons.store(name, result)
+    except SpecdecError as problem:
+        error = problem
+    try:
+        if page:
+            from specdec_cli.display import comparison_html
+
+            write_file(page, comparison_html.page(result))
+    except SpecdecError as problem:
+        error = error or problem
     return error
 
 
@@ -184,7 +156,6 @@ def _measure(
 
 
 def _show(result: ComparisonResult, before: ComparisonResult | None, as_json: bool, as_markdown: bool) -> None:
-    from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.display import comparison_tables
 
     if as_json:

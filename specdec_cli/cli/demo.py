@@ -7,9 +7,9 @@ from time import monotonic
 
 from specdec_cli.cli.error_reporting import interruptible
 from specdec_cli.decoding.errors import Interrupted
-from specdec_cli.display.status_line import status_line
+from specdec_cli.display.terminal import SafeConsole, status_line
 
-_WHOLE_S = 12.5
+_WHOLE_S = 14.0
 """When the race is over, whatever it has come to, from the start of the command."""
 
 
@@ -19,7 +19,6 @@ def demo() -> None:
     with interruptible() as interrupt, ExitStack() as stack:
         with status_line("finding out what pays on this processor", silent=False):
             from specdec_cli.display import race_view
-            from specdec_cli.display.safe_console import SafeConsole
             from specdec_cli.measure import race as racing
 
             console = SafeConsole()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import typer
 
 from specdec_cli.cli import options as opt
+from specdec_cli.cli.output import print_json
 
 
 def doctor(json_: opt.Json = False) -> None:
     """Say what this installation can do: build, devices, memory, versions, caches, the bundled pair."""
-    from specdec_cli.cli.output import print_json
     from specdec_cli.display.diagnosis_table import print_diagnosis
     from specdec_cli.measure.diagnosis import diagnose
 

@@ -1,24 +1,24 @@
-"""`specdec draft`: a draft model made of the target itself, with layers left out or with fewer bits."""
+"""`specdec draft`: a copy of the target with fewer layers or bits, or a draft that learns from it."""
 
 from __future__ import annotations
 
-from importlib import import_module
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
-from specdec_cli.cli.completion import models
 from specdec_cli.cli.error_reporting import interruptible
-from specdec_cli.cli.training_commands import add_to
+from specdec_cli.cli.output import print_json, print_parts
+from specdec_cli.decoding.errors import UsageError
 
 if TYPE_CHECKING:
     from specdec_cli.make_drafts.draft_copy import DraftCopyResult
-
-SEARCHES = {"search": "specdec_cli.make_drafts.layer_search"}
-"""By option, the module whose `LayerSearch` finds the layers that a draft keeps. The module can be removed together
-with its line: the option is hidden and refused then."""
+    from specdec_cli.make_drafts.training_recipes import Recipe
 
 draft = typer.Typer(
     help="Make a draft for a target: a copy with fewer layers or bits, or one that learns from it.",
@@ -29,7 +29,9 @@ draft = typer.Typer(
 _TargetName = Annotated[
     str,
     typer.Argument(
-        metavar="TARGET", help="Target: a .gguf file, REPO:QUANT (pulled), or a profile.", autocompletion=models
+        metavar="TARGET",
+        help="Target: a .gguf file, REPO:QUANT (pulled), or a profile.",
+        autocompletion=completion.models,
     ),
 ]
 _Out = Annotated[Path, typer.Option("--out", "-o", metavar="OUT.gguf", help="The draft's file.")]
@@ -49,14 +51,12 @@ def prune(
         typer.Option(
             metavar="N",
             help="Find N layers to keep, by measured agreement with the target.",
-            hidden="search" not in SEARCHES,
         ),
     ] = None,
     prompts: Annotated[
         str | None,
         typer.Option(
             help="Suite or file of prompts to search by, as in compare. \\[default: python]",
-            hidden="search" not in SEARCHES,
         ),
     ] = None,
     force: _Force = False,
@@ -66,25 +66,23 @@ def prune(
 
     --search drops the layer whose loss costs least agreement with the target, again and again, until N are left.
     """
-    from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.display.draft_making import DraftDisplay
+    from specdec_cli.display.draft_making import DraftView
     from specdec_cli.make_drafts import draft_copy
 
     if (keep_layers is None) == (search is None):
         raise UsageError("which layers stay is not said, or said twice", "Give --keep-layers LIST, or --search N.")
     if prompts is not None and search is None:
         raise UsageError("--prompts is for --search", "Leave one of them out.")
-    if search is not None and "search" not in SEARCHES:
-        raise UsageError("--search is not part of this installation", "Give --keep-layers LIST.")
 
-    with interruptible(_NOTHING_LEFT) as interrupt, DraftDisplay(json_) as display:
-        options = draft_copy.CopyOptions(target, out, force, given.flags["threads"], interrupt, display.copying)
+    with interruptible(_NOTHING_LEFT) as interrupt, DraftView(json_) as view:
+        options = draft_copy.CopyOptions(target, out, force, given.flags["threads"], interrupt, view.copying)
         layers: draft_copy.LayerChoice = draft_copy.ListedLayers(keep_layers or "")
         if search is not None:
-            display.answering()
+            from specdec_cli.make_drafts.layer_search import LayerSearch
+
+            view.answering()
             gpu_layers = given.flags["gpu_layers"]
-            finder = import_module(SEARCHES["search"]).LayerSearch
-            layers = finder(search, prompts, -1 if gpu_layers is None else gpu_layers, display)
+            layers = LayerSearch(search, prompts, -1 if gpu_layers is None else gpu_layers, view)
         result = draft_copy.prune(options, layers)
     _show(result, json_)
 
@@ -100,25 +98,167 @@ def quantize(
     json_: opt.Json = False,
 ) -> None:
     """Copy a target with fewer bits to a weight."""
-    from specdec_cli.display.draft_making import DraftDisplay
+    from specdec_cli.display.draft_making import DraftView
     from specdec_cli.make_drafts import draft_copy
 
-    with interruptible(_NOTHING_LEFT) as interrupt, DraftDisplay(json_) as display:
-        options = draft_copy.CopyOptions(target, out, force, given.flags["threads"], interrupt, display.copying)
+    with interruptible(_NOTHING_LEFT) as interrupt, DraftView(json_) as view:
+        options = draft_copy.CopyOptions(target, out, force, given.flags["threads"], interrupt, view.copying)
         result = draft_copy.quantise(options, type_)
     _show(result, json_)
 
 
 def _show(result: DraftCopyResult, as_json: bool) -> None:
     """Say what a draft is and how to use it."""
-    from specdec_cli.cli.output import print_json, print_parts
-    from specdec_cli.display.draft_making import draft_tables
+    from specdec_cli.display.draft_making import copy_tables
 
     if as_json:
         print_json(result)
         return
-    print_parts(draft_tables(result))
+    print_parts(copy_tables(result))
     print(f"Use it:  {result.run}")  # in one line, to be copied
 
 
-add_to(draft)
+_Words = Annotated[
+    int | None, typer.Option(help="Tokens that it can say, the target's most frequent. \\[default: up to 8192]")
+]
+_Width = Annotated[int | None, typer.Option(help="Numbers of its own hidden rows.")]
+
+
+def distill(
+    from_: Annotated[
+        str, typer.Option("--from", metavar="DRAFT.gguf|scratch", help="A small model of the family, or a new one.")
+    ],
+    words: _Words = None,
+    width: _Width = None,
+    depth: Annotated[int, typer.Option(help="Layers of a new one.")] = 2,
+) -> Recipe:
+    """Train a draft model on what the target says. --from scratch makes a small new one."""
+    from specdec_cli.make_drafts.distilling_recipes import DistilRecipe, ScratchRecipe
+    from specdec_cli.pairs.sources import read_source
+
+    if from_ == "scratch":
+        return ScratchRecipe(words, width, depth)
+    if words is not None or width is not None:
+        raise UsageError("--words and --width are for --from scratch", "Leave them out.")
+    if (draft := read_source(from_, [], here_first=True).path) is None:
+        raise UsageError(f"{from_} is not on this machine yet", f"Download it: specdec pull --target {from_}")
+    return DistilRecipe(draft)
+
+
+def eagle3(words: _Words = None, width: _Width = None) -> Recipe:
+    """Train an EAGLE-3 head: one layer that reads hidden rows of the target."""
+    from specdec_cli.make_drafts.training_recipes import Eagle3Recipe
+
+    return Eagle3Recipe(width, words)
+
+
+def medusa(heads: Annotated[int, typer.Option(help="How many tokens ahead.")] = 4, words: _Words = None) -> Recipe:
+    """Train Medusa heads: small ones, each for a token further on."""
+    from specdec_cli.make_drafts.training_recipes import MedusaRecipe
+
+    return MedusaRecipe(heads, words)
+
+
+def exit_(layers: Annotated[int, typer.Option(help="How many of the target's first layers.")]) -> Recipe:
+    """Teach the target's first layers to speak for themselves, for --drafter self."""
+    from specdec_cli.make_drafts.training_recipes import ExitRecipe
+
+    return ExitRecipe(layers)
+
+
+def _train(
+    recipe: Recipe,
+    given: opt.Given,
+    target: _TargetName,
+    out: _Out,
+    prompts: Annotated[
+        str | None,
+        typer.Option(
+            help="What the target answers: a suite, a file of prompts as in compare, or `conversations` for those "
+            "that were kept. \\[default: a mixture]"
+        ),
+    ] = None,
+    held_out: Annotated[
+        str | None, typer.Option(help="Prompts to measure on. \\[default: a fifth of --prompts]")
+    ] = None,
+    tokens: Annotated[int, typer.Option(help="Tokens of the target's own to learn from.")] = 100_000,
+    longest: Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens of an answer at most.")] = 256,
+    temps: Annotated[str, typer.Option(metavar="T[,T...]", help="Temperatures of the answers.")] = "0,0.8",
+    raw: opt.Raw = False,
+    minutes: Annotated[float, typer.Option(help="How long to train, once the answers are there.")] = 20.0,
+    steps: Annotated[int | None, typer.Option(help="So many steps instead, for one and the same result.")] = None,
+    lr: Annotated[float, typer.Option(help="The highest learning rate.")] = 0.003,
+    work: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where texts and progress are kept. \\[default: beside OUT.gguf]"),
+    ] = None,
+    against: Annotated[
+        str | None, typer.Option(metavar="DRAFT", help="Another draft to measure beside the new one.")
+    ] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HARDWARE",
+            help="Predict the speed on another machine, too; may be repeated.",
+            autocompletion=completion.machines,
+        ),
+    ] = None,
+    force: _Force = False,
+    json_: opt.Json = False,
+) -> None:
+    """What all trainings do; its options are options of each."""
+    from specdec_cli.display.draft_making import DraftView, training_tables
+    from specdec_cli.make_drafts.draft_training import train_draft
+    from specdec_cli.make_drafts.training_options import TrainingOptions
+
+    try:
+        temperatures = tuple(float(each) for each in temps.split(","))
+    except ValueError:
+        raise UsageError(f"{temps!r} does not name temperatures", "Give --temps as in 0,0.8.") from None
+    gpu_layers = given.flags["gpu_layers"]
+    options = TrainingOptions(
+        *(target, out, prompts, held_out, tokens, longest, temperatures, minutes, steps),
+        lr=lr,
+        folder=work,
+        before=against,
+        what_if=tuple(what_if or ()),
+        raw=raw,
+        force=force,
+        threads=given.flags["threads"],
+        gpu_layers=-1 if gpu_layers is None else gpu_layers,
+    )
+    with interruptible("; the same command goes on from here") as interrupt, DraftView(json_) as view:
+        result = train_draft(recipe, options, view, interrupt)
+    if json_:
+        print_json(result)
+        return
+    print_parts(training_tables(result))
+    print(f"Use it:  {result.run}")
+
+
+def _options_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    hints = get_type_hints(function, include_extras=True, localns={"Recipe": object})
+    return [
+        parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(function).parameters.items()
+    ]
+
+
+def _trains(recipe_of: Callable[..., Recipe]) -> Callable[..., None]:
+    """A command that trains by the recipe that a function makes of its own options."""
+    own, (_, given, *shared) = _options_of(recipe_of), _options_of(_train)
+
+    @wraps(recipe_of)
+    def run(given: opt.Given, **arguments: Any) -> None:
+        recipe = recipe_of(**{option.name: arguments.pop(option.name) for option in own})
+        _train(recipe, given, **arguments)
+
+    del run.__wrapped__
+    parameters = [given.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD), *own, *shared]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+for recipe_of in (distill, eagle3, medusa, exit_):
+    draft.command(recipe_of.__name__.rstrip("_"))(opt.takes("threads", "gpu_layers")(_trains(recipe_of)))

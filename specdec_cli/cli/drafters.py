@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from specdec_cli.cli import options as opt
+from specdec_cli.cli.output import print_json, print_parts
+from specdec_cli.decoding.errors import UsageError
 
 
 def drafters(json_: opt.Json = False) -> None:
     """List the drafters: what each needs and when it helps. Packages can bring more."""
-    from specdec_cli.cli.output import print_json, print_parts
-    from specdec_cli.display.grids import lines_table
+    from specdec_cli.display.parts import lines_table
     from specdec_cli.drafters import names
 
     known = [_described(name) for name in names()]
@@ -26,7 +27,6 @@ def drafters(json_: opt.Json = False) -> None:
 
 def _described(name: str) -> dict[str, str]:
     """A drafter of any package. One that does not load is listed all the same, with its problem."""
-    from specdec_cli.decoding.errors import UsageError
     from specdec_cli.drafters import origin, spec
 
     drafter = {"name": name, "from": origin(name), "needs": "", "helps": "", "problem": ""}

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
 
-from specdec_cli.cli.short_options import refuse_glued
 from specdec_cli.cli.signals import ended_by_signals
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
-from specdec_cli.display.safe_streams import neutralise_streams
+from specdec_cli.display.terminal import neutralise_streams
 
 if TYPE_CHECKING:
     from specdec_cli.llama.interrupt import Interrupt
 
 
+_LETTERS = re.compile(r"-[A-Za-z]{2}")
 _WrongUse: Any = typer.BadParameter.__base__
 """What Typer raises on a command line that it cannot parse. It exports only this heir of it."""
 
@@ -30,7 +31,7 @@ class ErrorReporting(TyperGroup):
     def resolve_command(self, ctx, args):  # type: ignore[no-untyped-def]  # as below
         """The command and its arguments, with no short option that has letters glued to it."""
         name, command, rest = super().resolve_command(ctx, args)
-        refuse_glued(command, rest)
+        _refuse_glued(command, rest)
         return name, command, rest
 
     def main(self, *args, **options):  # type: ignore[no-untyped-def]  # as below
@@ -38,13 +39,36 @@ class ErrorReporting(TyperGroup):
         neutralise_streams()
         with ended_by_signals(), _reporting():
             code = super().main(*args, **{**options, "standalone_mode": False})
-            sys.stdout.flush()  # a full disk is told now, or never
+            sys.stdout.flush()  # a full disk is reported now, or never
             sys.exit(code)
 
     def invoke(self, ctx):  # type: ignore[no-untyped-def]  # Typer's vendored Click has no public Context type
         """Run a command. Typer itself would report some of what it raises."""
         with _reporting():
             return super().invoke(ctx)
+
+
+def _refuse_glued(command: Any, arguments: Sequence[str]) -> None:
+    """Raise UsageError on -fa where only -f is an option that takes a value: -n20 is -n 20, but -fa is a slip.
+
+    command: Typer's, whose arguments these are; those of a group begin with the name of one of its commands.
+    """
+    if arguments and (inner := getattr(command, "commands", {}).get(arguments[0])):
+        command, arguments = inner, arguments[1:]
+    options = {name: option for option in command.params for name in option.opts if name.startswith("-")}
+    valued = {name for name, option in options.items() if not option.is_flag}
+    before = ""
+    for argument in arguments:
+        if argument == "--":
+            return
+        is_value = before in valued
+        before = "" if is_value else argument
+        if is_value or not _LETTERS.match(argument) or argument.partition("=")[0] in options:
+            continue
+        name = max((short for short in valued if argument.startswith(short)), key=len, default=None)
+        if name:
+            value = argument.removeprefix(name)
+            raise UsageError(f"there is no option {argument}", f"-h lists all; a value is set apart: {name} {value}")
 
 
 @contextmanager
@@ -58,7 +82,7 @@ def _reporting() -> Iterator[None]:
         code = 2
         if what := error.format_message():  # else Typer has printed the help instead
             command = error.ctx.command_path if error.ctx else "specdec"
-            complain(UsageError(what[0].lower() + what[1:].rstrip("."), f"{command} -h tells more."))
+            complain(UsageError(what[0].lower() + what[1:].rstrip("."), f"{command} -h says more."))
     except SpecdecError as error:
         if os.environ.get("SPECDEC_DEBUG"):
             raise

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from specdec_cli.cli import options as opt
+from specdec_cli.cli.output import print_json, print_parts
 
 
 def ls(
@@ -14,7 +15,6 @@ def ls(
     json_: opt.Json = False,
 ) -> None:
     """List the pairs: which are on this machine, how large they are, how fast they were when last measured."""
-    from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.display.pair_tables import UNCUT, list_table
     from specdec_cli.pairs.pair_list import list_pairs
 

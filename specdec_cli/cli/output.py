@@ -1,4 +1,4 @@
-"""What commands print: `--json` as one object, else tables and lines."""
+"""What commands print and write: an answer as it comes, `--json` as one object, else tables and lines."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from specdec_cli.decoding.errors import UsageError
+from specdec_cli.cli.error_reporting import close
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.display.terminal import SafeConsole, StderrBar, status_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from specdec_cli.decoding.types import Event
     from specdec_cli.display.run_report import RunRecord
+    from specdec_cli.engine.session import Generation, Session
+    from specdec_cli.measure.traces import TraceWriter
 
 
 class EventDisplay(Protocol):
@@ -40,10 +44,19 @@ def writing(path: Path) -> Iterator[None]:
         raise UsageError(f"cannot write {path}: {error.strerror}", "Name another file.") from None
 
 
-def say_written(path: Path) -> None:
-    """Tell, on stderr, what file there is now."""
-    from specdec_cli.user_files import format_bytes
+def require_place(path: Path) -> None:
+    """Raise UsageError if a file cannot be written: now, and not after minutes of measuring."""
+    from specdec_cli.user_files import try_out
 
+    with writing(path):
+        try_out(path)
+
+
+def write_file(path: Path, content: str) -> None:
+    """Write a file whole, and say so on stderr."""
+    from specdec_cli.user_files import format_bytes, write_whole
+
+    write_whole(path, content)
     print(f"Wrote {path}, {format_bytes(path.stat().st_size)}.", file=sys.stderr)
 
 
@@ -61,8 +74,6 @@ def print_parts(
     *parts: RenderableType, stderr: bool = False, style: str | None = None, pipe_width: int | None = None
 ) -> None:
     """Print tables and lines, as wide as the terminal is. pipe_width: cells of what is no terminal, if not 80."""
-    from specdec_cli.display.safe_console import SafeConsole
-
     console = SafeConsole(stderr=stderr)
     if pipe_width and not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = pipe_width
@@ -80,3 +91,39 @@ def print_report(run: RunRecord, verbose: bool) -> None:
     from specdec_cli.display.run_report import run_details, run_report
 
     print_parts(run_report(run), *([run_details(run)] if verbose else []), stderr=True)
+
+
+def show_answer(
+    session: Session,
+    answer: Generation,
+    trace: TraceWriter | None = None,
+    as_json: bool = False,
+    quiet: bool = False,
+) -> SpecdecError | None:
+    """Run the prompt and show it. A reader that goes away ends the answer. Returns the error of a failed target."""
+    from specdec_cli.display.live import LiveDisplay, on_stdout
+
+    silent = quiet or as_json
+    with status_line("measuring which passes round alike", silent or not session.settings.bitwise):
+        answer.prepare()
+    display = None if as_json else on_stdout(session.settings.max_tokens, quiet)
+    session.clock = session.interrupt.clock
+    session.interrupt.stop_with(*([display.suspended] if isinstance(display, LiveDisplay) else []))
+    displays: list[EventDisplay] = [part for part in (trace, display) if part is not None]
+    if not silent:
+        bar = display if isinstance(display, LiveDisplay) else StderrBar()
+        session.models.show_reading(bar.reading)
+    error: SpecdecError | None = None
+    try:
+        try:
+            for event in answer:
+                for part in displays:
+                    part.show(event)
+        except SpecdecError as failure:
+            error = failure
+        session.models.show_reading(None)  # what else is read is not the prompt of this answer
+        if display is not None:
+            display.close()
+    except BrokenPipeError:
+        close(sys.stdout)
+    return error

@@ -1,4 +1,4 @@
-"""Where the prompt comes from: the argument, a file, a pipe; and the escapes of a stop string."""
+"""What is asked: the prompt, from the argument, a file, a pipe; what binds the answer; the escapes of a stop string."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import re
 import stat
 import sys
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from specdec_cli.decoding.errors import UsageError
+
+if TYPE_CHECKING:
+    from specdec_cli.constraints.grammar import Grammar
 
 _MOST_BYTES = 1 << 26
 """Of a prompt: a device such as /dev/zero has no end."""
@@ -34,14 +37,33 @@ def gather(argument: str | None, file: Path | None) -> str | None:
     return prompt
 
 
-def read_file(file: Path) -> str:
+def read_file(file: Path, what: str = "prompt file") -> str:
+    """A text, without line breaks at its end. Raises UsageError."""
     try:
         with file.open("rb") as opened:
             return _decoded(opened, str(file)).rstrip("\r\n")
     except OSError as error:
-        raise UsageError(
-            f"cannot read the prompt file {file}: {error.strerror}", "Check its path and permissions."
-        ) from None
+        to_do = "Check its path and permissions."
+        raise UsageError(f"cannot read the {what} {file}: {error.strerror}", to_do) from None
+
+
+def asked_grammar(json_schema: str | None, grammar: Path | None, regex: str | None) -> Grammar | None:
+    """What the options bind the answer to. Raises UsageError on several at once, and on what cannot be used."""
+    from specdec_cli.constraints.grammar import Grammar
+
+    if sum(each is not None for each in (json_schema, grammar, regex)) > 1:
+        raise UsageError("an answer can be bound to one thing", "Give one of --json-schema, --grammar and --regex.")
+    chosen = None
+    if json_schema is not None:
+        is_text = json_schema.lstrip()[:1] in ("{", "[")
+        chosen = Grammar.json_schema(json_schema if is_text else read_file(Path(json_schema), "JSON schema"))
+    elif grammar is not None:
+        chosen = Grammar.rules(read_file(grammar, "grammar"))
+    elif regex is not None:
+        chosen = Grammar.regex(regex)
+    if chosen is not None:
+        chosen.compiled()
+    return chosen
 
 
 def _piped() -> str | None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specdec_cli.cli.completion import models, pairs
+from specdec_cli.cli.output import print_json, print_parts
 from specdec_cli.decoding.errors import Interrupted
-from specdec_cli.display.status_line import status_line
+from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
     from specdec_cli.pairs.pair_download import DownloadPlan, DownloadResult, PairDownload
@@ -44,7 +45,6 @@ def pull(
     A pull that was cut short goes on where it stopped. Each file's checksum is checked when it has come; --check does
     it again. Weights go to the Hugging Face cache (HF_HOME); HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE apply.
     """
-    from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.display.pair_tables import plan_tables
     from specdec_cli.pairs.pair_download import PairDownload
 
@@ -76,8 +76,6 @@ def pull(
 
 
 def _report(result: DownloadResult, checked: bool, as_json: bool) -> None:
-    from specdec_cli.cli.output import print_json
-
     if as_json:
         print_json(result)
         return
@@ -87,7 +85,7 @@ def _report(result: DownloadResult, checked: bool, as_json: bool) -> None:
 
 
 def _fetch(download: PairDownload, plan: DownloadPlan, silent: bool) -> DownloadResult:
-    from specdec_cli.display.download_progress import DownloadDisplay
+    from specdec_cli.display.pair_tables import DownloadDisplay
 
     try:
         with nullcontext(lambda *_: None) if silent else DownloadDisplay(plan.files) as progress:
@@ -98,9 +96,8 @@ def _fetch(download: PairDownload, plan: DownloadPlan, silent: bool) -> Download
 
 def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> bool:
     """Settle on a draft; False if the proposals are all that can be given without asking."""
-    from specdec_cli.cli.output import print_json, print_parts
-    from specdec_cli.display.grids import note_lines
     from specdec_cli.display.pair_tables import proposals_table
+    from specdec_cli.display.parts import note_lines
 
     with status_line("reading the headers of possible drafts", as_json):
         proposals = download.proposals()

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specdec_cli.cli import options as opt
+from specdec_cli.cli.output import EventDisplay, print_parts, print_report, require_place, write_file
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.display.terminal import SafeConsole, can_paint
 
 if TYPE_CHECKING:
-    from specdec_cli.cli.output import EventDisplay
     from specdec_cli.decoding.metrics import Metrics
     from specdec_cli.decoding.types import Event
     from specdec_cli.llama.interrupt import Interrupt
@@ -37,9 +39,7 @@ def replay(
 
     In a pipe, or where --svg or --html writes a file and no --speed is given, nothing is waited for.
     """
-    from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.display import keys
-    from specdec_cli.display.theme import can_paint
+    from specdec_cli.display.steps import CAN_READ_KEYS
     from specdec_cli.measure.recorded_settings import RecordedSettings
     from specdec_cli.measure.traces import prompt_of, read_trace
 
@@ -47,41 +47,36 @@ def replay(
         raise UsageError(f"the speed cannot be {speed:g}", "Give a number above 0; 1 is the speed of the run.")
     if step and speed is not None:
         raise UsageError("--step goes as fast as you press keys", "Leave out --speed or --step.")
-    if step and not keys.CAN_BE_READ:
+    if step and not CAN_READ_KEYS:
         raise UsageError("--step cannot read single keys on this system", "Give a --speed, or use WSL.")
     if step and not (sys.stdin.isatty() and can_paint(sys.stdout)):
         raise UsageError("--step needs a terminal for its keys and its display", "Leave --step out in a pipe.")
     recorded, events = read_trace(file)
     settings = RecordedSettings.of(recorded)
-    if svg is not None:
-        from specdec_cli.display import run_picture
-
-        _write(svg, run_picture.svg(settings, events), file)
-    if html is not None:
+    if svg or html:
         from specdec_cli.display import player
 
-        _write(html, player.html(settings, prompt_of(recorded), events), file)
+        if svg:
+            _write(svg, player.svg(settings, events), file)
+        if html:
+            _write(html, player.html(settings, prompt_of(recorded), events), file)
     hurry = speed is None and (svg is not None or html is not None)
     raise typer.Exit(_show(settings, events, math.inf if hurry else speed or 1.0, step, verbose))
 
 
 def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key: bool, verbose: bool) -> int:
     """Replay on stdout, the report on stderr. Returns the exit code."""
-    from specdec_cli.cli.output import print_parts, print_report
     from specdec_cli.decoding.metrics import Metrics
-    from specdec_cli.display.live import LiveDisplay
-    from specdec_cli.display.plain import on_stdout
+    from specdec_cli.display.live import LiveDisplay, on_stdout
+    from specdec_cli.display.parts import legend
     from specdec_cli.display.run_report import RunRecord
-    from specdec_cli.display.theme import legend
     from specdec_cli.llama.interrupt import Interrupt
 
     report, recorded = Metrics(), Metrics.of(events).emitted
     most = recorded if settings.max_tokens is None else settings.max_tokens
     with Interrupt() as interrupt:
         if by_key:
-            from specdec_cli.display.keys import Keyboard
-            from specdec_cli.display.safe_console import SafeConsole
-            from specdec_cli.display.steps import StepDisplay
+            from specdec_cli.display.steps import Keyboard, StepDisplay
 
             with Keyboard(interrupt.is_set) as keyboard:
                 interrupt.stop_with(keyboard.suspended)  # before anything is shown that asks for a key
@@ -131,13 +126,7 @@ def _clock(interrupt: Interrupt, speed: float) -> Callable[[Event], bool]:
 
 def _write(path: Path, content: str, recording: Path) -> None:
     """Write an export, never over the recording."""
-    from specdec_cli.cli.output import say_written, writing
-    from specdec_cli.decoding.errors import UsageError
-    from specdec_cli.user_files import try_out, write_whole
-
     if path.exists() and path.samefile(recording):
         raise UsageError(f"{path} is the recording itself", "Name another file.")
-    with writing(path):
-        try_out(path)
-    write_whole(path, content)
-    say_written(path)
+    require_place(path)
+    write_file(path, content)

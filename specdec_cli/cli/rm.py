@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from specdec_cli.cli import completion
+from specdec_cli.cli.output import print_json
+from specdec_cli.decoding.errors import UsageError
 
 
 def rm(
@@ -16,8 +18,6 @@ def rm(
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; needs --yes.")] = False,
 ) -> None:
     """Remove a pulled pair from the disk, but for files that another pulled pair uses."""
-    from specdec_cli.cli.output import print_json
-    from specdec_cli.decoding.errors import UsageError
     from specdec_cli.pairs.pair_list import plan_removal
     from specdec_cli.user_files import format_bytes
 

@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+from specdec_cli.cli.error_reporting import interruptible
+from specdec_cli.cli.output import print_parts
+
 
 def rpc_server(
     host: Annotated[str, typer.Option(help="Address of this machine to listen at.")] = "127.0.0.1",
@@ -24,8 +27,6 @@ def rpc_server(
     """
     from ipaddress import ip_address
 
-    from specdec_cli.cli.error_reporting import interruptible
-    from specdec_cli.cli.output import print_parts
     from specdec_cli.llama import host as machine
     from specdec_cli.llama import rpc_serving
 

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from specdec_cli.cli import options as opt
-from specdec_cli.cli.answering import show_answer
 from specdec_cli.cli.error_reporting import interruptible
-from specdec_cli.cli.grammar_options import GrammarFile, JsonSchema, Regex, asked_grammar
-from specdec_cli.cli.output import print_json, print_parts, writing
+from specdec_cli.cli.output import print_json, print_parts, print_report, show_answer, writing
+from specdec_cli.cli.prompt_input import asked_grammar, gather, unescaped
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.display.status_line import status_line
+from specdec_cli.display.terminal import can_paint, status_line
 
 if TYPE_CHECKING:
-    from specdec_cli.constraints.grammar import Grammar
-    from specdec_cli.engine.config import SamplingParams, Settings
+    from specdec_cli.engine.config import Settings
     from specdec_cli.engine.generation import GenerationResult
     from specdec_cli.engine.session import Generation, Session
     from specdec_cli.measure.traces import TraceWriter
@@ -38,6 +36,22 @@ _Stop = Annotated[
     typer.Option(help=r"End the answer at this string; \n, \t and \\ are understood; may be repeated."),
 ]
 
+_JsonSchema = Annotated[
+    str | None,
+    typer.Option(
+        help="Bind the answer to a JSON schema: a file, or the schema itself.",
+        metavar="FILE|TEXT",
+        rich_help_panel="Constraints",
+    ),
+]
+_GrammarFile = Annotated[
+    Path | None,
+    typer.Option("--grammar", help="Bind the answer to a grammar in GBNF or Lark.", rich_help_panel="Constraints"),
+]
+_Regex = Annotated[
+    str | None, typer.Option(help="Bind the answer to a regular expression.", rich_help_panel="Constraints")
+]
+
 
 @opt.takes(*opt.ALL)
 def run(
@@ -47,9 +61,9 @@ def run(
     raw: opt.Raw = False,
     system: opt.System = None,
     stop: _Stop = None,
-    json_schema: JsonSchema = None,
-    grammar: GrammarFile = None,
-    regex: Regex = None,
+    json_schema: _JsonSchema = None,
+    grammar: _GrammarFile = None,
+    regex: _Regex = None,
     baseline: _Baseline = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone.")] = False,
@@ -59,16 +73,19 @@ def run(
     """Answer one prompt: the draft model proposes, the target model decides."""
     _begin_trials(given)
 
-    from specdec_cli.cli.prompt_input import gather
     from specdec_cli.decoding.rules import REPRODUCIBLE
+    from specdec_cli.engine.config import SamplingParams
     from specdec_cli.engine.model_pair import check_pair
     from specdec_cli.pairs.config_layers import require_used, resolve
 
-    sampling = _sampling(stop or [], asked_grammar(json_schema, grammar, regex))
+    sampling = SamplingParams(
+        stop=tuple(map(unescaped, stop or ())), grammar=asked_grammar(json_schema, grammar, regex)
+    )
     settings = resolve(given.profile, given.flags)
-    # A seed that was not asked for is told where -s gives the answer again: -s without --accept chooses another rule.
+    # The report shows a drawn seed only where -s would give the same answer: -s alone chooses another rule.
     unasked = {"seed": None} if settings.seed is None and settings.accept not in REPRODUCIBLE else {}
-    settings = _seeded(settings)
+    if settings.seed is None:
+        settings = replace(settings, seed=secrets.randbits(32))  # so that the trace has it
     text = gather(prompt, file)
     if text is None:
         print(given.help())
@@ -100,19 +117,6 @@ def run(
             _print_report(session, answer, verbose, unasked)
         _require_whole(answer.result, record, error)
     raise typer.Exit(interrupt.exit_code)
-
-
-def _sampling(stop: list[str], grammar: Grammar | None) -> SamplingParams:
-    """What the answer is bound to, beside the settings."""
-    from specdec_cli.cli.prompt_input import unescaped
-    from specdec_cli.engine.config import SamplingParams
-
-    return SamplingParams(stop=tuple(map(unescaped, stop)), grammar=grammar)
-
-
-def _seeded(settings: Settings) -> Settings:
-    """With a seed, drawn here if none was given, so that the trace names it."""
-    return settings if settings.seed is not None else replace(settings, seed=secrets.randbits(32))
 
 
 def _begin_trials(given: opt.Given) -> None:
@@ -159,9 +163,8 @@ def _require_whole(result: GenerationResult, trace: TraceWriter | None, error: S
 
 def _print_report(session: Session, answer: Generation, verbose: bool, unasked: dict[str, None]) -> None:
     """The report, on stderr, with a legend where colours were shown. unasked: settings that it leaves out."""
-    from specdec_cli.cli.output import print_report
+    from specdec_cli.display.parts import legend
     from specdec_cli.display.run_report import RunRecord
-    from specdec_cli.display.theme import can_paint, legend
     from specdec_cli.engine.contexts import memory_of
     from specdec_cli.measure.recorded_settings import RecordedSettings
 

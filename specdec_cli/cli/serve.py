@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specdec_cli.cli import options as opt
+from specdec_cli.cli.output import print_parts
 from specdec_cli.decoding.errors import UsageError
+from specdec_cli.display.terminal import status_line
+
+if TYPE_CHECKING:
+    from specdec_cli.engine.scheduler import Scheduler
+
+_CONTEXT = 4096
+"""Tokens of context of a slot where -c does not say, or as many as the model was trained on."""
 
 
 @opt.takes(*opt.ALL)
@@ -24,17 +34,13 @@ def serve(
 ) -> None:
     """Serve a model to editors and other programs by OpenAI's API, with a page to chat on.
 
-    -c is the context of one slot. Sampling options are what requests go by that do not say.
+    -c is the context of one slot. Sampling options are the defaults for requests that don't set their own.
     """
-    from specdec_cli.cli.output import print_parts
-    from specdec_cli.cli.slots_opening import open_slots
-
     if api_key == "":
         raise UsageError("the API key is empty", "Give one, or leave --api-key and SPECDEC_API_KEY out.")
     try:
-        from specdec_cli.server.gate import LOOPBACK, Gate
         from specdec_cli.server.request_answering import Answering
-        from specdec_cli.server.running import listen, serve_forever
+        from specdec_cli.server.running import LOOPBACK, Gate, listen, serve_forever
     except ImportError as error:
         what = f"specdec serve needs more packages: {error.name} is missing"
         raise UsageError(what, 'Install them: pip install "specdec-cli[serve]".') from None
@@ -47,3 +53,40 @@ def serve(
         with closing(Answering(slots.scheduler, slots.max_tokens)) as answering:
             number = serve_forever(answering, slots.names, listening, Gate(api_key, cors or (), local), grace)
     raise typer.Exit(128 + number)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSlots:
+    """n_ctx: tokens of context of a slot. max_tokens: of an answer, if given. names: what requests may call the
+    model by, its own first.
+    """
+
+    scheduler: Scheduler
+    n_ctx: int
+    max_tokens: int | None
+    names: tuple[str, ...]
+
+
+@contextmanager
+def open_slots(given: opt.Given, count: int, most_waiting: int) -> Iterator[OpenSlots]:
+    """Load the pair that was asked for, for so many answers at a time."""
+    from specdec_cli.engine.engine import Engine
+    from specdec_cli.engine.model_pair import check_pair
+    from specdec_cli.engine.scheduler import Scheduler
+    from specdec_cli.llama.interrupt import Interrupt
+    from specdec_cli.pairs.config_layers import require_used, resolve
+
+    settings = resolve(given.profile, given.flags)
+    require_used(given.typed, [settings])
+    pair = check_pair(settings)
+    trained, path = pair.target.setting("context_length"), pair.target_path
+    n_ctx = settings.ctx or min(_CONTEXT, trained if isinstance(trained, int) and trained else _CONTEXT)
+    interrupt = Interrupt()
+    with interrupt, status_line(f"loading {path.name}", silent=False) as say:
+        engine = Engine(replace(settings, ctx=n_ctx), interrupt, pair=pair)
+        engine.weights.read_corpus(interrupt, say)
+    with engine, Scheduler(engine.weights, count, n_ctx, most_waiting, interrupt) as scheduler:
+        for note in engine.notes:
+            print_parts(f"note: {note}", stderr=True, style="dim")
+        names = dict.fromkeys([*([given.profile] if given.profile else []), path.stem, path.name])
+        yield OpenSlots(scheduler, n_ctx, given.flags["max_tokens"], tuple(names))

@@ -8,6 +8,7 @@ import typer
 
 from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
+from specdec_cli.cli.output import print_json, print_parts
 
 
 def show(
@@ -18,7 +19,6 @@ def show(
     json_: opt.Json = False,
 ) -> None:
     """Tell about one pair: why these two, sizes, licence, sampling, speedup; --sources also where that comes from."""
-    from specdec_cli.cli.output import print_json, print_parts
     from specdec_cli.display.pair_tables import details_table
     from specdec_cli.pairs.pair_list import pair_details
 

@@ -20,7 +20,7 @@ class _Ended(KeyboardInterrupt):
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Let SIGTERM, SIGHUP and SIGQUIT raise KeyboardInterrupt as Ctrl-C does; the exit code tells which it was.
+    """Let SIGTERM, SIGHUP and SIGQUIT raise KeyboardInterrupt as Ctrl-C does; the exit code says which it was.
 
     A signal that comes while the first one is obeyed ends the process at once.
     """
@@ -36,14 +36,14 @@ def ended_by_signals() -> Iterator[None]:
 
     def lost(what: sys.UnraisableHookArgs) -> None:
         if not isinstance(what.exc_value, KeyboardInterrupt):  # of a second signal, in a callback of llama.cpp
-            tell(what)
+            report(what)
 
     old = {number: signal.signal(number, end) for number in _obeyed()}
-    tell, sys.unraisablehook = sys.unraisablehook, lost
+    report, sys.unraisablehook = sys.unraisablehook, lost
     try:
         yield
     finally:
-        sys.unraisablehook = tell
+        sys.unraisablehook = report
         restore()
         for number, handler in old.items():
             signal.signal(number, handler)
@@ -55,7 +55,7 @@ async def cancelled_by_signals(work: Coroutine[None, None, None]) -> int:
     """Let the same signals cancel what asyncio runs. Returns the number of the one that came, or 0.
 
     What a handler raises in the middle of asyncio's own code would lose the task that was about to go on, and closing
-    the loop would wait for it for ever. A second signal ends the process at once.
+    the loop would never end. A second signal ends the process at once.
     """
     import asyncio
 

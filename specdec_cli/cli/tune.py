@@ -9,7 +9,9 @@ import typer
 from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.error_reporting import interruptible
-from specdec_cli.display.status_line import status_line
+from specdec_cli.cli.output import print_json, print_parts
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.display.terminal import status_line
 
 
 @opt.takes(
@@ -36,8 +38,6 @@ def tune(
     system: opt.System = None,
 ) -> None:
     """Measure a pair on this machine, predict what speculation brings, and let run and compare know."""
-    from specdec_cli.cli.output import print_json, print_parts
-    from specdec_cli.decoding.errors import SpecdecError, UsageError
     from specdec_cli.display.tuning_tables import tables
     from specdec_cli.measure import tuning_run
     from specdec_cli.measure.tuning_result import MeasuredTuning, TuningResult

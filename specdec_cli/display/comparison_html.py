@@ -1,14 +1,15 @@
 """A comparison as one HTML page that needs no network and no script, for screens light and dark, phones and paper."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from specdec_cli.decoding.divergence import first_difference
-from specdec_cli.display import charts
+from specdec_cli.decoding.statistics import Interval
 from specdec_cli.display import comparison_tables as tables
-from specdec_cli.display.templates import render
+from specdec_cli.display.pages import render
 from specdec_cli.measure.comparison_result import ComparisonResult
 from specdec_cli.measure.summaries import FEW_DRAFTS
 from specdec_cli.measure.trials import Trial
@@ -16,15 +17,14 @@ from specdec_cli.measure.trials import Trial
 _MAX_TEXTS = 350_000
 """Characters of HTML for the answers; prompts beyond are left out, those with divergences last."""
 _MAX_TOKENS = 1500
-
-
-def require() -> None:
-    """Raise what `page` would, now rather than after minutes of measuring."""
-    charts.require()
+_MAX_TICKS = 7
+_FURTHEST = 2.5
+"""How far past the means an interval may widen the axis; beyond, it is cut off and ends in an arrow."""
+_PARTS = ("draft", "verify", "sample", "other")
 
 
 def page(result: ComparisonResult) -> str:
-    """The page; raises SpecdecError if there is no matplotlib."""
+    """The page."""
     answers, left_out = _answers(result)
     overall, verdict = result.of_category("all"), result.verdict
     details = {name: cells for name, *cells in tables.details_of(result)}
@@ -37,18 +37,19 @@ def page(result: ComparisonResult) -> str:
         same=_same(result, verdict.arm),
         lanes=_lanes(result),
         when=_when(result.when),
-        colours=charts.COLOURS,
         models=" + ".join(model.file for model in result.models.values()),
         preamble=tables.preamble(result),
         warnings=tables.warnings(result),
         wrong=sum(each.kind == "wrong" for each in result.divergences),
         drafting=[summary for summary in overall if summary.arm in details],
         about={
-            arm: {"time": time, "answers": same, "settings": own.get(arm)} for arm, (same, _, time) in details.items()
+            name: {"time": time, "answers": same, "settings": own.get(name)}
+            for name, (same, _, time) in details.items()
         },
-        charts=charts.charts(result),
-        wide=charts.WIDE,
-        narrow=charts.NARROW,
+        speedups=_speedups(result),
+        longest_draft=max((len(each.per_position) for each in overall), default=0),
+        timed=[each for each in overall if each.tpot_ms and each.shares],
+        parts=_PARTS,
         columns=tables.COLUMNS,
         summary_cells=tables.summary_cells,
         few_drafts=FEW_DRAFTS,
@@ -65,7 +66,7 @@ class _Lane:
     kind: best, alone for a baseline, or drafts.
     """
 
-    arm: str
+    name: str
     kind: str
     width: float
     bounds: tuple[float, float] | None
@@ -93,9 +94,78 @@ def _lanes(result: ComparisonResult) -> list[_Lane]:
     return lanes
 
 
-def _same(result: ComparisonResult, arm: str | None) -> str:
+@dataclass(frozen=True, slots=True)
+class _SpeedupBar:
+    """mean, bounds: where they are on the axis, the interval as far as that goes. cut: the ends at which it goes on."""
+
+    name: str
+    speedup: Interval
+    mean: float
+    bounds: tuple[float, float] | None
+    cut: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Speedups:
+    """A logarithmic axis of speedups, in % of its width. one: where 1 is. groups: the variants of each category."""
+
+    one: float
+    ticks: list[tuple[float, str]]
+    groups: list[tuple[str, list[_SpeedupBar]]]
+
+
+def _speedups(result: ComparisonResult) -> _Speedups | None:
+    measured = (
+        (category, [(each.arm, each.claimed) for each in result.of_category(category) if each.claimed])
+        for category in result.categories
+    )
+    groups = [(category, speedups) for category, speedups in measured if speedups]
+    if not groups:
+        return None
+    low, high = _window([speedup for _, speedups in groups for _, speedup in speedups])
+
+    def place(value: float) -> float:
+        return round(100 * math.log(value / low) / math.log(high / low), 1)
+
+    def bar(name: str, speedup: Interval) -> _SpeedupBar:
+        bounds, cut = None, ""
+        if speedup.low is not None and speedup.high is not None:
+            begin, end = place(max(speedup.low, low)), place(min(speedup.high, high))
+            bounds = begin, round(end - begin, 1)
+            cut = f"{'low' if speedup.low < low else ''} {'high' if speedup.high > high else ''}".strip()
+        return _SpeedupBar(name, speedup, place(speedup.mean), bounds, cut)
+
+    return _Speedups(
+        one=place(1.0),
+        ticks=[(place(tick), f"{tick:.3g}x") for tick in _ticks(low, high)],
+        groups=[(category, [bar(*each) for each in speedups]) for category, speedups in groups],
+    )
+
+
+def _window(speedups: Sequence[Interval]) -> tuple[float, float]:
+    """The range of the axis: 1, every mean, and the intervals as far as they are not absurd."""
+    means = [1.0, *(speedup.mean for speedup in speedups)]
+    lows = [speedup.low for speedup in speedups if speedup.low is not None]
+    highs = [speedup.high for speedup in speedups if speedup.high is not None]
+    low = max(min([*means, *lows]), min(means) / _FURTHEST)
+    high = min(max([*means, *highs]), max(means) * _FURTHEST)
+    room = max((high / low) ** 0.04, 1.02)
+    return low / room, high * room
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Round numbers on a logarithmic axis, 1 among them: multiples of a step, or powers where the range is wide."""
+    steps = () if high / low > 4 else (0.02, 0.05, 0.1, 0.25, 0.5)
+    choices = [[i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)] for step in steps]
+    for base in (2.0, 4.0, 16.0, 256.0):
+        span = range(math.ceil(math.log(low, base)), math.floor(math.log(high, base)) + 1)
+        choices.append([base**i for i in span])
+    return next((choice for choice in choices if len(choice) <= _MAX_TICKS), [1.0])
+
+
+def _same(result: ComparisonResult, variant: str | None) -> str:
     """How many of the best variant's answers are the target's own."""
-    counts = result.exactness.get(arm or "", {})
+    counts = result.exactness.get(variant or "", {})
     if not (answers := sum(counts.values())):
         return ""
     if counts["identical"] == answers:
@@ -133,10 +203,10 @@ def _answers(result: ComparisonResult) -> tuple[list[str], int]:
     best = result.verdict.arm
     for number, prompt in enumerate(sorted(prompts, key=lambda name: name not in diverged)):
         trials = prompts[prompt]
-        arms = [arm for arm in result.arms if arm.name in trials]
-        answers = [_answer(result, trials[arm.name], trials.get(arm.baseline)) for arm in arms]
+        variants = [each for each in result.arms if each.name in trials]
+        answers = [_answer(result, trials[each.name], trials.get(each.baseline)) for each in variants]
         differing = (i for i, answer in enumerate(answers) if answer.divergences)
-        drafted = (i for i, arm in enumerate(arms) if arm.name == best)
+        drafted = (i for i, each in enumerate(variants) if each.name == best)
         block = render(
             "comparison_answers.html",
             number=number,
@@ -168,7 +238,7 @@ _PATHS = dict.fromkeys(("target", "draft", "draft_small", "ngram_corpus"))
 
 def _facts(result: ComparisonResult) -> tuple[dict[str, object], dict[str, str]]:
     """What all figures depend on, and what each variant has of its own; paths are left out, they may name the user."""
-    own = {arm.name: {**asdict(replace(arm.settings, **_PATHS)), **arm.settings.adapters} for arm in result.arms}
+    own = {each.name: {**asdict(replace(each.settings, **_PATHS)), **each.settings.adapters} for each in result.arms}
     first = next(iter(own.values()), {})
     shared = {name: value for name, value in first.items() if all(each.get(name) == value for each in own.values())}
     facts = {
@@ -177,11 +247,11 @@ def _facts(result: ComparisonResult) -> tuple[dict[str, object], dict[str, str]]
         "build": result.build,
         "seed": result.seed,
         "models loaded in": f"{result.load_s:.2f} s",
-        "every arm": _named(shared),
+        "every variant": _named(shared),
     }
     special = {
-        arm: _named({name: value for name, value in settings.items() if name not in shared})
-        for arm, settings in own.items()
+        variant: _named({name: value for name, value in settings.items() if name not in shared})
+        for variant, settings in own.items()
     }
     return {**facts, **special}, special
 

@@ -4,21 +4,20 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TextIO
 
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from specdec_cli.decoding.statistics import LEAST_PROMPTS, geometric_interval
-from specdec_cli.display.fitting_table import FittingTable
-from specdec_cli.display.safe_console import SafeConsole
-from specdec_cli.display.theme import can_paint
+from specdec_cli.decoding.statistics import LEAST_PROMPTS
+from specdec_cli.display.terminal import SafeConsole, can_paint
 from specdec_cli.measure.comparison_result import ComparisonResult
-from specdec_cli.measure.recorded_settings import RecordedSettings
+from specdec_cli.measure.comparisons import changes
 from specdec_cli.measure.summaries import Summary, paired_ratios
 from specdec_cli.measure.trials import Trial
 
@@ -27,6 +26,8 @@ _NOISY = 0.1
 """Of a median difference between rounds: more is said before the figures."""
 _NAMED = 6
 """Categories that are named where they have no table."""
+_NAME_WIDTH = 14
+"""Of the first column, which may fold, and is shown on the narrowest screen."""
 _PARTIAL = "PARTIAL: stopped before all runs were done"
 _FINDINGS = {
     "faster": ("faster", "green"),
@@ -40,7 +41,7 @@ _FINDINGS = {
 _SIGNS = {
     "no difference": "=: no difference, the whole interval is near 1 (0.91 to 1.1)",
     "inconclusive": "?: inconclusive, the interval holds 1 and is wider",
-    "drafted nothing": "0: drafted next to nothing, and ran the target alone",
+    "drafted nothing": "0: almost nothing was drafted, so this is the target's own speed",
 }
 _STYLES = {"yes": "bold green", "no": "bold", "wrong": "bold red"}
 _EXACTNESS = {
@@ -50,8 +51,8 @@ _EXACTNESS = {
     "not classified": "different, not classified",
 }
 
-DETAILS = ("arm", "answers", "accepted by position", "time")
-COLUMNS = ("arm", "speedup", "95 %", "", "tok/s", "tok/pass", "cost", "accept", "TTFT", "TPOT")
+DETAILS = ("variant", "answers", "accepted by position", "time")
+COLUMNS = ("variant", "speedup", "95 %", "", "tok/s", "tok/pass", "cost", "accept", "TTFT", "TPOT")
 
 
 class Progress(ExitStack):
@@ -77,17 +78,17 @@ class Progress(ExitStack):
         self._next = now + _INTERVAL_S
         left = (now - self._started) / len(trials) * (total - len(trials))
         lines = [Text(f"{len(trials)} of {total} runs, about {left:,.0f} s left")]
-        for arm, baseline in self._baselines.items():
-            speeds = [trial.tokens_per_s for trial in trials if trial.arm == arm and trial.tokens_per_s]
+        for name, baseline in self._baselines.items():
+            speeds = [trial.tokens_per_s for trial in trials if trial.arm == name and trial.tokens_per_s]
             if speeds:
-                ratios = paired_ratios(trials, arm, baseline).values() if arm != baseline else ()
+                ratios = paired_ratios(trials, name, baseline).values() if name != baseline else ()
                 so_far = f", {statistics.geometric_mean(ratios):.2f}x so far" if ratios else ""
-                lines.append(Text(f"  {arm}: {statistics.median(speeds):,.1f} tokens/s{so_far}"))
+                lines.append(Text(f"  {name}: {statistics.median(speeds):,.1f} tokens/s{so_far}"))
         self._live.update(Group(*lines), refresh=True)
 
 
 def tables(result: ComparisonResult) -> list[RenderableType]:
-    """The result as Rich renderables: the answer, all arms in their order, positions and time, advice, conditions."""
+    """The result as Rich renderables: the answer, all variants by rank, positions and time, advice, conditions."""
     verdict = result.verdict
     parts: list[RenderableType] = [Text(_PARTIAL, style="bold yellow")] if result.partial else []
     parts += [Text(str(verdict), style=_STYLES.get(verdict.pays, "bold yellow")), Text(verdict.sentence)]
@@ -97,16 +98,16 @@ def tables(result: ComparisonResult) -> list[RenderableType]:
         if len(result.categories) > 1:
             table.add([Text(category, style="bold")])
         for summary in result.of_category(category):
-            arm, speedup, bounds, difference, *cells = summary_cells(result, summary)
+            name, speedup, bounds, difference, *cells = summary_cells(result, summary)
             best = category == "all" and summary.arm == verdict.winner
-            label = _breakable(f"\u2192 {arm}" if best else f"  {arm}" if verdict.winner else arm)
+            label = _breakable(f"\u2192 {name}" if best else f"  {name}" if verdict.winner else name)
             finding = Text(*_FINDINGS.get(difference, ("", "")))
             table.add([label, speedup, bounds, finding, *cells], style="bold" if best else "")
     parts += [Text(), table]
     parts += [Text(line, style="dim") for line in key(result, signs=True)] + [Text()]
     details = FittingTable(DETAILS, folds=True)
-    for arm, *cells in details_of(result):
-        details.add([_breakable(arm), *cells])
+    for name, *cells in details_of(result):
+        details.add([_breakable(name), *cells])
     parts += [details, Text()] if details.rows else []
     for sentence in result.advice:
         line = Table.grid(padding=(0, 1))
@@ -116,8 +117,8 @@ def tables(result: ComparisonResult) -> list[RenderableType]:
     return parts + [Text(line, style="dim") for line in preamble(result)]
 
 
-def _breakable(arm: str) -> Text:
-    return Text(re.sub(r",(?=\S)", ", ", arm))  # a narrow column breaks at spaces
+def _breakable(name: str) -> Text:
+    return Text(re.sub(r",(?=\S)", ", ", name))  # a narrow column breaks at spaces
 
 
 def markdown(result: ComparisonResult) -> str:
@@ -128,9 +129,9 @@ def markdown(result: ComparisonResult) -> str:
     for category in result.categories:
         lines += ["", f"**{category}**", "", _row(COLUMNS), _row([":---", *["---:"] * 2, ":---", *["---:"] * 6])]
         for summary in result.of_category(category):
-            arm, *cells = summary_cells(result, summary)
+            name, *cells = summary_cells(result, summary)
             best = category == "all" and summary.arm == verdict.winner
-            lines.append(_row([f"**{arm}**" if best else arm, *cells]))
+            lines.append(_row([f"**{name}**" if best else name, *cells]))
     lines += ["", *(f"{line}  " for line in key(result))]
     if details := details_of(result):
         lines += ["", *map(_row, [DETAILS, [":---"] * 4, *details])]
@@ -147,19 +148,13 @@ def against(result: ComparisonResult, before: ComparisonResult) -> RenderableTyp
     if result.models != before.models:
         return Text("The kept result is of other models: nothing to compare.", style="bold")
     table = Table(title="against the kept result (taken at another time: not paired)", box=None, title_justify="left")
-    for name in ("arm", "then", "now", "now / then", "95 %", ""):
+    for name in ("variant", "then", "now", "now / then", "95 %", ""):
         table.add_column(name)
-    old = {arm.name: _decoding(arm.settings) for arm in before.arms}
-    for arm in result.arms:
-        now, then = result.speeds(arm.name), before.speeds(arm.name)
-        common = sorted(now.keys() & then.keys())
-        interval = geometric_interval([now[prompt] / then[prompt] for prompt in common])
-        if interval and _decoding(arm.settings) == old.get(arm.name):
-            medians = [statistics.median(speeds[prompt] for prompt in common) for speeds in (then, now)]
-            cells = [f"{speed:,.1f} tok/s" for speed in medians]
-            table.add_row(arm.name, *cells, f"{interval.mean:.2f}x", interval.bounds, interval.difference)
+    for each in changes(before, result):
+        speeds = (f"{speed:,.1f} tok/s" for speed in (each.then, each.now))
+        table.add_row(each.name, *speeds, f"{each.ratio.mean:.2f}x", each.ratio.bounds, each.ratio.difference)
     if not table.row_count:
-        return Text("The kept result has no arm and prompt in common with this one.", style="bold")
+        return Text("The kept result has no variant and prompt in common with this one.", style="bold")
     facts = {
         "threads": (before.machine.threads, result.machine.threads),
         "platform": (before.machine.platform, result.machine.platform),
@@ -167,19 +162,6 @@ def against(result: ComparisonResult, before: ComparisonResult) -> RenderableTyp
     }
     differing = [f"differs: {name}: {then} then, {now} now" for name, (then, now) in facts.items() if then != now]
     return Group(table, *(Text(line, style="yellow") for line in differing))
-
-
-_PLACE = dict.fromkeys(
-    (
-        *("target", "draft", "threads", "ctx", "gpu_layers", "gpu_layers_draft"),
-        *("device", "device_draft", "tensor_split", "rpc", "rpc_insecure"),
-    )
-)
-
-
-def _decoding(settings: RecordedSettings) -> RecordedSettings:
-    """The settings but for where they ran, which is said apart. Older results do not name `bitwise`."""
-    return replace(settings, **_PLACE, seed=None, bitwise=bool(settings.bitwise))
 
 
 def preamble(result: ComparisonResult) -> list[str]:
@@ -194,9 +176,9 @@ def preamble(result: ComparisonResult) -> list[str]:
         models + (f", a corpus of {result.corpus:,} tokens" if result.corpus else ""),
         f"{devices}, {_count(result.machine.threads, 'thread')}, context {result.context:,}, "
         f"specdec {result.specdec}, llama-cpp-python {result.versions['llama-cpp-python']}",
-        f"{_count(prompts, 'prompt')}, {_count(result.rounds, 'round')} each, arms in alternating order; "
+        f"{_count(prompts, 'prompt')}, {_count(result.rounds, 'round')} each, variants in alternating order; "
         "TTFT and TPOT in ms",
-        *(_noise(arm, spread) for arm, spread in result.noise.items() if spread is not None and spread <= _NOISY),
+        *(_noise(name, spread) for name, spread in result.noise.items() if spread is not None and spread <= _NOISY),
     ]
     if result.skipped:
         lines.append(f"skipped, too long for the context: {_count(len(result.skipped), 'prompt')}")
@@ -205,12 +187,12 @@ def preamble(result: ComparisonResult) -> list[str]:
 
 def warnings(result: ComparisonResult) -> list[str]:
     """What a reader should know before the figures: a noisy machine, and the notes."""
-    noisy = [_noise(arm, spread) for arm, spread in result.noise.items() if spread is not None and spread > _NOISY]
+    noisy = [_noise(name, spread) for name, spread in result.noise.items() if spread is not None and spread > _NOISY]
     return [f"noisy machine: {line}" for line in noisy] + [f"note: {note}" for note in result.notes]
 
 
-def _noise(arm: str, spread: float) -> str:
-    return f"{arm} differs from itself by {spread:.1%} between rounds (median over prompts)"
+def _noise(name: str, spread: float) -> str:
+    return f"{name} differs from itself by {spread:.1%} between rounds (median over prompts)"
 
 
 def key(result: ComparisonResult, signs: bool = False) -> list[str]:
@@ -232,7 +214,7 @@ def _count(number: int, what: str) -> str:
 def summary_cells(result: ComparisonResult, summary: Summary) -> list[str]:
     """The cells of `COLUMNS`."""
     speedup = summary.claimed
-    own = "1.00x" if summary.arm in {arm.baseline for arm in result.arms} else ""
+    own = "1.00x" if summary.arm in {each.baseline for each in result.arms} else ""
     finding = speedup.difference if speedup else "drafted nothing" if summary.speedup else ""
     if result.exactness.get(summary.arm, {}).get("wrong"):
         finding = "WRONG"
@@ -275,3 +257,37 @@ def details_of(result: ComparisonResult) -> list[list[str]]:
             same = ", ".join(f"{count} {word}" for count, kind, word in counts if count or kind == "identical")
         rows.append([summary.arm, same, " ".join(positions), shares])
     return rows
+
+
+@dataclass
+class FittingTable:
+    """columns: their titles, the most important first. folds: whether cells may take several lines, of `least`
+    characters or more; else all but the first column are aligned to the right, those without a title to the left.
+    """
+
+    columns: Sequence[str]
+    folds: bool = False
+    least: int = 12
+    rows: list[tuple[list[Text], str]] = field(default_factory=list)
+
+    def add(self, cells: Sequence[Text | str], style: str = "") -> None:
+        self.rows.append(([Text(cell) if isinstance(cell, str) else cell for cell in cells], style))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widths = [max(map(cell_len, cells)) for cells in zip(self.columns, *self._texts(), strict=True)]
+        shown, room = 1, options.max_width - min(widths[0], _NAME_WIDTH) - 1
+        for width in widths[1:]:
+            room -= (min(width, self.least) if self.folds else width) + 1
+            shown += room >= 0
+        table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+        table.add_column(self.columns[0], min_width=min(widths[0], _NAME_WIDTH), overflow="fold")
+        for name in self.columns[1:shown]:
+            right = name and not self.folds
+            table.add_column(name, justify="right" if right else "left", no_wrap=not self.folds, overflow="fold")
+        for cells, style in self.rows:
+            table.add_row(*cells[:shown], style=style)
+        yield table
+
+    def _texts(self) -> list[list[str]]:
+        """The rows as text; one that has a first cell alone, a heading, is filled up."""
+        return [[cell.plain for cell in cells] + [""] * (len(self.columns) - len(cells)) for cells, _ in self.rows]

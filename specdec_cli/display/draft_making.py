@@ -1,61 +1,51 @@
-"""The making of a draft as it goes, and its result."""
+"""The making of a draft as it goes, by copying or by training, and what came of it."""
+
+from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from rich.console import Group, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
 
-from specdec_cli.display.grids import lines_table, note_lines
-from specdec_cli.display.safe_console import SafeConsole
-from specdec_cli.display.status_line import status_line
-from specdec_cli.display.theme import can_paint
+from specdec_cli.display.parts import lines_table, note_lines, plain_table, rough_duration
+from specdec_cli.display.terminal import SafeConsole, can_paint, status_line
 from specdec_cli.make_drafts.draft_copy import DraftCopyResult, SearchStep
+from specdec_cli.make_drafts.training_result import DraftFigures, DraftTrainingResult, TrainingStep
 from specdec_cli.user_files import format_bytes
 
 
-class DraftDisplay(ExitStack):
-    """Shows on stderr how far a copy is, if that is a terminal, and how a search of layers goes."""
+class DraftView(ExitStack):
+    """Shows on stderr how far the making of a draft is: a bar on a terminal, else a line for each tenth of a stage."""
 
     def __init__(self, silent: bool) -> None:
         super().__init__()
         self._silent = silent
-        self._name = ""
+        self._painted = not silent and can_paint(sys.stderr)
+        self._stage = ""
+        self._tenths = 0
+        self._bar: Progress | None = None
 
     def copying(self, name: str, done: int, total: int) -> None:
-        """So many tensors of a file are written."""
-        if self._name != name:
-            self.close()
-            self._name = name
-            self._bar = Progress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(bar_width=None),
-                MofNCompleteColumn(),
-                TextColumn("tensors"),
-                TimeElapsedColumn(),
-                console=SafeConsole(stderr=True),
-                transient=True,
-                disable=self._silent or not can_paint(sys.stderr),
-            )
-            self._task = self._bar.add_task(f"writing {name}", total=total)
-            self.enter_context(self._bar)
-        self._bar.update(self._task, completed=done)
+        """So many tensors of a file are written, which takes seconds: elsewhere than on a terminal nothing is said."""
+        if self._painted:
+            self._show(f"writing {name}", done, total, f"{done}/{total} tensors")
         if done == total:
-            self._name = ""
-            self.close()
+            self._end()
 
     def answering(self) -> None:
         """The target writes the answers that agreement is measured on."""
-        self.close()
-        self.enter_context(status_line("letting the target answer", self._silent))
+        self._waiting("letting the target answer")
 
     def searching(self, layers: int, keep: int, prompts: int, tokens: int, trials: int, seconds: float) -> None:
         """What a search will do, and how long it may take."""
-        about = f"{seconds:,.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} minutes"
         self._print(
             f"{layers} layers, {keep} to keep: {trials} trials on {prompts} of the target's answers ({tokens} tokens), "
-            f"about {about}\nlayers  agreement       size  kept"
+            f"about {rough_duration(seconds)}\nlayers  agreement       size  kept"
         )
 
     def dropped(self, step: SearchStep, kept: str, bytes_: int) -> None:
@@ -63,13 +53,61 @@ class DraftDisplay(ExitStack):
         note = "  (the target itself, in other batches)" if step.dropped is None else ""
         self._print(f"{len(step.layers):6}  {step.agreement:9.1%}  {format_bytes(bytes_):>9}  {kept}{note}")
 
+    def recording(self, done: int, wanted: int, seconds_left: float) -> None:
+        left = f", about {rough_duration(seconds_left)} left" if seconds_left > 1 else ""
+        self._show(f"the target writes {wanted:,} tokens", done, wanted, f"{done:,} tokens{left}")
+
+    def planned(self, steps: int, step_s: float, bytes_: int) -> None:
+        self._end()
+        memory = f", and all of it {format_bytes(bytes_)} of memory" if bytes_ else ""
+        self._print(f"a step takes {step_s:.2f} s{memory}: {steps:,} steps in {rough_duration(steps * step_s)}")
+
+    def training(self, progress: TrainingStep) -> None:
+        agreed = " ".join(f"{share:.0%}" for share in progress.best)
+        said = f"loss {progress.loss:.2f}" + (f", agrees {agreed}" if agreed else "")
+        left = f"{said}, about {rough_duration(progress.seconds_left)} left"
+        self._show(f"training, {progress.steps:,} steps", progress.step, progress.steps, left)
+
+    def stopped(self, out: str) -> None:
+        self._end()
+        self._print(f"{out} holds the best so far")
+
+    def measuring(self, what: str) -> None:
+        self._waiting(f"measuring {what}")
+
+    def _waiting(self, what: str) -> None:
+        self._end()
+        self.enter_context(status_line(what, self._silent))
+
+    def _show(self, stage: str, done: int, total: int, said: str) -> None:
+        if self._stage != stage:
+            self._end()
+            self._stage, self._tenths = stage, 0
+            if not self._painted:
+                self._print(stage)
+                return
+            columns = (BarColumn(bar_width=None), TextColumn("{task.fields[said]}", markup=False), TimeElapsedColumn())
+            name = TextColumn("{task.description}", markup=False)
+            self._bar = Progress(name, *columns, console=SafeConsole(stderr=True), transient=True)
+            self.enter_context(self._bar)
+            self._task = self._bar.add_task(stage, total=total, said=said)
+        if self._bar:
+            self._bar.update(self._task, completed=min(done, total), said=said)
+        elif (tenths := 10 * done // max(total, 1)) > self._tenths:
+            self._tenths = tenths
+            self._print(f"  {tenths * 10}%: {said}")
+
+    def _end(self) -> None:
+        self._stage, self._bar = "", None
+        self.close()
+
     def _print(self, text: str) -> None:
         if not self._silent:
             print(text, file=sys.stderr, flush=True)
 
 
-def draft_tables(draft: DraftCopyResult) -> RenderableType:
-    """A finished draft."""
+def copy_tables(draft: DraftCopyResult) -> RenderableType:
+    """A finished copy."""
     share = draft.bytes / max(1, draft.target_bytes)
     pruned = draft.kept and len(draft.layers) < (draft.of or 0)
     type_, unfit = draft.type, list[str]()
@@ -90,3 +128,50 @@ def draft_tables(draft: DraftCopyResult) -> RenderableType:
         "took": f"{draft.seconds:,.1f} s",
     }
     return Group(lines_table(lines), *note_lines([*unfit, *draft.notes]))
+
+
+def training_tables(result: DraftTrainingResult) -> RenderableType:
+    """A trained draft: what it is, how much of its drafts was accepted, and what that comes to."""
+    lines = {
+        "draft": result.out,
+        "for": result.target,
+        "size": f"{format_bytes(result.bytes)}; the target has {format_bytes(result.target_bytes)}",
+        "learnt from": f"{result.texts:,} answers of the target, in {result.steps:,} steps",
+        "took": rough_duration(result.seconds),
+    }
+    drafts = [each for each in (result.before, result.after) if each]
+    return Group(
+        lines_table(lines),
+        *note_lines(result.notes),
+        Text("\nDrafts of four tokens on prompts that training did not see, greedy:", style="dim"),
+        _acceptance(drafts),
+        Text("\nWhat they cost, and the speed to be expected:", style="dim"),
+        _costs(drafts),
+    )
+
+
+def _acceptance(drafts: Sequence[DraftFigures]) -> Table:
+    """A line for each category and draft: which share of drafts was accepted up to each place."""
+    places = max(len(category.by_place) for draft in drafts for category in draft.categories)
+    columns = ("prompts", "draft", "tokens/pass", *(f"place {place + 1}" for place in range(places)))
+    table = plain_table(columns, left=("prompts", "draft"), gap=2)
+    for number, category in enumerate(drafts[-1].categories):
+        name = category.category
+        for draft in drafts:
+            row = draft.categories[number]
+            table.add_row(name, draft.draft, f"{row.tokens_per_pass:.2f}", *(f"{share:.0%}" for share in row.by_place))
+            name = ""
+    return table
+
+
+def _costs(drafts: Sequence[DraftFigures]) -> Table:
+    columns = ("draft", "a draft token", "of a target token", *(each.machine for each in drafts[0].expected))
+    table = plain_table(columns, left=("draft",), gap=2)
+    for draft in drafts:
+        speeds = [
+            f"{each.speedup:.2f}x (-k {each.draft_tokens})" if each.draft_tokens else "does not pay"
+            for each in draft.expected
+        ]
+        share = f"{draft.drafted_s / draft.target_s:.0%}"
+        table.add_row(draft.draft, f"{draft.drafted_s * 1000:.3g} ms", share, *speeds)
+    return table

@@ -1,7 +1,8 @@
-"""The live view: finished lines scroll away in their colours, a few rows below them show the work in progress.
+"""An answer as it comes: the live view on a terminal that can paint, plain text elsewhere.
 
-The region is repainted at most 12 times a second in one write. Nothing about the terminal is changed (no
-hidden cursor, no alternate screen), so there is nothing to restore, whatever ends the process.
+Finished lines scroll away in their colours, a few rows below them show the work in progress. The region is repainted
+at most 12 times a second in one write. Nothing about the terminal is changed (no hidden cursor, no alternate screen),
+so there is nothing to restore, whatever ends the process.
 
 In the region lines wrap between words. What scrolls away is wrapped by the terminal itself, so that it copies as it
 was written, also a line of which only a part has scrolled away: its last character is written once more, in the last
@@ -10,22 +11,27 @@ column, and the text that follows wraps there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from threading import Lock
 from time import monotonic
+from typing import TextIO
 
 from rich.cells import cell_len, chop_cells
+from rich.color import ColorSystem
 from rich.console import Console
 from rich.text import Text
 
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.types import Done, Event, Step
-from specdec_cli.display.live_rows import Panel
-from specdec_cli.display.safe_streams import safe
-from specdec_cli.display.status_line import ReadingBar
-from specdec_cli.display.theme import STYLES, append_token
+from specdec_cli.decoding.statistics import Interval, geometric_interval
+from specdec_cli.decoding.types import Done, Event, Origin, Step
+from specdec_cli.display.parts import LABEL, REJECTED, STYLES, append_token, legend, spark
+from specdec_cli.display.terminal import ReadingBar, SafeConsole, can_paint, raw, safe
+from specdec_cli.engine.baseline import ProbedRatios
 
 _INTERVAL_S = 1 / 12
 _OPEN_ROWS, _KEPT_ROWS = 8, 3
@@ -34,6 +40,69 @@ _JOINT_HEIGHT = 4
 """On a lower screen the row above the region may be gone: a long line breaks there."""
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"  # synchronised output; terminals without it ignore both
 _CLEAR, _CLEAR_LINE = "\x1b[J", "\x1b[K"
+_WIDEST, _ROOMY = 76, 60
+_REJECTED, _CORRECTION, _BONUS, _FORCED = "\u2717", "\u2192", "+", "="
+_SIGNS = {"bonus": _BONUS, "forced": _FORCED}
+_STEPS, _FEW = 40, 8
+"""How many of the last passes the sparkline shows at most, and at least: where there is less room it is left out."""
+_ECHO = 2
+"""Cells of the ^C that a terminal echoes after the last row: it must not wrap."""
+_GAP = "   "
+_SPACES = re.compile(" {3,}")
+_FLUSH_S = 0.03
+"""Plain text is flushed at least this often, and not with each token of a fast model."""
+
+
+def on_stdout(max_tokens: int, quiet: bool = False) -> LiveDisplay | PlainDisplay:
+    """The display for stdout: painted on a terminal that can, else plain text. quiet: plain text there too.
+
+    NO_COLOR and FORCE_COLOR are obeyed. A file gets the text as it is.
+    """
+    console = SafeConsole()
+    if can_paint(sys.stdout) and not quiet:
+        return LiveDisplay(console, max_tokens)
+    coloured = bool(os.environ.get("FORCE_COLOR")) and not console.no_color and not quiet
+    return PlainDisplay(sys.stdout if sys.stdout.isatty() and not coloured else raw(sys.stdout), coloured)
+
+
+class PlainDisplay:
+    """Writes the answer and nothing else.
+
+    out: what can be written to as it is, or a SafeStream. coloured: style each token by its origin (FORCE_COLOR).
+    """
+
+    def __init__(self, out: TextIO, coloured: bool = False) -> None:
+        self._out = out
+        self._coloured = coloured
+        self._flushed = 0.0
+        self._last = "\n"
+
+    def show(self, event: Event) -> None:
+        """Write what an event adds. Raises BrokenPipeError if nobody reads any more."""
+        if isinstance(event, Step):
+            for token in event.tokens:
+                self._put(token.text, token.origin)
+            now = monotonic()
+            if now - self._flushed >= _FLUSH_S:
+                self._out.flush()
+                self._flushed = now
+        elif isinstance(event, Done):
+            self._put(event.tail)
+            self.close()
+
+    def _put(self, text: str, origin: Origin = "plain") -> None:
+        if not text:
+            return
+        self._last = text
+        if self._coloured:
+            text = STYLES[origin].render(safe(text), color_system=ColorSystem.STANDARD)
+        self._out.write(text)
+
+    def close(self) -> None:
+        """End the last line, also where no Done came. Raises BrokenPipeError if nobody reads any more."""
+        if not self._last.endswith("\n"):
+            self._put("\n")
+        self._out.flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +126,12 @@ class LiveDisplay:
 
     def __init__(self, console: Console, max_tokens: int) -> None:
         self._console = console
-        self._rows = Panel(max_tokens)
+        self._max_tokens = max_tokens
         self._report = Metrics()
+        self._probed = ProbedRatios()
+        self._known = 0
+        self._speedup: Interval | None = None
+        """Of the first `_known` ratios: an interval takes a millisecond."""
         self._fresh: list[Step] = []
         self._open = Text(end="")
         self._joint: _Joint | None = None
@@ -87,7 +160,7 @@ class LiveDisplay:
                 return
             if isinstance(event, Step):
                 self._fresh.append(_shown(event))
-                self._rows.add(event)
+                self._probed.add(event)
             else:  # the first token may have come during this long pause
                 self._next = 0.0
             now = monotonic()
@@ -172,7 +245,23 @@ class LiveDisplay:
 
     def _panel(self, width: int) -> list[Text]:
         """The rows below the text."""
-        return self._rows.rows(self._report, self._step, self._reading, width)
+        rows = [Text("\u2500" * _room(width), LABEL)]
+        if self._step is None:
+            rows.append(Text(self._reading or "reading the prompt"))
+        else:
+            rows += [draft_row(self._step, width), *self._figures(width), _row([legend()], "^C stop", width)]
+        for row in rows:
+            row.rstrip()  # a terminal that rewraps it must see the width that was painted
+            row.truncate(width - 1, overflow="ellipsis")
+        rows[-1].truncate(max(width - 1 - _ECHO, 1), overflow="ellipsis")
+        return rows
+
+    def _figures(self, width: int) -> list[Text]:
+        """How fast it goes, and the target alone; what was kept, and how far the answer is."""
+        ratios = self._probed.ratios
+        if len(ratios) != self._known:
+            self._known, self._speedup = len(ratios), geometric_interval(ratios)
+        return [speed_row(self._report, self._speedup, width), kept_row(self._report, self._max_tokens, width)]
 
     def _ansi(self, text: Text) -> str:
         """Text as the console would print it: the line breaks are ours, the styles its own."""
@@ -211,3 +300,95 @@ def _shown(step: Step) -> Step:
     tokens = tuple(replace(token, text=safe(token.text)) for token in step.tokens)
     rejected = tuple(map(safe, step.rejected_text))
     return replace(step, tokens=tokens, rejected_text=rejected, source=safe(step.source), why=safe(step.why))
+
+
+def draft_row(step: Step, width: int) -> Text:
+    """The last draft in the order of time: what was kept of it, what was rejected, what the target wrote then.
+
+    Where it is too long, the first of the kept tokens are left out.
+    """
+    room, roomy = _room(width), width >= _ROOMY
+    head, tail = Text(end=""), Text(end="")
+    if step.drafted and roomy:
+        head.append(f"{step.source} " if step.source else "", LABEL).append("drafted ", LABEL)
+        head.append(f"{len(step.drafted)}").append(", kept ", LABEL).append(f"{step.accepted}{_GAP}")
+    elif step.drafted:
+        head.append("kept ", LABEL).append(f"{step.accepted} of {len(step.drafted)}  ")
+    else:
+        head.append("target alone", LABEL)
+    for i, text in enumerate(step.rejected_text):
+        before = Text("\u2502", LABEL) if i else Text(f" {_sign(_REJECTED, text)}")
+        append_token(tail.append_text(before), _visible(text), REJECTED)
+    kept = [token for token in step.tokens if token.origin == "accepted"]
+    for token in step.tokens[len(kept) :]:
+        sign = _sign(_SIGNS.get(token.origin, _CORRECTION), token.text)
+        append_token(tail.append(f"  {sign}"), _visible(token.text), STYLES[token.origin])
+    texts = [_visible(token.text) for token in kept]
+    left = room - head.cell_len - tail.cell_len
+    while texts and sum(map(cell_len, texts)) + len(texts) > left:
+        texts.pop(0)
+    head.append("\u2026" if len(texts) < len(kept) else "")
+    for i, text in enumerate(texts):
+        head.append("\u2502" if i else "", LABEL).append(text, STYLES["accepted"])
+    return head.append_text(tail).append(f"{_GAP}{step.why}" if step.why and roomy else "", LABEL)
+
+
+def speed_row(metrics: Metrics, speedup: Interval | None, width: int) -> Text:
+    """How fast it goes, and how fast the target alone would, once that is known; the tokens of the last passes."""
+    speed, alone = metrics.tokens_per_s, metrics.probed_tokens_per_s
+    parts = []
+    if speedup and speedup.bounds:
+        parts.append(Text(str(speedup), "" if speedup.difference == "no measurable difference" else "bold"))
+    parts += [Text(f"{_number(speed)} tok/s")] if speed else []
+    parts += [Text(f"alone {_number(alone)}")] if alone else []
+    row = _row(parts, "", width)
+    more = [len(step.tokens) - 1 for step in metrics.history[-_STEPS:] if step.index]
+    room = min(_STEPS, _room(width) - row.cell_len - len(f"{_GAP} last {_STEPS}"))
+    if metrics.drafted and room >= _FEW:
+        row.append(_GAP + spark(more[-room:])).append(f" last {min(len(more), room)}", LABEL)
+    return row
+
+
+def kept_row(metrics: Metrics, most: int, width: int) -> Text:
+    """How much of what was drafted was kept, what a pass of the target yields, how far the answer is."""
+    parts = []
+    if metrics.acceptance_rate is not None:
+        cells = 20 if width >= _ROOMY else 5
+        full = round(cells * metrics.acceptance_rate)
+        bar = Text("kept ", LABEL).append("\u2501" * full).append("\u2500" * (cells - full), LABEL)
+        parts.append(bar.append(f" {metrics.acceptance_rate:.0%}"))
+    if metrics.tokens_per_step:
+        parts.append(Text(f"{metrics.tokens_per_step:.1f} tok/pass"))
+    return _row(parts, f"{metrics.emitted}/{most}", width)
+
+
+def _room(width: int) -> int:
+    return max(min(width - 3, _WIDEST), 1)
+
+
+def _row(parts: Sequence[Text], right: str, width: int) -> Text:
+    """As many parts as fit, from the first on, and a text at the right end."""
+    room = _room(width)
+    row = Text(end="")
+    for part in parts:
+        gap = _GAP if row else ""
+        if row and row.cell_len + len(gap) + part.cell_len + (len(right) + 1 if right else 0) > room:
+            break
+        row.append(gap).append_text(part)
+    if right and row.cell_len + len(right) < room:
+        row.append(" " * (room - row.cell_len - len(right))).append(right, LABEL)
+    return row
+
+
+def _sign(sign: str, text: str) -> str:
+    """A sign before a token, a space from it."""
+    return sign if text.startswith(" ") else f"{sign} "
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _visible(text: str) -> str:
+    """A token on one row: line breaks, tabs and long spaces as symbols."""
+    return _SPACES.sub("\u2423", text.replace("\n", "\u23ce").replace("\t", "\u21e5"))

@@ -1,17 +1,31 @@
-"""Pairs as tables: what `check` compared, what `pull` would download, what `ls` and `show` know."""
+"""Pairs: what `check` compared, what `pull` would download and how far it is, what `ls` and `show` know."""
 
+from __future__ import annotations
+
+import sys
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, replace
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
-from specdec_cli.display.grids import label_grid, lines_table, note_lines
+from specdec_cli.display.parts import label_grid, lines_table, note_lines
+from specdec_cli.display.terminal import SafeConsole, can_paint
 from specdec_cli.pairs.pair_check import ModelSummary, PairCheck
-from specdec_cli.pairs.pair_download import DownloadPlan, DraftProposal
+from specdec_cli.pairs.pair_download import DownloadPlan, DraftProposal, PlannedFile
 from specdec_cli.pairs.pair_list import PairDetails, PairSummary
 from specdec_cli.user_files import format_bytes
 
@@ -207,3 +221,47 @@ def _memory(check: PairCheck) -> Text:
     free = "" if memory.fits == "unknown" else f" ({gpu}{main} free)"
     needed = f"{format_bytes(memory.needed)} with -c {check.n_ctx:,}, buffers included"
     return Text(f"{needed}: {_PLACES[memory.fits]}{free}", style="bold red" if memory.fits == "none" else "")
+
+
+_DOWNLOAD_LINES = {"check": "checking", "wait": "waiting: another process is fetching"}
+_DOWNLOAD_STATES = {"check": "checking", "wait": "another specdec fetches it", "done": "done"}
+
+
+class DownloadDisplay(ExitStack):
+    """Shows on stderr how far the files of a pair have come. On a terminal all at once, with rate and time left."""
+
+    def __init__(self, files: Sequence[PlannedFile]) -> None:
+        super().__init__()
+        self._out = SafeConsole(stderr=True, soft_wrap=True)
+        self._begun = ""  # a new attempt at the same file needs no new line
+        self._sizes = {file.name: file.size for file in files}
+        self._tasks: dict[str, TaskID] = {}
+        self._bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[state]}"),
+            console=SafeConsole(stderr=True),
+        )
+        if can_paint(sys.stderr):
+            for file in files:
+                name = file.name.rpartition("/")[2]
+                name = name if len(name) <= 36 else f"…{name[-35:]}"  # quantisations and parts differ at the end
+                self._tasks[file.name] = self._bars.add_task(name, total=file.size, state="")
+            self.callback(self._bars.stop)
+
+    def __call__(self, name: str, state: str, done: int) -> None:
+        """Show what happens to a file, and how many bytes of it are here. See `hub.download.DownloadProgress`."""
+        if self._tasks:
+            self._bars.start()
+            if state == "begin":  # what was here before says nothing of the rate
+                self._bars.reset(self._tasks[name], completed=done)
+            self._bars.update(self._tasks[name], completed=done, state=_DOWNLOAD_STATES.get(state, ""))
+        elif state == "begin" and name != self._begun:
+            rest = f", {format_bytes(done)} are here already" if done else ""
+            self._out.print(f"fetching {name} ({format_bytes(self._sizes[name])}{rest})")
+            self._begun = name
+        elif state in _DOWNLOAD_LINES:
+            self._out.print(f"{_DOWNLOAD_LINES[state]} {name}")

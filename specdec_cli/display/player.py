@@ -1,18 +1,28 @@
-"""A recorded run as one web page that plays it: from the file alone, and whole to read where scripts are off."""
+"""A recorded run to look at: a web page that plays it, and a picture of a terminal.
+
+The page needs nothing but itself, and can be read whole where scripts are off.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from io import StringIO
 
 from markupsafe import Markup
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+from rich.theme import Theme
 
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Event, Step, Token
-from specdec_cli.display.charts import COLOURS
-from specdec_cli.display.run_picture import report_html
-from specdec_cli.display.run_report import settings_line
+from specdec_cli.display.pages import scripted_page
+from specdec_cli.display.parts import STYLES, legend
+from specdec_cli.display.run_report import RunRecord, run_details, run_report, settings_line
 from specdec_cli.display.steps import LostToken, headline, lost_tokens
-from specdec_cli.display.templates import render, scripted_page
+from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.measure.recorded_settings import RecordedSettings
 
 _SPEEDS = (0.01, 0.03, 0.1, 0.25, 0.5, 1, 2, 4, 10)
@@ -23,11 +33,11 @@ _TAGS = {"accepted": "i", "correction": "b", "bonus": "u", "plain": "span", "for
 
 @dataclass(frozen=True, slots=True)
 class _ShownToken:
-    """A token of the page. told: what became of it, p and q."""
+    """A token of the page. about: what became of it, p and q."""
 
     tag: str
     text: str | Markup
-    told: str
+    about: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +50,13 @@ class _ShownStep:
 
 
 def html(settings: RecordedSettings, prompt: str | None, events: list[Event]) -> str:
-    """The page. prompt: what was asked, if the recording tells."""
-    report, report_styles = report_html(settings, events)
+    """The page. prompt: what was asked, if the recording has it."""
+    report, report_styles = _report_html(settings, events)
     took = events[-1].at if events else 0.0
     return scripted_page(
-        "player.html",
-        render("player.css", colours=COLOURS, report_styles=report_styles),
+        "player",
         ("tokens.js", "player.js"),
+        report_styles=report_styles,
         described=settings_line(settings),
         prompt=prompt,
         steps=list(_steps(events)),
@@ -63,8 +73,8 @@ def _steps(events: Iterable[Event]) -> Iterator[_ShownStep]:
             at = max(event.at, before)
             drafted = max(at - event.verify_s - event.sample_s, before)
             begun = max(drafted - event.draft_s, before)
-            told = headline(event).replace(" ── ", "; ")
-            yield _ShownStep(f"{begun:.4f} {drafted:.4f} {at:.4f}", told, list(_tokens(event)))
+            title = headline(event).replace(" ── ", "; ")
+            yield _ShownStep(f"{begun:.4f} {drafted:.4f} {at:.4f}", title, list(_tokens(event)))
             before = at
         elif isinstance(event, Done) and event.tail:
             at = max(event.at, before)
@@ -73,7 +83,7 @@ def _steps(events: Iterable[Event]) -> Iterator[_ShownStep]:
 
 
 def _tokens(step: Step) -> Iterator[_ShownToken]:
-    """In the order in which they came: what was rejected before what stands in its place."""
+    """In the order in which they came: what was rejected before what replaced it."""
     lost = lost_tokens(step)
     for depth, token in enumerate(step.tokens, 1):
         ends = token.origin != "accepted"
@@ -86,9 +96,9 @@ def _tokens(step: Step) -> Iterator[_ShownToken]:
 
 def _written(token: Token) -> _ShownToken:
     chances = [f"{name} {value:.3f}" for name, value in (("p", token.p), ("q", token.q)) if value is not None]
-    told = "the target alone" if token.origin == "plain" else token.origin
+    origin = "the target alone" if token.origin == "plain" else token.origin
     text = _underlined(token.text) if token.origin == "bonus" else token.text
-    return _ShownToken(_TAGS[token.origin], text, ", ".join([told, *chances]))
+    return _ShownToken(_TAGS[token.origin], text, ", ".join([origin, *chances]))
 
 
 def _underlined(text: str) -> Markup:
@@ -102,3 +112,69 @@ def _struck(lost: LostToken) -> _ShownToken:
     """A rejected line break breaks no line; a part of a character has no text of its own."""
     text = lost.text.replace("\n", "⏎").replace("\t", "⇥") or "▯"
     return _ShownToken("del", text, lost.fate + (f", after {lost.after}" if lost.after else ""))
+
+
+def svg(settings: RecordedSettings, events: list[Event]) -> str:
+    """The final screen as a picture of a terminal."""
+    # The web font and the comment that Rich puts in would make the picture name other machines.
+    code_format = re.sub(r"@font-face \{\{.*?\}\}\s*|<!--.*?-->\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    code_format = code_format.replace("Fira Code", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono'")
+    console, report = _console(width=96), Metrics.of(events)
+    console.print(_text(events), overflow="fold")
+    console.print()
+    if report.drafted:
+        console.print(legend())
+        console.print()
+    for part in (run_report, run_details):
+        console.print(part(RunRecord(report, settings)))
+    return console.export_svg(title="specdec", theme=_theme(dark=True), code_format=code_format)
+
+
+def _report_html(settings: RecordedSettings, events: list[Event]) -> tuple[str, str]:
+    """The report as the inside of a <pre>, and the CSS rules for it, light and dark."""
+    console = _console(width=52)
+    for part in (run_report, run_details):
+        console.print(part(RunRecord(Metrics.of(events), settings)))
+    code = console.export_html(code_format="{code}", clear=False)
+    # Rich numbers its classes in the order of the text, so the rules of both themes fit the same page.
+    light = console.export_html(theme=_theme(dark=False), code_format="{stylesheet}", clear=False)
+    dark = console.export_html(theme=_theme(dark=True), code_format="{stylesheet}")
+    return code.rstrip(), f"{light}\n@media screen and (prefers-color-scheme: dark) {{\n{dark}\n}}"
+
+
+def _text(events: list[Event]) -> Text:
+    text = Text(tab_size=4)
+    for event in events:
+        if isinstance(event, Step):
+            for token in event.tokens:
+                text.append(token.text, STYLES[token.origin])
+        elif isinstance(event, Done):
+            text.append(event.tail)
+    return text
+
+
+def _console(width: int) -> SafeConsole:
+    """A console that records what is printed on it."""
+    return SafeConsole(
+        record=True,
+        width=width,
+        file=StringIO(),
+        force_terminal=True,
+        color_system="standard",
+        no_color=False,
+        legacy_windows=False,
+        theme=Theme({"dim": "bright_black"}),  # a grey of ours: half way to white is too pale on paper
+        _environ={},
+    )
+
+
+def _theme(dark: bool) -> TerminalTheme:
+    """Colours with a contrast of at least 4.5 to their background."""
+    if dark:
+        green, yellow, cyan, red = (126, 211, 124), (240, 200, 90), (110, 205, 215), (240, 120, 120)
+        background, foreground, grey = (24, 26, 31), (242, 242, 242), (155, 160, 170)
+    else:
+        green, yellow, cyan, red = (20, 115, 45), (150, 85, 0), (0, 105, 125), (180, 30, 40)
+        background, foreground, grey = (255, 255, 255), (0, 0, 0), (95, 95, 95)
+    colours = [red, green, yellow, cyan, red, cyan, foreground]
+    return TerminalTheme(background, foreground, [foreground, *colours], [grey, *colours])

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Event, Step
-from specdec_cli.display.theme import STYLES
+from specdec_cli.display.parts import STYLES, bar
 from specdec_cli.measure.race_result import RaceResult
 
 _ROWS = 16
@@ -94,7 +94,7 @@ def result(found: RaceResult) -> RenderableType:
     same = "same text, token for token" if found.divergence is None else f"the text differs: {found.divergence}"
     if not found.alone:
         return Text("This machine is too busy: no round came to its end. Try again when it is quiet.", "yellow")
-    rounds = f"{len(found.alone)} rounds"
+    rounds = f"{len(found.alone)} round{'s' * (len(found.alone) > 1)}"
     if found.tells and found.speedup:
         ending = f"{found.tokens_per_pass:.1f} tokens a pass"
         said = [Text(f"{found.speedup} {found.speedup.difference} over {rounds}, {ending}, {same}", "bold")]
@@ -107,7 +107,7 @@ def result(found: RaceResult) -> RenderableType:
     speeds = Table.grid(padding=(0, 2))
     medians = {"with drafts": median(found.drafted), "alone": median(found.alone)}
     for name, speed in medians.items():
-        speeds.add_row(f"  {name}", f"{speed:,.0f} tokens/s", _bar(speed / max(medians.values())))
+        speeds.add_row(f"  {name}", f"{speed:,.0f} tokens/s", bar(speed / max(medians.values()), _BAR))
     return Group(*said, speeds)
 
 
@@ -124,7 +124,3 @@ def next_steps() -> RenderableType:
     for command, what in steps:
         table.add_row(f"  {command}", what)
     return Group(Text("What to try next:"), table)
-
-
-def _bar(share: float) -> str:
-    return "\u2588" * max(round(_BAR * share), 1)

@@ -1,4 +1,4 @@
-"""The report under a run: the speedup and what it rests on, then all else that is known (`-v`)."""
+"""What is said under an answer: in a chat a line; after a run the speedup and what it rests on, and all else (`-v`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from specdec_cli.decoding.metrics import Metrics, ModelMemory
 from specdec_cli.decoding.rules import label
 from specdec_cli.decoding.statistics import Interval
-from specdec_cli.display.grids import bar, duration, lines_table, note_lines, spark
+from specdec_cli.display.parts import bar, duration, lines_table, note_lines, spark
 from specdec_cli.engine.baseline import BaselineResult, speedup_of
 from specdec_cli.measure.recorded_settings import RecordedSettings
 
@@ -205,7 +205,7 @@ def _bytes(count: int) -> str:
 
 
 def settings_line(settings: RecordedSettings, more: Sequence[str] = ()) -> str:
-    """Models, drafter and its options, sampling; then `more`. What a recording does not tell is left out."""
+    """Models, drafter and its options, sampling; then `more`. What a recording does not have is left out."""
     drafter = settings.drafter or ("model" if settings.draft else "")
     parts = [_models(settings, drafter)] if settings.target else []
     if drafter == "none":
@@ -236,3 +236,27 @@ def _models(settings: RecordedSettings, drafter: str) -> str:
         outer, slower, inner = "<".join(reversed(part.split(">"))).partition("<")
         names.append(known.get(outer, outer) + slower + known.get(inner, inner))
     return " + ".join(names)
+
+
+def turn_line(metrics: Metrics, baseline: BaselineResult | None, cached_tokens: int) -> Text:
+    """baseline: the target alone, as far as it is known. cached_tokens: of the prompt, read in earlier turns."""
+    parts = [f"{metrics.tokens_per_s:,.1f} tokens/s"] if metrics.tokens_per_s else []
+    if baseline and baseline.claim and baseline.speedup:
+        parts.append(f"{baseline.claim:.1f}x the target alone {baseline.speedup.bounds}".rstrip())
+    if metrics.drafted:
+        parts.append(f"{metrics.acceptance_rate:.0%} of {metrics.drafted:,} drafted tokens kept")
+        parts.append(f"{metrics.tokens_per_step:.1f} tokens a pass")
+    parts.append(f"{metrics.prompt_tokens:,} tokens read" + (f", {cached_tokens:,} known" if cached_tokens else ""))
+    if metrics.reason != "stop":
+        parts.append(_REASONS[metrics.reason])
+    return Text("; ".join(parts))
+
+
+def alone_line(drafted: Metrics, alone: Metrics, differs_at: int | None) -> Text:
+    """How the target alone answered: the same text or not, and in what time. differs_at: the first other token."""
+    if differs_at is not None:
+        return Text(f"the target alone wrote another text from token {differs_at + 1} on")
+    if not drafted.drafted:
+        return Text("the target alone wrote the same text, token for token; nothing had been drafted")
+    times = f"{alone.decode_s:.1f} s; with drafts it took {drafted.decode_s:.1f} s"
+    return Text(f"the target alone wrote the same text, token for token, in {times}")

@@ -1,16 +1,36 @@
-"""The live view with one step in full under the text: `replay --step`."""
+"""A recorded run key by key: the live view with one step in full under the text (`replay --step`)."""
+
+from __future__ import annotations
 
 import math
+import os
+import re
+import select
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 
-from specdec_cli.decoding.types import Done, Event, Step
-from specdec_cli.display.grids import duration
+try:
+    import termios
+    import tty
+except ImportError:  # on Windows
+    CAN_READ_KEYS = False
+else:
+    CAN_READ_KEYS = True
+
+from specdec_cli.decoding.types import Done, Event, Prefill, Step
 from specdec_cli.display.live import LiveDisplay
-from specdec_cli.display.theme import LABEL, REJECTED, STYLES
+from specdec_cli.display.parts import LABEL, REJECTED, STYLES, duration
+
+_POLL_S = 0.05
+_NEXT = {b" ", b"\r", b"\n", b"\x1b[C", b"\x1bOC"}
+_LEAVE = {b"q", b"Q", b"\x03", b"\x04", b""}
+_KEY = re.compile(rb"\x1b\[[\d;]*[@-~]|\x1bO.|.", re.DOTALL)
 
 
 class StepDisplay(LiveDisplay):
@@ -29,7 +49,7 @@ class StepDisplay(LiveDisplay):
         tokens, step = self._report.prompt_tokens, self._step
         title = headline(step) if step else f"prompt of {tokens} tokens" if tokens else "before the prompt"
         rows = [Text(f"── {title} ".ljust(width - 1, "─"), "dim"), *(_step_rows(step, width) if step else ())]
-        rows += [*self._rows.figures(self._report, width), Text("space: next step   q: leave", LABEL)]
+        rows += [*self._figures(width), Text("space: next step   q: leave", LABEL)]
         for row in rows:
             row.truncate(width - 1, overflow="ellipsis")
         return rows
@@ -130,3 +150,37 @@ def _bar(share: float) -> str:
     """A share of 1 as up to ten cells, to an eighth of a cell, after a space."""
     eighths = round(min(share, 1.0) * 80)
     return " " + ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8]).strip().ljust(10)
+
+
+class Keyboard:
+    """While entered, gives keys without Enter and without echo. interrupted: whether Ctrl-C or SIGTERM has come."""
+
+    def __init__(self, interrupted: Callable[[], bool]) -> None:
+        self._interrupted = interrupted
+        self._fd = sys.stdin.fileno()
+        self._pending: list[bytes] = []
+        self._before = termios.tcgetattr(self._fd)
+
+    def __enter__(self) -> Keyboard:
+        tty.setcbreak(self._fd)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        termios.tcsetattr(self._fd, termios.TCSAFLUSH, self._before)
+
+    def wait(self, event: Event) -> bool:
+        """Wait for a key before an event is shown; False if the user has seen enough."""
+        while not isinstance(event, Prefill) and not self._interrupted():
+            if not self._pending and select.select([self._fd], [], [], _POLL_S)[0]:
+                self._pending.extend(_KEY.findall(os.read(self._fd, 1024)) or [b""])  # b"": the terminal has hung up
+            if self._pending and (key := self._pending.pop(0)) in _NEXT | _LEAVE:
+                return key in _NEXT
+        return not self._interrupted()
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """While the process is stopped, the shell has the terminal."""
+        now = termios.tcgetattr(self._fd)
+        termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
+        yield
+        termios.tcsetattr(self._fd, termios.TCSADRAIN, now)

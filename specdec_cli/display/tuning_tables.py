@@ -6,13 +6,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from specdec_cli.display.grids import note_lines
+from specdec_cli.display.parts import bar, note_lines, plain_table
 from specdec_cli.measure.comparison_result import CostPoints
 from specdec_cli.measure.prediction import Prediction
 from specdec_cli.measure.tuning_result import HardwarePrediction, MeasuredTuning, TuningResult
 
 _BAR = 30
-_DERIVED = "its costs are derived from published figures, not measured by specdec; --json tells the sources"
+_DERIVED = "its costs are derived from published figures, not measured by specdec; --json names the sources"
 
 
 def tables(result: TuningResult) -> list[RenderableType]:
@@ -56,17 +56,17 @@ def _measurement(result: MeasuredTuning) -> list[str]:
 
 def _curve(costs: CostPoints) -> Table:
     """Passes of the target by length, against a single token."""
-    table = _table(("tokens in a pass", "target", "", "of one"), left=2)
+    table = plain_table(("tokens in a pass", "target", "", "of one"), left=("",))
     one, most = costs.verify[1], max(costs.verify.values())
     for n, seconds in sorted(costs.verify.items()):
-        bar = "\u2588" * max(1, round(seconds / most * _BAR))
-        table.add_row(str(n), f"{seconds * 1000:.3g} ms", bar, f"{seconds / one:.2f}\u00d7")
+        table.add_row(str(n), f"{seconds * 1000:.3g} ms", bar(seconds / most, _BAR), f"{seconds / one:.2f}\u00d7")
     table.add_row("draft: 1", f"{costs.draft[1] * 1000:.3g} ms", "", f"{costs.draft[1] / one:.2f}\u00d7")
     return table
 
 
 def _predictions(predictions: Sequence[Prediction]) -> Table:
-    table = _table(("category", "alone tok/s", "first token stands", "best fixed -k", "-k auto", "tok/step"), left=0)
+    columns = ("category", "alone tok/s", "first accepted", "best fixed -k", "-k auto", "tok/step")
+    table = plain_table(columns, left=("category",))
     for each in predictions:
         table.add_row(
             each.category,
@@ -76,12 +76,4 @@ def _predictions(predictions: Sequence[Prediction]) -> Table:
             f"{each.auto:.2f}\u00d7",
             f"{each.tokens_per_step:.2f}",
         )
-    return table
-
-
-def _table(columns: Sequence[str], left: int) -> Table:
-    """An empty table whose columns are right-justified but for one."""
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i == left else "right")
     return table

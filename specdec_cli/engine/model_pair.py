@@ -95,7 +95,6 @@ _HEADS = {
     "": "a model without them",
     "mtp": "next-token layers",
     "eagle3": "an EAGLE-3 head",
-    "dflash": "a DFlash draft model",
     "medusa": "a set of Medusa heads",
 }
 

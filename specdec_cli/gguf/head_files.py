@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.gguf.header import TYPES, Header, Tensor, damaged, shown
 
-_BEYOND_DFLASH = {"selector_hidden.weight", "markov_w1.weight"}
-
 _MOST_HEADS, _MOST_WIDTH = 64, 1 << 20
 _NUMBERS = {name: number for number, (name, *_) in TYPES.items()}
 _NO_MATRIX = {"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"}
@@ -28,18 +26,16 @@ Weight = tuple[int, tuple[int, ...], NDArray[np.uint8]]
 
 
 def head_of(header: Header) -> str:
-    """The drafter that a file's heads are for: mtp, eagle3, dflash, medusa, or none."""
+    """The drafter that a file's heads are for: mtp, eagle3, medusa, or none."""
     if header.architecture in ("eagle3", "medusa"):
         return header.architecture
-    if header.architecture == "dflash":  # whose later kinds choose their tokens with more than rows of logits
-        return "" if {tensor.name for tensor in header.tensors} & _BEYOND_DFLASH else "dflash"
     layers = header.setting("nextn_predict_layers")
     return "mtp" if type(layers) is int and layers > 0 and _next_token_tensors(header) else ""
 
 
 def is_head_alone(header: Header) -> bool:
     """Whether there is no model beside the heads: they draft for another file."""
-    return header.architecture in ("eagle3", "dflash", "medusa") or not any(
+    return header.architecture in ("eagle3", "medusa") or not any(
         tensor.name.startswith("blk.0.") for tensor in header.tensors
     )
 

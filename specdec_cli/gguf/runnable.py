@@ -29,6 +29,9 @@ def require_runnable(header: Header) -> None:
     if header.setting("attention.causal") is False or header.architecture.startswith(_ENCODERS):
         what = f"{header.name} does not generate text: it is a {shown(header.architecture)} model"
         raise SpecdecError(what, "Choose a causal language model, such as an instruct or a base model.")
+    if header.architecture == "dflash":
+        what = f"{header.name} is a DFlash draft model, which specdec cannot use"
+        raise SpecdecError(what, "Use a draft model, or an EAGLE-3 head or Medusa heads for the target.")
     for key, value in header.metadata.items():
         if key.endswith("epsilon") and not (isinstance(value, float) and 0 <= value < float("inf")):
             raise damaged(header.name, f"{shown(key)} is {shown(value)}")

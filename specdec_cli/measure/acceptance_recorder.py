@@ -106,7 +106,7 @@ class _Recorder:
     def _go_on(self, rule: str, token: int) -> tuple[float, ...]:
         draft, sampler = self._draft, self._sampler
         start = draft.length
-        draft.checkpoint()
+        draft.begin_draft()
         sure: list[float] = []
         ahead = [token]
         while len(sure) < AHEAD - 1:
@@ -119,7 +119,7 @@ class _Recorder:
             else:
                 sure.append(confidence(row))
                 ahead.append(sampler.argmax(row, ahead))
-        draft.rewind(start)
+        draft.end_draft(start)
         return tuple(sure)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -12,8 +14,46 @@ import msgspec
 import platformdirs
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.decoding.statistics import Interval, geometric_interval
 from specdec_cli.measure.comparison_result import ComparisonResult
+from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.user_files import read_bytes, require_writable, suggest, write_whole
+
+_PLACE = dict.fromkeys(
+    (
+        *("target", "draft", "threads", "ctx", "gpu_layers", "gpu_layers_draft"),
+        *("device", "device_draft", "tensor_split", "rpc", "rpc_insecure"),
+    )
+)
+"""Settings that say where a variant ran, and not how it decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A variant in two results: its median tokens per second then and now, and how many times as fast it is now."""
+
+    name: str
+    then: float
+    now: float
+    ratio: Interval
+
+
+def changes(before: ComparisonResult, result: ComparisonResult) -> list[Change]:
+    """Of the variants whose settings are the same in both results, over the prompts that both have."""
+    old, found = {each.name: _decoding(each.settings) for each in before.arms}, []
+    for each in result.arms:
+        now, then = result.speeds(each.name), before.speeds(each.name)
+        common = sorted(now.keys() & then.keys())
+        ratio = geometric_interval([now[prompt] / then[prompt] for prompt in common])
+        if ratio and _decoding(each.settings) == old.get(each.name):
+            speed_then, speed_now = (statistics.median(speeds[prompt] for prompt in common) for speeds in (then, now))
+            found.append(Change(each.name, speed_then, speed_now, ratio))
+    return found
+
+
+def _decoding(settings: RecordedSettings) -> RecordedSettings:
+    """The settings but for where they ran. Older results do not name `bitwise`."""
+    return replace(settings, **_PLACE, seed=None, bitwise=bool(settings.bitwise))
 
 
 def path_of(name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Answers as OpenAI's API has them, whole and in pieces, with llama-server's timings."""
+"""Answers as OpenAI's API has them, whole and in chunks, with llama-server's timings."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 from specdec_cli.decoding.types import Done, Event, FinishReason, Step
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.measure.traces import event_json
-from specdec_cli.server.request_answering import Arrival, RequestChoice
+from specdec_cli.server.request_answering import ChoiceEvent, RequestChoice, TokenLogprob
 from specdec_cli.server.request_bodies import Body, ChatBody
-from specdec_cli.server.token_logprobs import TokenLogprob
 
 _REASONS: dict[FinishReason, str] = {
     "stop": "stop",
@@ -24,7 +23,7 @@ _REASONS: dict[FinishReason, str] = {
 
 
 class Style:
-    """How one endpoint's objects look. kind: of an answer; chunk_kind: of a piece of one."""
+    """How the objects of completions look. kind: of an answer; chunk_kind: of a part of one."""
 
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
@@ -40,63 +39,76 @@ class Style:
         """The chunks that an answer begins with."""
         return []
 
-    def pieces(self, index: int, arrivals: Sequence[Arrival], steps: bool) -> list[dict[str, Any]]:
-        """The chunks of some events that follow each other. steps: tell the last one's step, too."""
-        event = arrivals[-1].event
-        text = "".join([text_of(arrival.event) for arrival in arrivals])
-        told = [arrival.logprobs for arrival in arrivals if arrival.logprobs is not None]
+    def chunks(self, index: int, events: Sequence[ChoiceEvent], steps: bool) -> list[dict[str, Any]]:
+        """The chunks of some events that follow each other. steps: send the last one's step, too."""
+        event = events[-1].event
+        text = "".join([text_of(each.event) for each in events])
+        noted = [each.logprobs for each in events if each.logprobs is not None]
         more = {"step": event_json(event)} if steps and isinstance(event, Step) else {}
         chunks = []
-        if text or more or any(told):
-            logprobs = [place for places in told for place in places] if told else None
-            chunks.append(self.chunk([self.piece(index, text, logprobs)], **more))
+        if text or more or any(noted):
+            places = [place for some in noted for place in some] if noted else None
+            chunks.append(self.chunk([self.choice(index, self.delta(text), places)], **more))
+            self._offsets[index] = self._offsets.get(index, 0) + len(text)
         if isinstance(event, Done):
-            done = timings([arrivals[-1].choice.answered])
-            chunks.append(self.chunk([self.last(index, event.reason)], timings=done))
+            done = timings([events[-1].choice.answered])
+            chunks.append(self.chunk([self.choice(index, self.delta(""), None, event.reason)], timings=done))
         return chunks
 
-    def piece(self, index: int, text: str, logprobs: Sequence[TokenLogprob] | None) -> dict[str, Any]:
-        told = _text_logprobs(logprobs, self._offsets.get(index, 0))
-        self._offsets[index] = self._offsets.get(index, 0) + len(text)
-        return {"index": index, "text": text, "logprobs": told, "finish_reason": None}
-
-    def last(self, index: int, reason: FinishReason) -> dict[str, Any]:
-        return {"index": index, "text": "", "logprobs": None, "finish_reason": _REASONS[reason]}
-
     def choice(
-        self, index: int, text: str, reason: FinishReason, logprobs: Sequence[TokenLogprob] | None
+        self,
+        index: int,
+        content: dict[str, Any],
+        places: Sequence[TokenLogprob] | None,
+        reason: FinishReason | None = None,
     ) -> dict[str, Any]:
+        logprobs = None if places is None else self.logprobs(places, self._offsets.get(index, 0))
+        ended = None if reason is None else _REASONS[reason]
+        return {"index": index, **content, "logprobs": logprobs, "finish_reason": ended}
+
+    def delta(self, text: str) -> dict[str, Any]:
+        """What the choice of a chunk has of the text, which may be none."""
+        return {"text": text}
+
+    def message(self, text: str) -> dict[str, Any]:
+        """What the choice of a whole answer has of the text."""
+        return {"text": text}
+
+    def logprobs(self, places: Sequence[TokenLogprob], start: int) -> dict[str, Any]:
+        texts = [place.piece.decode("utf-8", "replace") for place in places]
+        likeliest = [{piece.decode("utf-8", "replace"): p for piece, p in place.likeliest} for place in places]
         return {
-            "index": index,
-            "text": text,
-            "logprobs": _text_logprobs(logprobs),
-            "finish_reason": _REASONS[reason],
+            "tokens": texts,
+            "token_logprobs": [place.logprob for place in places],
+            "top_logprobs": likeliest,
+            "text_offset": [start + sum(map(len, texts[:i])) for i in range(len(texts))],
         }
 
 
 class ChatStyle(Style):
+    """Those of chats."""
+
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def opening(self, index: int) -> list[dict[str, Any]]:
         first = {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
         return [self.chunk([first])]
 
-    def piece(self, index: int, text: str, logprobs: Sequence[TokenLogprob] | None) -> dict[str, Any]:
-        piece = {"index": index, "delta": {"content": text}, "finish_reason": None}
-        return piece if logprobs is None else {**piece, "logprobs": _chat_logprobs(logprobs)}
+    def delta(self, text: str) -> dict[str, Any]:
+        return {"delta": {"content": text} if text else {}}
 
-    def last(self, index: int, reason: FinishReason) -> dict[str, Any]:
-        return {"index": index, "delta": {}, "finish_reason": _REASONS[reason]}
+    def message(self, text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
-    def choice(
-        self, index: int, text: str, reason: FinishReason, logprobs: Sequence[TokenLogprob] | None
-    ) -> dict[str, Any]:
-        return {
-            "index": index,
-            "message": {"role": "assistant", "content": text, "refusal": None},
-            "logprobs": None if logprobs is None else _chat_logprobs(logprobs),
-            "finish_reason": _REASONS[reason],
-        }
+    def logprobs(self, places: Sequence[TokenLogprob], start: int) -> dict[str, Any]:
+        def entry(piece: bytes, logprob: float) -> dict[str, Any]:
+            return {"token": piece.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(piece)}
+
+        content = [
+            {**entry(place.piece, place.logprob), "top_logprobs": [entry(*likely) for likely in place.likeliest]}
+            for place in places
+        ]
+        return {"content": content, "refusal": None}
 
 
 def style_of(body: Body, model: str) -> Style:
@@ -105,10 +117,15 @@ def style_of(body: Body, model: str) -> Style:
 
 def whole(body: Body, choices: Sequence[RequestChoice], model: str) -> dict[str, Any]:
     """The answer to a request, all at once."""
-    style, results, told = style_of(body, model), [choice.answered for choice in choices], body.n_logprobs is not None
+    style, wants_logprobs = style_of(body, model), body.n_logprobs is not None
     parts = [
-        style.choice(each.index, result.text, result.finish_reason, each.logprobs if told else None)
-        for each, result in zip(choices, results, strict=True)
+        style.choice(
+            each.index,
+            style.message(each.answered.text),
+            each.logprobs if wants_logprobs else None,
+            each.answered.finish_reason,
+        )
+        for each in choices
     ]
     return {**style.head, "object": style.kind, "choices": parts, **figures(choices)}
 
@@ -148,7 +165,7 @@ def timings(results: Sequence[GenerationResult]) -> dict[str, Any]:
     prompt_n = sum(each.prompt_tokens for each in metrics)
     prompt_s, predicted_s = sum(each.prefill_s for each in metrics), sum(each.decode_s for each in metrics)
     written, decoded = (sum(each.emitted for each in metrics), sum(max(each.emitted - 1, 0) for each in metrics))
-    told = {
+    known = {
         "cache_n": sum(each.cached_tokens for each in results),
         "prompt_n": prompt_n,
         "prompt_ms": 1000 * prompt_s,
@@ -156,34 +173,9 @@ def timings(results: Sequence[GenerationResult]) -> dict[str, Any]:
         "predicted_ms": 1000 * predicted_s,
     }
     if prompt_n and prompt_s:
-        told |= {"prompt_per_token_ms": 1000 * prompt_s / prompt_n, "prompt_per_second": prompt_n / prompt_s}
+        known |= {"prompt_per_token_ms": 1000 * prompt_s / prompt_n, "prompt_per_second": prompt_n / prompt_s}
     if decoded and predicted_s:
-        told |= {"predicted_per_token_ms": 1000 * predicted_s / decoded, "predicted_per_second": decoded / predicted_s}
+        known |= {"predicted_per_token_ms": 1000 * predicted_s / decoded, "predicted_per_second": decoded / predicted_s}
     if drafted := sum(each.drafted for each in metrics):
-        told |= {"draft_n": drafted, "draft_n_accepted": sum(each.accepted for each in metrics)}
-    return told
-
-
-def _chat_logprobs(places: Sequence[TokenLogprob]) -> dict[str, Any]:
-    def entry(piece: bytes, logprob: float) -> dict[str, Any]:
-        return {"token": piece.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(piece)}
-
-    content = [
-        {**entry(place.piece, place.logprob), "top_logprobs": [entry(*likely) for likely in place.likeliest]}
-        for place in places
-    ]
-    return {"content": content, "refusal": None}
-
-
-def _text_logprobs(places: Sequence[TokenLogprob] | None, start: int = 0) -> dict[str, Any] | None:
-    if places is None:
-        return None
-    texts = [place.piece.decode("utf-8", "replace") for place in places]
-    offsets = [start + sum(map(len, texts[:i])) for i in range(len(texts))]
-    likeliest = [{piece.decode("utf-8", "replace"): p for piece, p in place.likeliest} for place in places]
-    return {
-        "tokens": texts,
-        "token_logprobs": [place.logprob for place in places],
-        "top_logprobs": likeliest,
-        "text_offset": offsets,
-    }
+        known |= {"draft_n": drafted, "draft_n_accepted": sum(each.accepted for each in metrics)}
+    return known

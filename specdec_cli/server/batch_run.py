@@ -6,7 +6,6 @@ import asyncio
 import codecs
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -48,7 +47,7 @@ class BatchProgress:
 
 
 class BatchRun:
-    """Answers the requests of a file. Each line of the output is written whole, and once: what stands there already is
+    """Answers the requests of a file. Each line of the output is written whole, and once: what is there already is
     not asked again, and a last line that was cut off is taken away first.
     """
 
@@ -104,9 +103,7 @@ class BatchRun:
             raise InvalidRequest(f"there is no endpoint {request.url!r:.80}", "url", status=404)
         body: Body = parse(bytes(request.body), kind)
         choices = await answering.prepare(body)
-        async with aclosing(answering.events(body, choices)) as events:
-            async for _ in events:
-                pass
+        await answering.run_to_end(body, choices)
         self.progress.written += sum(choice.answered.metrics.emitted for choice in choices)
         return objects.whole(body, choices, self._model)
 

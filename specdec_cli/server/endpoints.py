@@ -1,4 +1,4 @@
-"""The HTTP side: routes, what a request must bring, and how it ends."""
+"""The HTTP side: routes, how a request ends, and what is counted for Prometheus."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from itertools import groupby
 from typing import TypeVar
 
 import msgspec
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.engine.scheduler import QueueFull
+from specdec_cli.engine.scheduler import QueueFull, Scheduler
 from specdec_cli.server import answer_objects as objects
-from specdec_cli.server.gate import Gate
+from specdec_cli.server.chat_page import chat_page
 from specdec_cli.server.request_answering import Answering, RequestChoice
 from specdec_cli.server.request_bodies import Body, ChatBody, CompletionBody, InvalidRequest, TokenizeBody, parse
-from specdec_cli.server.server_metrics import ServerMetrics
 
 _MOST_BODY = 16 << 20
 _BODY_S = 30.0
@@ -32,18 +31,18 @@ _BODY_S = 30.0
 _RETRY_S = 2
 _GONE = 499
 """The status of a request whose client did not wait, as nginx has it."""
+_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _T = TypeVar("_T")
 
 
 class Server:
     """The endpoints of one model. names: those that requests may call it by, the first one is its own."""
 
-    def __init__(self, answering: Answering, names: Sequence[str], page: str) -> None:
-        self._answering, self._names, self._page = answering, names, page
+    def __init__(self, answering: Answering, names: Sequence[str]) -> None:
+        self._answering, self._names = answering, names
         self._metrics = ServerMetrics(answering.scheduler)
 
-    def app(self, gate: Gate) -> Starlette:
-        cors = Middleware(CORSMiddleware, allow_origins=gate.cors, allow_methods=["*"], allow_headers=["*"])
+    def app(self, middleware: Sequence[Middleware]) -> Starlette:
         routes = [
             Route("/", self._show_page),
             Route("/health", self._health),
@@ -55,15 +54,11 @@ class Server:
             Route("/tokenize", self._tokenize, methods=["POST"]),
         ]
         handlers = {HTTPException: _refused, InvalidRequest: _invalid, QueueFull: _busy, Exception: _failed}
-        return Starlette(
-            routes=routes,
-            middleware=[*([cors] if gate.cors else []), Middleware(gate.middleware)],
-            exception_handlers=handlers,  # type: ignore[arg-type]
-        )
+        return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)  # type: ignore[arg-type]
 
     async def _show_page(self, _: Request) -> Response:
         guards = {"Content-Security-Policy": "frame-ancestors 'none'", "X-Content-Type-Options": "nosniff"}
-        return HTMLResponse(self._page, headers=guards)
+        return HTMLResponse(chat_page(), headers=guards)
 
     async def _health(self, _: Request) -> Response:
         alive = self._answering.scheduler.is_alive
@@ -113,9 +108,7 @@ class Server:
         return _json(answer) if answer is not None else Response(status_code=_GONE)
 
     async def _whole(self, body: Body, choices: Sequence[RequestChoice]) -> dict[str, object]:
-        async with aclosing(self._answering.events(body, choices)) as events:
-            async for _ in events:
-                pass
+        await self._answering.run_to_end(body, choices)
         self._metrics.add(choices)
         return objects.whole(body, choices, self._names[0])
 
@@ -124,14 +117,14 @@ class Server:
         style = objects.style_of(body, self._names[0])
         async with aclosing(self._answering.events(body, choices)) as events:
             opened: set[int] = set()
-            async for arrivals in events:
+            async for together in events:
                 chunks: list[object] = []
-                for index, run in groupby(arrivals, key=lambda arrival: arrival.choice.index):
+                for index, run in groupby(together, key=lambda each: each.choice.index):
                     if index not in opened:
                         opened.add(index)
                         chunks += style.opening(index)
                     for some in [[each] for each in run] if body.return_steps else [[*run]]:
-                        chunks += style.pieces(index, some, bool(body.return_steps))
+                        chunks += style.chunks(index, some, bool(body.return_steps))
                 yield chunks
         self._metrics.add(choices)
         if body.tells_usage:
@@ -139,7 +132,7 @@ class Server:
 
 
 class _Stream(StreamingResponse):
-    """Chunks as they come. However it ends, what makes them is told."""
+    """Chunks as they come. However it ends, their generator is closed."""
 
     def __init__(self, first: list[object], rest: AsyncGenerator[list[object], None]) -> None:
         super().__init__(_events(first, rest), media_type="text/event-stream")
@@ -159,7 +152,7 @@ async def _gone(chunks: AsyncGenerator[list[object], None]) -> Response:
 
 
 async def _events(first: list[object], rest: AsyncIterator[list[object]]) -> AsyncIterator[bytes]:
-    """Chunks as server-sent events. What fails in the middle is told as one."""
+    """Chunks as server-sent events. What fails in the middle is sent as one."""
     try:
         yield b"".join(map(_event, first))
         async for chunks in rest:
@@ -198,8 +191,8 @@ async def _body_of(request: Request) -> bytes:
 
     async def read() -> bytes:
         body = bytearray()
-        async for piece in request.stream():
-            body += piece
+        async for received in request.stream():
+            body += received
             if len(body) > _MOST_BODY:
                 raise InvalidRequest(f"the body is larger than {_MOST_BODY >> 20} MiB", status=413)
         return bytes(body)
@@ -217,8 +210,7 @@ def _json(data: object, status: int = 200, headers: dict[str, str] | None = None
 
 
 async def _invalid(_: Request, error: InvalidRequest) -> Response:
-    told = objects.error_object(str(error), param=error.param, code=error.code)
-    return _json({"error": told}, error.status)
+    return _json({"error": objects.error_object(str(error), param=error.param, code=error.code)}, error.status)
 
 
 async def _refused(_: Request, error: HTTPException) -> Response:
@@ -226,8 +218,8 @@ async def _refused(_: Request, error: HTTPException) -> Response:
 
 
 async def _busy(_: Request, error: QueueFull) -> Response:
-    told = objects.error_object(str(error), "rate_limit_error", code="queue_full")
-    return _json({"error": told}, 429, {"Retry-After": str(_RETRY_S)})
+    refusal = objects.error_object(str(error), "rate_limit_error", code="queue_full")
+    return _json({"error": refusal}, 429, {"Retry-After": str(_RETRY_S)})
 
 
 async def _failed(_: Request, error: Exception) -> Response:
@@ -237,3 +229,41 @@ async def _failed(_: Request, error: Exception) -> Response:
 def _what_failed(error: Exception) -> dict[str, object]:
     said = str(error) if isinstance(error, SpecdecError) else "something went wrong in the server"
     return objects.error_object(said, "server_error")
+
+
+class ServerMetrics:
+    """Counts since the start, and what is under way."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._answers = Counter("specdec_answers", "Answers that were written to their end.", registry=registry)
+        self._counts = {
+            name: Counter(f"specdec_{name}", about, registry=registry)
+            for name, about in (
+                ("prompt_tokens", "Tokens of prompts that were read."),
+                ("tokens", "Tokens of answers."),
+                ("drafted_tokens", "Draft tokens that were verified."),
+                ("accepted_tokens", "Draft tokens that were accepted."),
+                ("passes", "Steps of answers, each a pass of the target."),
+            )
+        }
+        self._first_s = Histogram(
+            "specdec_time_to_first_token_seconds", "Time to first token.", buckets=_BUCKETS_S, registry=registry
+        )
+        running = Gauge("specdec_requests_running", "Answers that have a slot.", registry=registry)
+        waiting = Gauge("specdec_requests_waiting", "Answers that wait for a slot.", registry=registry)
+        running.set_function(lambda: len(scheduler.jobs))
+        waiting.set_function(lambda: len(scheduler.waiting))
+
+    def add(self, choices: Sequence[RequestChoice]) -> None:
+        """Count the answers of a request."""
+        for choice in choices:
+            metrics = choice.answered.metrics
+            self._answers.inc()
+            counts = (metrics.prompt_tokens, metrics.emitted, metrics.drafted, metrics.accepted, metrics.steps)
+            for counter, count in zip(self._counts.values(), counts, strict=True):
+                counter.inc(count)
+            self._first_s.observe(metrics.ttft_s)
+
+    def text(self) -> str:
+        return generate_latest(self._registry).decode()

@@ -1,29 +1,41 @@
-"""From a request to its events: jobs on the scheduler's thread, whose events come to asyncio."""
+"""From a request to its events: jobs on the scheduler's thread, whose events come to asyncio; log probabilities."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
+
+import numpy as np
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.decoding.types import AcceptRule, Event, Prefill, Step
+from specdec_cli.decoding.sampling import Row, SamplingSettings, StandardSampler
+from specdec_cli.decoding.types import AcceptRule, Draft, Event, Prefill, Rows, Step, Token, Verdict
 from specdec_cli.engine.config import SamplingParams
 from specdec_cli.engine.context_plan import require_chains
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.scheduler import Scheduler
 from specdec_cli.engine.session import Session
 from specdec_cli.server.request_bodies import Body, ChatBody, InvalidRequest
-from specdec_cli.server.token_logprobs import LogprobRule, TokenLogprob
 
 _T = TypeVar("_T")
 _TOKENIZERS = 2
 """Threads."""
+_PLAIN = StandardSampler(SamplingSettings())
+
+
+class TokenLogprob(NamedTuple):
+    """A token's bytes and the natural logarithm of its probability; the same of the likeliest at its place."""
+
+    piece: bytes
+    logprob: float
+    likeliest: list[tuple[bytes, float]]
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +56,7 @@ class RequestChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class ChoiceEvent:
     """An event of a choice, the probabilities of its tokens with it."""
 
     choice: RequestChoice
@@ -61,7 +73,7 @@ class Answering:
         """For what is the same in all slots: settings, tokens."""
         self._max_tokens = max_tokens
         self._pool = ThreadPoolExecutor(_TOKENIZERS, "tokenizer")
-        self._post: _Post | None = None
+        self._wakeups: _Wakeups | None = None
 
     def close(self) -> None:
         """Wait for the threads that tokenize: the model must not go before."""
@@ -77,7 +89,8 @@ class Answering:
                 await self._apart(body.grammar.compiled)
             raw = not isinstance(body, ChatBody)
             for prompt in body.prompts:
-                tokens = await self._apart(partial(self._any.tokenize, prompt, raw=raw))
+                # Not by the session's own tokenize: its interrupt is that of the last answer in its slot.
+                tokens = (await self._apart(partial(self._any.weights.tokenize, prompt, None, raw))).tokens
                 room = self._n_ctx - len(tokens)
                 if room < 1:
                     raise InvalidRequest(
@@ -104,12 +117,12 @@ class Answering:
         """In a thread of its own: a template may take seconds."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    async def events(self, body: Body, choices: Sequence[RequestChoice]) -> AsyncGenerator[list[Arrival], None]:
+    async def events(self, body: Body, choices: Sequence[RequestChoice]) -> AsyncGenerator[list[ChoiceEvent], None]:
         """The events of all choices as they come, those together that come in quick succession. Raises QueueFull, or
         what ends an answer; if it is abandoned, the answers end after the pass that runs.
         """
-        self._post = self._post or _Post(asyncio.get_running_loop())
-        mail, jobs, left, ready = _Mail(self._post), [], len(choices), set[int]()
+        self._wakeups = self._wakeups or _Wakeups(asyncio.get_running_loop())
+        queue, jobs, left, ready = _EventQueue(self._wakeups), [], len(choices), set[int]()
         try:
             waiting = list(choices)
             while left:
@@ -117,19 +130,28 @@ class Answering:
                 first = {id(choice.prompt): choice for choice in reversed(choices)}
                 begun = [each for each in waiting if id(each.prompt) in ready or first[id(each.prompt)] is each]
                 waiting = [each for each in waiting if each not in begun]
-                jobs += [self.scheduler.submit(each.prompt, _Work(body, each, mail)) for each in begun]
-                arrivals, ended = await mail.take()
-                ready |= {id(arrival.choice.prompt) for arrival in arrivals}
-                if arrivals:
-                    yield arrivals
+                jobs += [
+                    self.scheduler.submit(each.prompt, partial(_answer, body=body, choice=each, queue=queue))
+                    for each in begun
+                ]
+                events, ended = await queue.take()
+                ready |= {id(each.choice.prompt) for each in events}
+                if events:
+                    yield events
                 left -= ended
         finally:
             for job in jobs:
                 self.scheduler.cancel(job)
 
+    async def run_to_end(self, body: Body, choices: Sequence[RequestChoice]) -> None:
+        """Write all answers, of which nobody sees the beginnings."""
+        async with aclosing(self.events(body, choices)) as events:
+            async for _ in events:
+                pass
 
-class _Post:
-    """Wakes asyncio for the mail of all requests. To wake it costs as much as a small model's pass, and takes a
+
+class _Wakeups:
+    """Wakes asyncio for the events of all requests. To wake it costs as much as a small model's pass, and takes a
     processor from it, so what comes within FLUSH_S of the last time waits for the rest of it; what is urgent does not,
     and takes along what waits.
     """
@@ -138,13 +160,13 @@ class _Post:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._due: deque[_Mail] = deque()
+        self._due: deque[_EventQueue] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._awake = False
         """Whether what comes now will be looked at without being called."""
 
-    def deliver(self, mail: _Mail, urgent: bool) -> None:
-        self._due.append(mail)
+    def wake(self, queue: _EventQueue, urgent: bool) -> None:
+        self._due.append(queue)
         if urgent or not self._awake:
             self._awake = True
             with suppress(RuntimeError):  # the loop was closed
@@ -155,76 +177,96 @@ class _Post:
             self._timer.cancel()
         self._timer, self._awake = None, False  # before it is looked at: what comes after calls again
         while self._due:
-            self._due.popleft().arrived.set()
+            self._due.popleft().filled.set()
             self._awake = True
         if self._awake:
             self._timer = self._loop.call_later(self.FLUSH_S, self._wake)
 
 
-class _Mail:
+class _EventQueue:
     """What goes from the scheduler's thread to a request."""
 
-    def __init__(self, post: _Post) -> None:
-        self.arrived = asyncio.Event()
-        self._post = post
+    def __init__(self, wakeups: _Wakeups) -> None:
+        self.filled = asyncio.Event()
+        self._wakeups = wakeups
         self._begun: set[int] = set()
         """Choices of which something has come."""
-        self._arrivals: deque[Arrival] = deque()
+        self._events: deque[ChoiceEvent] = deque()
         self._ends: deque[BaseException | None] = deque()
 
-    def put(self, arrival: Arrival) -> None:
-        self._arrivals.append(arrival)
-        first = arrival.choice.index not in self._begun
-        self._begun.add(arrival.choice.index)
-        self._post.deliver(self, urgent=first)
+    def put(self, event: ChoiceEvent) -> None:
+        self._events.append(event)
+        first = event.choice.index not in self._begun
+        self._begun.add(event.choice.index)
+        self._wakeups.wake(self, urgent=first)
 
     def end(self, error: BaseException | None = None) -> None:
         """One answer has ended, with an error or without."""
         self._ends.append(error)
-        self._post.deliver(self, urgent=True)
+        self._wakeups.wake(self, urgent=True)
 
-    async def take(self) -> tuple[list[Arrival], int]:
+    async def take(self) -> tuple[list[ChoiceEvent], int]:
         """What has come, at least something, and how many answers have ended. Raises the error of one that failed."""
-        await self.arrived.wait()
-        self.arrived.clear()
+        await self.filled.wait()
+        self.filled.clear()
         errors = [self._ends.popleft() for _ in range(len(self._ends))]
-        arrivals = [self._arrivals.popleft() for _ in range(len(self._arrivals))]
+        events = [self._events.popleft() for _ in range(len(self._events))]
         if error := next(filter(None, errors), None):
             raise error
-        return arrivals, len(errors)
+        return events, len(errors)
 
 
-class _Work:
+def _answer(session: Session, body: Body, choice: RequestChoice, queue: _EventQueue) -> None:
     """What a slot does for a choice."""
+    rules: list[LogprobRule] = []
 
-    def __init__(self, body: Body, choice: RequestChoice, mail: _Mail) -> None:
-        self._body, self._choice, self._mail = body, choice, mail
-        self._rule: LogprobRule | None = None
+    def noting(rule: AcceptRule) -> AcceptRule:
+        rules.append(LogprobRule(rule, session.models.target.model.piece, body.n_logprobs or 0))
+        return rules[-1]
 
-    def __call__(self, session: Session) -> None:
-        choice, speculative = self._choice, self._body.speculation()
-        try:
-            answer = session.start(list(choice.prompt), choice.sampling, speculative, watch=self._watch(session))
-            choice.result = answer.result
-            for event in answer:
-                if isinstance(event, Prefill):
-                    continue
-                places = None
-                if self._rule is not None and isinstance(event, Step):
-                    places = self._rule.taken(event.tokens)
-                    choice.logprobs += places
-                self._mail.put(Arrival(choice, event, places))
-            self._mail.end()
-        except Exception as error:
-            self._mail.end(error)
+    try:
+        watch = None if body.n_logprobs is None else noting
+        answer = session.start(list(choice.prompt), choice.sampling, body.speculation(), watch=watch)
+        choice.result = answer.result
+        for event in answer:
+            if isinstance(event, Prefill):
+                continue
+            places = rules[-1].taken(event.tokens) if rules and isinstance(event, Step) else None
+            choice.logprobs += places or ()
+            queue.put(ChoiceEvent(choice, event, places))
+        queue.end()
+    except Exception as error:
+        queue.end(error)
 
-    def _watch(self, session: Session) -> Callable[[AcceptRule], AcceptRule] | None:
-        most = self._body.n_logprobs
-        if most is None:
-            return None
 
-        def watch(rule: AcceptRule) -> AcceptRule:
-            self._rule = LogprobRule(rule, session.models.target.model.piece, most)
-            return self._rule
+class LogprobRule:
+    """An acceptance rule that notes the probabilities of what it accepts. most: of the likeliest tokens at a place.
 
-        return watch
+    What ends an answer ends it for `taken`, too: of a verdict's tokens only the first may have become text.
+    """
+
+    def __init__(self, rule: AcceptRule, piece: Callable[[int], bytes], most: int) -> None:
+        self._rule, self._piece, self._most = rule, piece, most
+        self._places: list[TokenLogprob] = []
+
+    def __call__(self, draft: Draft, rows: Rows, sampler: StandardSampler, rng: np.random.Generator) -> Verdict:
+        verdict = self._rule(draft, rows, sampler, rng)
+        nodes = [-1, *verdict.path]
+        tokens = [*(draft.tokens[node] for node in verdict.path), verdict.token]
+        self._places = [self._place(rows[node + 1], token) for node, token in zip(nodes, tokens, strict=True)]
+        return verdict
+
+    def taken(self, tokens: Sequence[Token]) -> list[TokenLogprob]:
+        """Of a step's tokens, which begin the last verdict. A forced one has the probability 1: it had no logits."""
+        forced = [TokenLogprob(self._piece(token.id), 0.0, []) for token in tokens if token.origin == "forced"]
+        return [*self._places[: len(tokens) - len(forced)], *forced]
+
+    def _place(self, row: Row, token: int) -> TokenLogprob:
+        best = row.max()
+        mass = math.log(np.exp(row - best).sum(dtype=np.float64))
+        ids = _PLAIN.likeliest(row, self._most)[0] if self._most else []
+
+        def logprob(token: int) -> float:
+            return float(row[token] - best) - mass
+
+        return TokenLogprob(self._piece(token), logprob(token), [(self._piece(id), logprob(id)) for id in ids])

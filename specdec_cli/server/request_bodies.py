@@ -133,7 +133,7 @@ class Body(Struct):
 
     @property
     def n_logprobs(self) -> int | None:
-        """How many likeliest tokens to tell at each place; None: no probabilities at all."""
+        """How many of the likeliest tokens to send for each place; None: no probabilities at all."""
         return None
 
     @property

@@ -1,23 +1,36 @@
-"""A server from its socket to its end."""
+"""A server from its socket to its end, and who may come in: keys, hosts, origins, clients that read."""
 
 from __future__ import annotations
 
+import hmac
 import os
 import signal
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
+from urllib.parse import urlsplit
 
+import msgspec
 import uvicorn
+from anyio import fail_after
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.display.chat_page import chat_page
+from specdec_cli.server.answer_objects import error_object
 from specdec_cli.server.endpoints import Server
-from specdec_cli.server.gate import Gate
 from specdec_cli.server.request_answering import Answering
 
 _BACKLOG = 256
+_OPEN = ("/", "/health")
+"""Paths that need no key: they reveal nothing."""
+SEND_S = 60.0
+"""How long a client may leave a piece of an answer unread."""
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -39,8 +52,9 @@ def serve_forever(
     answering: Answering, names: Sequence[str], listening: socket.socket, gate: Gate, grace_s: float
 ) -> int:
     """Answer until a signal comes, whose number is returned. What runs then may go on for a while."""
+    cors = Middleware(CORSMiddleware, allow_origins=gate.cors, allow_methods=["*"], allow_headers=["*"])
     config = uvicorn.Config(
-        Server(answering, names, chat_page()).app(gate),
+        Server(answering, names).app([*([cors] if gate.cors else []), Middleware(gate.middleware)]),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -73,3 +87,54 @@ class _Uvicorn(uvicorn.Server):
         self.ended_by = sig
         self.force_exit = self.should_exit
         self.should_exit = True
+
+
+class Gate:
+    """key: what requests must bring, if any. cors: origins of other pages that may ask. local: whether the server is
+    for this machine alone; then a page elsewhere cannot reach it by a name of its own either.
+    """
+
+    def __init__(self, key: str | None, cors: Sequence[str], local: bool, send_s: float = SEND_S) -> None:
+        self._key, self.cors, self._local = key, [origin.rstrip("/") for origin in cors], local
+        self._send_s = send_s
+
+    def middleware(self, app: ASGIApp) -> ASGIApp:
+        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+
+            async def send_in_time(message: Message) -> None:
+                with fail_after(self._send_s):
+                    await send(message)
+
+            if refusal := self._refusal(scope["path"], Headers(scope=scope)):
+                status, message = refusal
+                body = msgspec.json.encode({"error": error_object(message)})
+                await Response(body, status, media_type="application/json")(scope, receive, send)
+                return
+            with suppress(TimeoutError):  # it does not read: the connection is closed
+                await app(scope, receive, send_in_time)
+
+        return guarded
+
+    def _refusal(self, path: str, headers: Headers) -> tuple[int, str] | None:
+        """Status and reason, if a request may not come in."""
+        host = headers.get("host", "")
+        if self._local and _host_of(f"//{host}") not in LOOPBACK:
+            return 403, "this server answers on this machine alone"
+        origin = headers.get("origin")
+        if origin and origin.partition("://")[2] != host and not {origin, "*"} & {*self.cors}:
+            return 403, f"pages of {origin[:80]} may not ask; --cors lets them"
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        key = given.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
+        if self._key and path not in _OPEN and not hmac.compare_digest(key, self._key.encode()):
+            return 401, "the API key is missing or wrong: Authorization: Bearer KEY"
+        return None
+
+
+def _host_of(address: str) -> str | None:
+    try:
+        return urlsplit(address).hostname
+    except ValueError:
+        return None

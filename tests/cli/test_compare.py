@@ -106,7 +106,7 @@ def test_results_are_kept_and_compared_with():
     same = against(*PROMPTS)
     assert "then" in same and "target alone" in same.split("not paired")[1]
     for other in (("import os",), (*PROMPTS, "--temp", 0.5)):
-        assert "no arm and prompt in common" in against(*other)  # other prompts, another sampling
+        assert "no variant and prompt in common" in against(*other)  # other prompts, another sampling
     other = against("-m", DRAFT, "-md", TARGET, *PROMPTS)
     assert "of other models" in other and "now / then" not in other and "the draft is larger than the target" in other
     assert "first  20" in compare("--list").stdout

@@ -189,11 +189,6 @@ def test_what_is_refused(out, args, says):
     assert inside(out.parent) == []
 
 
-def test_an_installation_without_the_search(out, monkeypatch):
-    monkeypatch.setattr("specdec_cli.cli.draft.SEARCHES", {})
-    assert_refused(draft("prune", TARGET, "--search", 3, "-o", out), 2, "not part of this", "--keep-layers")
-
-
 def test_prompts_with_answers_too_short(out, tmp_path):
     (tmp_path / "few.txt").write_text("def f(\n")
     done = draft("prune", TARGET, "--search", 3, "--prompts", tmp_path / "few.txt", "-o", out)

@@ -16,7 +16,7 @@ from specdec_cli.cli.prompt_input import gather, unescaped
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done
 from specdec_cli.display.run_report import RunRecord, run_details, run_report
-from specdec_cli.display.safe_console import SafeConsole
+from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.llama import library
 from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.pairs import profiles

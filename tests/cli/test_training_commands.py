@@ -3,7 +3,7 @@
 import pytest
 from driver import TARGET, assert_refused, call
 
-from specdec_cli.display.training_view import training_tables
+from specdec_cli.display.draft_making import training_tables
 from specdec_cli.make_drafts.training_result import (
     CategoryAcceptance,
     DraftFigures,
@@ -79,5 +79,5 @@ def test_the_page_compares_before_and_after(snapshot, capsys):
         seconds=4000.0,
         run='specdec run -m big.gguf -md head.gguf "..."',
     )
-    print_parts(*training_tables(result))
+    print_parts(training_tables(result))
     snapshot("training.txt", capsys.readouterr().out)

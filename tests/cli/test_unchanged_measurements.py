@@ -15,7 +15,7 @@ from driver import assert_recorded, call
 
 from specdec_cli.decoding import accept, rules
 from specdec_cli.display import comparison_tables
-from specdec_cli.display.safe_console import SafeConsole
+from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.measure import comparisons
 
 KEPT = Path(__file__).parent / "unchanged"

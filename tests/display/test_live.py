@@ -13,7 +13,7 @@ from wcwidth import wcwidth
 
 from specdec_cli.decoding.types import Done, Prefill, Step, Token
 from specdec_cli.display.live import LiveDisplay
-from specdec_cli.display.safe_console import SafeConsole
+from specdec_cli.display.terminal import SafeConsole
 
 
 class Screen(pyte.HistoryScreen):
@@ -126,7 +126,7 @@ def test_the_prompt_is_shown_being_read_and_the_first_token_does_not_wait_for_th
     terminal = Terminal(monkeypatch)
     terminal.drain()
     assert "reading the prompt" in terminal.text()
-    monkeypatch.setattr("specdec_cli.display.status_line.monotonic", lambda: terminal.now)
+    monkeypatch.setattr("specdec_cli.display.terminal.monotonic", lambda: terminal.now)
     terminal.display.reading("prompt", 0, 150)
     terminal.now = 2.0
     terminal.display.reading("prompt", 50, 150)

@@ -13,10 +13,9 @@ from specdec_cli.decoding.divergence import Divergence
 from specdec_cli.decoding.metrics import Metrics, ModelMemory
 from specdec_cli.decoding.statistics import Interval
 from specdec_cli.decoding.types import Done, Step, Token
-from specdec_cli.display.plain import PlainDisplay
+from specdec_cli.display.live import PlainDisplay
 from specdec_cli.display.run_report import RunRecord, run_details, run_report, settings_line
-from specdec_cli.display.safe_console import SafeConsole
-from specdec_cli.display.safe_streams import SafeStream
+from specdec_cli.display.terminal import SafeConsole, SafeStream
 from specdec_cli.engine.baseline import BaselineResult, speedup_of, where_drafting_does_not_pay
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.generation import GenerationResult

@@ -10,9 +10,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from specdec_cli.display.safe_console import SafeConsole
-from specdec_cli.display.safe_streams import SafeStream, neutralise_streams, raw, safe
-from specdec_cli.display.status_line import status_line
+from specdec_cli.display.terminal import SafeConsole, SafeStream, neutralise_streams, raw, safe, status_line
 
 EVERY = "".join(map(chr, range(0x110000)))
 HOSTILE = "[b]:smile:\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b1m\r\x08\x00\u2028\u202e\u200e\u061c\udcff\x7f"

@@ -11,8 +11,8 @@ from rich.cells import cell_len
 
 from specdec_cli.display import pair_tables as tables
 from specdec_cli.display import tuning_tables
-from specdec_cli.display.grids import lines_table
-from specdec_cli.display.safe_console import SafeConsole
+from specdec_cli.display.parts import lines_table
+from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.gguf import tokenizer_comparison
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.tokenizer_comparison import Check

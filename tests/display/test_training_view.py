@@ -1,11 +1,11 @@
 """How a training is shown: a line for each tenth where there is no terminal, nothing with --json."""
 
-from specdec_cli.display.training_view import TrainingView
+from specdec_cli.display.draft_making import DraftView
 from specdec_cli.make_drafts.training_result import TrainingStep
 
 
 def shown(capsys, silent):
-    with TrainingView(silent) as view:
+    with DraftView(silent) as view:
         for done in range(0, 1001, 50):
             view.recording(done, 1000, 90.0 - 0.09 * done)
         view.planned(200, 0.5, 3_000_000_000)

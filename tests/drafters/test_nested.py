@@ -111,12 +111,12 @@ class Hesitant(FixedLength):
 
 
 class Recurrent(FakeDraftModel):
-    """Goes back to where `checkpoint` was called, or further on; never before, but to the very beginning."""
+    """Goes back to where `begin_draft` was called, or further on; never before, but to the very beginning."""
 
     rewinds = False
     saved = 0
 
-    def checkpoint(self):
+    def begin_draft(self):
         self.saved = self.length
 
     def rewind(self, length):

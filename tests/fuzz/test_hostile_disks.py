@@ -83,9 +83,7 @@ def whole(path: Path) -> bool:
 
 
 def files(home: Path) -> dict[Path, bytes]:
-    """All that is specdec's: matplotlib has a cache of its own."""
-    paths = (path for path in home.rglob("*") if path.is_file() and "matplotlib" not in path.parts)
-    return {path.relative_to(home): path.read_bytes() for path in paths}
+    return {path.relative_to(home): path.read_bytes() for path in home.rglob("*") if path.is_file()}
 
 
 @SHARDS

@@ -16,9 +16,8 @@ from specdec_cli.engine.model_pair import check_pair, setup_of_pair
 from specdec_cli.llama import library, placing
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.llama.library import Device
 from specdec_cli.llama.model import Model
-from specdec_cli.llama.placement import Placement
+from specdec_cli.llama.placement import Device, Placement
 from specdec_cli.measure import diagnosis
 
 CPU = Device("CPU", "a processor", "CPU", 32 << 30, 64 << 30)

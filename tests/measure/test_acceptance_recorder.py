@@ -101,7 +101,7 @@ class Proposals(FakeDraftModel):
         super().__init__(table)
         self.wrong, self.asked = [], False
 
-    def checkpoint(self):
+    def begin_draft(self):
         self.asked = True
 
     def decode(self, tokens, all_rows=False):

@@ -20,7 +20,7 @@ from pathlib import Path
 import jinja2, numpy, typer.testing
 from specdec_cli.engine import engine
 from specdec_cli.cli import app, run
-from specdec_cli.display import plain, run_report as tables
+from specdec_cli.display import live, run_report as tables
 from specdec_cli.llama import library
 
 def peak():

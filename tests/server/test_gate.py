@@ -2,7 +2,7 @@
 
 import asyncio
 
-from specdec_cli.server.gate import Gate
+from specdec_cli.server.running import Gate
 
 
 def test_what_is_not_taken_in_time_ends_the_answer():

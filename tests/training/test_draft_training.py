@@ -114,14 +114,14 @@ def test_the_files_hold_what_pytorch_computes(folder):
     from specdec_cli.make_drafts.training.draft_decoder import DraftStudent
     from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
     from specdec_cli.make_drafts.training.shape import shape_of
-    from training.llama_rows import Reader
+    from training.check import Reader
 
     for kind in ("qwen3", "llama"):
         path = tiny.write(folder / f"{kind}-plain.gguf", kind)
         student = DraftStudent(GgufWeights(path), shape_of(read_header(path)), lora=False)
         tokens = [1 + 7 * i % 290 for i in range(50)]
         with torch.no_grad():
-            mine = student.model.logits(student.model(torch.tensor([tokens]))[-1])[0].numpy()
+            mine = student.model.logits(student.model(torch.tensor([tokens])))[0].numpy()
         reader = Reader(path)
         theirs = reader.rows(tokens)
         reader.close()

@@ -1,7 +1,7 @@
 // An answer in the page of a chat, and what can be told of its steps: each is kept with its elements.
 const TAGS = { accepted: "i", correction: "b", bonus: "u", plain: "span", forced: "em" };
 const ENDS = { length: "stopped at the most tokens", stopped: "stopped" };
-// As safe_streams.py has them: control characters, marks of direction, other ends of lines, halves of characters.
+// As display/terminal.py has them: control characters, marks of direction, other ends of lines, halves of characters.
 const UNSAFE = /[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]/gu;
 
 /** The text with signs in the place of what would act on the page's text. */

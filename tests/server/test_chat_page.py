@@ -11,9 +11,9 @@ import pytest
 from devtools import Tab
 
 from specdec_cli.decoding.types import Step, Token
-from specdec_cli.display.chat_page import chat_page
-from specdec_cli.display.safe_streams import safe
+from specdec_cli.display.terminal import safe
 from specdec_cli.measure.traces import event_json
+from specdec_cli.server.chat_page import chat_page
 
 TIMINGS = {"predicted_n": 9, "predicted_per_second": 31.25, "draft_n": 8, "draft_n_accepted": 4}
 
