@@ -68,7 +68,6 @@ def prune(
     """
     from specdec_cli.display.draft_making import DraftView
     from specdec_cli.make_drafts.draft_copy import CopyOptions
-    from specdec_cli.make_drafts.layer_search import LayerSearch
     from specdec_cli.make_drafts.prune import LayerChoice, ListedLayers
     from specdec_cli.make_drafts.prune import prune as prune_target
 

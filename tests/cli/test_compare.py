@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
 from dataclasses import replace
-from datetime import date
 
 import pytest
 from driver import DRAFT, TARGET, assert_refused, call, start, succeeded
@@ -82,19 +80,6 @@ def test_the_table_and_the_verdict_and_the_same_in_markdown():
     assert tables and {line.count("|") for line in tables} == {11, 5}
     assert "over 1 prompt**" in shown or "nothing was drafted" in shown
     assert "speedup" not in call("ls", "--json", "--here").stdout, "nothing is kept for the list"
-
-
-def test_the_verdict_is_in_the_json_with_the_date_and_the_command_line(tmp_path, monkeypatch):
-    private = tmp_path / "joe"
-    private.mkdir()
-    typed = [f"--html={private}/page.html", "--save", "x", f"{private}", "def f():\n"]
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/specdec", "compare", *typed, "x" * 5000])
-    done = json.loads(succeeded("compare", "-k", "3", "-n", 16, "--json", *PROMPTS, "--sweep", "k=2").stdout)
-    assert done["command"].startswith("specdec compare --html=page.html --save x joe 'def f():\n' xxx")
-    assert date.fromisoformat(done["when"][:10]) <= date.today()
-    verdict = done["verdict"]
-    assert verdict["pays"] == "too few prompts" and verdict["winner"] is None
-    assert set(verdict["ranking"]) == {ALONE, "k=2", "k=auto"}
 
 
 def test_results_are_kept_and_compared_with():

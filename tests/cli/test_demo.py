@@ -37,18 +37,6 @@ def test_both_write_the_same_text_in_every_round(finished):
     assert sum(metrics.accepted for metrics in race.drafted) > 0.7 * sum(metrics.drafted for metrics in race.drafted)
 
 
-def test_who_begins_changes(finished):
-    _, events, _ = finished
-    first = [drafts for drafts, event in events if getattr(event, "index", None) == 0]
-    assert first == [False, True, True, False, False, True]
-
-
-def test_the_ratio_is_paired_round_by_round(finished):
-    race, _, result = finished
-    ratios = [mine.tokens_per_s / own.tokens_per_s for mine, own in zip(race.drafted, race.alone, strict=True)]
-    assert min(ratios) <= result.speedup.mean <= max(ratios) and result.tokens_per_pass > 1.5
-
-
 def test_the_first_arrangement_that_pays_clearly_is_raced_or_else_the_best(monkeypatch):
     tried = []
 
@@ -100,9 +88,10 @@ def test_the_screen(monkeypatch):
     monkeypatch.setattr(racing, "RACE_S", 300.0)
     monkeypatch.setattr("specdec_cli.cli.demo._WHOLE_S", 300.0)
     said = succeeded("demo").stdout
-    assert said.startswith("A model of 9 M weights ") and "round 3, the target alone: " in " ".join(said.split())
-    assert "same text, token for token" in " ".join(said.split())
-    assert "  with drafts  " in said or "Other programs use this machine" in said
+    whole = " ".join(said.split())
+    assert said.startswith("A model of 9 M weights ") and "round 3, the target alone: " in whole
+    assert "same text, token for token" in whole
+    assert ("  with drafts  " in said) != ("Other programs use this machine" in whole)
     assert [line.split()[:2] for line in said.splitlines() if line.startswith("  specdec")] == [
         ["specdec", command] for command in ("pull", "run", "compare", "tune")
     ]

@@ -17,6 +17,8 @@ from specdec_cli.llama import kernels, trial_load
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
 
+pytestmark = pytest.mark.usefixtures("nothing_known")
+
 
 @pytest.fixture
 def deadly(tmp_path):

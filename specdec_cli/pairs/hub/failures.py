@@ -22,8 +22,7 @@ _log = logging.getLogger(__name__)
 _PASSING = (408, 429, 500, 502, 503, 504)
 # By name, for huggingface_hub has changed from httpx to httpx2. Without a connection nothing is tried again: the
 # machine is offline, or there is no such host.
-_RETRIED_IN_STREAM = ("ReadTimeout", "RemoteProtocolError")
-_PASSING_ERRORS = (*_RETRIED_IN_STREAM, "ReadError", "WriteError", "WriteTimeout", "PoolTimeout")
+_PASSING_ERRORS = ("ReadTimeout", "RemoteProtocolError", "ReadError", "WriteError", "WriteTimeout", "PoolTimeout")
 
 _NO_NAME = ("the Hub knows no {repo}: {why}", "Check the name.")
 _BY_CLASS = {
@@ -50,8 +49,8 @@ _BY_NUMBER = {
 }
 
 
-def with_retries(call: Callable[[], _Result], streaming: bool = False) -> _Result:
-    """Call, and call again later if the failure may be temporary. streaming: it retries broken connections itself.
+def with_retries(call: Callable[[], _Result]) -> _Result:
+    """Call, and call again later if the failure may be temporary.
 
     Every request to the Hub is made in here, within the limits of `session`.
     """
@@ -60,7 +59,7 @@ def with_retries(call: Callable[[], _Result], streaming: bool = False) -> _Resul
         try:
             return call()
         except Exception as error:
-            if not _may_pass(error) or (streaming and type(error).__name__ in _RETRIED_IN_STREAM):
+            if not _may_pass(error):
                 raise
             response = getattr(error, "response", None)
             asked = str(response.headers.get("Retry-After", "")) if response is not None else ""
