@@ -80,6 +80,8 @@ def prune(
         options = CopyOptions(target, out, force, given.flags["threads"], interrupt, view.copying)
         layers: LayerChoice = ListedLayers(keep_layers or "")
         if search is not None:
+            from specdec_cli.make_drafts.layer_search import LayerSearch
+
             view.answering()
             gpu_layers = given.flags["gpu_layers"]
             layers = LayerSearch(search, prompts, -1 if gpu_layers is None else gpu_layers, view)
