@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import median
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.columns import Columns
@@ -16,7 +17,9 @@ from rich.text import Text
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Event, Step
 from specdec_cli.display.parts import STYLES, bar
-from specdec_cli.measure.race_result import RaceResult
+
+if TYPE_CHECKING:
+    from specdec_cli.measure.race import RaceResult
 
 _ROWS = 16
 """Lines of an answer on the screen, where the terminal has as many."""

@@ -9,15 +9,18 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import platformdirs
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.decoding.statistics import Interval, geometric_interval
-from specdec_cli.measure.compare import ComparisonResult
 from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.user_files import read_bytes, require_writable, suggest, write_whole
+
+if TYPE_CHECKING:
+    from specdec_cli.measure.compare import ComparisonResult
 
 _PLACE = dict.fromkeys(
     (

@@ -21,14 +21,13 @@ import platformdirs
 from specdec_cli.decoding.divergence import Divergence, Transcript
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.statistics import geometric_interval
+from specdec_cli.decoding.statistics import Interval, geometric_interval
 from specdec_cli.decoding.types import Event
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import one_session
 from specdec_cli.engine.session import Session, reusing
 from specdec_cli.llama import quantize
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.measure.race_result import RaceResult
 from specdec_cli.user_files import bundled_dir
 
 PROMPT = """\
@@ -136,6 +135,24 @@ def best_race(interrupt: Interrupt, until: float) -> Iterator[Race]:
             if max(races) > _CLEARLY or monotonic() > until - RACE_S:  # the latter: a busy machine
                 break
         yield races[max(races)]
+
+
+@dataclass(frozen=True, slots=True)
+class RaceResult:
+    """Tokens per second of each answer, in the order of the rounds; speedup is paired, round by round, and None after
+    too few. divergence: None if all answers are the same. tokens_per_pass: with drafts.
+    """
+
+    alone: tuple[float, ...]
+    drafted: tuple[float, ...]
+    speedup: Interval | None
+    tokens_per_pass: float
+    divergence: Divergence | None
+
+    @property
+    def tells(self) -> bool:
+        """Whether a ratio may be claimed: its interval excludes 1."""
+        return self.speedup is not None and self.speedup.difference in ("faster", "slower")
 
 
 class Race:

@@ -9,7 +9,7 @@ from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.decoding.types import Done, Prefill, Step, Token
 from specdec_cli.display import race_view
 from specdec_cli.display.terminal import SafeConsole
-from specdec_cli.measure.race_result import RaceResult
+from specdec_cli.measure.race import RaceResult
 
 TITLE = "A model of 9 M weights rewrites library.py with another class; repeated text is the draft; one core."
 ALONE = (100.0, 102.0, 98.0, 101.0)
