@@ -109,7 +109,7 @@ def test_a_rest_says_nothing_of_the_draft_before_it():
     chained.limit(9)
     chained.turn(0, True, 9)
     assert policy.choose([0.9] * 4) == 4
-    policy._resting = 5
+    policy._budget.left = -1.0
     for _ in range(3):
         chained.limit(9)
         assert chained.turn(0, True, 9) == (policy, 0)
