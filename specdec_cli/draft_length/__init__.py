@@ -9,11 +9,9 @@ from specdec_cli.decoding.types import LengthPolicy
 from specdec_cli.draft_length.auto import LONGEST, AutoLength
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.chain_length import ChainLength
-from specdec_cli.draft_length.cost_model import CostModel
+from specdec_cli.draft_length.cost_model import CostModel, SharedLoad
 from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.draft_length.known_draft import KnownLength
-from specdec_cli.draft_length.shared_load import SharedLoad
-from specdec_cli.draft_length.whole_draft import WholeDraftLength
+from specdec_cli.draft_length.known_draft import KnownLength, WholeDraftLength
 
 __all__ = ["LONGEST", "DraftForm", "SharedLoad", "adaptive_length", "chain_length", "fixed_length"]
 

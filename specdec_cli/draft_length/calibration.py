@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from specdec_cli.decoding.types import Step
 
 EDGES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.97)
 """Bounds of the bins of confidence; the last are narrow, for long drafts are decided there."""
 
 BINS = len(EDGES) + 1
-_LOG_ODDS = tuple(math.log(c / (1 - c)) for c in (0.06, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.94, 0.985))
+_LOG_ODDS = tuple(math.log((a + b) / (2 - a - b)) for a, b in zip((0.0, *EDGES), (*EDGES, 1.0), strict=True))
 
+RECENT = 0.03
+"""The weight of the latest in all running means: of the text, of passes. With 0.02 the same; with 0.1, noise counts."""
 _PULL = 24.0
-"""How many outcomes of its own a bin needs to count for as much as the curve through all of them."""
-_MEMORY = 200.0
-"""Outcomes in a bin after which the older ones begin to be forgotten."""
-_DRIFT = 0.0015
-"""By how much the curve's offset may wander from token to token: the variance of a random walk."""
-_VAGUE = 1.0
-"""The most variance that mere waiting leads to."""
-_SURPRISED = 0.4
-"""A running mean of normalised errors that chance hardly explains: the text must have changed."""
-_JUMP = 0.2
-"""The variance that such a change adds."""
-_ERROR_SHARE, _LOOK_SHARE = 0.15, 0.02
-"""The weight of the latest error and of the latest confidence in their running means."""
+"""How many outcomes of its own a bin needs to count for as much as the curve through all of them: with none of its own,
+0.991 over whole recordings."""
+_DRIFT = 0.003
+"""By how much the curve's offset may wander from token to token, the variance of a random walk: with 0.0015, 0.997."""
+_PRIORS = {True: ((1.0, 1.0), (0.5, 0.8)), False: ((0.6, 0.55), (-0.8, 0.6))}
+"""Offset and slope before anything is known, greedy or not, of first choices and of others: fitted to the recordings. A
+greedy draft is mostly better than it believes; the overlap of two sampled distributions depends less on how peaked the
+draft's is. A second choice is more often right than a greedy draft believes, and less often than a drawn one does,
+since its first draw took the likelier."""
 
 
 def bin_of(confidence: float) -> int:
@@ -51,19 +52,16 @@ class Calibration:
     seen: list[float] = field(default_factory=lambda: [1.0 / BINS] * BINS)
     """How often each bin comes up; sums to 1."""
     looks: int = 0
-    _surprise: float = 0.0
 
     @classmethod
-    def prior(cls, greedy: bool) -> Calibration:
-        """Before anything is known. A greedy draft is mostly better than it believes; the overlap of two sampled
-        distributions depends less on how peaked the draft's is.
-        """
-        return cls(offset=1.0, slope=1.0) if greedy else cls(offset=0.6, slope=0.55)
+    def prior(cls, greedy: bool, first: bool = True) -> Calibration:
+        """Before anything is known. first: of first choices, which chains consist of."""
+        return cls(*_PRIORS[greedy][0 if first else 1])
 
     def observe_confidence(self, at: int) -> None:
         """Count a confidence that came up, whatever became of it."""
         self.looks += 1
-        share = max(1 / (self.looks + 4), _LOOK_SHARE)
+        share = max(1 / (self.looks + 4), RECENT)
         seen, keep = self.seen, 1 - share
         for i in range(BINS):
             seen[i] *= keep
@@ -72,33 +70,21 @@ class Calibration:
     def learn(self, at: int, outcome: float) -> None:
         """A token with a confidence in bin `at` was accepted (1), rejected (0), or would have been so often."""
         expected = _logistic(self.offset + self.slope * _LOG_ODDS[at])
-        spread = expected * (1 - expected)
-        gain = self.variance / (1 + self.variance * spread)
+        gain = self.variance / (1 + self.variance * expected * (1 - expected))
         self.offset += gain * (outcome - expected)
         self.variance = gain + _DRIFT
-        self._surprise += _ERROR_SHARE * ((outcome - expected) / math.sqrt(spread + 0.01) - self._surprise)
-        if abs(self._surprise) > _SURPRISED:
-            self.variance += _JUMP
-            self._surprise = 0.0
-        self.counts[at] += 1
-        self.accepted[at] += outcome
-        if self.counts[at] > _MEMORY:
-            self.counts[at] /= 2
-            self.accepted[at] /= 2
+        self.counts[at] += 1 - RECENT * self.counts[at]
+        self.accepted[at] += outcome - RECENT * self.accepted[at]
 
-    def wait(self, tokens: int) -> None:
-        """So many tokens went by of which nothing was learned: what is known gets older."""
-        self.variance = min(self.variance + tokens * _DRIFT, max(_VAGUE, self.variance))
-
-    def rate(self, at: int, optimism: float = 0.0) -> float:
+    def rate(self, at: int, hope: float = 0.0) -> float:
         """The probability of acceptance in a bin, with the curve raised by some standard deviations."""
-        offset = self.offset + optimism * math.sqrt(self.variance)
+        offset = self.offset + hope * math.sqrt(self.variance)
         curve = _logistic(offset + self.slope * _LOG_ODDS[at])
         return (self.accepted[at] + _PULL * curve) / (self.counts[at] + _PULL)
 
-    def rates(self, optimism: float = 0.0) -> list[float]:
+    def rates(self, hope: float = 0.0) -> list[float]:
         """The same for every bin."""
-        return [self.rate(at, optimism) for at in range(BINS)]
+        return [self.rate(at, hope) for at in range(BINS)]
 
     def __post_init__(self) -> None:
         """Raises ValueError on what cannot have been learned, as a damaged file may hold it."""
@@ -114,3 +100,56 @@ class Calibration:
 
 def _logistic(log_odds: float) -> float:
     return 1 / (1 + math.exp(-log_odds))
+
+
+class SiblingCalibration:
+    """One calibration for each sibling index: the confidence of number i is that its token is right if those before
+    it are not.
+
+    first: that of first choices, which chains consist of. The others begin from a prior.
+    """
+
+    def __init__(self, first: Calibration, greedy: bool) -> None:
+        self._calibrations = {0: first}
+        self._greedy = greedy
+        self._drafted: list[tuple[int, int]] = []
+        """The sibling index and the bin of confidence of each token of the draft in hand."""
+
+    def begin(self) -> None:
+        """A new draft begins."""
+        self._drafted.clear()
+
+    def add(self, sibling_index: int, confidence: float) -> None:
+        """The draft has another token."""
+        self._drafted.append((sibling_index, bin_of(confidence)))
+
+    def rate(self, sibling_index: int, confidence: float, hope: float = 0.0) -> float:
+        """The probability that such a token stands, given that what it follows does and its earlier siblings do not."""
+        return self._of(sibling_index).rate(bin_of(confidence), hope)
+
+    def learn(self, step: Step) -> None:
+        """What became of the draft."""
+        for node, stands in outcomes(step):
+            if node < len(self._drafted):
+                sibling_index, at = self._drafted[node]
+                self._of(sibling_index).learn(at, float(stands))
+
+    def _of(self, sibling_index: int) -> Calibration:
+        if sibling_index not in self._calibrations:
+            self._calibrations[sibling_index] = Calibration.prior(self._greedy, first=False)
+        return self._calibrations[sibling_index]
+
+
+def outcomes(step: Step) -> Sequence[tuple[int, bool]]:
+    """The tokens of a draft that were put to the test, each with whether it stands."""
+    if step.parents is None:
+        tested = min(step.accepted + 1, len(step.drafted))
+        return [(node, node < step.accepted) for node in range(tested)]
+    path = step.path or ()
+    settled, tried = set[int](), []
+    for node, parent in enumerate(step.parents):
+        if (parent == -1 or parent in path) and parent not in settled:
+            tried.append((node, node in path))
+            if node in path:  # its later siblings were not looked at
+                settled.add(parent)
+    return tried

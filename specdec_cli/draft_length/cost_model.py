@@ -1,139 +1,173 @@
-"""What forward passes cost now: the measured costs, corrected while a run goes on."""
+"""What forward passes cost now: the measured costs, corrected by the passes that are seen."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
+from collections import Counter
 
-from specdec_cli.decoding.costs import SETTLED, Costs
+from specdec_cli.decoding.costs import SETTLED, Costs, Curve
 from specdec_cli.decoding.types import Step
-from specdec_cli.draft_length.shared_load import SharedLoad
+from specdec_cli.draft_length.calibration import RECENT, Calibration
 
-_COMMON_RATE = 0.03
-"""What a surprise says of the whole curve."""
-_FIRST_RATE, _LEAST_RATE = 0.3, 0.01
-"""What it says of its own point: much at first, when the point may have been measured badly, and less each time."""
-_DRAFT_RATE, _READ_RATE = 0.08, 0.3
-"""What it says of drafting, and of reading on, which is rare."""
-_ENOUGH = 8
-"""Passes of a size after which its cost is known."""
-_MOST = 0.3
-"""How far, in log seconds, one pass may be off before the rest of its surprise is taken for the machine's noise."""
-_SLOW_STEP = 2.0
-"""By how much a step may have taken longer than expected by itself; beyond that it was the machine."""
+NOISE = 0.3
+"""How far, in log seconds, one pass may be off before the rest is taken for the machine's noise: one of five seconds
+then raises the curve by no more than 12 %."""
+_FIRST_PROBE, _LAST_PROBE = 16, 128
+"""Steps with drafts between two probes, doubling. The first is in answers of 50 tokens, so that reports can tell a
+speedup; at most 128 keeps probes under 3 % of the steps. With 8 at first, texts that are always right run at 0.99."""
+
+
+class LiveCurve(Curve):
+    """A measured curve that follows the passes: each moves its own point, much at first, and all others a little, for
+    what slows one pass slows all. What was measured counts as much as two passes. seen: passes by size.
+    """
+
+    def __init__(self, curve: Curve) -> None:
+        super().__init__(curve.points)
+        self.seen = Counter[int]()
+        self._scale = 1.0
+
+    def __call__(self, n: float) -> float:
+        return self._scale * super().__call__(n)
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """A pass over so many tokens took so long."""
+        surprise = min(max(math.log(seconds / self(tokens)), -NOISE), NOISE)
+        at = bisect_left(self._tokens, tokens)
+        if at == len(self._tokens) or self._tokens[at] != tokens:
+            self._seconds.insert(at, super().__call__(tokens))
+            self._tokens.insert(at, tokens)
+        self.seen[tokens] += 1
+        self._seconds[at] *= math.exp(max(1 / (2 + self.seen[tokens]), RECENT) * surprise)
+        self._scale *= math.exp(RECENT * surprise)
+
+
+class BaselineProbe:
+    """When some steps draft nothing, only to time the target alone: so many in a row, of which the last tells it."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._drafts, self._next, self._left = 0, _FIRST_PROBE, 0
+
+    def due(self, drafting: bool) -> bool:
+        """Whether the coming step belongs to a probe. drafting: whether it would have a draft."""
+        if not self._left:
+            self._drafts = self._drafts + 1 if drafting else 0
+            if self._drafts <= self._next:
+                return False
+            self._left, self._next, self._drafts = self._steps, min(2 * self._next, _LAST_PROBE), 0
+        self._left -= 1
+        return True
+
+
+class SharedLoad:
+    """How many answers share the passes of a pair of models now, and what an answer's part of a pass costs: its share
+    of a pass in which none sends more than the others, and all of what its further tokens add to passes as they are.
+    So a draft pays where it lets all answers together have more tokens a second.
+    """
+
+    def __init__(self) -> None:
+        self.answers = 1
+        self.probing = False
+        """Whether nobody is to draft now, so that it is known what passes cost then."""
+        self.calibrations: dict[object, Calibration] = {}
+        """What drafts are worth, by how they are made: what one answer shows is true of the others."""
+        self._curves: dict[str, LiveCurve] = {}
+        self._sizes: dict[str, float] = {}
+        """Tokens of a pass, the mean of the latest."""
+        self._plain, self._probe = 0, BaselineProbe(SETTLED + 2)  # one is under way
+
+    def begin(self, costs: Costs) -> None:
+        """Go by these costs until passes have shown others."""
+        self._curves = {"verify": LiveCurve(costs.verify), "draft": LiveCurve(costs.draft)}
+        self._sizes = {"verify": 1.0, "draft": math.inf}  # if one answer is to draft, all are
+
+    def observe(self, which: str, tokens: int, seconds: float) -> None:
+        """A pass of the target ("verify") or of the draft model ("draft") over so many tokens of all answers, and what
+        was done for it since the pass before. An answer alone has costs of its own.
+        """
+        if self.answers == 1:
+            self.probing = False
+            return
+        drafted = tokens > self.answers
+        if which == "verify":
+            self.probing = self._probe.due(drafted)
+            self._plain = 0 if drafted else self._plain + 1
+        if which in self._curves:
+            size = self._sizes[which] if math.isfinite(self._sizes[which]) else tokens
+            self._sizes[which] = size + RECENT * (tokens - size)
+            if which != "verify" or drafted or self._plain >= SETTLED:
+                self._curves[which].observe(tokens, seconds)
+
+    def verify(self, tokens: int) -> float:
+        """An answer's part of a pass of the target, in seconds, if it sends so many tokens."""
+        return self._part("verify", self.answers, max(self._sizes["verify"], self.answers), tokens)
+
+    def draft(self, tokens: int) -> float:
+        """An answer's part of a pass of the draft model, in seconds, if it sends so many tokens."""
+        sharing = min(max(self._sizes["draft"], 1.0), self.answers)
+        return self._part("draft", sharing, sharing, tokens)
+
+    def _part(self, which: str, sharing: float, size: float, tokens: int) -> float:
+        """sharing: answers in a pass. size: tokens of a pass in which this answer sends one."""
+        curve = self._curves[which]
+        added = max(curve(size + tokens - 1) - curve(size), 0.0) if tokens > 1 else 0.0
+        return curve(sharing) / sharing + added
 
 
 class CostModel:
     """Costs that follow the run: the context grows, the machine's clock and neighbours change.
 
-    Every observed pass moves its own point of the curve, at first, and the whole curve a little (what slows one pass
-    slows all).
-    Plain steps count once they are SETTLED. longest: the longest draft that will be asked about. The state does not
-    grow.
-
-    load: of the models, where other answers share their passes. If there are others, a row costs what it costs if each
-    sends as many, so drafts that make all of them together slower do not pay; and steps teach nothing: they wait for
-    others.
+    longest: the longest draft that will be asked about. load: of the models, where other answers share their passes.
+    If there are others, a row costs what it costs if each sends as many, so drafts that make all of them together
+    slower do not pay; and steps teach nothing: they wait for others. other: seconds of a step, whatever it drafts. The
+    state does not grow.
     """
 
     def __init__(self, costs: Costs, longest: int, load: SharedLoad | None = None) -> None:
-        self.longest = longest
-        self._load, self._other = load or SharedLoad(), costs.other
-        self._costs = costs
-        self._verify = [costs.verify(max(n, 1)) for n in range(longest + 2)]
-        self._near = [costs.draft(max(n, 1)) for n in range(3)]
-        # Corrections, in log seconds: of every verification, of one size each, of drafting, of reading on.
-        self._common = 0.0
-        self._own = [0.0] * (longest + 2)
-        self._seen = [0] * (longest + 2)
-        self._drafting = self._reading = 0.0
-        self._at: float | None = None
+        self.longest, self.load, self.other = longest, load or SharedLoad(), costs.other
+        self._verify, self._draft = LiveCurve(costs.verify), LiveCurve(costs.draft)
+        self._probe = BaselineProbe(SETTLED)
         self._plain = SETTLED
-        """Steps without a draft until now, one after the other."""
+        """Steps without a draft until now, one after the other; their cost counts once they are SETTLED."""
 
-    @property
-    def load(self) -> int:
-        """How many answers there are."""
-        return self._load.answers
-
-    @property
-    def probing(self) -> bool:
-        """Whether nothing is to be drafted now, for the sake of what is known of the load."""
-        return self._load.probing
-
-    @property
-    def other(self) -> float:
-        """Seconds of a step, whatever it drafts; those of shared passes are in what the passes cost."""
-        return 0.0 if self._load.answers > 1 else self._other
-
-    def verify(self) -> list[float]:
-        """Seconds to verify n tokens, for n = 0 (meaningless) to longest + 1."""
-        if self._load.answers > 1:
-            return [self.verify_s(n) for n in range(self.longest + 2)]
-        common = self._common
-        return [seconds * math.exp(common + own) for seconds, own in zip(self._verify, self._own, strict=True)]
-
-    def verify_s(self, tokens: int) -> float:
+    def verify(self, tokens: int) -> float:
         """Seconds to verify so many tokens."""
-        if self._load.answers > 1:
-            return self._load.verify(tokens)
-        return self._verify[tokens] * math.exp(self._common + self._own[tokens])
-
-    def learned(self) -> dict[int, float]:
-        """Seconds to verify n tokens, of the n that have been verified often enough to know."""
-        return {n: self.verify_s(n) for n, times in enumerate(self._seen) if times >= _ENOUGH}
-
-    def alone(self) -> float:
-        """Seconds of a step that drafts nothing."""
-        return self.verify_s(1) + self.other
+        return self.load.verify(tokens) if self.load.answers > 1 else self._verify(tokens)
 
     def draft(self, tokens: int = 1) -> float:
         """Seconds for the draft model to read so many tokens in one pass."""
-        if self._load.answers > 1:
-            return self._load.draft(tokens)
-        if tokens < 3:
-            return self._near[tokens] * math.exp(self._drafting)
-        return self._costs.draft(tokens) * math.exp(self._reading)
+        return self.load.draft(tokens) if self.load.answers > 1 else self._draft(tokens)
+
+    def probing(self, drafting: bool) -> bool:
+        """Whether to draft nothing now, only to learn what the target takes alone. drafting: or else to draft."""
+        return self.load.probing if self.load.answers > 1 else self._probe.due(drafting)
 
     def spent(self, step: Step, expected: float) -> float:
         """Seconds that a step took by itself, of which so many were expected."""
-        if self._load.answers > 1:
+        if self.load.answers > 1:
             return expected
-        return min(step.draft_s + step.verify_s + step.sample_s, _SLOW_STEP * expected)
+        return min(step.draft_s + step.verify_s + step.sample_s, math.exp(NOISE) * expected)
+
+    def learned(self) -> dict[int, float]:
+        """Seconds to verify n tokens, of the n that have been verified often enough to outweigh what was measured."""
+        return {n: self._verify(n) for n, times in self._verify.seen.items() if times > 2 * SETTLED}
 
     def skip(self) -> None:
         """The next step does not follow the last one that was observed."""
-        self._at = None
         self._plain = 0
 
     def observe(self, step: Step, read: int, passes: int) -> None:
         """Learn from a step. In its draft_s the draft model read so many tokens in one pass, the first of `passes`;
         the others had one token each. passes: 0 if nothing was drafted, or what was is unknown.
         """
-        if self._load.answers > 1 or step.unread:  # a pass of another shape
+        if self.load.answers > 1 or step.unread:  # a pass of another shape
             self.skip()
             return
-        rows = len(step.drafted) + 1
-        seconds = step.verify_s + step.sample_s
-        own = self._own
+        rows, seconds = len(step.drafted) + 1, step.verify_s + step.sample_s
         self._plain = 0 if rows > 1 else self._plain + 1
         if seconds > 0 and (rows > 1 or self._plain >= SETTLED):
-            surprise = _clipped(seconds, self._verify[rows], self._common + own[rows])
-            self._common += _COMMON_RATE * surprise
-            own[rows] += max(_FIRST_RATE / (1 + self._seen[rows]), _LEAST_RATE) * surprise
-            self._seen[rows] += 1
-        if passes and step.draft_s > 0:
-            expected = self.draft(read) + (passes - 1) * self.draft()
-            surprise = _DRAFT_RATE * _clipped(step.draft_s, expected, 0.0)
-            if read < 3:
-                self._drafting += surprise
-            else:
-                self._reading += _READ_RATE / _DRAFT_RATE * surprise
-        if self._at is not None:
-            rest = step.at - self._at - step.draft_s - seconds
-            self._other += _DRAFT_RATE * (min(max(rest, 0.0), self._verify[1]) - self._other)
-        self._at = step.at
-
-
-def _clipped(seen: float, expected: float, correction: float) -> float:
-    """How surprising a duration is, in log seconds, up to what noise could be."""
-    return min(max(math.log(seen / expected) - correction, -_MOST), _MOST)
+            self._verify.observe(rows, seconds)
+        if passes and read < 3 and step.draft_s > 0:
+            self._draft.observe(1, step.draft_s / passes)

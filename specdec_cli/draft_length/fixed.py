@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.types import Candidate, LengthPolicy, Step
-from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.draft_length.sibling_calibration import SiblingCalibration
+from specdec_cli.draft_length.calibration import Calibration, SiblingCalibration
 
 
 class FixedLength(LengthPolicy):

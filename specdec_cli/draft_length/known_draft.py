@@ -7,62 +7,41 @@ from itertools import accumulate, takewhile
 from operator import mul
 
 from specdec_cli.decoding.types import Candidate, LengthPolicy, LengthReason, Step
-from specdec_cli.draft_length.cost_model import CostModel
+from specdec_cli.draft_length.cost_model import NOISE, CostModel
+from specdec_cli.draft_length.loss_budget import START, LossBudget
 
-_START, _MOST = 1.5, 12.0
-"""The loss budget, in steps of the target alone: at first, and at most."""
-_BEYOND = 1.0
-"""By how much the worst outcome of a single draft may go beyond it, in the same unit."""
-_REST, _LONGEST_REST, _REFILL = 16, 256, 0.25
-"""Steps of a rest, doubling as long as nothing is gained, and the loss budget after it."""
-_SEARCH = 0.2
-"""Which share of a step it may take to find nothing; beyond that it was the machine."""
-_RATE_SHARE = 0.02
-"""The weight of the latest step in the running means of tokens and of seconds."""
+_KNOWN_START = 1.75
+"""Steps that may be lost at first, fewer than where a draft model must be tried out: with 4, the worst text for `ngram`
+is at 0.960 of the target alone, with 2 at 0.977, with this at 0.980; with 1, the mean is at 0.998."""
 
 
 class KnownLength(LengthPolicy):
     """As much of a known draft as pays: `-k auto` for drafters without a model.
 
     With c_1 ... c_n the chances of its tokens, k of them bring c_1 + c_1 c_2 + ... tokens and cost the difference
-    between verifying k + 1 tokens and one, at the price of time that decoding has reached; the best k is sent. Unlike
-    `AutoLength` it need not guess what follows: where one token does not pay and four do, it sees whether four are
-    sure enough. The chances are the drafter's own record of what came true, and are taken as they are: tokens of one
-    match come true or fail together, so that a second estimate, fed with each of them, goes too far both ways. What
-    drafts really lose against the target alone, and what the search for them costs, is taken from a loss budget; where
-    that is used up, drafting rests.
+    between verifying k + 1 tokens and one; the best k is sent. Unlike `AutoLength` it need not guess what follows:
+    where one token does not pay and four do, it sees whether four are sure enough. The chances are the drafter's own
+    record of what came true, and are taken as they are: tokens of one match come true or fail together, so that a
+    second estimate, fed with each of them, goes too far both ways. What drafts really lose against the target alone,
+    and what the search for them costs, is taken from a loss budget; where that is used up, drafting rests.
     """
 
-    start, refill, first_rest = _START, _REFILL, _REST
+    start = _KNOWN_START
 
     def __init__(self, costs: CostModel, min_p: float = 0.0) -> None:
-        self._costs = costs
-        self._min_p = min_p
-        self._loss_budget = self.start * self._alone
-        self._resting, self._next_rest = 0, self.first_rest
-        self._tokens, self._seconds = 1.0, self._alone  # running means of a step, whose quotient is the price of time
+        self._costs, self._min_p = costs, min_p
+        self._budget = LossBudget(self.start)
         self._confidences: list[float] = []
-
-    @property
-    def _alone(self) -> float:
-        return self._costs.alone()
-
-    @property
-    def _price(self) -> float:
-        """Tokens per second that decoding has reached: what a second is worth."""
-        return max(self._tokens / self._seconds, 1 / self._alone)
 
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
         self._costs.skip()
-        if self._resting:  # another text may be another story
-            self._resting, self._loss_budget = 0, self.refill * self._alone
 
     def limit(self, room: int) -> int:
         self.why, self._confidences = LengthReason.NONE, []
-        if self._costs.probing:
+        if self._costs.load.probing:
             self.why = LengthReason.BASELINE
             return 0
-        return 0 if self._resting else min(self._costs.longest, room)
+        return min(self._costs.longest, room) if self._budget.left > 0 else 0
 
     def should_draft(self, drafted: int, confidence: float, candidate: Candidate | None = None) -> bool:
         """For drafters that ask token by token: what pays if all that follows is as sure as this one."""
@@ -79,50 +58,56 @@ class KnownLength(LengthPolicy):
 
     def _best(self, chances: Sequence[float]) -> int:
         """How many tokens pay best. chances: that each of them stands, with all that it follows."""
-        costs = self._costs
-        alone, price = costs.verify_s(1), self._price
-        affordable = self._loss_budget + _BEYOND * alone
-        best, most, saved, tokens = 0, 0.0, 0.0, 0.0
+        costs, risk = self._costs, self._budget.risk
+        one = costs.verify(1)
+        alone = one + costs.other
+        best, most, tokens = 0, 0.0, 0.0
         for count, chance in enumerate(chances[: costs.longest], 1):
             tokens += chance
-            more = costs.verify_s(count + 1) - alone
-            if more > affordable:
-                continue  # a wider pass may be no dearer
-            if tokens - price * more > most:
-                best, most, saved = count, tokens - price * more, tokens * alone - more
+            more = (costs.verify(count + 1) - one) / alone
+            if more <= risk and tokens - more > most:  # a wider pass may be no dearer
+                best, most = count, tokens - more
         self.why = LengthReason.WORTH_IT if best else LengthReason.TOO_UNSURE
-        if best and saved < self.rival_gain:
+        if best and most * alone < self.rival_gain:
             best, self.why = 0, LengthReason.RIVAL
         return best
 
     def observe(self, step: Step, own_time: bool = True) -> None:
-        drafted, accepted = len(step.drafted), step.accepted
-        self._costs.observe(step, 1, 0)
-        seconds = self._costs.spent(step, self._costs.verify_s(drafted + 1)) + self._costs.other
-        self._update_price(accepted + 1, seconds)
-        if self._resting:
-            self._rest()
-            return
-        search = min(step.draft_s, _SEARCH * self._alone) if own_time else 0.0
-        gain = (accepted + 1) * self._alone - seconds if drafted else -search
-        self._loss_budget = min(self._loss_budget + gain, _MOST * self._alone)
-        if gain > 0:
-            self._next_rest = self.first_rest
-        if self._loss_budget <= 0:
-            self._resting = self._next_rest
-            self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
+        costs, rows = self._costs, len(step.drafted) + 1
+        costs.observe(step, 1, 0)
+        alone = costs.verify(1) + costs.other
+        self._budget.wait()
+        if rows > 1:
+            self._budget.add(step.accepted + 1 - (costs.spent(step, costs.verify(rows)) + costs.other) / alone)
+        elif own_time:
+            self._budget.add(-min(step.draft_s / alone, NOISE))
 
     def observe_other(self, step: Step) -> None:
         self._costs.skip()
-        self._update_price(len(step.tokens), step.draft_s + step.verify_s + step.sample_s + self._costs.other)
-        if self._resting:
-            self._rest()
+        self._budget.wait(len(step.tokens))
 
-    def _rest(self) -> None:
-        self._resting -= 1
-        if not self._resting:
-            self._loss_budget = self.refill * self._alone
 
-    def _update_price(self, tokens: int, seconds: float) -> None:
-        self._tokens += _RATE_SHARE * (tokens - self._tokens)
-        self._seconds += _RATE_SHARE * (seconds - self._seconds)
+class WholeDraftLength(KnownLength):
+    """`-k auto` for drafters whose draft is of use as a whole only, as lookahead's is, or grows by what it is fed.
+
+    It drafts until its loss budget is used up, then rests. A pass that alone could lose more is not tried.
+    """
+
+    start = START
+    _needs = 0.0
+    """What must be left for the draft that was refused."""
+
+    def limit(self, room: int) -> int:
+        """The draft is a tree, of which a path may be as long as the room: its size does not depend on that."""
+        rests = self._budget.left <= self._needs
+        self.why = LengthReason.RESTING if rests else LengthReason.WORTH_A_TRY
+        return 0 if rests else self._costs.longest
+
+    def should_draft(self, drafted: int, confidence: float, candidate: Candidate | None = None) -> bool:
+        """Whether a draft of one token more than `drafted` may be sent, all of which could be in vain."""
+        loss = self._costs.verify(drafted + 2) / self._costs.verify(1) - 1
+        if loss <= self._budget.left:
+            self._needs = 0.0
+            return True
+        self.why, self._needs = LengthReason.TOO_DEAR, loss
+        return False

@@ -16,8 +16,7 @@ from specdec_cli.decoding.types import Drafter, LengthPolicy
 from specdec_cli.draft_length import DraftForm, adaptive_length, chain_length, fixed_length
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.draft_length.cost_model import CostModel
-from specdec_cli.draft_length.shared_load import SharedLoad
+from specdec_cli.draft_length.cost_model import CostModel, SharedLoad
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.engine import tuning
 from specdec_cli.engine.config import Settings

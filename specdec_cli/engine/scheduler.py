@@ -15,7 +15,7 @@ from greenlet import getcurrent, greenlet
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Logits
-from specdec_cli.draft_length.shared_load import SharedLoad
+from specdec_cli.draft_length.cost_model import SharedLoad
 from specdec_cli.engine.session import Session
 from specdec_cli.engine.slots import Slots
 from specdec_cli.engine.weights import Weights

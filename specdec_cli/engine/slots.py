@@ -9,7 +9,7 @@ from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import REVIEWED
 from specdec_cli.draft_length.auto import LONGEST
-from specdec_cli.draft_length.shared_load import SharedLoad
+from specdec_cli.draft_length.cost_model import SharedLoad
 from specdec_cli.engine.context_plan import ContextPlan, require_chains
 from specdec_cli.engine.contexts import ModelContext
 from specdec_cli.engine.pass_costs import PassCosts

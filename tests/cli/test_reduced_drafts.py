@@ -8,7 +8,7 @@ from engines import open_session
 from fakes import tokens_of
 
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.draft_length.shared_load import SharedLoad
+from specdec_cli.draft_length.cost_model import SharedLoad
 from specdec_cli.engine.slots import Slots
 from specdec_cli.llama.interrupt import Interrupt
 

@@ -6,8 +6,7 @@ import pytest
 from specdec_cli.decoding.rules import RULES
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.decoding.types import Draft, Step
-from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.draft_length.sibling_calibration import SiblingCalibration, outcomes
+from specdec_cli.draft_length.calibration import Calibration, SiblingCalibration, outcomes
 
 
 def step(drafted, accepted, parents=None, path=None):

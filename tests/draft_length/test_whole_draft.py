@@ -11,7 +11,7 @@ from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.types import Draft, LengthReason
 from specdec_cli.draft_length.chain_length import ChainLength
 from specdec_cli.draft_length.cost_model import CostModel
-from specdec_cli.draft_length.whole_draft import WholeDraftLength
+from specdec_cli.draft_length.known_draft import WholeDraftLength
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 
 SIZE = (5, 4, 5)

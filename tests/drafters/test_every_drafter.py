@@ -15,8 +15,7 @@ from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.draft_length.known_draft import KnownLength
-from specdec_cli.draft_length.whole_draft import WholeDraftLength
+from specdec_cli.draft_length.known_draft import KnownLength, WholeDraftLength
 from specdec_cli.drafters.corpus_index import Corpus
 
 PROMPT = (0, 2, 1, 0, 0, 2, 1, 0, 1, 0, 2, 1, 0)

@@ -1,0 +1,49 @@
+"""What drafting may lose against the target alone, which bounds what wrong estimates cost."""
+
+from __future__ import annotations
+
+# The figures behind the constants of this folder are those of `-k auto` in the simulator: the geometric mean of its
+# speed in the cells of benchmarks/simulate.py, relative to the mean with the value chosen here.
+START = 4.0
+"""Steps of the target alone that may be lost at first: with 3, 0.995; with 5, one more percent of a bad answer."""
+_MOST = 24.0
+"""Steps that gains can save up: with 12, 0.994, and 0.95 where text changes; without a bound, the same speed."""
+_SHARE = 0.006
+"""The share of all time that may be lost: with 0.01, 0.1 % faster, and the worst text of the bundled pair at 0.987."""
+_RISK = 0.75
+"""The share of what is left that one draft may lose, and a step more: with 0.5, 0.997; with 1, 0.997 and 0.68 of the
+speed in the worst cell."""
+_HOPE = 0.5
+"""Standard deviations by which acceptance is raised while all of START is left, and lowered when nothing is: with 1,
+0.998, and twice as many cells under 0.99 of the target alone; with 0, texts that are always right at 0.85."""
+
+
+class LossBudget:
+    """A few steps of the target alone at first, a small share of the time, and what drafts have gained. Where it is
+    used up, nothing is drafted. So whatever is estimated wrongly, little more than that is lost.
+
+    left: in steps of the target alone. debt: what was spent on reading a text because drafts will make up for it, as
+    far as they have not.
+    """
+
+    def __init__(self, start: float = START) -> None:
+        self.left, self.debt = start, 0.0
+
+    @property
+    def risk(self) -> float:
+        """What one draft may lose if all of it is wrong."""
+        return _RISK * self.left + 1 if self.left > 0 else 0.0
+
+    @property
+    def hope(self) -> float:
+        """How good acceptance is taken to be, in standard deviations: what is left may be lost on finding out."""
+        return _HOPE * (2 * min(self.left / START, 1.0) - 1)
+
+    def wait(self, steps: int = 1) -> None:
+        """So many steps went by."""
+        self.left = min(self.left + _SHARE * steps, _MOST)
+
+    def add(self, gain: float) -> None:
+        """A draft has gained so much, or lost it."""
+        self.left = min(self.left + gain, _MOST)
+        self.debt = max(self.debt - gain, 0.0)
