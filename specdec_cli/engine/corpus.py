@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import platformdirs
 
@@ -24,8 +25,10 @@ from specdec_cli.drafters.corpus_index import Corpus, join, sort
 from specdec_cli.gguf import vocab
 from specdec_cli.gguf.header import Header
 from specdec_cli.json_store import FORMAT, digest
-from specdec_cli.llama.model import Model
 from specdec_cli.user_files import expanded, write_whole
+
+if TYPE_CHECKING:
+    from specdec_cli.llama.model import Model
 
 _REPORT_EVERY_S = 0.1
 _PIECE = 1 << 18  # characters
