@@ -70,13 +70,13 @@ lint: setup ## Check style and types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# What `make train` makes: full takes a GPU, small half an hour of a CPU, tiny a minute or two.
-SIZE ?= small
+# SHARE=0.02 takes a fiftieth of the time and text, to try it.
+SHARE ?= 1
 
-train: $(TORCH) ## Train a pair of models; see training/README.md
-	$(VENV)/bin/python -m training --size $(SIZE) $(TRAIN_FLAGS)
+train: $(TORCH) ## Train the bundled pair and its heads further, in some hours; see training/README.md
+	$(VENV)/bin/python -m training --share $(SHARE) $(TRAIN_FLAGS)
 
-check-training: $(TORCH) ## Compare PyTorch's models with llama.cpp's
+check-training: $(TORCH) ## Compare what PyTorch and llama.cpp compute of the bundled pair
 	$(VENV)/bin/python -m training.check
 
 $(TORCH): $(READY)

@@ -1,17 +1,19 @@
-"""What the benchmarks share: prompts, a session on the bundled pair, the machine's description."""
+"""What the benchmarks share: prompts, an session on the bundled pair, medians, tables, the machine's description."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import platform
+import socket
 import statistics
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.engine import one_session
 from specdec_cli.engine.session import Session
 from specdec_cli.llama import host, library
 
@@ -41,7 +43,7 @@ def open_demo(ways: Sequence[Mapping[str, object]] = (), **changes: object) -> S
     """The bundled pair, or the one in `changes`, with a context of 1024 tokens and room for all ways to run it."""
     chosen = {"target": str(DEMO / "target.gguf"), "draft": str(DEMO / "draft.gguf"), "ctx": N_CTX, **changes}
     settings = Settings(**{"max_tokens": 128, **chosen})  # type: ignore[arg-type]
-    session = Engine(settings).session()
+    session = one_session(settings)
     session.open(1, [replace(settings, **way) for way in ways])  # type: ignore[arg-type]
     return session
 
@@ -53,6 +55,35 @@ def median_and_spread(values: Iterable[float]) -> tuple[float, float, float]:
         return found[0], found[0], found[0]
     low, middle, high = statistics.quantiles(found, n=4)
     return middle, low, high
+
+
+def spread(values: Sequence[float]) -> str:
+    """The median of ratios and, of four or more, the quartiles, as a table's cell."""
+    middle, low, high = median_and_spread(values)
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})" if len(values) >= 4 else f"{middle:.2f}"
+
+
+def row(*cells: object) -> str:
+    """A line of a Markdown table; a float is a speed."""
+    return "| " + " | ".join(f"{cell:,.0f}" if isinstance(cell, float) else str(cell) for cell in cells) + " |"
+
+
+def head(*cells: str) -> str:
+    """The first two lines of a Markdown table."""
+    return row(*cells) + "\n" + "|---" * len(cells) + "|"
+
+
+def progress(text: str) -> None:
+    """A line on stderr, apart from the tables."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def free_port() -> int:
+    """A port of this machine that nothing listens at."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
 
 
 def forward_s(session: Session) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.known_draft import KnownLength
-from specdec_cli.measure.simulator import AHEAD, FREE, MOST, Answer, Run, Tally, Text, alone, replay
+from specdec_cli.measure.simulate import AHEAD, FREE, MOST, Answer, Run, Tally, Text, alone, replay
 
 MIN_P = (0.0, 0.5, 0.75, 0.9)
 Static = tuple[int, float]

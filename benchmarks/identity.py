@@ -44,15 +44,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--bitwise", action="store_true")
     options = parser.parse_args()
-    settings = Settings(
-        options.target,
-        options.draft,
-        max_tokens=options.tokens,
-        temp=options.temp,
-        accept="coupled",
-        threads=options.threads,
-        bitwise=options.bitwise,
-    )
+    sampling = {"max_tokens": options.tokens, "temp": options.temp, "accept": "coupled"}
+    settings = Settings(options.target, options.draft, threads=options.threads, bitwise=options.bitwise, **sampling)
     lengths = [length if length == AUTO else int(length) for length in options.lengths.split(",")]
     ways = [
         replace(settings, drafter=drafter, draft_tokens=length)
@@ -60,10 +53,7 @@ def main() -> None:
         for length in lengths
     ]
     done = _done(options.out)
-    with (
-        one_session(settings) as session,
-        options.out.open("a", encoding="utf-8") as out,
-    ):
+    with one_session(settings) as session, options.out.open("a", encoding="utf-8") as out:
         prompts = []
         for prompt in suites.load(options.prompts)[: options.limit]:
             tokens = session.tokenize(prompt.text, raw=True)

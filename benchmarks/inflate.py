@@ -33,16 +33,15 @@ another row on. Caches go by address and do not notice; new numbers would take m
 
 F16 and Q8_0 keep the function up to rounding: llama.cpp's kernels round activations (to 8 bits, for Q8_0), and a
 difference in the last bit becomes one in the logits' first decimal. A near-tie may flip, a few in a thousand tokens.
-Q4_K_M rounds the source's weights too. The result is compared with the source (agreement.py) once it is written.
+The result is compared with the source once it is written. `specdec draft quantize` makes smaller types of it.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -50,13 +49,16 @@ from time import perf_counter
 from typing import Any, BinaryIO
 
 import gguf
-import llama_cpp.llama_cpp as lib
 import numpy as np
-from agreement import compare
+from common import N_CTX, PROMPTS
 from gguf import GGMLQuantizationType as Type
 from gguf import GGUFValueType, LlamaFileType
 
 from specdec_cli.llama import host
+from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,44 +86,23 @@ LIKE = {
     # are as many weights.
     "0.5b": Shape(24, 896, 12, 4, 64, 4864, 128256),
 }
-FILE_TYPES = {"F16": LlamaFileType.MOSTLY_F16, "Q8_0": LlamaFileType.MOSTLY_Q8_0, "Q4_K_M": LlamaFileType.MOSTLY_Q4_K_M}
+FILE_TYPES = {"F16": LlamaFileType.MOSTLY_F16, "Q8_0": LlamaFileType.MOSTLY_Q8_0}
 BLOCK = 256
-"""The most columns that any of these types, or a kernel's rounding of activations, puts under one scale."""
+"""The most columns that any type, or a kernel's rounding of activations, puts under one scale."""
 PENALTY = 2_000.0
 """Puts added tokens 100 and more below the others, and stays far from what 16 bits hold (65,504)."""
+NEAR_TIE = 0.1
+"""Logits this close may change places by rounding."""
+OUT_OF_REACH = 50.0
+"""A token whose logit is this much below another's is never sampled: its chance is 2e-22 of the other's."""
 NORMS = ("attn_norm", "ffn_norm")
 MATRICES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 NOWHERE = np.array([], np.intp)
-
-_quantise = lib._lib.ggml_quantize_chunk
-_quantise.restype = ctypes.c_size_t
-_quantise.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * 3, ctypes.c_void_p]
 
 
 def row_bytes(kind: Type, columns: int) -> int:
     block, size = gguf.GGML_QUANT_SIZES[kind]
     return columns // block * size
-
-
-def quantise(rows: np.ndarray, kind: Type) -> np.ndarray:
-    """float32 (rows, columns) as llama.cpp quantises it: uint8 (rows, bytes of a row)."""
-    count, columns = rows.shape
-    out = np.empty((count, row_bytes(kind, columns)), np.uint8)
-    _quantise(kind, rows.ctypes.data, out.ctypes.data, 0, count, columns, None)
-    return out
-
-
-def type_of(name: str, columns: int, layers: int, chosen: str) -> Type:
-    """What llama.cpp makes of a matrix in a file of the chosen type; for Q4_K_M see its llama-quant.cpp."""
-    if chosen != "Q4_K_M":
-        return Type[chosen]
-    large = name == "output"
-    if name.endswith(("attn_v", "ffn_down")):
-        layer, eighth = int(name.split(".")[1]), layers // 8
-        large = layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
-    if columns % BLOCK:
-        return Type.Q8_0 if large else Type.Q5_0
-    return Type.Q6_K if large else Type.Q4_K
 
 
 class Source:
@@ -184,7 +165,7 @@ class Noise:
             rows = self.rows(max(2, self.SIZE // matrix.columns), matrix.columns, matrix.zero)
             if matrix.last is not None:
                 rows[:, -1] = matrix.last
-            self._pools[key] = quantise(rows, matrix.type)
+            self._pools[key] = gguf.quantize(rows, matrix.type)
         pool = self._pools[key]
         while count:
             start = int(self._rng.integers(len(pool) // 2))
@@ -222,7 +203,7 @@ class Matrix:
             rows = self.noise.rows(len(self.rows_at), self.columns, self.zero)
             rows[:, self.columns_at] = self.values()
             breaks = np.flatnonzero(np.diff(self.rows_at) != 1) + 1
-            runs = zip(np.split(self.rows_at, breaks), np.split(quantise(rows, self.type), breaks), strict=True)
+            runs = zip(np.split(self.rows_at, breaks), np.split(gguf.quantize(rows, self.type), breaks), strict=True)
             for places, run in runs:
                 self.noise.write(file, int(places[0]) - written, self)
                 file.write(run.data)
@@ -242,7 +223,7 @@ class Inflation:
         self.padded = shape.vocab > small.vocab
         if self.padded and shape.width < small.width + BLOCK:
             raise SystemExit(f"added tokens need a width of at least {small.width + BLOCK}")
-        self.source, self.shape, self._chosen, self._noise = source, shape, chosen, Noise()
+        self.source, self.shape, self._type, self._noise = source, shape, Type[chosen], Noise()
         self._rescaled = math.sqrt(small.width / shape.width)
         self._constant = math.sqrt(source.epsilon * small.width / 2)
         self.epsilon = source.epsilon * small.width / shape.width * (0.5 if self.padded else 1)
@@ -269,7 +250,7 @@ class Inflation:
             yield from self._layer(layer)
 
     def _matrix(self, name: str, rows: int, columns: int, *more: Any) -> Matrix:
-        return Matrix(name, rows, columns, type_of(name, columns, self.shape.layers, self._chosen), self._noise, *more)
+        return Matrix(name, rows, columns, self._type, self._noise, *more)
 
     def _embedding(self) -> np.ndarray:
         found = self.source.tensor("token_embd")
@@ -350,6 +331,58 @@ def write(source: Source, out: Path, shape: Shape, chosen: str) -> tuple[int, in
     return sum(matrix.rows * matrix.columns for matrix in matrices), out.stat().st_size
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What the result would have written instead of the source.
+
+    missed: tokens that differ, by their number, with how far the result's is below the source's (in its logits).
+    apart: the largest difference of a logit. below: how far the added tokens' logits stay under the best one.
+    """
+
+    tokens: int
+    missed: dict[int, float]
+    apart: float
+    below: float
+
+    @property
+    def same(self) -> bool:
+        """Whether rounding alone can be the reason for what differs."""
+        return max(self.missed.values(), default=0.0) <= NEAR_TIE and self.below > OUT_OF_REACH
+
+    def __str__(self) -> str:
+        said = f"{self.tokens - len(self.missed)} of {self.tokens} tokens equal"
+        if self.missed:
+            said += f", those that differ are {max(self.missed.values()):.2g} apart at most"
+        said += f"; logits differ by {self.apart:.2g} at most"
+        return said + (f"; added tokens {self.below:.0f} below the best or more" if self.below < math.inf else "")
+
+
+def compare(source: Path, result: Path, tokens: int, threads: int, prompts: Sequence[str] = PROMPTS) -> Comparison:
+    """Let the source write so many tokens to each prompt, greedily, and the result read them one by one."""
+    interrupt = Interrupt()
+    models = [Model(path, Placement(), interrupt) for path in (source, result)]
+    count, missed, apart, below = 0, {}, 0.0, math.inf
+    for prompt in prompts:
+        contexts = [LlamaContext(model, N_CTX, 1, threads, interrupt) for model in models]
+        read = models[0].tokenize(prompt)
+        for _ in range(tokens):
+            wanted, found = (context.decode(read)[0] for context in contexts)
+            token, other = int(wanted.argmax()), int(found.argmax())
+            if other != token:
+                missed[count] = float(wanted[token] - wanted[other]) if other < len(wanted) else math.inf
+            apart = max(apart, float(abs(found[: len(wanted)] - wanted).max()))
+            below = min(below, float(found.max() - found[len(wanted) :].max(initial=-math.inf)))
+            count += 1
+            if models[0].is_end(token):
+                break
+            read = [token]
+        for context in contexts:
+            context.close()
+    for model in models:
+        model.close()
+    return Comparison(count, missed, apart, below)
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("source", type=Path, metavar="SRC")
@@ -373,7 +406,7 @@ def main() -> None:
     if chosen.verify:
         found = compare(chosen.source, chosen.out, chosen.verify, chosen.threads)
         print(found)
-        if chosen.type != "Q4_K_M" and not found.same:
+        if not found.same:
             sys.exit(1)
 
 

@@ -21,27 +21,19 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from common import add_models, machine
+from common import add_models, free_port, head, machine, row
 
 SPECDEC = [sys.executable, "-m", "specdec_cli"]
 START_S = 20.0
-_PIECE = 1 << 18
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
+_CHUNK = 1 << 18
 
 
 @contextmanager
 def running_server(threads: int) -> Iterator[int]:
     """`specdec rpc-server` in a process of its own; yields its port."""
     port = free_port()
-    process = subprocess.Popen(
-        [*SPECDEC, "rpc-server", "--port", str(port), "-t", str(threads)], stderr=subprocess.PIPE
-    )
+    command = [*SPECDEC, "rpc-server", "--port", str(port), "-t", str(threads)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
     try:
         wait_for(port)
         yield port
@@ -64,27 +56,24 @@ def wait_for(port: int) -> None:
 
 def delay_all(port: int, behind: int, delay_s: float) -> None:
     """Pass on what comes to `port` to the port `behind`, and its answers back, each byte so much later."""
-    asyncio.run(_listen(port, behind, delay_s))
 
-
-async def _listen(port: int, behind: int, delay_s: float) -> None:
     async def passed_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        chunks: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 
         async def write() -> None:
             while True:
-                due, piece = await pieces.get()
+                due, chunk = await chunks.get()
                 await asyncio.sleep(max(0.0, due - monotonic()))
-                if not piece:
+                if not chunk:
                     writer.close()
                     return
-                writer.write(piece)
+                writer.write(chunk)
                 await writer.drain()
 
         writing = asyncio.create_task(write())
-        while piece := await reader.read(_PIECE):
-            pieces.put_nowait((monotonic() + delay_s, piece))
-        pieces.put_nowait((monotonic() + delay_s, b""))
+        while chunk := await reader.read(_CHUNK):
+            chunks.put_nowait((monotonic() + delay_s, chunk))
+        chunks.put_nowait((monotonic() + delay_s, b""))
         await writing
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -93,16 +82,15 @@ async def _listen(port: int, behind: int, delay_s: float) -> None:
             each.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await asyncio.gather(passed_on(reader, far_writer), passed_on(far_reader, writer), return_exceptions=True)
 
-    server = await asyncio.start_server(connected, "127.0.0.1", port)
-    await server.serve_forever()
+    async def listen() -> None:
+        await (await asyncio.start_server(connected, "127.0.0.1", port)).serve_forever()
+
+    asyncio.run(listen())
 
 
 @contextmanager
 def delayed(behind: int, delay_s: float) -> Iterator[int]:
     """A proxy in a process of its own; yields its port."""
-    if not delay_s:
-        yield behind
-        return
     port = free_port()
     process = multiprocessing.Process(target=delay_all, args=(port, behind, delay_s), daemon=True)
     process.start()
@@ -118,11 +106,10 @@ def compare(addresses: Sequence[str], chosen: argparse.Namespace) -> Any:
     """The result of `specdec compare`, as an object."""
     rpc = ["--rpc", ",".join(addresses)] if addresses else []
     suite = ["--prompts", chosen.prompts, "--per-category", str(chosen.per_category), "--repeat", str(chosen.repeat)]
-    arm = ["--drafter", chosen.drafter, "-n", str(chosen.max_tokens), "-t", str(chosen.threads)]
+    variant = ["--drafter", chosen.drafter, "-n", str(chosen.max_tokens), "-t", str(chosen.threads)]
     pair = ["-m", chosen.target, *(["-md", chosen.draft] if chosen.draft else [])]
-    done = subprocess.run(
-        [*SPECDEC, "compare", *pair, *rpc, *suite, *arm, "--json"], capture_output=True, text=True, check=False
-    )
+    command = [*SPECDEC, "compare", *pair, *rpc, *suite, *variant, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.stdout:
         raise SystemExit(done.stderr)
     return json.loads(done.stdout)
@@ -141,17 +128,15 @@ def main() -> None:
     parser.add_argument("-n", "--max-tokens", type=int, default=96)
     chosen = parser.parse_args()
     print(f"{machine()}; {Path(chosen.target).name}, {chosen.servers} servers, {chosen.drafter}\n")
-    print("| delay, ms | alone, ms a token | auto, ms a token | speedup | worst category | tokens a pass | texts |")
-    print("|" + "---|" * 7)
+    columns = ("alone, ms a token", "auto, ms a token", "speedup", "worst category", "tokens a pass", "texts")
+    print(head("delay, ms", *columns))
     for place in [None, *chosen.delays]:
         with ExitStack() as stack:
-            ports = (
-                []
-                if place is None
-                else [stack.enter_context(running_server(chosen.threads)) for _ in range(chosen.servers)]
-            )
-            doors = [stack.enter_context(delayed(port, (place or 0) / 1000)) for port in ports]
-            show(place, compare([f"127.0.0.1:{door}" for door in doors], chosen))
+            servers = range(0 if place is None else chosen.servers)
+            ports = [stack.enter_context(running_server(chosen.threads)) for _ in servers]
+            if place:
+                ports = [stack.enter_context(delayed(port, place / 1000)) for port in ports]
+            show(place, compare([f"127.0.0.1:{port}" for port in ports], chosen))
 
 
 def show(delay: float | None, result: Any) -> None:
@@ -171,7 +156,7 @@ def show(delay: float | None, result: Any) -> None:
         f"{whole['tokens_per_step']:.2f}",
         ", ".join(f"{count} {kind}" for kind, count in exact.items() if count),
     ]
-    print(f"| {' | '.join(cells)} |", flush=True)
+    print(row(*cells), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,15 +5,14 @@
     python benchmarks/simulate.py --rules          # coupled against rejection
     python benchmarks/simulate.py --runs           # whole recordings, and texts that the draft always gets right
     python benchmarks/simulate.py --record         # record the bundled pair again (minutes; changes the figures)
-    python benchmarks/simulate.py --measure        # this machine's cost curve as a file for profiles/hardware
 
 A cell is one machine, one category of the suite and one temperature. In each, `auto` runs once through all answers,
 knowing only the costs at first; the best fixed length (k = 0 to 16) and the best static setting (k and min-p 0, 0.5,
 0.75, 0.9) are those found best in that very cell, with hindsight; the clairvoyant drafts what will be accepted, as
 far as it pays. Recorded greedy text begins at several places of sampled answers, for from its prompts alone this
-small model soon falls into loops; what loops is left out. Recordings of real models are made by benchmarks/record.py.
-Where one has the tokens of the texts, `ngram` drafts in them again: the real drafter, made anew for each answer, under
-the same curves; a look for a draft costs LOOK.
+small model soon falls into loops; what loops is left out. The recordings of real models (profiles/recordings) were made
+by a script that is in git's history. Where one has the tokens of the texts, `ngram` drafts in them again: the real
+drafter, made anew for each answer, under the same curves; a look for a draft costs LOOK.
 """
 
 from __future__ import annotations
@@ -25,19 +24,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from common import DEMO, geometric_mean, machine, open_demo
+from common import DEMO, geometric_mean, open_demo
 from hindsight import Static, best, clairvoyant, known, known_statics, statics
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.measure import acceptance_traces as recordings
 from specdec_cli.measure import hardware, suites
-from specdec_cli.measure import simulator as simulation
-from specdec_cli.measure.acceptance_recorder import record
-from specdec_cli.measure.acceptance_traces import Recording
+from specdec_cli.measure import simulate as simulation
+from specdec_cli.measure.acceptance_traces import Recording, record
 from specdec_cli.measure.hardware import Hardware
-from specdec_cli.measure.simulator import Answer
+from specdec_cli.measure.simulate import Answer
 
 RECORDINGS, REAL = DEMO / "recordings", DEMO.parent / "recordings"
 LOOK = Curve({1: 15e-6})
@@ -54,15 +51,15 @@ def record_all() -> None:
     """Record the suite of the bundled pair, at both temperatures."""
     greedy: list[Answer] = []
     sampled: list[Answer] = []
-    with open_demo(temp=TEMPERATURE, max_tokens=SAMPLED_TOKENS) as session:
-        cold = replace(session.settings, temp=0.0, max_tokens=GREEDY_TOKENS)
+    with open_demo(temp=TEMPERATURE, max_tokens=SAMPLED_TOKENS) as engine:
+        cold = replace(engine.settings, temp=0.0, max_tokens=GREEDY_TOKENS)
         for prompt in suites.load("python"):
-            start = session.tokenize(prompt.text, raw=True)
+            start = engine.tokenize(prompt.text, raw=True)
             for seed in SEEDS:
-                answer, tokens = record(session, start, session.settings, seed, prompt.category)
+                answer, tokens = record(engine, start, engine.settings, seed, prompt.category)
                 sampled.append(answer)
                 for cut in CUTS if seed == SEEDS[0] else CUTS[1:]:
-                    answer, _ = record(session, start + tokens[:cut], cold, seed, prompt.category)
+                    answer, _ = record(engine, start + tokens[:cut], cold, seed, prompt.category)
                     greedy.append(answer)
             print(prompt.id, file=sys.stderr)
     about = {"target": "target.gguf", "draft": "draft.gguf", "suite": "python"}
@@ -76,28 +73,13 @@ def record_all() -> None:
 def record_coupled() -> None:
     """The sampled part once more, with the draws of `coupled`."""
     answers = []
-    with open_demo(temp=TEMPERATURE, max_tokens=SAMPLED_TOKENS, accept="coupled") as session:
+    with open_demo(temp=TEMPERATURE, max_tokens=SAMPLED_TOKENS, accept="coupled") as engine:
         for prompt in suites.load("python"):
-            start = session.tokenize(prompt.text, raw=True)
-            answers += [record(session, start, session.settings, seed, prompt.category)[0] for seed in SEEDS]
+            start = engine.tokenize(prompt.text, raw=True)
+            answers += [record(engine, start, engine.settings, seed, prompt.category)[0] for seed in SEEDS]
     about = {"target": "target.gguf", "draft": "draft.gguf", "suite": "python"}
     about["sampling"] = f"temperature {TEMPERATURE}, top-k 40, top-p 0.95, min-p 0.05, coupled"
     recordings.write(RECORDINGS / "coupled.json.gz", recordings.Recording(False, tuple(answers), about))
-
-
-def measure() -> None:
-    """Print this machine's costs with the bundled pair, medians of many rounds."""
-    with open_demo(draft_tokens="auto") as session:
-        text = session.tokenize("def median(values):\n    return sorted(values)[len(values) // 2]\n" * 20, raw=True)
-        costs = session.costs.of_pair(text, budget_s=10.0)
-        report = Metrics.of(session.events(text[:64], seed=0, settings=session.settings.alone()))
-        other = (report.sample_s + report.overhead_s) / report.steps
-    print(f'description: "{machine()}; the bundled pair"')
-    print("basis: measured\nsource: benchmarks/simulate.py --measure")
-    for name, curve in (("verify_ms", costs.verify), ("draft_ms", costs.draft)):
-        points = ", ".join(f"{n}: {seconds * 1000:.3g}" for n, seconds in sorted(curve.points.items()))
-        print(f"{name}: {{{points}}}")
-    print(f"other_ms: {other * 1000:.2g}")
 
 
 @dataclass(frozen=True)
@@ -249,13 +231,10 @@ def main() -> None:
     parser.add_argument("--rules", action="store_true", help="coupled against rejection")
     parser.add_argument("--runs", action="store_true", help="whole recordings, and texts that are always drafted right")
     parser.add_argument("--record", action="store_true")
-    parser.add_argument("--measure", action="store_true")
     options = parser.parse_args()
     folders = options.folders or [RECORDINGS, *sorted(REAL.iterdir())]
     if options.record:
         record_all()
-    elif options.measure:
-        measure()
     elif options.runs:
         runs(folders)
     elif options.rules:

@@ -1,4 +1,4 @@
-"""What is kept between runs: records of one kind in one folder, each in a JSON file that is checked when it is read."""
+"""Records kept between runs: those of one kind in one folder, each in a JSON file that is checked when it is read."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _LONGEST_STEM = 100  # bytes of a model's name: file systems take 255 in all
 class JsonStore(Generic[Record]):
     """Records of the dataclass `schema`, in the files NAME.json of a folder. A field `name` is the file's name.
 
-    folder: called at each use, for it depends on the environment. fix: what to do about a damaged record. remade: a
-    damaged record comes again by itself, so its file is renamed and does not get in the way again. formats: those
-    that can be read; None stands for files that say none.
+    folder: called at each use, because it depends on the environment. fix: what to do about a damaged record. remade:
+    whether a damaged record will be made again; its file is renamed then. formats: those that can be read; None
+    stands for files that don't name one.
     """
 
     folder: Callable[[], Path]

@@ -25,6 +25,14 @@ _MOST_DIGITS = 20  # of a whole number in JSON
 _BLOCK = 4096  # bytes
 
 
+def format_bytes(count: int) -> str:
+    """Bytes for people, in decimal units as disks and the Hub count them."""
+    for unit, step in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= step:
+            return f"{count / step:,.1f} {unit}"
+    return f"{count} B"
+
+
 def config_dir() -> Path:
     """Where the user's own profiles and settings are."""
     return platformdirs.user_config_path("specdec")
@@ -45,7 +53,7 @@ def named(*folders: Path) -> dict[str, Path]:
 
 def read_bytes(path: Path, most: int = 64 << 20) -> bytes:
     """What a file holds. Raises OSError, also if it is no file, and ValueError if it has more than so many bytes."""
-    if path.exists() and not path.is_file():  # a pipe would be waited for, and a device has no end
+    if path.exists() and not path.is_file():  # a pipe would block, and a device has no end
         raise OSError(errno.EINVAL, "it is no file")
     with path.open("rb") as file:
         data = file.read(most + 1)
@@ -200,7 +208,7 @@ def put(new: Path, path: Path) -> None:
 
 
 def try_out(path: Path) -> None:
-    """Raise OSError now if a file could not be written after some work. Nothing changes."""
+    """Raise OSError now if a file could not be written after some work. Changes nothing."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if is_device(path):

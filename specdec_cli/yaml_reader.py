@@ -1,6 +1,6 @@
-"""YAML as settings, profiles and suites need it: mappings, lists and plain values, each written where it stands.
+"""YAML as settings, profiles and suites need it: mappings, lists and plain values, without references between them.
 
-PyYAML parses; what it tells of becomes data here. What would make a small file large or slow is refused or left as
+PyYAML parses, and its events become data here. What would make a small file large or slow is refused or left as
 text: aliases and merge keys, tags, deep nesting, numbers in base 60 or with thousands of digits.
 """
 

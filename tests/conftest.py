@@ -1,9 +1,12 @@
 """Make the helpers beside this file importable from every folder of tests, and keep the user's settings out."""
 
+import fcntl
 import functools
 import os
+import shutil
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,42 +20,69 @@ typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 pytest_plugins = ["engines"]
 
-DEMO = Path(__file__).parent.parent / "profiles" / "demo"
+
+@pytest.fixture(scope="session", autouse=True)
+def first_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keep the user's settings out of this process and those it starts. Yields the cache of a first run."""
+    kept = ("PYTHONPATH", "SPECDEC_REPACK")
+    gone = [name for name in os.environ if name.startswith(("SPECDEC_", "PYTHON")) and name not in kept]
+    gone += ["NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "TTY_COMPATIBLE"]
+    # One thread: the bundled pair gains little from two, and spinning threads suffer where cores are shared.
+    chosen = {"SPECDEC_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    # Most tests of commands are about drafts of a model; those of `auto` unset this.
+    chosen["SPECDEC_DRAFTER"] = "model"
+    with pytest.MonkeyPatch.context() as environment:
+        for name in gone:
+            environment.delenv(name, raising=False)
+        for name, value in chosen.items():
+            environment.setenv(name, value)
+        folder = tmp_path_factory.mktemp("session")
+        found = run_once(tmp_path_factory.getbasetemp())
+        own_folders(environment, folder, folder / "cache", found)
+        yield found
 
 
-REPACK = os.environ.get("SPECDEC_REPACK")
-"""`make test-kernels` runs the tests once without repacked weights."""
+def run_once(base: Path) -> Path:
+    """The cache after a run of the bundled pair, which is made once for all processes of a test run.
 
-
-@pytest.fixture(scope="session")
-def kernel_verdicts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all tests of a run keep which kernels work: a child process finds that out but once."""
-    folder = tmp_path_factory.getbasetemp().parent / "kernels"
+    It holds which kernels work, which files llama.cpp survives, what passes cost here, and which agree bit for bit.
+    """
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "known"
     folder.mkdir(exist_ok=True)
-    return folder
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "specdec").exists():
+            own = os.environ | {"XDG_CACHE_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+            for more in ([], ["--bitwise", "-c", "1024"]):
+                run = [sys.executable, "-m", "specdec_cli", "run", "def f(", "-n", "4", *more]
+                subprocess.run(run, env=own, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+            for part in ("kernels", "trials", "costs"):
+                (folder / "specdec" / part).mkdir(parents=True, exist_ok=True)
+    return folder / "specdec"
+
+
+def own_folders(environment: pytest.MonkeyPatch, folder: Path, cache: Path, known: Path) -> None:
+    """Settings and data in one folder, and in another a cache that begins with what is known."""
+    environment.setenv("XDG_CONFIG_HOME", str(folder / "config"))
+    environment.setenv("XDG_DATA_HOME", str(folder / "data"))
+    environment.setenv("XDG_CACHE_HOME", str(cache))
+    shutil.copytree(known / "costs", cache / "specdec" / "costs")
+    for part in ("kernels", "trials"):
+        (cache / "specdec" / part).symlink_to(known / part)
 
 
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kernel_verdicts: Path) -> None:
-    """No settings but those of a test, for this process and for those it starts."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    cache = tmp_path.with_name(f"{tmp_path.name}-cache")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    (cache / "specdec").mkdir(parents=True)
-    (cache / "specdec" / "kernels").symlink_to(kernel_verdicts)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    for name in [name for name in os.environ if name.startswith(("SPECDEC_", "PYTHON"))]:
-        if name != "PYTHONPATH":
-            monkeypatch.delenv(name)
-    for name in ("NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "TTY_COMPATIBLE"):
-        monkeypatch.delenv(name, raising=False)
-    if REPACK is not None:
-        monkeypatch.setenv("SPECDEC_REPACK", REPACK)
-    # One thread: the bundled pair gains little from two, and spinning threads suffer where cores are shared.
-    monkeypatch.setenv("SPECDEC_THREADS", "1")
-    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
-    # Most tests of commands are about drafts of a model; those of `auto` unset this.
-    monkeypatch.setenv("SPECDEC_DRAFTER", "model")
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, first_run: Path) -> None:
+    """Each test has folders of its own; its cache lies beside `tmp_path`, which is empty."""
+    own_folders(monkeypatch, tmp_path, tmp_path.with_name(f"{tmp_path.name}-cache"), first_run)
+
+
+@pytest.fixture
+def nothing_known(clean_environment: None) -> None:
+    """For tests of what is found out about models: nothing is yet, but for the kernels that work."""
+    cache = Path(os.environ["XDG_CACHE_HOME"]) / "specdec"
+    (cache / "trials").unlink()
+    shutil.rmtree(cache / "costs")
 
 
 @pytest.fixture

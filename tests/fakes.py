@@ -152,8 +152,11 @@ class FakeDraftModel:
         assert len(self._cache) <= self.n_ctx
         return np.stack(rows[unread:] if all_rows else rows[-1:])
 
-    def checkpoint(self) -> None:
+    def begin_draft(self) -> None:
         pass
+
+    def end_draft(self, length: int) -> None:
+        self.rewind(length)
 
     def rewind(self, length: int) -> None:
         self._tree = []

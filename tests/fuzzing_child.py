@@ -11,7 +11,7 @@ import specdec_cli
 from specdec_cli.cli.app import app
 
 for module in pkgutil.walk_packages(specdec_cli.__path__, "specdec_cli."):
-    if not module.name.endswith("__main__"):
+    if not module.name.endswith("__main__") and ".training" not in module.name:  # which takes torch
         importlib.import_module(module.name)
 
 

@@ -13,39 +13,13 @@ import ggufs
 from driver import DRAFT, TARGET, succeeded
 from fuzzing import obeyed
 
-from specdec_cli.pairs.profiles import config_dir
+from specdec_cli.user_files import config_dir
 
 MARK = "ZXZpbA"
 PIECES = (
     *(f"\x1b]52;c;{MARK}\x07", "\x1b[2J", "\x1bc", "\x9b2J", "\x9d0;t\x9c", "\x1b]8;;http://x\x1b\\", "\x1bP+q\x1b\\"),
-    *(
-        "\x07",
-        "\x08\x08",
-        "\r",
-        "\x0b",
-        "\x0c",
-        "\x0e",
-        "\x7f",
-        "\x85",
-        "\u2028",
-        "\u2029",
-        "\u200e",
-        "\u200f",
-        "\u202e",
-    ),
-    *(
-        "\u2066",
-        "\u061c",
-        "\x1b[?1049h",
-        "\x1b[?25l",
-        "\x1b[35;95m",
-        "[bold]",
-        "[/]",
-        "[link=x]",
-        ":smile:",
-        "\t",
-        "\n",
-    ),
+    *("\x07", "\x08\x08", *"\r\x0b\x0c\x0e\x7f\x85\u2028\u2029\u200e\u200f\u202e\u2066\u061c"),
+    *("\x1b[?1049h", "\x1b[?25l", "\x1b[35;95m", "[bold]", "[/]", "[link=x]", ":smile:", "\t", "\n"),
     *("\udcff", "\ufffe", "{x}", "%s", "\\", "|", "'", '"', "\u4e2d\u6587", "\U0001f467", "x" * 60),
 )
 FIXED = "n" + "".join(PIECES[:-6])
@@ -165,13 +139,5 @@ PLACES: dict[str, Callable[[Path, str], tuple[object, ...]]] = {
     "a kept result": lambda at, text: (*ALONE, "x", "--against", _result(at, text)),
     "a result's name": lambda _, text: ("compare", "x", "--save", text),
 }  # fmt: skip
-SLOW = {
-    "a target's file",
-    "a draft's file",
-    "doctor",
-    "a draft's new file",
-    "categories",
-    "categories in Markdown",
-    "a kept result",
-    "hardware",
-}
+SLOW = {"a target's file", "a draft's file", "doctor", "a draft's new file", "hardware", "a kept result"}
+SLOW |= {"categories", "categories in Markdown"}

@@ -134,7 +134,6 @@ def here(monkeypatch: pytest.MonkeyPatch, hub: HubServer, folder: Path) -> list[
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder / "hf" / "hub"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(folder / "hf" / "token"))
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", True)
-    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", constants.DOWNLOAD_CHUNK_SIZE)  # specdec sets it
     naps: list[float] = []
     monkeypatch.setattr(time, "sleep", naps.append)
     _leave_proxies()

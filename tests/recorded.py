@@ -1,7 +1,7 @@
 """What a tuning might have recorded of a pair."""
 
 from specdec_cli.measure.acceptance_traces import Recording
-from specdec_cli.measure.simulator import AHEAD, Answer
+from specdec_cli.measure.simulate import AHEAD, Answer
 
 
 def recording(greedy: bool = True) -> Recording:

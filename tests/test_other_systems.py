@@ -28,16 +28,9 @@ LEFT_OUT = ["specdec_cli.make_drafts.training"]
 """It imports torch, which is installed for its own tests alone."""
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    """What specdec finds out about its build, which takes part of a second, is the same for all tests."""
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture
-def site(cache, tmp_path, monkeypatch):
+def site(tmp_path, monkeypatch):
     """The module that acts on child processes."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     (tmp_path / "site").mkdir()
     copy = shutil.copy(Path(__file__).with_name("other_system.py"), tmp_path / "site" / "sitecustomize.py")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"), prepend=os.pathsep)

@@ -10,12 +10,6 @@ from full_disk import full_disk
 from specdec_cli import user_files, yaml_reader
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 
-
-def test_suggestions():
-    assert user_files.suggest("tempp", iter(["temp", "seed"]), "Keys") == "Did you mean 'temp'?"
-    assert user_files.suggest("q", iter(["temp", "seed"]), "Keys") == "Keys: temp, seed."
-
-
 MALFORMED = {
     "syntax": "target: [1\n",
     "list": "- target\n",
@@ -72,11 +66,6 @@ def test_values_are_what_they_look_like():
 def test_what_is_no_json(text):
     with pytest.raises(ValueError, match=r"^[^\n]+$"):
         user_files.parse_json(text)
-
-
-def test_nothing_is_an_empty_mapping(tmp_path):
-    (tmp_path / "empty.yaml").touch()
-    assert user_files.read_mapping(tmp_path / "empty.yaml") == {}
 
 
 def test_a_file_in_an_earlier_folder_overrides(tmp_path):

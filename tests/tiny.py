@@ -27,7 +27,7 @@ HYBRID = ("lfm2", "lfm2-window", "nemotron_h", "qwen35")
 """lfm2: short convolutions; lfm2-window: beside attention over the last 24 tokens only; nemotron_h: Mamba 2;
 qwen35: gated delta net. The last three have a state beside the convolution's."""
 
-HEAD_FILES = {kind: kind.partition("-")[0] for kind in ("eagle3", "eagle3-few", "dflash", "medusa", "medusa-few")}
+HEAD_FILES = {kind: kind.partition("-")[0] for kind in ("eagle3", "eagle3-few", "medusa", "medusa-few")}
 """Files of heads for qwen3, and their drafters."""
 PREDICTING = {"qwen35-mtp": 1, "glm4moe-mtp": 1, "step35-mtp": 1, "step35-mtp3": 3}
 """Kinds with layers that predict one token more, and how many of these; llama.cpp loads them with `load_mtp` alone.
@@ -418,17 +418,8 @@ def _eagle3_few(model: _Model) -> None:
 
 
 def _dflash(model: _Model) -> None:
-    """A draft model of one layer that denoises blocks of six, over what goes into three layers of its target."""
+    """A kind of draft model that is refused from its header."""
     _eagle3(model)
-    model.writer.tensors[0].pop("blk.0.attn_norm_2.weight")
-    for part in ("q", "k", "v"):
-        model.writer.tensors[0].pop(f"blk.0.attn_{part}.weight")
-        model.matrix(f"blk.0.attn_{part}.weight", WIDTH, WIDTH, gain=2)
-    for part in ("q", "k"):
-        model.norm(f"blk.0.attn_{part}_norm.weight", WIDTH // HEADS)
-    model.norm("enc.output_norm.weight", WIDTH)
-    model.set("block_size", 6)
-    model.writer.add_mask_token_id(N_VOCAB - 1)
 
 
 def _medusa(model: _Model, words: int = N_VOCAB) -> None:

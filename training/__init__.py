@@ -1,1 +1,1 @@
-"""How the bundled pair of models is made: corpus, tokenizer, target, draft, GGUF files. See README.md."""
+"""How the bundled pair of models and its heads are made: corpus, training, prompts. See README.md."""

@@ -1,151 +1,72 @@
-"""The whole recipe, from installed packages to two GGUF files: `python -m training --size full|small|tiny`.
+"""The whole recipe of the bundled pair and its heads: `python -m training`, which `make train` runs.
 
-Every stage leaves its results in the work folder and is passed over where they are there already, so a run that was
-cut short, or that `--minutes` has ended, goes on when the same command is given again. To do a stage anew, delete
-what it wrote.
+It begins with the files of profiles/demo, trains them further, and leaves its own in WORK/pair. Every stage is a
+command that can be given by itself. A stage whose result exists is passed over, and training commands go on from what
+they have saved, so after an interruption the same command continues.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from specdec_cli.make_drafts.training.decoder import Decoder
-from training import corpus, data, distill, export, sizes, tokenizer, train
+from training import corpus
 
 ROOT = Path(__file__).parent.parent
+MINUTES = {"finetune": 62, "distill": 14, "eagle3": 36, "medusa": 8}
+"""Of training, as the bundled files took; the target's answers, corpus and prompts take some more."""
+TOKENS = {"distill": 440_000, "eagle3": 1_200_000, "medusa": 440_000}
+"""Of the target's own answers that a draft learns from."""
+PROMPTS = {"prompts.jsonl": 3_500, "more-prompts.jsonl": 10_000}
 
-EXIT_PAUSED = 3
+
+def stages(work: Path, packages: Sequence[Path], share: float) -> Iterator[tuple[Path, list[object]]]:
+    """What each stage writes, and its command. share: of the full text and time; each trains four minutes at least."""
+    documents, tuned, pair = work / "corpus" / corpus.DOCUMENTS, work / "tuned", work / "pair"
+    target, prompts, more = tuned / "target.gguf", *(work / name for name in PROMPTS)
+    read = ["--packages", *packages] if packages else []
+    yield documents, ["training.corpus", "--out", documents.parent, "--megabytes", max(3.0, share * 120), *read]
+    minutes = max(4.0, share * MINUTES["finetune"])
+    trained = ["--documents", documents, "--minutes", minutes, "--work", work / "checkpoint", "--out", tuned]
+    yield tuned / "draft.gguf", ["training.finetune", *trained]
+    for name, count in PROMPTS.items():
+        counted = ["--count", max(40, int(share * count))]
+        yield work / name, ["training.beginnings", "--documents", documents, "--out", work / name, *counted]
+
+    def draft(kind: str, prompts: Path, *options: object) -> tuple[Path, list[object]]:
+        out = pair / ("draft.gguf" if kind == "distill" else f"{kind}.gguf")
+        asked = ["--prompts", prompts, "--held-out", "python", "--tokens", int(share * TOKENS[kind]), "-n", 128]
+        spent = ["--minutes", max(4.0, share * MINUTES[kind]), "-o", out]
+        return out, ["specdec_cli", "draft", kind, target, *options, *asked, *spent]
+
+    yield draft("distill", prompts, "--from", tuned / "draft.gguf", "--lr", 0.002)
+    yield draft("eagle3", more, "--width", 192, "--words", 2048)
+    yield draft("medusa", prompts, "--words", 1536)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m training", description=__doc__.splitlines()[0])
-    parser.add_argument("--size", choices=sizes.SIZES, required=True)
-    parser.add_argument("--work", type=Path, help="folder for everything made (build/training/SIZE)")
-    parser.add_argument("--minutes", type=float, default=train.FOREVER, help="end this call, saved, after so long")
-    parser.add_argument("--budget", type=float, help="minutes that the training of both models may take in all")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--compile", action="store_true", help="torch.compile: a minute to begin with, then faster")
-    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=NUMBER", help="other numbers of the size")
-    corpus.options(parser)
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "training", help="folder for everything made")
+    parser.add_argument("--packages", type=Path, nargs="*", default=[], help="folders such as site-packages to read")
+    parser.add_argument("--share", type=float, default=1.0, help="of the full time and text: 0.02 to try it")
     chosen = parser.parse_args()
-    try:
-        size = sizes.with_settings(sizes.SIZES[chosen.size], chosen.set)
-    except ValueError as error:
-        parser.error(str(error))
-    work = chosen.work or ROOT / "build" / "training" / chosen.size
-    work.mkdir(parents=True, exist_ok=True)
-    try:
-        make(size, work, chosen)
-    except train.Paused as pause:
-        print(f"paused: {pause}. The same command goes on from here.")
-        sys.exit(EXIT_PAUSED)
-
-
-def make(size: sizes.Size, work: Path, chosen: argparse.Namespace) -> None:
-    stop_at = time.monotonic() + 60 * chosen.minutes
-    device = torch.device(chosen.device)
-    torch.set_float32_matmul_precision("high")
-
-    def stage(name: str, path: Path, do: Callable[[], None]) -> None:
-        if path.exists():
-            return
-        if time.monotonic() >= stop_at:
-            raise train.Paused(f"before {name}")
+    work = chosen.work.resolve()
+    (work / "pair").mkdir(parents=True, exist_ok=True)
+    for result, command in stages(work, [each.resolve() for each in chosen.packages], chosen.share):
+        if result.exists():
+            continue
         before = time.monotonic()
-        do()
-        print(f"{name}: {time.monotonic() - before:.1f} s, {path.stat().st_size / 1e6:.1f} MB", flush=True)
-
-    chosen.megabytes = min(chosen.megabytes, size.megabytes)
-    documents = work / "corpus" / corpus.DOCUMENTS
-    stage("corpus", documents, lambda: corpus.from_options(chosen, documents.parent))
-    stage("tokenizer", work / "tokenizer.json", lambda: train_tokenizer(size, documents, work / "tokenizer.json"))
-    stage("tokens", work / data.HELD_OUT, lambda: data.prepare(documents, work / "tokenizer.json", work))
-
-    texts, held_out = (data.Stream.of([work / name], device) for name in (data.TRAIN, data.HELD_OUT))
-    seconds = 60 * chosen.budget if chosen.budget else train.FOREVER
-    target, draft = (Decoder(shape).to(device) for shape in (size.target, size.draft))
-    target.start(size.seed)
-    draft.start(size.seed + 1)
-    print(f"target {size.target.parameters:,} and draft {size.draft.parameters:,} parameters; {len(texts):,} tokens")
-    for_target, for_draft = seconds * size.target_share, seconds * (1 - size.target_share)
-    fast = chosen.compile
-    stage(
-        "target",
-        work / "target.pt",
-        lambda: train.train_target(target, size, texts, held_out, work, for_target, stop_at, fast),
-    )
-    load(target, work / "target.pt")
-    target.requires_grad_(False)
-    stage("samples", work / distill.SAMPLES, lambda: distill.write_samples(target, size, texts, work))
-    samples = data.Stream.of([work / distill.SAMPLES], device)
-    stage(
-        "draft",
-        work / "draft.pt",
-        lambda: distill.train_draft(draft, target, size, texts, samples, held_out, work, for_draft, stop_at, fast),
-    )
-    load(draft, work / "draft.pt")
-    stage("figures", work / "figures.json", lambda: figures(target, draft, size, held_out, work))
-    stage("files", work / "draft.gguf", lambda: files(target, draft, size, work))
-
-
-def train_tokenizer(size: sizes.Size, documents: Path, path: Path) -> None:
-    """On the first documents of the training part; held-out texts are not seen."""
-
-    def texts() -> list[str]:
-        found, room = [], size.tokenizer_megabytes * 1e6
-        for document in corpus.load(documents):
-            if document.part == corpus.TRAIN and room > 0:
-                found.append(document.text)
-                room -= len(document.text)
-        return found
-
-    tokenizer.train(texts(), size.vocabulary).save(str(path))
-
-
-def load(model: Decoder, path: Path) -> None:
-    model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True)["weights"])
-
-
-@torch.no_grad()
-def figures(target: Decoder, draft: Decoder, size: sizes.Size, held_out: data.Stream, work: Path) -> None:
-    """Losses, agreement and expected acceptance on held-out text, of the weights before they are rounded to Q8_0."""
-    windows = max(4, min(64, len(held_out) // size.target.context))
-    losses = train.exit_losses(target, size.exits, held_out, windows)
-    _, wanted = held_out.evenly(windows, size.target.context)
-    lengths = torch.tensor(tokenizer.byte_lengths(tokenizer.load(work / "tokenizer.json")))
-    per_token = lengths[wanted.cpu()].float().mean().item()
-    found = {
-        "bytes_per_token": per_token,
-        "nats_per_token": losses,
-        "nats_per_byte": {name: loss / per_token for name, loss in losses.items()},
-        "draft_nats_per_token": train.exit_losses(draft, (), held_out, windows)["last"],
-        "against_target": distill.compare(target, draft, held_out, windows, size.exits),
-        "size": asdict(size),
-    }
-    (work / "figures.json").write_text(json.dumps(found, indent=1), "utf-8")
-    print(json.dumps({key: value for key, value in found.items() if key != "size"}, indent=1))
-
-
-def files(target: Decoder, draft: Decoder, size: sizes.Size, work: Path) -> None:
-    """target.gguf, and then draft.gguf, in Q8_0."""
-    words = tokenizer.vocabulary(tokenizer.load(work / "tokenizer.json"))
-    for name, model, shape in (("target", target, size.target), ("draft", draft, size.draft)):
-        tokens = torch.load(work / f"{name}.pt", weights_only=True)["tokens"]
-        weights: dict[str, np.ndarray] = {key: value.float().cpu().numpy() for key, value in model.state_dict().items()}
-        description = (
-            f"{shape.parameters / 1e6:.1f} M parameters, {tokens / 1e6:.0f} M tokens of permissively licensed Python "
-            "source and documentation; made for trying speculative decoding"
-        )
-        export.write(work / f"{name}.gguf", weights, shape, words, f"specdec demo {name}", description)
+        done = subprocess.run([sys.executable, "-m", *map(str, command)], cwd=ROOT, check=False)
+        if done.returncode or not result.exists():
+            sys.exit(f"{command[0]} ended with exit code {done.returncode}; the same command goes on from here")
+        print(f"{result.name}: {time.monotonic() - before:.1f} s, {result.stat().st_size / 1e6:.1f} MB", flush=True)
+    target = work / "pair" / "target.gguf"
+    target.write_bytes((work / "tuned" / "target.gguf").read_bytes())
+    print(f"The pair and its heads are in {target.parent}.")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """The corpus: Python source and documentation of installed packages under permissive licences.
 
-    python -m training.corpus --out FOLDER [--packages FOLDER ...] [--with documents.jsonl.xz] [--megabytes N]
+    python -m training.corpus --out FOLDER [--packages FOLDER ...] [--megabytes N]
 
-Without --packages, the running interpreter's own packages and its standard library are read. `--with` adds documents
-that were gathered elsewhere. Written are documents.jsonl.xz, one document a line, and LICENSES.md, which lists what
-was read, and what was left out and why.
+Python's standard library is read, and the packages of the running interpreter or of --packages. Written are
+documents.jsonl.xz, one document a line, and LICENSES.md, which lists what was read, and what was left out and why.
 """
 
 from __future__ import annotations
@@ -242,73 +241,41 @@ def _refusal(project: Project) -> str:
     return f"{project.name} ({stated}{': ' if stated else ''}{project.licence.why})"
 
 
-def build(
-    out: Path, folders: Sequence[Path], stdlib: Path | None, megabytes: float, workers: int, more: Path | None = None
-) -> None:
+def build(out: Path, folders: Sequence[Path], stdlib: Path | None, megabytes: float, workers: int) -> None:
     """Gather, deduplicate, write. megabytes: of text, at most; projects are read in the order of their hashes."""
     left_out: Counter[str] = Counter()
     projects = [*([standard_library(stdlib)] if stdlib else []), *installed(folders)]
     projects.sort(key=lambda p: (p.name != "python-standard-library", _hash("order", p.name)))
-    carried: dict[str, Project] = {}
+    by_name = {project.name: project for project in projects}
     kept: list[Document] = []
-
-    def all_documents() -> Iterator[Document]:
-        if more:
-            carried.update(_carried(more.with_name(LICENSES)))
-            yield from load(more)
-        have = {p.name for p in carried.values()}
-        most = min(PROJECT_BYTES, int(megabytes * 1e6 / 12))
-        yield from gather([p for p in projects if p.name not in have], workers, left_out, most)
-
     size = 0
-    for document in distinct(all_documents(), left_out):
+    gathered = gather(projects, workers, left_out, min(PROJECT_BYTES, int(megabytes * 1e6 / 12)))
+    for document in distinct(gathered, left_out):
         kept.append(document)
         size += len(document.text)
+        by_name[document.project].kept += 1
+        by_name[document.project].kept_bytes += len(document.text.encode("utf-8"))
         if size >= megabytes * 1e6:
             break
-    if not any(document.part == HELD_OUT for document in kept):
-        raise SystemExit("corpus: nothing is held out of so little text; give --packages with more, or --megabytes")
-    by_name = {**{p.name: p for p in projects}, **carried}
-    for document in kept:
-        project = by_name[document.project]
-        project.kept += 1
-        project.kept_bytes += len(document.text.encode("utf-8"))
-    out.mkdir(parents=True, exist_ok=True)
-    (out / LICENSES).write_text(listing(list(by_name.values()), left_out), "utf-8")
-    write(kept, out / DOCUMENTS)
     held = sum(document.part == HELD_OUT for document in kept)
+    if not held:
+        raise SystemExit("corpus: nothing is held out of so little text; give --packages with more, or --megabytes")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / LICENSES).write_text(listing(projects, left_out), "utf-8")
+    write(kept, out / DOCUMENTS)
     print(f"corpus: {len(kept):,} documents, {size / 1e6:.1f} M characters, {held} of them held out; {dict(left_out)}")
 
 
-def _carried(path: Path) -> dict[str, Project]:
-    """The projects of another corpus, from its LICENSES.md."""
-    rows = re.findall(r"^\| (\S+) \| (.*?) \| (.*?) \| [\d,]+ \| [\d,]+ \|$", path.read_text("utf-8"), re.MULTILINE)
-    return {name: Project(name, version, Licence(licence, True)) for name, version, licence in rows}
-
-
-def options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--packages", type=Path, nargs="*", help="folders such as site-packages; default: our own")
-    parser.add_argument("--no-stdlib", action="store_true", help="without Python's standard library")
-    parser.add_argument(
-        "--with", dest="more", type=Path, help="a documents.jsonl.xz gathered elsewhere, LICENSES.md beside it"
-    )
-    parser.add_argument("--megabytes", type=float, default=400, help="of text, at most (400)")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes that read files")
-
-
-def from_options(chosen: argparse.Namespace, out: Path) -> None:
-    paths = sysconfig.get_paths()
-    folders = chosen.packages if chosen.packages is not None else [Path(paths["purelib"])]
-    stdlib = None if chosen.no_stdlib else Path(paths["stdlib"])
-    build(out, folders, stdlib, chosen.megabytes, chosen.workers, chosen.more)
-
-
 def main() -> None:
+    paths = sysconfig.get_paths()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
-    options(parser)
+    parser.add_argument("--packages", type=Path, nargs="*", help="folders such as site-packages; default: our own")
+    parser.add_argument("--megabytes", type=float, default=400, help="of text, at most (400)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes that read files")
     chosen = parser.parse_args()
-    from_options(chosen, chosen.out)
+    folders = [Path(paths["purelib"])] if chosen.packages is None else chosen.packages
+    build(chosen.out, folders, Path(paths["stdlib"]), chosen.megabytes, chosen.workers)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""The bundled pairs, trained further.
+"""The bundled pair, trained further.
 
     python -m training.finetune --documents corpus/documents.jsonl.xz --minutes 120 --out profiles/demo
-    python -m training.finetune --minutes 30 --out profiles/demo/records     # on modules of records.py: `specdec demo`
 
 Both begin with the files of --pair. The target learns the next token; the draft learns the target's distribution on
 the same texts (forward KL). It takes PyTorch, as `make train` installs it, and goes on from --work when given again.
@@ -27,18 +26,40 @@ from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, rewrite
 from specdec_cli.make_drafts.training.shape import shape_of
 from specdec_cli.make_drafts.training.students import numbers_of
 from specdec_cli.make_drafts.training.trainer import Optimizers, optimizers_of
-from training import corpus, records
-from training.data import Stream
+from training import corpus
 
 DEMO = Path(__file__).parent.parent / "profiles" / "demo"
 RATES = {"target": 1.5e-3, "draft": 2e-3}
-MODULES, LENGTH, BATCH = 6000, 1024, 8
-"""Modules to learn from, tokens of a text, texts of a step, which are computed one by one to stay near the cores."""
+LENGTH, BATCH = 1024, 8
+"""Tokens of a text, texts of a step, which are computed one by one to stay near the cores."""
 MOST, HELD_OUT = 24_000_000, 200_000
 """Tokens to learn from, and to look at."""
 WARM_UP, COOL_DOWN = 20, 0.5
 """Steps over which the learning rate rises, and the share of the time over which it falls to nothing."""
 LOOK_S, SAVE_S, LOOKED = 120, 300, 16
+
+
+class Stream:
+    """Tokens of which windows are drawn. Their first token is replaced by the end of a text, which begins a prompt."""
+
+    def __init__(self, path: Path) -> None:
+        # torch computes little with uint16; as int16 the bits are the same, and `windows` undoes the sign.
+        self._ids = torch.from_numpy(np.fromfile(path, np.int16))
+
+    def windows(self, starts: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Inputs and what follows each, int64 (batch, length) both."""
+        ids = self._ids[starts[:, None] + torch.arange(length + 1)].long() & 0xFFFF
+        inputs = ids[:, :-1].clone()
+        inputs[:, 0] = 0
+        return inputs, ids[:, 1:]
+
+    def random(self, generator: torch.Generator, batch: int, length: int) -> tuple[Tensor, Tensor]:
+        """Windows that begin at random places."""
+        return self.windows(torch.randint(len(self._ids) - length, (batch,), generator=generator), length)
+
+    def evenly(self, count: int, length: int) -> tuple[Tensor, Tensor]:
+        """The same windows every time, spread over the whole."""
+        return self.windows(torch.linspace(0, len(self._ids) - length - 1, count).long(), length)
 
 
 def stream(texts: Iterable[str], most: int, kept: Path) -> Stream:
@@ -51,7 +72,7 @@ def stream(texts: Iterable[str], most: int, kept: Path) -> Stream:
                 if (most := most - found[-1].size) < 0:
                     break
         np.concatenate(found).tofile(kept)
-    return Stream.of([kept], torch.device("cpu"))
+    return Stream(kept)
 
 
 def texts_of(documents: Path, part: str) -> list[str]:
@@ -59,11 +80,6 @@ def texts_of(documents: Path, part: str) -> list[str]:
     found = [document.text for document in corpus.load(documents) if document.part == part]
     random.Random(7).shuffle(found)
     return found
-
-
-def modules(seed: int) -> list[str]:
-    rng = random.Random(seed)
-    return [records.module(rng) for _ in range(MODULES)]
 
 
 class Pair:
@@ -118,7 +134,7 @@ class Pair:
 
     def _log_p(self, name: str, inputs: Tensor) -> Tensor:
         model = self.models[name]
-        return model.logits(model(inputs)[-1]).flatten(0, 1).float().log_softmax(-1)
+        return model.logits(model(inputs)).flatten(0, 1).float().log_softmax(-1)
 
     def look(self, held_out: Stream) -> str:
         """What the target loses on texts that are not learnt from, in nats a token, and how often the draft agrees."""
@@ -150,20 +166,15 @@ class Pair:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--documents", type=Path, help="a corpus of `training.corpus`; else modules of dataclasses")
+    parser.add_argument("--documents", type=Path, required=True, help="a corpus of `training.corpus`")
     parser.add_argument("--pair", type=Path, default=DEMO, help="the folder whose files it begins with")
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--work", type=Path, default=Path("build/training/finetune"), help="for what it goes on from")
     parser.add_argument("--out", type=Path, required=True)
     chosen = parser.parse_args()
     chosen.work.mkdir(parents=True, exist_ok=True)
-    read, shown = (
-        (texts_of(chosen.documents, corpus.TRAIN), texts_of(chosen.documents, corpus.HELD_OUT))
-        if chosen.documents
-        else (modules(7), modules(8))
-    )
-    texts = stream(read, MOST, chosen.work / "train.u16")
-    held_out = stream(shown, HELD_OUT, chosen.work / "held-out.u16")
+    texts = stream(texts_of(chosen.documents, corpus.TRAIN), MOST, chosen.work / "train.u16")
+    held_out = stream(texts_of(chosen.documents, corpus.HELD_OUT), HELD_OUT, chosen.work / "held-out.u16")
     pair = Pair(chosen.pair, chosen.minutes, chosen.work / "pair.pt")
     looked = saved = 0.0
     while pair.spent < 1:

@@ -13,19 +13,8 @@ from email.message import Message
 
 PERMISSIVE = {
     *("0BSD", "AFL-2.1", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "BSD", "BSL-1.0", "CC0-1.0", "CNRI-Python"),
-    *(
-        "HPND",
-        "ISC",
-        "MIT",
-        "MIT-0",
-        "MIT-CMU",
-        "PSF-2.0",
-        "Python-2.0",
-        "Python-2.0.1",
-        "Unlicense",
-        "Zlib",
-        "ZPL-2.1",
-    ),
+    *("HPND", "ISC", "MIT", "MIT-0", "MIT-CMU", "PSF-2.0", "Python-2.0", "Python-2.0.1", "Unlicense", "Zlib"),
+    "ZPL-2.1",
 }
 """SPDX identifiers, and BSD where a package does not say how many clauses."""
 

@@ -1,17 +1,29 @@
-"""What passes cost: t(n) of target and draft model, by context and flash attention; and as a file for profiles/."""
+"""What passes cost: t(n) of target and draft model, by context; and that a pass is not as wide as the one before it.
+
+    python3 benchmarks/gpu/curves.py --target T.gguf --draft D.gguf --out FOLDER [--seconds 300]
+
+Writes FOLDER/curves.json, and prints a file for profiles/hardware.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
-import llama_cpp.llama_cpp as lib
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from common import add_models, head, machine, progress, row
 
+from specdec_cli.decoding.costs import SETTLED
 from specdec_cli.decoding.types import REVIEWED
+from specdec_cli.llama import host, library
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
@@ -24,52 +36,51 @@ READING = (128, 512)
 """Longer passes, in which a draft model reads what it has missed."""
 VERIFY_POINTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64)
 DRAFT_POINTS = (1, 2, 4, 8, 16, 32, 64, 128, 512)
+ORDERS = ((1,), (2, 1), (2, 1, 1, 1), (5,), (4, 5), (5, 1), (9,), (8, 9))
+"""Sizes of passes, over and over: of one size, and of sizes that change as they do where drafts are long and short."""
+SHOWN = (1, 2, 3, 4, 6, 8, 9, 12, 16, 17, 24, 32, 48, 64)
 
 Laps = dict[int, list[float]]
 
 
-@contextmanager
-def flash_attention(on: bool) -> Iterator[None]:
-    """Contexts made from now on have it, or have it not; by themselves they have it where llama.cpp can."""
-    original = lib.llama_context_default_params
-
-    def params() -> Any:
-        found = original()
-        found.flash_attn_type = lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if on else lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        return found
-
-    lib.llama_context_default_params = params
-    try:
-        yield
-    finally:
-        lib.llama_context_default_params = original
-
-
 def measure(
-    models: Mapping[str, str],
-    contexts: Sequence[int],
-    threads: int,
-    seconds: float,
-    longest: int = LONGEST,
+    models: Mapping[str, str], contexts: Sequence[int], threads: int, seconds: float, longest: int = LONGEST
 ) -> Iterator[dict[str, Any]]:
-    """Time passes of every size at every context, with and without flash attention; yields one curve at a time.
+    """Time passes of every size at every context; yields one curve at a time.
 
     The time is shared out evenly; each size is timed once whatever it takes.
     """
-    each = seconds / (len(models) * len(contexts) * 2)
+    each = seconds / (len(models) * len(contexts))
     sizes = [*range(1, longest + 1), *READING]
     for role, path in models.items():
         with closing(Model(Path(path), Placement(), Interrupt())) as model:
             text = [token for prompt in suites.load("python") for token in model.tokenize(prompt.text, False)]
             rows = longest if role == "target" else min(REVIEWED, longest)
             for fill in contexts:
-                for on in (True, False):
-                    with (
-                        flash_attention(on),
-                        closing(LlamaContext(model, fill + max(sizes), rows, threads, Interrupt())) as context,
-                    ):
-                        laps = pass_laps(context, text, sizes, len(sizes), each, fill=fill)
-                    yield {"model": role, "context": fill, "flash_attention": on, **summary(laps)}
+                with closing(LlamaContext(model, fill + max(sizes), rows, threads, Interrupt())) as context:
+                    laps = pass_laps(context, text, sizes, len(sizes), each, fill=fill)
+                    orders = planning(context, text) if fill == min(contexts) else []
+                yield {"model": role, "context": fill, **summary(laps), "planning": orders}
+
+
+def planning(context: LlamaContext, text: Sequence[int], rounds: int = 100) -> list[dict[str, Any]]:
+    """Median milliseconds of each pass of an order of sizes. llama.cpp plans a pass anew when its size is not that of
+    the one before, and a GPU replays what it has been given twice. Orders take turns; each is gone through until it is
+    settled, and then timed once.
+    """
+    laps: dict[tuple[int, ...], list[list[float]]] = {
+        order: [[] for _ in order] for order in ORDERS if max(order) <= context.max_rows
+    }
+    context.decode(text[:64])
+    for order, times in [*laps.items()] * rounds:
+        for turn in range(SETTLED + 1):
+            for size, its in zip(order, times, strict=True):
+                before = perf_counter()
+                context.decode(text[:size], all_rows=True)
+                if turn == SETTLED:
+                    its.append(perf_counter() - before)
+                context.rewind(64)
+    return [{"order": order, "ms": [statistics.median(its) * 1000 for its in own]} for order, own in laps.items()]
 
 
 def summary(laps: Laps) -> dict[str, dict[str, float]]:
@@ -90,17 +101,32 @@ def points(curve: Mapping[str, Any], wanted: Sequence[int]) -> dict[int, float]:
 
 
 def chosen(curves: Sequence[Mapping[str, Any]], role: str) -> Mapping[str, Any]:
-    """The curve of a model that specdec would have: at the shortest context, with flash attention."""
-    return min((c for c in curves if c["model"] == role and c["flash_attention"]), key=lambda c: int(c["context"]))
+    """The curve of a model at the shortest context."""
+    return min((curve for curve in curves if curve["model"] == role), key=lambda curve: int(curve["context"]))
 
 
-def hardware_yaml(
-    curves: Sequence[Mapping[str, Any]], description: str, machine: str, other_ms: float | None = None
-) -> str:
+def table(data: Mapping[str, Any]) -> str:
+    """The shortest lap of a pass over n tokens, in milliseconds."""
+    lines = [head("model", "context", *(f"n={n}" for n in SHOWN))]
+    for curve in data["curves"]:
+        least = curve["least_ms"]
+        cells = [f"{least[str(n)]:.2f}" if str(n) in least else "" for n in SHOWN]
+        lines.append(row(curve["model"], curve["context"], *cells))
+    lines += ["", head("sizes of passes in turn", "model", "ms each")]
+    for curve in data["curves"]:
+        for one in curve["planning"]:
+            sizes, ms = ", ".join(map(str, one["order"])), ", ".join(f"{each:.3f}" for each in one["ms"])
+            lines.append(row(sizes, curve["model"], ms))
+    return "\n".join(lines)
+
+
+def hardware_yaml(data: Mapping[str, Any], other_ms: float | None = None) -> str:
     """A file for profiles/hardware. other_ms: what a step takes besides passes, if that was measured."""
-    target, draft = chosen(curves, "target"), chosen(curves, "draft")
+    target, draft = chosen(data["curves"], "target"), chosen(data["curves"], "draft")
+    names = " with ".join(Path(path).stem for path in data["models"].values())
+    description = f"{data['machine'].partition(';')[0]}; {names} as draft"
     laps = target["laps"].values()
-    source = f"benchmarks/gpu/measure.py curves: {machine}; {target['context']} tokens in the cache, flash attention, "
+    source = f"benchmarks/gpu/curves.py: {data['machine']}; {target['context']} tokens in the cache, "
     source += f"the shortest of {min(laps)} to {max(laps)} laps."
     indented = textwrap.fill(source, 112, initial_indent="  ", subsequent_indent="  ")
     lines = [f'description: "{description}"', "basis: measured", "source: >", indented]
@@ -109,3 +135,27 @@ def hardware_yaml(
     if other_ms is not None:
         lines.append(f"other_ms: {other_ms:.2g}")
     return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_models(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--seconds", type=float, default=540, help="to end in; models load besides")
+    parser.add_argument("--threads", type=int, default=host.physical_cores())
+    parser.add_argument("--contexts", type=int, nargs="+", default=[256, 4096, 16384])
+    parser.add_argument("--longest", type=int, default=LONGEST, help="n goes from 1 to this")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    models = {"target": options.target, "draft": options.draft}
+    found: dict[str, Any] = {"machine": f"{library.machine()}; {machine()}", "models": models, "curves": []}
+    for curve in measure(models, options.contexts, options.threads, options.seconds, options.longest):
+        found["curves"].append(curve)
+        least = curve["least_ms"]["1"]
+        progress(f"{curve['model']} {curve['context']}: 1 token {least:.3f} ms")
+        (options.out / "curves.json").write_text(json.dumps(found) + "\n")
+    print(table(found), hardware_yaml(found), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -26,24 +26,16 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ARCHIVE = "llama.tar.xz"
 _LLAMA = "vendor/llama.cpp/"
-_KEPT = (
-    "LICENSE.md",
-    "llama_cpp/",
-    *(
-        _LLAMA + path
-        for path in (
-            *("CMakeLists.txt", "LICENSE", "licenses/", "cmake/", "common/", "include/", "src/", "vendor/"),
-            *("ggml/CMakeLists.txt", "ggml/cmake/", "ggml/include/", "ggml/src/"),
-            *("examples/CMakeLists.txt", "examples/speculative-simple/", "tools/CMakeLists.txt", "tools/mtmd/"),
-            *("tools/server/", "tools/ui/CMakeLists.txt", "tools/ui/sources.cmake", "tools/ui/ui.cpp.in"),
-            *("tools/ui/ui.h.in", "scripts/ui-assets.cmake"),
-        )
-    ),
+_OF_LLAMA = (
+    *("CMakeLists.txt", "LICENSE", "licenses/", "cmake/", "common/", "include/", "src/", "vendor/"),
+    *("ggml/CMakeLists.txt", "ggml/cmake/", "ggml/include/", "ggml/src/"),
+    *("examples/CMakeLists.txt", "examples/speculative-simple/", "tools/CMakeLists.txt", "tools/mtmd/"),
+    *("tools/server/", "tools/ui/CMakeLists.txt", "tools/ui/sources.cmake", "tools/ui/ui.cpp.in"),
+    *("tools/ui/ui.h.in", "scripts/ui-assets.cmake"),
 )
-_BACKENDS = ("ggml-cpu", "ggml-cuda")
+_KEPT = ("LICENSE.md", "llama_cpp/", *(_LLAMA + path for path in _OF_LLAMA))
 _DROPPED = re.compile(
-    rf"{re.escape(_LLAMA)}("
-    rf"ggml/src/(?!{'|'.join(f'{name}/' for name in _BACKENDS)})ggml-[^/]+/"
+    rf"{re.escape(_LLAMA)}(ggml/src/(?!ggml-cpu/|ggml-cuda/)ggml-[^/]+/"
     r"|tools/(server|mtmd)/(tests|bench|legacy-models)/|(tools|common)/.*\.(md|py|wav|png|jpe?g|mp3)$)"
 )
 _FOLDER = re.compile(r"^\s*add_subdirectory\(([\w./-]+)\)[ \t]*\n", re.MULTILINE)

@@ -1,26 +1,36 @@
-"""What measure.py wrote as Markdown tables, each figure that has a bar beside it, met or missed."""
+"""What a day on a GPU has measured as Markdown tables, and whether its figures meet their bars.
+
+    python3 benchmarks/gpu/report.py FOLDER
+
+FOLDER holds any of curves.json, outside.json, compare-SUITE-TEMPERATURE.json and peers.json; README.md says what writes
+them.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.extend([str(Path(__file__).parent.parent), str(Path(__file__).parent.parent / "peers")])
+
+import best_static
 import curves
-from peers import head, row
-from waits import PARTS
+import overhead
+from common import head, row
 
 GREEDY_OUTSIDE, SAMPLED_OUTSIDE = 0.05, 0.10
-"""The most of the time that may pass outside llama_decode."""
+"""The largest share of the time that may pass outside llama.cpp."""
 AGAINST_GREEDY, AGAINST_SAMPLED = 1.0, 1.25
 """The least that `-k auto` must be of llama.cpp's best static setting, in every category."""
 GAIN, GAIN_SUITE = 2.5, "code"
 """The least that it must be of the target alone on a suite of code, greedy."""
 NEVER_UNDER = 0.98
 """The least that it must be of the target alone, anywhere."""
-SHOWN = (1, 2, 3, 4, 6, 8, 9, 12, 16, 17, 24, 32, 48, 64)
 
 Data = Mapping[str, Any]
 
@@ -38,17 +48,13 @@ class Bar:
     def met(self) -> bool:
         return self.value <= self.limit if self.at_most else self.value >= self.limit
 
-    def cells(self) -> tuple[str, str, str, str]:
-        sign = "at most" if self.at_most else "at least"
-        return self.what, f"{sign} {self.limit:g}", f"{self.value:.3f}", "met" if self.met else "**missed**"
-
 
 def outside_bars(data: Data) -> list[Bar]:
     return [
         Bar(
-            f"outside llama_decode: {one['setting']}",
+            f"outside llama.cpp: {one['setting']}",
             one["share"],
-            SAMPLED_OUTSIDE if one["sampled"] else GREEDY_OUTSIDE,
+            SAMPLED_OUTSIDE if "temp" in one["setting"] else GREEDY_OUTSIDE,
             at_most=True,
         )
         for one in data["steps"]
@@ -68,18 +74,10 @@ def peers_bars(data: Data) -> list[Bar]:
     ]
 
 
-def speedups(data: Data, arm: str) -> dict[str, float]:
-    """By category the mean speedup of an arm of a comparison over the target alone."""
-    return {
-        one["category"]: one["speedup"]["mean"]
-        for one in data["result"]["summaries"]
-        if one["arm"] == arm and one["speedup"]
-    }
-
-
 def compare_bars(data: Data) -> list[Bar]:
     where = f"{data['suite']}, temperature {data['temp']:g}"
-    found = speedups(data, "k=auto")
+    of_auto = (one for one in data["summaries"] if one["arm"] == "k=auto" and one["speedup"])
+    found = {one["category"]: one["speedup"]["mean"] for one in of_auto}
     bars = [
         Bar(f"auto / target alone: {where}, {name}", value, NEVER_UNDER)
         for name, value in found.items()
@@ -91,88 +89,44 @@ def compare_bars(data: Data) -> list[Bar]:
 
 
 def bars_table(bars: Sequence[Bar]) -> str:
-    lines = [head("bar", "limit", "measured", ""), *(row(*bar.cells()) for bar in bars)]
+    lines = [head("bar", "limit", "measured", "")]
+    for bar in bars:
+        limit = f"{'at most' if bar.at_most else 'at least'} {bar.limit:g}"
+        lines.append(row(bar.what, limit, f"{bar.value:.3f}", "met" if bar.met else "**missed**"))
     return "\n".join([*lines, f"\n{sum(bar.met for bar in bars)} of {len(bars)} met."])
 
 
-def curves_table(data: Data) -> str:
-    """The shortest lap of a pass over n tokens, in milliseconds."""
-    lines = [head("model", "context", "flash attention", *(f"n={n}" for n in SHOWN))]
-    for curve in data["curves"]:
-        least = curve["least_ms"]
-        cells = [f"{least[str(n)]:.2f}" if str(n) in least else "" for n in SHOWN]
-        lines.append(row(curve["model"], curve["context"], "on" if curve["flash_attention"] else "off", *cells))
-    return "\n".join(lines)
-
-
-def outside_table(data: Data) -> str:
-    lines = [head("setting", "draft", "verify", "sample", "rest", "us a step", "share")]
-    for one in data["steps"]:
-        parts = [f"{one[part]:.1f}" for part in ("draft", "verify", "sample", "rest")]
-        lines.append(row(one["setting"], *parts, f"{one['total'][0]:.1f}", f"{one['share']:.1%}"))
-    return "\n".join(lines)
-
-
-def waits_table(data: Data) -> str:
-    """Microseconds a step by part, and the share of each; a column a setting."""
-    steps = data["steps"]
-    totals = [sum(one["us"].values()) for one in steps]
-    lines = [head("us a step", *(one["setting"] for one in steps))]
-    for part in PARTS:
-        cells = [
-            f"{one['us'][part]:,.1f} ({one['us'][part] / total:.1%})" for one, total in zip(steps, totals, strict=True)
-        ]
-        lines.append(row(part, *cells))
-    lines.append(row("together", *(f"{total:,.1f}" for total in totals)))
-    rows = data["rows"]
-    lines.append(
-        f"\nA pass of {rows['tokens']} tokens: {rows['every_row_ms']:.3f} ms with a row of logits for each, "
-        f"{rows['last_row_ms']:.3f} ms with that of the last alone.\n"
-    )
-    lines.append(head("sizes of passes in turn", "model", "ms each"))
-    for one in data["planning"]:
-        sizes = ", ".join(map(str, one["order"]))
-        lines.append(row(sizes, one["model"], ", ".join(f"{ms:.3f}" for ms in one["ms"])))
-    return "\n".join(lines)
-
-
 def compare_table(data: Data) -> str:
-    """By arm and category the speedup with its interval, tokens a second, acceptance."""
-    summaries = data["result"]["summaries"]
+    """By variant and category the speedup with its interval, and tokens a second."""
+    summaries = data["summaries"]
     categories = list(dict.fromkeys(one["category"] for one in summaries))
-    cut = ", cut short" if data["result"]["partial"] else ""
-    lines = [f"**{data['suite']}, temperature {data['temp']:g}**{cut}\n", head("arm", *categories)]
-    for arm in dict.fromkeys(one["arm"] for one in summaries):
-        by_category = {one["category"]: one for one in summaries if one["arm"] == arm}
-        lines.append(row(arm, *(_cell(by_category[name]) if name in by_category else "" for name in categories)))
-    for arm, counts in data["result"]["exactness"].items():
-        if different := {kind: n for kind, n in counts.items() if n and kind != "identical"}:
-            lines.append(f"\n{arm}: {counts['identical']} answers identical, {_counted(different)}.")
+    cut = ", cut short" if data["partial"] else ""
+    lines = [f"**{data['suite']}, temperature {data['temp']:g}**{cut}\n", head("variant", *categories)]
+    for variant in dict.fromkeys(one["arm"] for one in summaries):
+        by_category = {one["category"]: one for one in summaries if one["arm"] == variant}
+        lines.append(row(variant, *(_cell(by_category[name]) if name in by_category else "" for name in categories)))
+    for variant, counts in data["exactness"].items():
+        different = ", ".join(f"{n} {kind}" for kind, n in counts.items() if n and kind != "identical")
+        if different:
+            lines.append(f"\n{variant}: {counts['identical']} answers identical, {different}.")
     return "\n".join(lines)
 
 
 def _cell(one: Data) -> str:
-    speed = f"{one['tokens_per_s']:,.0f}/s"
-    found = one["speedup"]
+    speed, found = f"{one['tokens_per_s']:,.0f}/s", one["speedup"]
     if not found:
         return speed
     interval = "" if found["low"] is None else f" ({found['low']:.2f} to {found['high']:.2f})"  # too few prompts
     return f"{found['mean']:.2f}x{interval}, {speed}"
 
 
-def _counted(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{n} {kind}" for kind, n in counts.items())
-
-
-def peers_table(data: Data) -> str:
-    """Each cell's match with either peer."""
-    lines = [head("cell", "best static", "peer", "prompts", "peer's", "specdec", "alone", "specdec / peer", "/ alone")]
-    for name, found in data["cells"].items():
-        for peer, its in found["against"].items():
-            speeds = (float(its[key]) for key in ("peer", "specdec", "alone"))
-            ratios = (f"{its[key]:.2f}" for key in ("ratio", "gain"))
-            lines.append(row(name, found["best"], peer, its["prompts"], *speeds, *ratios))
-    return "\n".join([*lines, f"\n{len(data['sweep'])} settings swept."])
+def read(path: Path) -> dict[str, Any]:
+    """A file's figures; of a comparison its suite and temperature, too, which are in the file's name."""
+    found: dict[str, Any] = json.loads(path.read_text())
+    if path.name.startswith("compare-"):
+        suite, _, temperature = path.stem.removeprefix("compare-").rpartition("-")
+        found |= {"suite": suite, "temp": float(temperature)}
+    return found
 
 
 def everything(folder: Path) -> str:
@@ -180,31 +134,30 @@ def everything(folder: Path) -> str:
     parts: list[str] = []
     bars: list[Bar] = []
 
-    def add(title: str, files: Iterable[Path], table: Any, its_bars: Any = None) -> None:
-        for data in (json.loads(path.read_text()) for path in sorted(files) if path.is_file()):
+    def add(title: str, paths: Iterable[Path], table: Callable[[Data], str], its_bars: Any = lambda _: ()) -> None:
+        for data in (read(path) for path in sorted(paths) if path.is_file()):
             parts.append(f"### {title}\n\n{table(data)}\n")
-            if its_bars:
-                bars.extend(its_bars(data))
+            bars.extend(its_bars(data))
 
-    add("What passes cost, ms", [folder / "curves.json"], curves_table)
-    add("Outside llama_decode, us a step", [folder / "outside.json"], outside_table, outside_bars)
-    add("What a step waits for", [folder / "waits.json"], waits_table)
+    def hardware(data: Data) -> str:
+        outside = folder / "outside.json"
+        steps = read(outside)["steps"] if outside.is_file() else ()
+        alone = (one["total"][0] / 1000 for one in steps if one["setting"] == "target alone, greedy")
+        return f"```yaml\n{curves.hardware_yaml(data, next(alone, None))}```"
+
+    add("What passes cost, ms", [folder / "curves.json"], curves.table)
+    add("Outside llama.cpp, us a step", [folder / "outside.json"], overhead.table, outside_bars)
     add("Against the target alone", folder.glob("compare-*.json"), compare_table, compare_bars)
-    add("Against llama.cpp", [folder / "peers.json"], peers_table, peers_bars)
-    if found := hardware(folder):
-        parts.append(f"### For profiles/hardware\n\n```yaml\n{found}```\n")
+    add("Against llama.cpp", [folder / "peers.json"], best_static.table, peers_bars)
+    add("For profiles/hardware", [folder / "curves.json"], hardware)
     return "\n".join([*parts, f"### Bars\n\n{bars_table(bars)}"]) if parts else "there is nothing in this folder yet"
 
 
-def hardware(folder: Path) -> str:
-    """The curve as a file for profiles/, with what a step takes besides passes, where both were measured."""
-    if not (folder / "curves.json").is_file():
-        return ""
-    found = json.loads((folder / "curves.json").read_text())
-    names = " with ".join(Path(path).stem for path in found["models"].values())
-    outside, other = folder / "outside.json", None
-    if outside.is_file():
-        steps = json.loads(outside.read_text())["steps"]
-        other = next((one["total"][0] / 1000 for one in steps if one["setting"] == "target alone, greedy"), None)
-    description = f"{found['machine'].partition(';')[0]}; {names} as draft"
-    return curves.hardware_yaml(found["curves"], description, found["machine"], other)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    print(everything(parser.parse_args().folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,22 +1,21 @@
-"""What the comparisons with other tools share: options, one answer of each tool, ratios and tables.
+"""llama.cpp's own tools and specdec, asked the same prompts: an answer of each, with the speed of its decoding.
 
-Each of them puts the folder above on the path first, where common.py is.
+Each comparison puts the folder above on the path first, where common.py is.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
-import statistics
 import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeVar
+from http.client import HTTPConnection
+from time import monotonic, sleep
+from typing import Any, Protocol, TypeVar
 
-from common import add_models, machine, median_and_spread
+from common import free_port
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.engine.config import Settings
@@ -24,7 +23,11 @@ from specdec_cli.engine.session import Session
 from specdec_cli.measure import suites
 
 FEWEST_TOKENS = 16
-"""A shorter answer tells nothing of a speed."""
+"""The speed of a shorter answer says nothing."""
+START_S, ANSWER_S = 120.0, 300.0
+"""Longer than any model takes to load from memory, or to answer."""
+WARM_UP_TOKENS = 16
+"""Tokens of a server's first answer, which doesn't count."""
 
 _FIGURES = [
     re.compile(pattern)
@@ -39,7 +42,7 @@ _FIGURES = [
 _TRIES = 8
 """llama-speculative-simple does not wait for its log to be written: now and then its last lines are lost."""
 
-Arm = TypeVar("Arm")
+Variant = TypeVar("Variant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +57,21 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer of one tool: its length, the speed of decoding alone, the share of drafted tokens that stood."""
+    """One answer of one tool: its length, the speed of decoding alone, the share of draft tokens accepted."""
 
     tokens: int
     tokens_per_s: float
     acceptance: float = 0.0
-    ids: tuple[int, ...] = ()
-    """The tokens themselves, where the tool tells."""
 
     @property
     def counts(self) -> bool:
-        """Whether it is long enough to tell a speed."""
+        """Whether it is long enough for a speed."""
         return self.tokens >= FEWEST_TOKENS
-
-    def to_json(self) -> dict[str, float]:
-        return {"tokens": self.tokens, "tokens_per_s": self.tokens_per_s, "acceptance": self.acceptance}
 
 
 @dataclass(frozen=True, slots=True)
 class Static:
-    """A fixed setting of llama-speculative-simple: drafts of up to n_max, ended where the draft is unsure."""
+    """A fixed setting of llama.cpp's tools: drafts of up to n_max, ended where the draft model is unsure."""
 
     n_max: int
     p_min: float = 0.0
@@ -81,121 +79,161 @@ class Static:
     def __str__(self) -> str:
         return f"n_max {self.n_max}, p_min {self.p_min:g}"
 
+    def flags(self) -> list[object]:
+        length = ["--spec-draft-n-max", self.n_max, "--spec-draft-n-min", 0, "--spec-draft-p-min", self.p_min]
+        return ["--spec-type", "draft-simple", *length]
+
+
+class Peer(Protocol):
+    """A tool that answers a prompt with a static setting, and samples as the settings say."""
+
+    def answer(self, task: Task, static: Static, settings: Settings, seed: int = 0) -> Answer: ...
+
 
 @dataclass(frozen=True, slots=True)
 class SpeculativeSimple:
-    """llama.cpp's own llama-speculative-simple, which samples as the settings say. Each answer is a process."""
+    """llama.cpp's own llama-speculative-simple. Each answer is a process."""
 
     binary: str
-    settings: Settings
     flags: tuple[str, ...] = ()
-    """Further ones of its own."""
 
-    def answer(self, task: Task, static: Static, seed: int = 0) -> Answer:
-        settings = self.settings
+    def answer(self, task: Task, static: Static, settings: Settings, seed: int = 0) -> Answer:
         command: list[object] = [
             *(self.binary, "-m", settings.target, "-md", settings.draft, "-p", task.text, "--no-escape"),
             *("-n", settings.max_tokens, "-c", settings.ctx, "-t", settings.threads, "--seed", seed),
             *("--temp", settings.temp, "--top-k", settings.top_k, "--top-p", settings.top_p),
-            *("--min-p", settings.min_p, "--spec-type", "draft-simple", "--spec-draft-n-max", static.n_max),
-            *("--spec-draft-n-min", 0, "--spec-draft-p-min", static.p_min, *self.flags),
+            *("--min-p", settings.min_p, *static.flags(), *self.flags),
         ]
-        parts = [str(part) for part in command]
         for _ in range(_TRIES):
-            done = subprocess.run(parts, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
+            done = subprocess.run([*map(str, command)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
             output = done.stderr.decode(errors="replace")
             found = [match for figure in _FIGURES if (match := figure.search(output))]
             if len(found) == len(_FIGURES):
                 break
         else:
-            raise SystemExit(f"{self.binary} (exit code {done.returncode}) does not tell its figures:\n{output}")
-        prompt, tokens, speed, drafted, accepted = (float(match[1]) for match in found)
-        if prompt != len(task.tokens):
-            raise SystemExit(f"{self.binary} reads {task.id} as {prompt:.0f} tokens, specdec as {len(task.tokens)}")
+            raise SystemExit(f"{self.binary} (exit code {done.returncode}) does not print its figures:\n{output}")
+        read, tokens, speed, drafted, accepted = (float(match[1]) for match in found)
+        _check_prompt(self.binary, task, int(read))
         return Answer(int(tokens), speed, accepted / max(drafted, 1.0))
 
 
-def specdec(session: Session, task: Task, settings: Settings | None = None, seed: int = 0) -> Answer:
-    """An answer of specdec, with the session's settings or with others."""
+class LlamaServer:
+    """llama-server with a draft model. A draft's length belongs to the process, so each setting is a server of its own.
+
+    most: how many servers may be loaded at once; the one that was used least recently makes room.
+    """
+
+    def __init__(self, binary: str, flags: tuple[str, ...] = (), most: int = 3) -> None:
+        self._binary, self._flags, self._most = binary, flags, most
+        self._running: dict[Static, RunningServer] = {}
+
+    def answer(self, task: Task, static: Static, settings: Settings, seed: int = 0) -> Answer:
+        sampling = {"temperature": settings.temp, "top_k": settings.top_k, "top_p": settings.top_p}
+        sampling |= {"min_p": settings.min_p, "seed": seed}
+        asked = {"prompt": list(task.tokens), "n_predict": settings.max_tokens, "cache_prompt": False}
+        found = self._at(static, settings).complete({**asked, **sampling})
+        _check_prompt("llama-server", task, found["tokens_evaluated"])
+        timings = found["timings"]
+        accepted = timings.get("draft_n_accepted", 0) / max(timings.get("draft_n", 0), 1)
+        return Answer(timings["predicted_n"], timings["predicted_per_second"], accepted)
+
+    def _at(self, static: Static, settings: Settings) -> RunningServer:
+        server = self._running.pop(static, None)
+        if server is None:
+            while len(self._running) >= self._most:
+                self._running.pop(next(iter(self._running))).close()
+            models = ["-m", settings.target, "-md", settings.draft, "-c", settings.ctx, "-t", settings.threads]
+            server = RunningServer([self._binary, *models, "-np", 1, *static.flags(), *self._flags])
+        self._running[static] = server
+        return server
+
+    def close(self) -> None:
+        for server in self._running.values():
+            server.close()
+
+
+def _check_prompt(peer: str, task: Task, read: int) -> None:
+    if read != len(task.tokens):
+        raise SystemExit(f"{peer} reads {task.id} as {read} tokens, specdec as {len(task.tokens)}")
+
+
+class RunningServer:
+    """A server in a process of its own, asked over HTTP. port: where it listens."""
+
+    def __init__(self, command: Sequence[object]) -> None:
+        self.port = free_port()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
+        self._is_warm = False
+        parts = [*map(str, command), "--host", "127.0.0.1", "--port", str(self.port)]
+        self._process = subprocess.Popen(parts, stdout=self._log, stderr=self._log)
+        deadline = monotonic() + START_S
+        while not self._is_ready():
+            if self._process.poll() is not None or monotonic() > deadline:
+                self.close()
+                raise SystemExit(f"{parts[0]} does not start:\n{self._end_of_log()}")
+            sleep(0.1)
+
+    def _is_ready(self) -> bool:
+        try:
+            return self._request("GET", "/health", None)[0] == 200
+        except OSError:
+            return False
+
+    def _request(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, bytes]:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
+        try:
+            connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a completion request."""
+        if not self._is_warm:
+            self._is_warm = True
+            self.complete({**body, "n_predict": WARM_UP_TOKENS})
+        status, content = self._request("POST", "/completion", body)
+        if status != 200:
+            said = content.decode(errors="replace")
+            raise SystemExit(f"llama-server answers {status}: {said}\n{self._end_of_log()}")
+        found: dict[str, Any] = json.loads(content)
+        return found
+
+    def _end_of_log(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")[-4000:]
+
+    def close(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def specdec(session: Session, task: Task, settings: Settings, seed: int = 0) -> Answer:
+    """An answer of specdec."""
     report = Metrics.of(session.events(task.tokens, seed=seed, settings=settings))
     if notes := (*session.notes, *report.notes):  # it went on without its draft
         raise SystemExit(f"specdec did not do what was to be measured: {'; '.join(notes)}")
-    return Answer(report.emitted, report.tokens_per_s or 0.0, report.acceptance_rate or 0.0, tuple(report.tokens))
+    return Answer(report.emitted, report.tokens_per_s or 0.0, report.acceptance_rate or 0.0)
 
 
-def parser(description: str | None, repeat: int = 2) -> argparse.ArgumentParser:
-    """The options that every comparison over a suite has."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_models(made)
-    made.add_argument("--threads", type=int, default=2)
-    made.add_argument("--tokens", type=int, default=128, help="of an answer, at most")
-    made.add_argument("--repeat", type=int, default=repeat, help="rounds over the prompts")
-    made.add_argument("--prompts", default="python", help="a suite's name or a file of prompts")
-    made.add_argument("--category", action="append", default=[], help="only this one; may be given again")
-    made.add_argument("--limit-per-category", type=int, metavar="N", help="prompts of each category, at most")
-    made.add_argument("--draft-tokens", type=_auto_or_number, default="auto", help="specdec's draft length")
-    made.add_argument("--out", type=Path, metavar="FILE.json", help="also write everything measured to this file")
-    return made
-
-
-def _auto_or_number(text: str) -> str | int:
-    return text if text == "auto" else int(text)
-
-
-def tasks_of(options: argparse.Namespace, session: Session) -> dict[str, list[Task]]:
-    """The prompts that the options choose, by category."""
-    prompts = suites.select(suites.load(options.prompts), options.category, None, options.limit_per_category)
+def tasks_of(session: Session, suite: str, categories: Sequence[str], limit: int | None) -> dict[str, list[Task]]:
+    """The prompts of a suite by category. limit: of each category."""
     found: dict[str, list[Task]] = {}
-    for prompt in prompts:
+    for prompt in suites.select(suites.load(suite), categories, None, limit):
         tokens = tuple(session.tokenize(prompt.text, raw=True))
         found.setdefault(prompt.category, []).append(Task(prompt.id, prompt.category, prompt.text, tokens))
     return found
 
 
-def interleaved(tasks: Sequence[Task], arms: Sequence[Arm], rounds: int) -> Iterator[tuple[int, Task, list[Arm]]]:
-    """Every prompt in every round, with the arms in an order that alternates between prompts and between rounds."""
+def interleaved(
+    tasks: Sequence[Task], variants: Sequence[Variant], rounds: int
+) -> Iterator[tuple[int, Task, list[Variant]]]:
+    """Every prompt in every round, with the variants in an order that alternates between prompts and rounds."""
     for i in range(rounds):
         for at, task in enumerate(tasks):
-            yield i, task, list(arms) if (i + at) % 2 == 0 else list(arms)[::-1]
-
-
-def by_prompt(values: Iterable[tuple[str, float]]) -> list[float]:
-    """One value a prompt, the median of its rounds, from pairs of a prompt's id and a value."""
-    rounds: dict[str, list[float]] = {}
-    for prompt, value in values:
-        rounds.setdefault(prompt, []).append(value)
-    return [statistics.median(found) for found in rounds.values()]
-
-
-def spread(values: Sequence[float]) -> str:
-    """The median of ratios and, of four or more, the quartiles, as a table's cell."""
-    middle, low, high = median_and_spread(values)
-    return f"{middle:.2f} ({low:.2f} to {high:.2f})" if len(values) >= 4 else f"{middle:.2f}"
-
-
-def row(*cells: object) -> str:
-    """A line of a Markdown table; a float is a speed."""
-    return "| " + " | ".join(f"{cell:,.0f}" if isinstance(cell, float) else str(cell) for cell in cells) + " |"
-
-
-def head(*cells: str) -> str:
-    """The first two lines of a Markdown table."""
-    return row(*cells) + "\n" + "|---" * len(cells) + "|"
-
-
-def progress(text: str) -> None:
-    """A line on stderr, apart from the tables."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def heading(options: argparse.Namespace) -> str:
-    """Where and how the figures were taken."""
-    return f"{machine()}, {options.threads} threads, at most {options.tokens} tokens, rounds: {options.repeat}\n"
-
-
-def write(options: argparse.Namespace, measured: dict[str, object]) -> None:
-    """Everything measured as JSON, if a file was asked for."""
-    if options.out:
-        chosen = {name: value for name, value in vars(options).items() if name not in ("binary", "out")}
-        options.out.write_text(json.dumps({"machine": machine(), "options": chosen, **measured}, indent=1) + "\n")
-        progress(f"wrote {options.out.name}")
+            yield i, task, list(variants)[:: 1 if (i + at) % 2 == 0 else -1]

@@ -13,19 +13,17 @@ import json
 import statistics
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
 from time import perf_counter
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from common import machine
-from server import RunningServer
+from common import add_models, machine
+from peers import RunningServer
 
 from specdec_cli.measure import suites
-from specdec_cli.pairs import profiles
-from specdec_cli.user_files import bundled_dir
 
 LLAMA_DRAFTS = {
     "model": [["--spec-type", "draft-simple", "--spec-draft-n-max", str(n)] for n in (2, 4, 8)],
@@ -35,7 +33,7 @@ LLAMA_DRAFTS = {
 
 
 @dataclass
-class Arm:
+class Loaded:
     """One server. speeds: tokens per second of each round; first_s: seconds to the first token of each request."""
 
     name: str
@@ -64,12 +62,12 @@ def ask(port: int, prompt: str, max_tokens: int) -> tuple[int, float]:
     return tokens, first or perf_counter() - begun
 
 
-def round_of(arm: Arm, prompts: list[str], clients: int, max_tokens: int) -> None:
+def round_of(loaded: Loaded, prompts: list[str], clients: int, max_tokens: int) -> None:
     begun = perf_counter()
     with ThreadPoolExecutor(clients) as pool:
-        answers = list(pool.map(lambda prompt: ask(arm.server.port, prompt, max_tokens), prompts))
-    arm.speeds.append(sum(tokens for tokens, _ in answers) / (perf_counter() - begun))
-    arm.first_s += [first for _, first in answers]
+        answers = list(pool.map(lambda prompt: ask(loaded.server.port, prompt, max_tokens), prompts))
+    loaded.speeds.append(sum(tokens for tokens, _ in answers) / (perf_counter() - begun))
+    loaded.first_s += [first for _, first in answers]
 
 
 def commands(args: argparse.Namespace, slots: int) -> dict[str, list[object]]:
@@ -87,10 +85,8 @@ def commands(args: argparse.Namespace, slots: int) -> dict[str, list[object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    demo = bundled_dir() / profiles.DEMO
+    add_models(parser)
     parser.add_argument("--server", required=True, help="llama-server, built from the same source")
-    parser.add_argument("--target", type=Path, default=demo / "target.gguf")
-    parser.add_argument("--draft", type=Path, default=demo / "draft.gguf")
     parser.add_argument("--drafter", choices=LLAMA_DRAFTS, default="model")
     parser.add_argument("--suite", default="python")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8])
@@ -99,33 +95,34 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--ctx", type=int, default=1024, help="of a slot")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--only", nargs="*", help="arms whose names hold one of these")
+    parser.add_argument("--only", nargs="*", help="servers whose names hold one of these")
     args = parser.parse_args()
     print(machine())
     numbered = enumerate(itertools.cycle(prompt.text for prompt in suites.load(args.suite)))
     texts = (f"# {number}\n{text}" for number, text in numbered)  # llama-server keeps what it has read of old ones
     for clients in args.clients:
         with ExitStack() as stack:
-            arms = [
-                Arm(name, stack.enter_context(RunningServer([*map(str, command)])))
+            servers = [
+                Loaded(name, stack.enter_context(closing(RunningServer(command))))
                 for name, command in commands(args, clients).items()
             ]
             for number in range(args.rounds + 1):
                 prompts = list(itertools.islice(texts, args.requests if number else clients))
-                for arm in arms[:: 1 if number % 2 else -1]:
-                    round_of(arm, prompts, clients, args.max_tokens if number else 8)
+                for loaded in servers[:: 1 if number % 2 else -1]:
+                    round_of(loaded, prompts, clients, args.max_tokens if number else 8)
                     if not number:  # a warm-up
-                        arm.speeds, arm.first_s = [], []
-        report(arms, clients)
+                        loaded.speeds, loaded.first_s = [], []
+        report(servers, clients)
 
 
-def report(arms: list[Arm], clients: int) -> None:
-    """Medians, and the paired ratio to the first arm."""
-    print(f"\n{clients} clients: tokens/s, share of {arms[0].name}'s (median of rounds), first token")
-    for arm in arms:
-        ratio = statistics.median(own / ours for own, ours in zip(arm.speeds, arms[0].speeds, strict=True))
-        first_ms = 1000 * statistics.median(arm.first_s)
-        print(f"  {arm.name:<34} {statistics.median(arm.speeds):8.1f}  {ratio:5.2f}  {first_ms:7.1f} ms", flush=True)
+def report(servers: list[Loaded], clients: int) -> None:
+    """Medians, and the paired ratio to the first server."""
+    first = servers[0]
+    print(f"\n{clients} clients: tokens/s, share of {first.name}'s (median of rounds), first token")
+    for each in servers:
+        ratio = statistics.median(own / ours for own, ours in zip(each.speeds, first.speeds, strict=True))
+        first_ms = 1000 * statistics.median(each.first_s)
+        print(f"  {each.name:<34} {statistics.median(each.speeds):8.1f}  {ratio:5.2f}  {first_ms:7.1f} ms", flush=True)
 
 
 if __name__ == "__main__":

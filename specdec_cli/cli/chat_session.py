@@ -10,7 +10,7 @@ from io import TextIOWrapper
 import platformdirs
 from rich.text import Text
 
-from specdec_cli.chat import kept_conversation
+from specdec_cli.chat import kept_conversations
 from specdec_cli.chat.conversation import Conversation
 from specdec_cli.cli.error_reporting import complain
 from specdec_cli.cli.output import print_parts, show_answer
@@ -162,12 +162,12 @@ def _file(session: ChatSession, argument: str) -> None:
 
 
 def _save(session: ChatSession, argument: str) -> None:
-    path = kept_conversation.save(session.conversation, argument)
+    path = kept_conversations.save(session.conversation, argument)
     session.say(f"kept as {path.stem}: specdec chat --resume {path.stem}")
 
 
 def load(session: ChatSession, argument: str) -> None:
-    for note in kept_conversation.load(session.conversation, argument):
+    for note in kept_conversations.restore(session.conversation, argument):
         session.say(f"note: {note}")
     session.say(f"{len(session.conversation.messages)} messages")
 

@@ -20,8 +20,7 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
-    from specdec_cli.measure.comparison_result import ComparisonResult
-    from specdec_cli.measure.comparison_run import ComparisonRun
+    from specdec_cli.measure.compare import ComparisonResult, ComparisonRun
     from specdec_cli.measure.suites import Prompt
 
 _output = partial(typer.Option, rich_help_panel="Output")
@@ -61,9 +60,9 @@ def compare(
     list_: Annotated[bool, _output("--list", help="List the kept results.")] = False,
 ) -> None:
     """Measure variants against the target alone: speed with intervals, exactness, causes."""
-    from specdec_cli.measure import comparisons
-    from specdec_cli.measure.comparison_run import ComparisonRun, require_exact
-    from specdec_cli.measure.prompts import choose_prompts
+    from specdec_cli.measure import kept_comparisons
+    from specdec_cli.measure.compare import ComparisonRun, require_exact
+    from specdec_cli.measure.suites import choose_prompts
     from specdec_cli.measure.variants import parse_variants
     from specdec_cli.pairs.config_layers import require_used, resolve
 
@@ -82,10 +81,10 @@ def compare(
     texts = [gather("-", None) or "" if each == "-" else each for each in prompt or ([piped] if piped else ())]
     chosen = choose_prompts(settings.target, texts, prompts, category or (), limit, per_category)
     if save:
-        comparisons.require_place(save)
+        kept_comparisons.require_place(save)
     if html:
         require_place(html)
-    before = comparisons.load(against) if against else None
+    before = kept_comparisons.load(against) if against else None
     result, code = _measure(run, chosen, system, raw, silent=json_ or md)
     result = replace(result, command=_command(sys.argv[1:]))
     problem = _keep(result, save, html)  # first, for whatever goes wrong in showing it, it is kept
@@ -111,9 +110,9 @@ def _command(arguments: list[str]) -> str:
 
 
 def _list(as_json: bool) -> None:
-    from specdec_cli.measure import comparisons
+    from specdec_cli.measure import kept_comparisons
 
-    entries = [{"name": name, "when": f"{when:%Y-%m-%d %H:%M}"} for name, when in comparisons.kept()]
+    entries = [{"name": name, "when": f"{when:%Y-%m-%d %H:%M}"} for name, when in kept_comparisons.kept()]
     print(json_text(entries) if as_json else "\n".join(f"{each['name']}  {each['when']}" for each in entries))
 
 
@@ -121,12 +120,12 @@ def _keep(result: ComparisonResult, name: str | None, page: Path | None) -> Spec
     """Keep the result under a name, and write its page. Returns the error of the first that failed: a full disk costs
     the file, and not what was measured.
     """
-    from specdec_cli.measure import comparisons
+    from specdec_cli.measure import kept_comparisons
 
     error = None
     try:
         if name:
-            comparisons.store(name, result)
+            kept_comparisons.store(name, result)
     except SpecdecError as problem:
         error = problem
     try:
@@ -148,10 +147,10 @@ def _measure(
 
     with interruptible(" before anything was measured") as interrupt:
         with status_line("loading", silent) as say:
-            engine = Engine(run.loaded, interrupt, ways=run.ways)
+            engine = Engine(run.loaded, interrupt, ways=run.drafting)
             engine.weights.read_corpus(interrupt, say)
         with engine, Progress(sys.stderr, run.baselines) as progress:
-            result = run.run(engine.session(), prompts, system, raw, interrupt.is_set, progress.update)
+            result = run.run(engine.session(), prompts, system, raw, progress.update)
         return result, interrupt.exit_code
 
 

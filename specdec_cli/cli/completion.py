@@ -34,8 +34,8 @@ prompts = _listed("measure.suites", lambda suites: suites.builtin(), (".txt", ".
 rules = _listed("decoding.rules", lambda rules: rules.RULES)
 drafters = _listed("drafters", lambda drafters: ["auto", *drafters.names()])
 machines = _listed("measure.hardware", lambda hardware: hardware.names())
-serving_engines = _listed("measure.serving_formats", lambda formats: formats.ENGINES)
-results = _listed("measure.comparisons", lambda comparisons: [name for name, _ in comparisons.kept()])
+serving_engines = _listed("measure.export", lambda export: export.ENGINES)
+results = _listed("measure.kept_comparisons", lambda kept: [name for name, _ in kept.kept()])
 
 
 def pairs(incomplete: str) -> list[tuple[str, str]]:

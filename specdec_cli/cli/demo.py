@@ -9,7 +9,7 @@ from specdec_cli.cli.error_reporting import interruptible
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.display.terminal import SafeConsole, status_line
 
-_WHOLE_S = 12.5
+_WHOLE_S = 14.0
 """When the race is over, whatever it has come to, from the start of the command."""
 
 

@@ -17,8 +17,8 @@ from specdec_cli.cli.output import print_json, print_parts
 from specdec_cli.decoding.errors import UsageError
 
 if TYPE_CHECKING:
-    from specdec_cli.make_drafts.training_recipes import Recipe
-    from specdec_cli.pairs.results import DraftCopyResult
+    from specdec_cli.make_drafts.draft_copy import DraftCopyResult
+    from specdec_cli.make_drafts.recipe import Recipe
 
 draft = typer.Typer(
     help="Make a draft for a target: a copy with fewer layers or bits, or one that learns from it.",
@@ -67,7 +67,9 @@ def prune(
     --search drops the layer whose loss costs least agreement with the target, again and again, until N are left.
     """
     from specdec_cli.display.draft_making import DraftView
-    from specdec_cli.make_drafts import draft_copy
+    from specdec_cli.make_drafts.draft_copy import CopyOptions
+    from specdec_cli.make_drafts.prune import LayerChoice, ListedLayers
+    from specdec_cli.make_drafts.prune import prune as prune_target
 
     if (keep_layers is None) == (search is None):
         raise UsageError("which layers stay is not said, or said twice", "Give --keep-layers LIST, or --search N.")
@@ -75,15 +77,15 @@ def prune(
         raise UsageError("--prompts is for --search", "Leave one of them out.")
 
     with interruptible(_NOTHING_LEFT) as interrupt, DraftView(json_) as view:
-        options = draft_copy.CopyOptions(target, out, force, given.flags["threads"], interrupt, view.copying)
-        layers: draft_copy.LayerChoice = draft_copy.ListedLayers(keep_layers or "")
+        options = CopyOptions(target, out, force, given.flags["threads"], interrupt, view.copying)
+        layers: LayerChoice = ListedLayers(keep_layers or "")
         if search is not None:
             from specdec_cli.make_drafts.layer_search import LayerSearch
 
             view.answering()
             gpu_layers = given.flags["gpu_layers"]
             layers = LayerSearch(search, prompts, -1 if gpu_layers is None else gpu_layers, view)
-        result = draft_copy.prune(options, layers)
+        result = prune_target(options, layers)
     _show(result, json_)
 
 
@@ -99,11 +101,12 @@ def quantize(
 ) -> None:
     """Copy a target with fewer bits to a weight."""
     from specdec_cli.display.draft_making import DraftView
-    from specdec_cli.make_drafts import draft_copy
+    from specdec_cli.make_drafts.draft_copy import CopyOptions
+    from specdec_cli.make_drafts.quantize import quantize as quantize_target
 
     with interruptible(_NOTHING_LEFT) as interrupt, DraftView(json_) as view:
-        options = draft_copy.CopyOptions(target, out, force, given.flags["threads"], interrupt, view.copying)
-        result = draft_copy.quantise(options, type_)
+        options = CopyOptions(target, out, force, given.flags["threads"], interrupt, view.copying)
+        result = quantize_target(options, type_)
     _show(result, json_)
 
 
@@ -133,7 +136,7 @@ def distill(
     depth: Annotated[int, typer.Option(help="Layers of a new one.")] = 2,
 ) -> Recipe:
     """Train a draft model on what the target says. --from scratch makes a small new one."""
-    from specdec_cli.make_drafts.distilling_recipes import DistilRecipe, ScratchRecipe
+    from specdec_cli.make_drafts.distill import DistilRecipe, ScratchRecipe
     from specdec_cli.pairs.sources import read_source
 
     if from_ == "scratch":
@@ -147,21 +150,21 @@ def distill(
 
 def eagle3(words: _Words = None, width: _Width = None) -> Recipe:
     """Train an EAGLE-3 head: one layer that reads hidden rows of the target."""
-    from specdec_cli.make_drafts.training_recipes import Eagle3Recipe
+    from specdec_cli.make_drafts.heads import Eagle3Recipe
 
     return Eagle3Recipe(width, words)
 
 
 def medusa(heads: Annotated[int, typer.Option(help="How many tokens ahead.")] = 4, words: _Words = None) -> Recipe:
     """Train Medusa heads: small ones, each for a token further on."""
-    from specdec_cli.make_drafts.training_recipes import MedusaRecipe
+    from specdec_cli.make_drafts.heads import MedusaRecipe
 
     return MedusaRecipe(heads, words)
 
 
 def exit_(layers: Annotated[int, typer.Option(help="How many of the target's first layers.")]) -> Recipe:
     """Teach the target's first layers to speak for themselves, for --drafter self."""
-    from specdec_cli.make_drafts.training_recipes import ExitRecipe
+    from specdec_cli.make_drafts.heads import ExitRecipe
 
     return ExitRecipe(layers)
 
@@ -208,8 +211,8 @@ def _train(
 ) -> None:
     """What all trainings do; its options are options of each."""
     from specdec_cli.display.draft_making import DraftView, training_tables
-    from specdec_cli.make_drafts.draft_training import train_draft
-    from specdec_cli.make_drafts.training_options import TrainingOptions
+    from specdec_cli.make_drafts.recipe import TrainingOptions
+    from specdec_cli.make_drafts.train import train_draft
 
     try:
         temperatures = tuple(float(each) for each in temps.split(","))

@@ -10,7 +10,6 @@ import typer
 from specdec_cli.cli import completion
 from specdec_cli.cli import options as opt
 from specdec_cli.cli.output import print_json, print_parts
-from specdec_cli.decoding.errors import UsageError
 
 
 @opt.takes(
@@ -21,9 +20,7 @@ def export(
     given: opt.Given,
     engine: Annotated[
         str,
-        typer.Argument(
-            help="llama-server, vllm, sglang, lm-studio or ollama.", autocompletion=completion.serving_engines
-        ),
+        typer.Argument(help="llama-server, vllm or sglang.", autocompletion=completion.serving_engines),
     ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write its settings file, too.")
@@ -40,22 +37,15 @@ def export(
 
     The length is the best fixed one for the recorded text and the measured costs (specdec tune).
     """
-    from specdec_cli.measure.served_pair import served_pair
-    from specdec_cli.measure.serving_formats import ENGINES
+    from specdec_cli.measure import export as exports
     from specdec_cli.user_files import write_whole
 
-    if engine not in ENGINES:
-        raise UsageError(f"there is no engine {engine!r}", f"Engines: {', '.join(ENGINES)}.")
-    chosen = ENGINES[engine]
-    pair = served_pair(given.profile, given.flags, chosen.policy, what_if)
-    settings = chosen.write(pair)
+    found = exports.export(engine, given.profile, given.flags, what_if)
     if output is not None:
-        write_whole(output, settings.text)
+        write_whole(output, found.text)
     if json_:
-        found = {"engine": engine, "command": settings.command, "text": settings.text, "setting": pair.setting}
-        print_json({**found, "expected": pair.expected, "lost": chosen.lost(pair), "checked": chosen.checked})
+        print_json(found)
         return
-    print(settings.command or settings.text, flush=True)
-    print_parts(*pair.expected, stderr=True)
-    print_parts(f"Lost in {chosen.title}:", *(f"- {line}" for line in chosen.lost(pair)), stderr=True)
-    print_parts(f"{chosen.title}: {chosen.checked}.", stderr=True)
+    print(found.command, flush=True)
+    lost = (f"- {line}" for line in found.lost)
+    print_parts(*found.expected, f"Lost in {engine}:", *lost, f"{engine}: {found.checked}.", stderr=True)

@@ -54,8 +54,7 @@ def require_place(path: Path) -> None:
 
 def write_file(path: Path, content: str) -> None:
     """Write a file whole, and say so on stderr."""
-    from specdec_cli.pairs.results import format_bytes
-    from specdec_cli.user_files import write_whole
+    from specdec_cli.user_files import format_bytes, write_whole
 
     write_whole(path, content)
     print(f"Wrote {path}, {format_bytes(path.stat().st_size)}.", file=sys.stderr)

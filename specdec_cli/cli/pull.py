@@ -15,8 +15,7 @@ from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
-    from specdec_cli.pairs.pair_download import PairDownload
-    from specdec_cli.pairs.results import DownloadPlan, DownloadResult
+    from specdec_cli.pairs.pair_download import DownloadPlan, DownloadResult, PairDownload
 
 
 def pull(

@@ -19,7 +19,7 @@ def rm(
 ) -> None:
     """Remove a pulled pair from the disk, but for files that another pulled pair uses."""
     from specdec_cli.pairs.pair_list import plan_removal
-    from specdec_cli.pairs.results import format_bytes
+    from specdec_cli.user_files import format_bytes
 
     plan = plan_removal(name)
     kept = ", ".join(plan.kept)

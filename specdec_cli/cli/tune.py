@@ -39,22 +39,21 @@ def tune(
 ) -> None:
     """Measure a pair on this machine, predict what speculation brings, and let run and compare know."""
     from specdec_cli.display.tuning_tables import tables
-    from specdec_cli.measure import tuning_run
-    from specdec_cli.measure.tuning_result import MeasuredTuning, TuningResult
+    from specdec_cli.measure import tune as tuning
     from specdec_cli.pairs.config_layers import resolve
 
     if not 1 <= seconds <= 3600:
         raise UsageError(f"tuning cannot take {seconds:g} seconds", "Give --seconds from 1 to 3600.")
     settings = resolve(given.profile, given.flags)
-    result: TuningResult
+    result: tuning.TuningResult
     if what_if is not None:
-        result = tuning_run.predict_for(settings, what_if)
+        result = tuning.predict_for(settings, what_if)
     else:
         with interruptible("; nothing was kept") as interrupt, status_line("loading", json_) as say:
-            result = tuning_run.tune(settings, prompts, system, raw, seconds, interrupt, say)
+            result = tuning.tune(settings, prompts, system, raw, seconds, interrupt, say)
     if json_:
         print_json(result.to_json())
     else:
         print_parts(*tables(result))
-    if isinstance(result, MeasuredTuning) and not result.kept:
+    if isinstance(result, tuning.MeasuredTuning) and not result.kept:
         raise SpecdecError(result.notes[-1], "Free some space, or fix the folder, and tune again.")

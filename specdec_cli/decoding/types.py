@@ -298,7 +298,7 @@ class DraftModel(Protocol):
     max_rows: int
     """The most rows of logits that one call may ask for."""
     rewinds: bool
-    """Whether the last tokens can be dropped at any time; else only where `checkpoint` says."""
+    """Whether the last tokens can be dropped at any time; else only to where a draft began."""
 
     @property
     def length(self) -> int:
@@ -330,8 +330,12 @@ class DraftModel(Protocol):
         """End the tree: the nodes on this path stay, the others are dropped."""
         ...
 
-    def checkpoint(self) -> None:
-        """Make this length one that `rewind` can come back to."""
+    def begin_draft(self) -> None:
+        """What is read from here on is a draft, until `end_draft`, or `keep` for a tree."""
+        ...
+
+    def end_draft(self, length: int) -> None:
+        """The draft is over: everything from position `length` on is dropped."""
         ...
 
     def rewind(self, length: int) -> None:

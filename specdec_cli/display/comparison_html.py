@@ -10,9 +10,8 @@ from specdec_cli.decoding.divergence import first_difference
 from specdec_cli.decoding.statistics import Interval
 from specdec_cli.display import comparison_tables as tables
 from specdec_cli.display.pages import render
-from specdec_cli.measure.comparison_result import ComparisonResult
-from specdec_cli.measure.summaries import FEW_DRAFTS
-from specdec_cli.measure.trials import Trial
+from specdec_cli.measure.compare import ComparisonResult
+from specdec_cli.measure.statistics import FEW_DRAFTS, Trial
 
 _MAX_TEXTS = 350_000
 """Characters of HTML for the answers; prompts beyond are left out, those with divergences last."""

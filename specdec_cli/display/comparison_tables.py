@@ -16,10 +16,9 @@ from rich.text import Text
 
 from specdec_cli.decoding.statistics import LEAST_PROMPTS
 from specdec_cli.display.terminal import SafeConsole, can_paint
-from specdec_cli.measure.comparison_result import ComparisonResult
-from specdec_cli.measure.comparisons import changes
-from specdec_cli.measure.summaries import Summary, paired_ratios
-from specdec_cli.measure.trials import Trial
+from specdec_cli.measure.compare import ComparisonResult
+from specdec_cli.measure.kept_comparisons import changes
+from specdec_cli.measure.statistics import Summary, Trial, paired_ratios
 
 _INTERVAL_S = 0.25
 _NOISY = 0.1

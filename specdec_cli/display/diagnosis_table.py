@@ -2,7 +2,7 @@
 
 from specdec_cli.display.parts import label_grid
 from specdec_cli.display.terminal import SafeConsole
-from specdec_cli.measure.diagnosis_result import Diagnosis
+from specdec_cli.measure.doctor import Diagnosis
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:
@@ -23,7 +23,7 @@ def print_diagnosis(diagnosis: Diagnosis) -> None:
     lines.append(("GPU offload", "all layers by default" if diagnosis.gpu_offload else "not in this build"))
     lines.append(("--rpc", "other machines can compute" if diagnosis.rpc else "not in this build"))
     lacking = ", ".join(diagnosis.missing_for_heads)
-    kinds = f"medusa drafts; the others need {lacking}" if lacking else "mtp, eagle3, dflash and medusa draft"
+    kinds = f"medusa drafts; the others need {lacking}" if lacking else "mtp, eagle3 and medusa draft"
     lines.append(("heads", kinds))
     lines.append(("weights", diagnosis.weights_cache))
     if diagnosis.corpora.bytes:

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -14,8 +15,13 @@ from rich.text import Text
 
 from specdec_cli.display.parts import lines_table, note_lines, plain_table, rough_duration
 from specdec_cli.display.terminal import SafeConsole, can_paint, status_line
-from specdec_cli.make_drafts.training_result import DraftFigures, DraftTrainingResult, TrainingStep
-from specdec_cli.pairs.results import DraftCopyResult, SearchStep, format_bytes
+from specdec_cli.user_files import format_bytes
+
+if TYPE_CHECKING:
+    from specdec_cli.make_drafts.draft_copy import DraftCopyResult, SearchStep
+    from specdec_cli.make_drafts.draft_figures import DraftFigures
+    from specdec_cli.make_drafts.recipe import TrainingStep
+    from specdec_cli.make_drafts.train import DraftTrainingResult
 
 
 class DraftView(ExitStack):

@@ -24,16 +24,10 @@ from rich.text import Text
 
 from specdec_cli.display.parts import label_grid, lines_table, note_lines
 from specdec_cli.display.terminal import SafeConsole, can_paint
-from specdec_cli.pairs.results import (
-    DownloadPlan,
-    DraftProposal,
-    ModelSummary,
-    PairCheck,
-    PairDetails,
-    PairSummary,
-    PlannedFile,
-    format_bytes,
-)
+from specdec_cli.pairs.pair_check import ModelSummary, PairCheck
+from specdec_cli.pairs.pair_download import DownloadPlan, DraftProposal, PlannedFile
+from specdec_cli.pairs.pair_list import PairDetails, PairSummary
+from specdec_cli.user_files import format_bytes
 
 _OUTCOMES = {
     "same": Text("same", style="green"),
@@ -102,7 +96,7 @@ def plan_tables(plan: DownloadPlan) -> RenderableType:
     grid = label_grid()
     for role, model in (("target", plan.target), ("draft", plan.draft)):
         if model and model.remote:
-            for file in model.remote.files:
+            for file in model.files:
                 state = "here already" if file.here else f"{file.begun / file.size:.0%} here" if file.begun else ""
                 about = (f"{model.remote.repo}/{file.name}", format_bytes(file.size), model.remote.licence, state)
                 grid.add_row(role, ", ".join(filter(None, about)))

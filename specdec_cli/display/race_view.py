@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import median
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.columns import Columns
@@ -16,7 +17,9 @@ from rich.text import Text
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Done, Event, Step
 from specdec_cli.display.parts import STYLES, bar
-from specdec_cli.measure.race_result import RaceResult
+
+if TYPE_CHECKING:
+    from specdec_cli.measure.race import RaceResult
 
 _ROWS = 16
 """Lines of an answer on the screen, where the terminal has as many."""
@@ -94,7 +97,7 @@ def result(found: RaceResult) -> RenderableType:
     same = "same text, token for token" if found.divergence is None else f"the text differs: {found.divergence}"
     if not found.alone:
         return Text("This machine is too busy: no round came to its end. Try again when it is quiet.", "yellow")
-    rounds = f"{len(found.alone)} rounds"
+    rounds = f"{len(found.alone)} round{'s' * (len(found.alone) > 1)}"
     if found.tells and found.speedup:
         ending = f"{found.tokens_per_pass:.1f} tokens a pass"
         said = [Text(f"{found.speedup} {found.speedup.difference} over {rounds}, {ending}, {same}", "bold")]

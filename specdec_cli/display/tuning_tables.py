@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from specdec_cli.display.parts import bar, note_lines, plain_table
-from specdec_cli.measure.comparison_result import CostPoints
-from specdec_cli.measure.prediction import Prediction
-from specdec_cli.measure.tuning_result import HardwarePrediction, MeasuredTuning, TuningResult
+from specdec_cli.measure.simulate import Prediction
+from specdec_cli.measure.statistics import CostPoints
+from specdec_cli.measure.tune import HardwarePrediction, MeasuredTuning, TuningResult
 
 _BAR = 30
 _DERIVED = "its costs are derived from published figures, not measured by specdec; --json names the sources"

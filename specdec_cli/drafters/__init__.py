@@ -18,7 +18,7 @@ from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.grammar_drafter import GrammarDrafter
-from specdec_cli.drafters.head_drafters import DflashDrafter, Eagle3Drafter, MedusaDrafter, MtpDrafter
+from specdec_cli.drafters.head_drafters import Eagle3Drafter, MedusaDrafter, MtpDrafter
 from specdec_cli.drafters.lookahead import LookaheadDrafter
 from specdec_cli.drafters.nested import Guesser, NestedDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
@@ -53,7 +53,6 @@ _OURS: dict[str, type[DrafterSpec]] = {
     "model": ModelDrafter,
     "mtp": MtpDrafter,
     "eagle3": Eagle3Drafter,
-    "dflash": DflashDrafter,
     "medusa": MedusaDrafter,
     "ngram": NgramDrafter,
     "grammar": GrammarDrafter,
@@ -64,7 +63,7 @@ _OURS: dict[str, type[DrafterSpec]] = {
 }
 
 
-HEADS = ("mtp", "eagle3", "dflash", "medusa")
+HEADS = ("mtp", "eagle3", "medusa")
 """Drafters that go by the target's hidden rows."""
 
 

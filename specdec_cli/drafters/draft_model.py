@@ -53,13 +53,13 @@ class ModelDrafter:
         self._rng = rng
         self._width = min(width, model.max_rows)
         self._tree: Tree
-        self._proposed_at = 0
+        self._proposed_at, self._drafting = 0, False
         self._p: deque[float | None] = deque(maxlen=model.max_rows)
         """The target's probabilities of the last tokens emitted, where they are known."""
 
     def start(self, prompt: Sequence[int]) -> int:
         """Read what is not held of the prompt, but for what `propose` will feed anyway; raises if it does not fit."""
-        kept = self._model.begin(prompt)
+        kept, self._drafting = self._model.begin(prompt), False
         self._require_known(prompt)
         if news := self._model.make_room(prompt[kept:-1], 1):
             self._model.decode(news)
@@ -80,19 +80,20 @@ class ModelDrafter:
         self._require_known(news)
         news = model.make_room(news, budget - 1)
         row = self._catch_up(news, policy) if len(news) > 2 else model.decode(news)[0, : self._n_vocab]
-        model.checkpoint()
-        self._proposed_at = len(context)
+        model.begin_draft()
+        self._proposed_at, self._drafting = len(context), True
         return row
 
     def observe(self, step: Step) -> None:
         """Drop the rejected tokens from the cache; the accepted ones are already right."""
         self._p.extend([token.p for token in step.tokens])
-        if not step.drafted:
+        if not self._drafting:
             return
-        if self._width > 1:
+        self._drafting = False
+        if self._width > 1 and step.drafted:
             self._model.keep(self._tree.kept(step))
-        elif self._model.length > (keep := self._proposed_at + step.accepted):
-            self._model.rewind(keep)
+        else:
+            self._model.end_draft(self._proposed_at + step.accepted)
 
     def _read(self, nodes: Sequence[int]) -> Logits:
         """The rows after tokens of the tree, in one pass."""

@@ -1,4 +1,4 @@
-"""Heads on the target's hidden rows draft for it: next-token layers of its own file, EAGLE-3, DFlash and Medusa."""
+"""Heads on the target's hidden rows draft for it: next-token layers of its own file, EAGLE-3 and Medusa."""
 
 from __future__ import annotations
 
@@ -19,31 +19,21 @@ class MtpDrafter(ModelDrafter):
     helps = "nearly everywhere: the layers were trained with the target, and are a small part of it"
 
     def observe(self, step: Step) -> None:
-        if not step.drafted:
+        if step.drafted:
+            self._p.clear()  # what was drafted need not be judged in hindsight, when it is read again
+        else:
             self._p.extend([token.p for token in step.tokens])
-            return
-        self._p.clear()  # what was drafted need not be judged in hindsight, when it is read again
-        if self._width > 1:
-            self._model.keep(())
-        self._model.rewind(self._proposed_at)
+        if self._drafting:
+            self._drafting = False
+            if self._width > 1 and step.drafted:
+                self._model.keep(())
+            self._model.end_draft(self._proposed_at)
 
     def _catch_up(self, news: Sequence[int], policy: LengthPolicy) -> Row:
         if self._p:
             return super()._catch_up(news, policy)
         row: Row = self._model.decode(news)[0, : self._n_vocab]
         return row
-
-
-class DflashDrafter(MtpDrafter):
-    """Drafts with a model that denoises a block of tokens in one pass: all of a draft is there at once."""
-
-    name = "dflash"
-    needs = "a DFlash draft model that was trained for the target (-md)"
-    helps = "nearly everywhere; a draft of many tokens costs it no more than one"
-    form = DraftForm.KNOWN
-
-    def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
-        return super().propose(context, min(budget, getattr(self._model, "longest", budget)), policy)
 
 
 class Eagle3Drafter(MtpDrafter):
@@ -76,8 +66,8 @@ class MedusaDrafter(MtpDrafter):
     def _sure(self, row: Row, count: int) -> list[float]:
         """How sure the first `count` heads are."""
         rows = [row, *(self._model.decode((0,))[0, : self._n_vocab] for _ in range(count - 1))]
-        self._model.rewind(self._proposed_at)
-        self._model.checkpoint()
+        self._model.end_draft(self._proposed_at)
+        self._model.begin_draft()
         if self._draws:
             return [float(self._sampler.categorical(each).probs.max()) for each in rows]
         return list(map(confidence, rows))

@@ -130,7 +130,7 @@ class _Model:
     def __init__(self, model: DraftModel) -> None:
         self.n_ctx, self.n_vocab, self.max_rows = model.n_ctx, model.n_vocab, model.max_rows
         self.rewinds = model.rewinds
-        self.checkpoint = model.checkpoint
+        self.begin_draft = model.begin_draft
         self._model = model
 
     @property
@@ -156,6 +156,9 @@ class _Model:
 
     def keep(self, path: Sequence[int]) -> None:
         self._model.keep(_whole(path, self.n_ctx))
+
+    def end_draft(self, length: int) -> None:
+        self._model.end_draft(max(operator.index(length), 0))
 
     def rewind(self, length: int) -> None:
         self._model.rewind(max(operator.index(length), 0))

@@ -47,8 +47,11 @@ class ReducedDraft:
     def keep(self, path: Sequence[int]) -> None:
         self._model.keep(path)
 
-    def checkpoint(self) -> None:
-        self._model.checkpoint()
+    def begin_draft(self) -> None:
+        self._model.begin_draft()
+
+    def end_draft(self, length: int) -> None:
+        self._model.end_draft(length)
 
     def rewind(self, length: int) -> None:
         self._model.rewind(length)

@@ -97,8 +97,12 @@ class ShortMemory:
     def keep(self, path: Sequence[int]) -> None:
         self._model.keep(path)
 
-    def checkpoint(self) -> None:
-        self._model.checkpoint()
+    def begin_draft(self) -> None:
+        self._model.begin_draft()
+
+    def end_draft(self, length: int) -> None:
+        """As of any draft model: a draft is never longer than what is held."""
+        self._model.end_draft(length - self._forgotten)
 
     def rewind(self, length: int) -> None:
         """As of any draft model. What lies before the tokens that are held is read again when it is needed."""

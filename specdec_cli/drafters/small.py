@@ -46,9 +46,9 @@ class SmallDrafter(ModelDrafter):
         except ValueError:
             return NO_DRAFT
         news = [*settled, *unread]
-        if settled and not model.rewinds:  # it can come back to a checkpoint only: there must be one before `ahead`
+        if settled and not model.rewinds:  # it can only come back to where a draft began
             model.decode(settled)
-            model.checkpoint()
+            model.begin_draft()
             news = list(ahead)
         row = model.decode(news)[0, : self._n_vocab]
         self._tree = Tree(self._sampler, self._rng, self._draws, 1, FixedLength(budget), len(ahead))

@@ -159,7 +159,7 @@ class Mirror:
         self._cut(settled + known)
         row: Row = model.decode(model.make_room(tokens[known:], more))[0]
         self._append(tokens[known:])
-        model.checkpoint()
+        model.begin_draft()
         return row
 
     def add(self, token: int) -> Row:

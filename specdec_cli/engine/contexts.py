@@ -19,8 +19,8 @@ from specdec_cli.engine.context_plan import ContextPlan, require_chains, require
 from specdec_cli.engine.pass_costs import DRAFT_S, VERIFY_S, PassCosts
 from specdec_cli.engine.weights import LoadedModel, Weights
 from specdec_cli.gguf import memory, reduced_vocabulary
+from specdec_cli.gguf.head_files import read_medusa
 from specdec_cli.gguf.header import Header
-from specdec_cli.gguf.medusa_file import read_medusa
 from specdec_cli.llama import host, placing, repacking
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.heads import head_context
@@ -162,6 +162,9 @@ class Contexts:
         for own in self.all:
             if own.role in taken:
                 own.use(*taken[own.role], plan.n_ctx)
+            elif own.loaded.head and own.loaded.head != "medusa":
+                with self._weights.optional(own.role):
+                    self._open_head(own, plan.n_ctx, REVIEWED, branches=1)
         self.draft = self.draft if self.drafts else None
         self.small = self.small if self.small and self.small.context else None
 
@@ -181,15 +184,7 @@ class Contexts:
             with nullcontext() if required or own is self.target else self._weights.optional(loaded.role):
                 rows, branches = shapes[loaded.role]
                 if loaded.head:
-                    opened, model = self.target.opened, self.target.model
-                    context: LlamaContext = (
-                        medusa_context(own, opened, branches, self._interrupt)
-                        if loaded.head == "medusa"
-                        else head_context(
-                            loaded.model, model, n_ctx, rows, own.threads, self._interrupt, opened, branches
-                        )
-                    )
-                    own.use(context, self.timed(own, context), plan.n_ctx)
+                    self._open_head(own, n_ctx, rows, branches)
                     continue
                 memory.require(loaded.header, n_ctx, None if loaded.offloaded else free)  # its cache is there, too
                 context = LlamaContext(loaded.model, n_ctx, rows, own.threads, self._interrupt, branches)
@@ -197,6 +192,18 @@ class Contexts:
                 if free is not None and not loaded.offloaded:
                     free -= memory.cache_bytes(loaded.header, n_ctx)
         self.plan = plan
+
+    def _open_head(self, own: ModelContext, n_ctx: int, rows: int, branches: int) -> None:
+        """Make the context of heads, which draft from the hidden rows of the target's."""
+        target, model = self.target, own.loaded.model
+        context: LlamaContext
+        if own.loaded.head == "medusa":
+            context = medusa_context(own, target.opened, branches, self._interrupt)
+        else:
+            context = head_context(
+                model, target.model, n_ctx, rows, own.threads, self._interrupt, target.opened, branches
+            )
+        own.use(context, self.timed(own, context), n_ctx)
 
     def timed(self, own: ModelContext, context: LlamaContext) -> PassCosts:
         """What a model's passes cost in a context, which goes to fewer threads where they wait for each other, unless

@@ -13,10 +13,11 @@ from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Drafter, LengthPolicy
-from specdec_cli.draft_length import DraftForm, SharedLoad, adaptive_length, chain_length, fixed_length
+from specdec_cli.draft_length import DraftForm, adaptive_length, chain_length, fixed_length
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.calibration import Calibration
 from specdec_cli.draft_length.cost_model import CostModel
+from specdec_cli.draft_length.shared_load import SharedLoad
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.engine import tuning
 from specdec_cli.engine.config import Settings

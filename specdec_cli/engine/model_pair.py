@@ -11,10 +11,9 @@ from specdec_cli import drafters
 from specdec_cli.decoding.errors import IncompatiblePair, UsageError
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_loading import begin_trial
-from specdec_cli.gguf import adapters, tokenizer_comparison
-from specdec_cli.gguf.head_files import head_of, is_head_alone
+from specdec_cli.gguf import adapters, chat_template, tokenizer_comparison
+from specdec_cli.gguf.head_files import head_of, is_head_alone, read_medusa
 from specdec_cli.gguf.header import Header
-from specdec_cli.gguf.medusa_file import read_medusa
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
 from specdec_cli.gguf.token_overlap import TokenOverlap
@@ -54,6 +53,7 @@ def check_pair(settings: Settings) -> ModelPair:
     target_path = Path(settings.target)
     target = _read_runnable(target_path)
     require_tokenizer(target)
+    chat_template.warm_up(target)
     lora = _adapters(settings.lora, target_path, target)
     if not settings.chain.needs_model:
         return ModelPair(target, target_path, None, None, 0, (), adapters=lora)
@@ -95,7 +95,6 @@ _HEADS = {
     "": "a model without them",
     "mtp": "next-token layers",
     "eagle3": "an EAGLE-3 head",
-    "dflash": "a DFlash draft model",
     "medusa": "a set of Medusa heads",
 }
 

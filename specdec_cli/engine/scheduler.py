@@ -15,13 +15,14 @@ from greenlet import getcurrent, greenlet
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Logits
-from specdec_cli.draft_length import SharedLoad
+from specdec_cli.draft_length.shared_load import SharedLoad
 from specdec_cli.engine.session import Session
 from specdec_cli.engine.slots import Slots
 from specdec_cli.engine.weights import Weights
+from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.llama.passes import N_BATCH
-from specdec_cli.llama.shared_context import Piece, SharedPasses, SharedText
+from specdec_cli.llama.passes import N_BATCH, Piece
+from specdec_cli.llama.shared_context import SharedPasses
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,8 +46,17 @@ class Job:
     work: Work
     slot: Session | None = None
     run: greenlet | None = None
-    piece: Piece | None = None
-    """What it waits for."""
+    waits_for: tuple[SharedPasses, Piece] | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Of the piece that it waits for."""
+        return len(self.waits_for[1].tokens) if self.waits_for else 0
+
+    @property
+    def reads_prompt(self) -> bool:
+        """Whether it waits for a piece of its prompt."""
+        return self.waits_for is not None and self.waits_for[0].is_long(self.waits_for[1])
 
 
 class Scheduler(AbstractContextManager["Scheduler"]):
@@ -123,23 +133,22 @@ class Scheduler(AbstractContextManager["Scheduler"]):
 
     def _run(self) -> None:
         while self._admit():
-            pieces = {job: job.piece for job in self._next_pass() if job.piece}
-            passes = next(iter(pieces.values())).passes
+            passes, jobs = self._next_pass()
             try:
-                rows = passes.read([*pieces.values()])
-                self._observe(passes, [*pieces.values()])
+                rows = passes.read_together([job.waits_for[1] for job in jobs if job.waits_for])
+                self._observe(passes, jobs)
             except Exception as error:  # whatever it is, it must not end the thread
-                for job in pieces:
+                for job in jobs:
                     self._go_on(job, error=error)
             else:
-                for job, own in zip(pieces, rows, strict=True):
+                for job, own in zip(jobs, rows, strict=True):
                     self._go_on(job, own)
 
-    def _observe(self, passes: SharedPasses, pieces: Sequence[Piece]) -> None:
+    def _observe(self, passes: SharedPasses, jobs: Sequence[Job]) -> None:
         """Let draft lengths know what a pass cost, with all that led to it, if no prompt was read meanwhile."""
         now = perf_counter()
-        if self._passed_at is not None and not any(piece.is_long for piece in pieces):
-            self._load.observe(self._roles[passes], sum(len(piece.tokens) for piece in pieces), now - self._passed_at)
+        if self._passed_at is not None and not any(job.reads_prompt for job in jobs):
+            self._load.observe(self._roles[passes], sum(job.tokens for job in jobs), now - self._passed_at)
         self._passed_at = now
 
     def _admit(self) -> bool:
@@ -175,7 +184,7 @@ class Scheduler(AbstractContextManager["Scheduler"]):
         """Let a job run until it needs a pass, or has ended."""
         assert job.run is not None and job.slot is not None
         try:
-            job.piece = job.run.throw(error) if error else job.run.switch(rows)
+            job.waits_for = job.run.throw(error) if error else job.run.switch(rows)
         except Exception:
             _LOG.exception("a job did not handle its own error")
         if job.run.dead:
@@ -196,42 +205,38 @@ class Scheduler(AbstractContextManager["Scheduler"]):
             for own in slot.models.all:
                 own.opened.rewind(0)
 
-    def _next_pass(self) -> list[Job]:
+    def _next_pass(self) -> tuple[SharedPasses, list[Job]]:
         """Whose pieces come next: all for the same model."""
         target = self.slots.passes["target"]
-        drafting = [job for job in self.jobs if job.piece and job.piece.passes is not target]
-        verifying = [job for job in self.jobs if job.piece and job.piece.passes is target]
-        short = any(job.piece and not job.piece.is_long for job in drafting)
+        waiting = {job: job.waits_for[0] for job in self.jobs if job.waits_for}
+        drafting = [job for job, passes in waiting.items() if passes is not target]
+        verifying = [job for job, passes in waiting.items() if passes is target]
+        short = any(not job.reads_prompt for job in drafting)
         # A draft model that reads a prompt takes turns with the target, so that nobody waits for all of it.
         self._drafted_last = short or bool(drafting and not (self._drafted_last and verifying))
-        jobs = drafting if self._drafted_last else verifying
-        passes = jobs[0].piece.passes if jobs[0].piece else target
-        return _fitting([job for job in jobs if job.piece and job.piece.passes is passes])
+        passes = waiting[(drafting if self._drafted_last else verifying)[0]]
+        return passes, _fitting([job for job, own in waiting.items() if own is passes], passes.most_read)
 
 
-def _ask(piece: Piece) -> Logits:
+def _ask(passes: SharedPasses, piece: Piece) -> Logits:
     """Leave a job until its piece has been read."""
     scheduler = getcurrent().parent
     assert scheduler is not None
-    rows: Logits = scheduler.switch(piece)
+    rows: Logits = scheduler.switch((passes, piece))
     return rows
 
 
-def _text(slot: Session) -> SharedText:
-    context = slot.models.target.opened
-    assert isinstance(context, SharedText)
-    return context
+def _text(slot: Session) -> LlamaContext:
+    return slot.models.target.opened
 
 
-def _fitting(jobs: list[Job]) -> list[Job]:
+def _fitting(jobs: list[Job], most_read: int) -> list[Job]:
     """Those whose pieces one pass takes: the short ones, and of prompts what it may read; the first come first."""
     chosen, room, reading = [], N_BATCH, 0
-    for job in sorted(jobs, key=lambda job: bool(job.piece and job.piece.is_long)):
-        assert job.piece is not None
-        size = len(job.piece.tokens)
-        if size > room or (job.piece.is_long and reading + size > job.piece.passes.most_read):
+    for job in sorted(jobs, key=lambda job: job.reads_prompt):
+        if job.tokens > room or (job.reads_prompt and reading + job.tokens > most_read):
             continue
-        reading += size if job.piece.is_long else 0
-        room -= size
+        reading += job.tokens if job.reads_prompt else 0
+        room -= job.tokens
         chosen.append(job)
     return chosen

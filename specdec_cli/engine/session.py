@@ -20,7 +20,7 @@ from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.statistics import Interval
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import AcceptRule, Event
-from specdec_cli.draft_length import SharedLoad
+from specdec_cli.draft_length.shared_load import SharedLoad
 from specdec_cli.engine import proof
 from specdec_cli.engine.baseline import BaselineResult, paired_speedup
 from specdec_cli.engine.config import SamplingParams, Settings, SpeculativeConfig, check_value

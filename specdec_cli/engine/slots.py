@@ -8,7 +8,8 @@ from dataclasses import replace
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import REVIEWED
-from specdec_cli.draft_length import LONGEST, SharedLoad
+from specdec_cli.draft_length.auto import LONGEST
+from specdec_cli.draft_length.shared_load import SharedLoad
 from specdec_cli.engine.context_plan import ContextPlan, require_chains
 from specdec_cli.engine.contexts import ModelContext
 from specdec_cli.engine.pass_costs import PassCosts
@@ -57,8 +58,9 @@ class Slots(AbstractContextManager["Slots"]):
     def _opened(self, own: ModelContext, n_ctx: int, rows: int) -> SharedPasses | None:
         """A model's cache, shared by all sessions. A draft model that has no room costs the drafts: None."""
         loaded, weights = own.loaded, self._weights
-        if loaded.head:
-            weights.note("heads draft for one answer at a time: slots go on without them")
+        if loaded.head:  # which has a context of its own in each session: it reads little
+            if loaded.head == "medusa":
+                weights.note("Medusa heads draft for one answer at a time: slots go on without them")
             return None
         is_target = loaded is weights.target
         held = n_ctx if is_target else loaded.window(n_ctx, weights.settings.draft_window)
@@ -89,5 +91,7 @@ class Slots(AbstractContextManager["Slots"]):
         return costs
 
     def __exit__(self, *_: object) -> None:
+        for session in self.sessions:
+            session.models.close()
         for passes in self.passes.values():
             passes.close()

@@ -1,6 +1,6 @@
 """LoRA adapters as GGUF files: whether one fits a model, by the headers of both.
 
-llama.cpp ends the process on some adapters that do not fit, so it gets none before this module has read its header.
+llama.cpp ends the process on some adapters that do not fit, so this module reads the header first.
 """
 
 from __future__ import annotations

@@ -1,25 +1,41 @@
-"""Heads that draft by a target's hidden rows, as headers tell them."""
+"""Heads that draft by a target's hidden rows: which kind a file has, and Medusa's (Cai et al., arXiv 2401.10774).
+
+A file of Medusa heads is checked when it is read, because ggml ends the process on shapes that do not fit. Head k makes
+of a row h of the target x = h + silu(block h + bias), and of that the logits output x of the token in place k after the
+next one.
+"""
 
 from __future__ import annotations
 
-from specdec_cli.gguf.header import Header
+from dataclasses import dataclass
+from pathlib import Path
 
-_BEYOND_DFLASH = {"selector_hidden.weight", "markov_w1.weight"}
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.gguf.header import TYPES, Header, Tensor, damaged, shown
+
+_MOST_HEADS, _MOST_WIDTH = 64, 1 << 20
+_NUMBERS = {name: number for number, (name, *_) in TYPES.items()}
+_NO_MATRIX = {"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"}
+"""Types that ggml multiplies with nothing."""
+PARTS = ("block.weight", "block.bias", "output.weight")
+Weight = tuple[int, tuple[int, ...], NDArray[np.uint8]]
+"""ggml's number of the type, the shape as in the file, the bytes."""
 
 
 def head_of(header: Header) -> str:
-    """The drafter that a file's heads are for: mtp, eagle3, dflash, medusa, or none."""
+    """The drafter that a file's heads are for: mtp, eagle3, medusa, or none."""
     if header.architecture in ("eagle3", "medusa"):
         return header.architecture
-    if header.architecture == "dflash":  # whose later kinds choose their tokens with more than rows of logits
-        return "" if {tensor.name for tensor in header.tensors} & _BEYOND_DFLASH else "dflash"
     layers = header.setting("nextn_predict_layers")
     return "mtp" if type(layers) is int and layers > 0 and _next_token_tensors(header) else ""
 
 
 def is_head_alone(header: Header) -> bool:
     """Whether there is no model beside the heads: they draft for another file."""
-    return header.architecture in ("eagle3", "dflash", "medusa") or not any(
+    return header.architecture in ("eagle3", "medusa") or not any(
         tensor.name.startswith("blk.0.") for tensor in header.tensors
     )
 
@@ -27,3 +43,71 @@ def is_head_alone(header: Header) -> bool:
 def _next_token_tensors(header: Header) -> bool:
     """Whether the layers that the header speaks of are in the file: some converters leave them out."""
     return any(".nextn.eh_proj" in tensor.name for tensor in header.tensors)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MedusaFile:
+    """heads: of each its block's matrix and bias, and its output matrix. words: the token ids that the rows of logits
+    are of, (n_words,); None: of all ids there are.
+    """
+
+    heads: tuple[tuple[Weight, ...], ...]
+    width: int
+    n_words: int
+    words: NDArray[np.int64] | None
+
+
+def read_medusa(header: Header, path: Path, n_vocab: int) -> MedusaFile:
+    """The heads of a file whose header was read. n_vocab: of the target. Raises SpecdecError if it is damaged."""
+    shape = shape_of(header, n_vocab)
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    data = np.memmap(path, np.uint8, "r")
+
+    def bytes_of(tensor: Tensor) -> NDArray[np.uint8]:
+        start = header.data_offset + tensor.offset
+        return data[start : start + (tensor.size or 0)]
+
+    def weight(name: str) -> Weight:
+        tensor = tensors[name]
+        return _NUMBERS[tensor.type], tensor.shape, bytes_of(tensor)
+
+    words = bytes_of(tensors["d2t"]).copy().view(np.int64) if "d2t" in tensors else None
+    if words is not None and (words.min() < 0 or words.max() >= n_vocab or len(np.unique(words)) < len(words)):
+        raise damaged(header.name, f"d2t, its table of token ids, holds some twice, or not of 0 to {n_vocab - 1:,}")
+    heads = tuple(tuple(weight(f"head.{k}.{part}") for part in PARTS) for k in range(shape[0]))
+    return MedusaFile(heads, *shape[1:], words)
+
+
+def shape_of(header: Header, n_vocab: int) -> tuple[int, int, int]:
+    """Heads, width of a row, and tokens that they can say. Raises SpecdecError if the tensors are not as they say."""
+    heads, width = header.setting("heads"), header.setting("embedding_length")
+    for what, value, most in (("heads", heads, _MOST_HEADS), ("numbers in a row", width, _MOST_WIDTH)):
+        if type(value) is not int or not 1 <= value <= most:
+            raise damaged(header.name, f"it claims {shown(value)} {what}")
+    if header.metadata.get("split.count", 0) not in (0, 1):
+        raise SpecdecError(f"{header.name} is split into several files", "Use heads in a single file.")
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    table = tensors.get("d2t")
+    if table and (table.type != "I64" or len(table.shape) != 1 or not 1 <= table.n_params <= n_vocab):
+        raise damaged(header.name, f"d2t is {_described(table)}, not a table of token ids")
+    n_words = table.n_params if table else n_vocab
+    wanted = dict(zip(PARTS, ((width, width), (width,), (width, n_words)), strict=True))
+    for k in range(heads):
+        for part, shape in wanted.items():
+            _require(header, tensors.get(f"head.{k}.{part}"), f"head.{k}.{part}", shape)
+    return heads, width, n_words
+
+
+def _require(header: Header, tensor: Tensor | None, name: str, shape: tuple[int, ...]) -> None:
+    if tensor is None:
+        raise damaged(header.name, f"it lacks {name}")
+    if tensor.shape != shape:
+        raise damaged(header.name, f"{name} is {_described(tensor)}, not {' x '.join(map(str, shape))}")
+    block = TYPES[_NUMBERS[tensor.type]][1] if tensor.type in _NUMBERS else 0
+    usable = tensor.type == "F32" if len(shape) == 1 else block and tensor.type not in _NO_MATRIX
+    if not usable or shape[0] % block:
+        raise damaged(header.name, f"{name} is {_described(tensor)}, which ggml cannot compute with")
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{' x '.join(map(str, tensor.shape)) or 'a number'} of {tensor.type}"

@@ -1,4 +1,4 @@
-"""Types that a copy of a model can have: by name, with what each comes to, and which llama.cpp refuses to make."""
+"""Types that a copy of a model can have: their names and sizes, and which of them llama.cpp refuses to make."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def names() -> list[str]:
 
 
 def find(text: str) -> Quantisation:
-    """A type by the name that files bear, in any case. Raises UsageError if there is none, or it cannot be made."""
+    """A type by its name in either case. Raises UsageError if it is unknown or cannot be made."""
     name = _SHORT.get(text.strip().upper(), text.strip().upper())
     if name in _NEED_MATRIX:
         hint = f"Take Q2_K, or download a file of this type. Types: {', '.join(names())}."

@@ -1,9 +1,8 @@
 """GGUF headers: metadata and tensor table, without the weights and without llama.cpp.
 
 They are read from anything file-like, so a header on the Hub costs its own bytes and not the model's. llama.cpp ends
-the whole process on some damaged files, so it gets none before this module has read the header to its end. Every count
-and length is bounded by what the file can hold; strings in arrays are split only on demand, so a vocabulary of 150k
-tokens costs milliseconds.
+the whole process on some damaged files, so this module reads the whole header first. Every count and length is bounded
+by what the file can hold. Strings in arrays are split only on demand: a vocabulary of 150k tokens costs milliseconds.
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from time import time_ns
 from typing import Any, Protocol
 
 import numpy as np
@@ -41,6 +41,13 @@ _DTYPES = _SCALARS | {7: "B"}  # a flag may be any byte
 _PREFIXES = {"little": "<", "big": ">"}
 
 _PART = re.compile(r"(?P<stem>.+)-[0-9]{5}-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
+
+
+_recent: dict[tuple[object, ...], Header] = {}
+"""Headers of local models, because several parts of one command read them."""
+_MOST_RECENT = 4
+_SETTLED_NS = 10**9
+"""A file that changed later than this may change again without another time of change."""
 
 
 class Readable(Protocol):
@@ -72,7 +79,15 @@ def read_header(path: Path) -> Header:
     if not path.name or "\0" in str(path):
         raise UsageError(f"{str(path)!r} is no path", "Name the .gguf file.")
     try:
-        return read_model(path.name, local)
+        files = [(part, part.stat()) for part in map(path.with_name, part_names(path.name)) if part.is_file()]
+        identity = tuple((str(part), about.st_ino, about.st_size, about.st_mtime_ns) for part, about in files)
+        if (header := _recent.get(identity)) is None:
+            header = read_model(path.name, local)
+            if time_ns() - max((about.st_mtime_ns for _, about in files), default=0) > _SETTLED_NS:
+                _recent[identity] = header
+                while len(_recent) > _MOST_RECENT:
+                    _recent.pop(next(iter(_recent)), None)
+        return header
     except FileNotFoundError as error:
         raise UsageError(f"there is no file {error.filename}", "Check the path; it must name a .gguf file.") from None
     except OSError as error:

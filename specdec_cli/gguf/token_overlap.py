@@ -1,4 +1,4 @@
-"""Which tokens two vocabularies have in common: those that stand for the same bytes, whatever their numbers."""
+"""Tokens that two vocabularies have in common: those that stand for the same bytes, whatever their ids."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BYTE_NAME = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenOverlap:
     """target, draft: the bytes of each token, the name of a control token; empty where no model emits it. to_target:
-    (n_vocab of the draft,), of each of its tokens the target's with the same bytes; -1: there is none.
+    (n_vocab of the draft,), of each of its tokens the target's with the same bytes; or -1.
     """
 
     target: tuple[bytes, ...]

@@ -8,6 +8,7 @@ only: reserved tokens that neither model emits may have different names.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -107,8 +108,8 @@ def compare(target: Header, draft: Header) -> Comparison:
     checks = (
         _model(mine, theirs),
         _pre(mine, theirs),
-        _texts(mine, theirs, texts, shared),
-        _types(mine, theirs, types, shared),
+        _per_token(TEXTS, mine, theirs, texts, Vocabulary.text),
+        _per_token("token types", mine, theirs, types, lambda words, i: f"{words.text(i)} of type {words.types[i]}"),
         _size(mine, theirs, shared),
         _merges(mine, theirs),
         *(_special(mine, theirs, name) for name in _SPECIALS),
@@ -190,33 +191,21 @@ def _equal(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def _texts(mine: Vocabulary, theirs: Vocabulary, other: list[int], shared: int) -> Check:
-    if (used := _first_in_use(mine, theirs, other)) is None:
-        why = f"{len(other):,} reserved tokens have other names"
-    else:
-        why = f"token {used} is {mine.text(used)} in the target, {theirs.text(used)} in the draft "
-        why += f"({len(other):,} of {shared:,} differ)"
-    return _tokens(TEXTS, shared, other, used, why, llama_cpp=any(i >= _FIRST_COMPARED for i in other))
-
-
-def _types(mine: Vocabulary, theirs: Vocabulary, other: list[int], shared: int) -> Check:
-    if (used := _first_in_use(mine, theirs, other)) is None:
-        why = f"{len(other):,} reserved tokens have other types"
-    else:
-        why = f"token {used} ({mine.text(used)}) is of type {mine.types[used]} in the target, "
-        why += f"{theirs.types[used]} in the draft ({len(other):,} types differ)"
-    return _tokens("token types", shared, other, used, why)
-
-
-def _first_in_use(mine: Vocabulary, theirs: Vocabulary, ids: list[int]) -> int | None:
-    return next((i for i in ids if not (mine.reserved(i) and theirs.reserved(i))), None)
-
-
-def _tokens(what: str, shared: int, other: list[int], used: int | None, why: str, llama_cpp: bool = False) -> Check:
-    """A part of every token. other: where it differs. used: the first of those that a model may emit."""
+def _per_token(
+    what: str, mine: Vocabulary, theirs: Vocabulary, other: list[int], describe: Callable[[Vocabulary, int], str]
+) -> Check:
+    """A part that each token has. other: the ids where it differs."""
+    shared = min(len(mine), len(theirs))
     if not other:
         return Check(what, f"{shared:,}", "the same")
-    outcome: CheckOutcome = "harmless" if used is None else "different"
+    outcome: CheckOutcome = "harmless"
+    why = f"{len(other):,} reserved tokens have other {what.removeprefix('token ')}"
+    used = next((i for i in other if not (mine.reserved(i) and theirs.reserved(i))), None)
+    if used is not None:
+        outcome = "different"
+        why = f"token {used} is {describe(mine, used)} in the target, {describe(theirs, used)} in the draft "
+        why += f"({len(other):,} of {shared:,} differ)"
+    llama_cpp = what == TEXTS and other[-1] >= _FIRST_COMPARED
     return Check(what, f"{shared:,}", f"{len(other):,} differ", outcome, why, llama_cpp)
 
 

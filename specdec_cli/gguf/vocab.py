@@ -27,7 +27,7 @@ _PRE_TOKENIZERS_ADDING_BOS = {
 
 
 def digest(header: Header) -> str:
-    """A name for everything in a header that decides how text becomes tokens."""
+    """A digest of everything in a header that decides how text becomes tokens."""
     sha = hashlib.sha256()
     for key, value in sorted(header.metadata.items()):
         if key.startswith("tokenizer.") and not key.startswith("tokenizer.chat_template"):

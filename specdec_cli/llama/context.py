@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from itertools import takewhile
+from operator import eq
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Logits
@@ -13,7 +15,7 @@ from specdec_cli.llama.cells import Cells
 from specdec_cli.llama.hidden_rows import HiddenRows
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
-from specdec_cli.llama.passes import N_BATCH, Passes
+from specdec_cli.llama.passes import N_BATCH, Passes, Piece
 
 _FIRST_PIECE, CPU_PIECE = 32, 128
 """Tokens of a long text that a CPU reads at once: a small piece first, to know how long it will take. Pieces of 128
@@ -26,8 +28,8 @@ class LlamaContext:
     """A cache for up to `n_ctx` tokens, with one reused batch.
 
     max_rows: the most rows of logits that a pass may yield, of n_vocab floats each: 1 for a draft model, 1 + the draft
-    length for a target. At most N_BATCH. branches: the most of a tree, for `grow`; at most max_rows. passes: a cache
-    that others share, of which it has one sequence.
+    length for a target. At most N_BATCH. branches: the most of a tree, for `grow`; at most max_rows. passes: those of
+    a cache that is not its own alone; sequence: its part of that.
     Rows of logits are views into llama.cpp's own buffer, valid until the next decode.
     Raises SpecdecError if the cache does not fit in memory.
     """
@@ -46,6 +48,7 @@ class LlamaContext:
         # A tree's pass may be asked for the logits of what is read again, too, for the hidden rows that come with them.
         all_rows = min(2 * max_rows, N_BATCH) if branches > 1 else max_rows
         self.passes = passes or Passes(model, n_ctx, max_rows, threads, interrupt, branches, all_rows)
+        self._owns_passes = passes is None
         self._handle, self._sequence = self.passes.handle, sequence
         self.threads = threads
         self.thread_log = [(0, threads)]
@@ -66,7 +69,8 @@ class LlamaContext:
         self.rewinds = model.rewinds
         """Whether the last tokens can be dropped at any time; else only where `checkpoint` says."""
         self.max_branches = branches if model.rewinds else 0
-        self._first_piece, self._piece = _FIRST_PIECE, N_BATCH if model.on_gpu else CPU_PIECE
+        most = self.passes.most_read or (N_BATCH if model.on_gpu else CPU_PIECE)
+        self._first_piece, self._piece = self.passes.most_read or _FIRST_PIECE, most
         self._failed = False
         self.cells = Cells(self._handle, branches, sequence, self.passes.call)
         self.shifts = model.rewinds and passes is None and self.cells.can_move
@@ -86,6 +90,8 @@ class LlamaContext:
         if self._failed:  # a recurrent state may have been overwritten in part
             self.cells.clear()
             self.length, self.tokens, self._saved, self._failed = 0, [], None, False
+        if self.reuses and self.rewinds:
+            self.passes.lend(self, text)
         if self.reuses:
             limit = min(len(text) - 1, self.length)
             while kept < limit and self.tokens[kept] == text[kept]:
@@ -95,6 +101,16 @@ class LlamaContext:
         self.rewind(kept)
         self.thread_log = [(0, self.threads)]
         return kept
+
+    def common(self, text: Sequence[int]) -> int:
+        """How many tokens of a text it begins with."""
+        return sum(1 for _ in takewhile(bool, map(eq, self.tokens, text)))
+
+    def copy(self, other: LlamaContext, length: int) -> None:
+        """Take over the first tokens of another text in the same cache, in place of what was held."""
+        self.rewind(0)
+        self.cells.copy(other.cells, length)
+        self.length, self.tokens = length, other.tokens[:length]
 
     def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
         """Raise ValueError if there is no room for `news` and `more` tokens; returns the news."""
@@ -190,11 +206,8 @@ class LlamaContext:
         """One pass. Returns the last token's row, or all but the first `unread`."""
         self._failed = not self.rewinds
         extra = self.hidden.ask(len(tokens), unread, all_rows) if self.hidden else 0
-        self.passes.batch.fill(tokens, first, all_rows, unread - extra)
-        rows = self.passes.run()
+        rows = self.passes.read(Piece(self._sequence, tokens, first, all_rows, unread - extra, self.hidden))
         self._failed = False
-        if self.hidden is not None:
-            self.hidden.take(first, len(tokens))
         return rows[extra : extra + (len(tokens) - unread if all_rows else 1)]
 
     def set_threads(self, threads: int) -> None:
@@ -214,6 +227,14 @@ class LlamaContext:
         if self.passes.call(lib.llama_state_seq_get_data_ext, *arguments) != size:
             raise SpecdecError("llama.cpp cannot save this model's state", "Run it alone: --drafter none.")
         self._saved = (self.length, state)
+
+    def begin_draft(self) -> None:
+        """What follows can be dropped by `end_draft`."""
+        self.checkpoint()
+
+    def end_draft(self, length: int) -> None:
+        """Drop what was drafted from position `length` on."""
+        self.rewind(length)
 
     def rewind(self, length: int) -> None:
         """Drop every token from position `length` on. A recurrent or hybrid model cannot forget: its state is taken
@@ -255,5 +276,6 @@ class LlamaContext:
             self.decode(again, all_rows=self.hidden is not None and len(again) <= self.max_rows)
 
     def close(self) -> None:
-        """Free the cache and the batch."""
-        self.passes.close()
+        """Free the cache and the batch, if they are its own."""
+        if self._owns_passes:
+            self.passes.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -46,10 +46,10 @@ class Batch:
         """No row is computed of what was filled in."""
         self._output[: self.struct.n_tokens] = 0
 
-    def fill_texts(self, pieces: Sequence[tuple[int, Sequence[int], int, bool, int]]) -> None:
+    def fill_texts(self, pieces: Iterable[tuple[int, Sequence[int], int, bool, int, object]]) -> None:
         """Pieces of several texts, each with its sequence and then as `fill` takes one."""
         end = 0
-        for sequence, tokens, first, all_rows, unread in pieces:
+        for sequence, tokens, first, all_rows, unread, _ in pieces:
             start, end = end, end + len(tokens)
             self._token[start:end] = tokens
             self._position[start:end] = self._positions[first : first + len(tokens)]

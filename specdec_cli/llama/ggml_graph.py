@@ -1,4 +1,9 @@
-"""Computations that llama.cpp has no graph for, through ggml's own functions in its libraries."""
+"""Computations that llama.cpp has no graph for, through ggml's own functions in its libraries.
+
+numpy with 32-bit weights takes longer, as it reads four times the bytes of Q8_0. On one core of an AMD EPYC it takes
+1.3 times as long for the bundled target's Medusa heads, and 3.0 times for four heads of 1536 x 32,000 (2.0 times for
+F16, 1.1 for F32).
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class HeadContext(LlamaContext):
     the last one, that goes on.
     """
 
-    _nextn = _reads_rows = True
+    _nextn = True
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class HeadContext(LlamaContext):
     ) -> None:
         self._hidden, self.width = hidden, int(lib.llama_model_n_embd_out(model.handle))
         self._heads = max(int(lib.llama_model_n_layer_nextn(model.handle)), 1) if self._nextn else 1
-        kind = HeadKind(target.passes.handle, self._nextn, self.width if self._reads_rows else 0)
+        kind = HeadKind(target.passes.handle, self._nextn, self.width)
         passes = Passes(model, n_ctx, max_rows, threads, interrupt, branches, head=kind)
         super().__init__(model, n_ctx, max_rows, threads, interrupt, branches, passes)
         self.rewinds, self.max_branches, self.shifts = True, branches, False  # their own layers are no recurrent ones
@@ -65,8 +65,7 @@ class HeadContext(LlamaContext):
     def begin(self, text: Sequence[int]) -> int:
         """As of any context; what comes before the first row that is known cannot be read, and counts as read."""
         if self._drafts:  # an answer was ended in the middle of a step
-            self.rewind(self._base if self._heads > 1 else self._base + 1)
-        self._settle()
+            self.end_draft(self._base + 1)
         kept = super().begin(text)
         first = self._hidden.first + 1 if self._hidden.first or not self._nextn else 0
         if kept < first - _GAP:
@@ -75,36 +74,30 @@ class HeadContext(LlamaContext):
             self.tokens[:] = text[:kept]
         return kept
 
-    def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
-        """As of any context. What follows is text, even if the last draft came to nothing."""
-        self._settle()
-        return super().make_room(news, more)
-
-    def checkpoint(self) -> None:
-        """What follows is a draft."""
+    def begin_draft(self) -> None:
+        """What follows is read with the rows that the head itself gave."""
         self._drafts, self._base = True, self.length - 1
 
-    def rewind(self, length: int) -> None:
+    def end_draft(self, length: int) -> None:
         """As of any context. After a draft through several layers, its first token is to be read again by all."""
-        if self._drafts and self._heads > 1 and length > self._base:
-            length = self._base
-        self._settle()
-        super().rewind(length)
+        self._drafts = False
+        self._node_rows.clear()
+        self.rewind(min(length, self._base) if self._heads > 1 else length)
 
     def keep(self, path: Sequence[int], ahead: Sequence[int] = ()) -> None:
+        self._drafts = False
         self._node_rows.clear()
         super().keep(path, ahead)
-
-    def _settle(self) -> None:
-        self._drafts = self._silent = False
-        self._node_rows.clear()
 
     def decode(self, tokens: Sequence[int], all_rows: bool = False, unread: int = 0) -> Logits:
         if len(tokens) > 1 and not all_rows:
             # Of several tokens some graphs give the hidden rows of the first ones, whichever are asked for.
             self._silent = True
-            super().decode(tokens[:-1])
-            self._silent, tokens = False, tokens[-1:]
+            try:
+                super().decode(tokens[:-1])
+            finally:
+                self._silent = False
+            tokens = tokens[-1:]
         return super().decode(tokens, all_rows, unread)
 
     def grow(self, tokens: Sequence[int], parents: Sequence[int], unread: int = 0) -> Logits:

@@ -32,7 +32,7 @@ def main(target: str, head: str) -> None:
         context.decode((0, 0), all_rows=True)
         drafts.begin((0, 0, 0, 0))
         drafts.decode((0, 0))
-        drafts.checkpoint()
+        drafts.begin_draft()
         drafts.decode((0,))
         if drafts.max_rows > 1:
             drafts.grow((0, 1), (-1, -1))

@@ -55,11 +55,11 @@ class HiddenRows:
             lib.llama_set_embeddings(self._context, self._given)
         return unread if self._with_logits and self._given else 0
 
-    def take(self, first: int, count: int) -> None:
-        """Keep the rows of the last pass, which read `count` tokens from place `first` on."""
+    def take(self, first: int, count: int, start: int = 0) -> None:
+        """Keep the rows of the last pass, which read `count` tokens from place `first` on, after `start` others."""
         self.cut(first)
         if self._given:
-            self._append(first, self._read(count))
+            self._append(first, self._read(start + count)[start:])
 
     def take_nodes(self, count: int) -> None:
         """Keep the rows of the last pass, which read so many nodes of a tree."""

@@ -70,14 +70,12 @@ class MedusaContext(LlamaContext):
         self.length = len(text) - 1
         return self.length
 
-    def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
-        """As of any context. What follows is text, even if the last draft came to nothing."""
-        self._settle()
-        return super().make_room(news, more)
-
-    def checkpoint(self) -> None:
-        """What follows is a draft."""
+    def begin_draft(self) -> None:
+        """What follows is a draft, whose rows are there already."""
         self._drafts, self._depth = True, 0
+
+    def end_draft(self, length: int) -> None:
+        self.rewind(length)
 
     def decode(self, tokens: Sequence[int], all_rows: bool = False, unread: int = 0) -> Logits:
         """The row of the first head after the last token; in a draft, that of the next head."""
@@ -101,16 +99,14 @@ class MedusaContext(LlamaContext):
         return self._rows[self._depths[-len(tokens) :]]
 
     def keep(self, path: Sequence[int], ahead: Sequence[int] = ()) -> None:
-        self._depths.clear()
         self.length += len(path)
+        self.rewind(self.length)
 
     def rewind(self, length: int) -> None:
-        self._settle()
-        self.length = min(self.length, length)
-
-    def _settle(self) -> None:
+        """No draft outlives it."""
         self._drafts, self._depth = False, 0
         self._depths.clear()
+        self.length = min(self.length, length)
 
     def set_threads(self, threads: int) -> None:
         self.threads = threads

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
@@ -17,6 +17,7 @@ from specdec_cli.decoding.types import Logits
 from specdec_cli.llama import computing, extensions, library
 from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.decode_batch import Batch
+from specdec_cli.llama.hidden_rows import HiddenRows
 from specdec_cli.llama.interrupt import POLL, Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.remote_calls import PassPatience
@@ -44,6 +45,19 @@ class HeadKind(NamedTuple):
     target: Any
     nextn: bool
     width: int
+
+
+class Piece(NamedTuple):
+    """What a text has to read next: tokens from a position on. all_rows: but those of the first `unread`; or just the
+    last one. hidden: where the hidden rows of the tokens are kept, if anyone needs them.
+    """
+
+    sequence: int
+    tokens: Sequence[int]
+    first: int
+    all_rows: bool
+    unread: int = 0
+    hidden: HiddenRows | None = None
 
 
 class Passes:
@@ -80,8 +94,21 @@ class Passes:
         self.on_pass: Callable[[int, float], None] | None = None
         """Called after each pass: its tokens, and its seconds."""
         self.interrupt = interrupt
+        self.most_read = 0
+        """Tokens of a prompt that a pass reads, at most; 0: as many as a context likes."""
         self._address = 0
         self._rows: Logits = np.empty((0, model.n_vocab), np.float32)
+
+    def read(self, piece: Piece) -> Logits:
+        """One pass over a piece of the one text. Returns its rows, and more below them."""
+        self.batch.fill(piece.tokens, piece.first, piece.all_rows, piece.unread)
+        rows = self.run()
+        if piece.hidden is not None:
+            piece.hidden.take(piece.first, len(piece.tokens))
+        return rows
+
+    def lend(self, context: Any, text: Sequence[int]) -> None:
+        """Give a context what others hold of a text's beginning: here there are no others."""
 
     def run(self) -> Logits:
         """One pass over the batch. Returns its rows in their order, and more below them; valid until the next pass."""
@@ -113,13 +140,6 @@ class Passes:
         if self.on_pass is not None:
             self.on_pass(batch.n_tokens, seconds)
         return int(address)
-
-    def inject(self, rows: NDArray[np.float32], first: int) -> None:
-        """One pass over rows, (n, any), in place of tokens from place `first` on; nothing is computed after them."""
-        with _rows_alone(rows, first) as struct:
-            for i in range(len(rows)):
-                struct.logits[i] = 0
-            self._timed(lib.llama_decode, struct)
 
     def encode(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """One pass of an encoder over rows, (n, any): what it makes of them, (n, width of the head's own rows)."""

@@ -1,36 +1,70 @@
-"""A draft made of the target itself, with fewer layers or fewer bits: written beside its place, examined, renamed."""
+"""Copies of a target with fewer layers or fewer bits: written beside their place, examined, then renamed."""
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
-from time import perf_counter
-from typing import Protocol
+
+from msgspec import UNSET, UnsetType
 
 from specdec_cli import user_files
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.model_loading import load_model
-from specdec_cli.gguf import quantisations, tokenizer_comparison
-from specdec_cli.gguf.header import Header
+from specdec_cli.gguf import tokenizer_comparison
+from specdec_cli.gguf.header import Header, Tensor, shown
 from specdec_cli.gguf.reader import part_names, read_header
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
 from specdec_cli.llama import host, quantize
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.quantize import Copy, Unfit
-from specdec_cli.make_drafts import layer_pruning
 from specdec_cli.pairs import made_drafts
 from specdec_cli.pairs.hub.cache import locate
-from specdec_cli.pairs.results import DraftCopyResult, SearchStep, format_bytes
 from specdec_cli.pairs.sources import is_profile, model_name
+from specdec_cli.user_files import format_bytes
+
+BLOCK = re.compile(r"blk\.(\d+)\.(.+)", re.DOTALL)
 
 CopyProgress = Callable[[str, int, int], None]
 """Called with a file's name, how many of its tensors are written, and how many it will have."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStep:
+    """The layers that are left after `dropped`, and how often they agree with the target. None: all are there."""
+
+    layers: tuple[int, ...]
+    dropped: int | None
+    agreement: float
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCopyResult:
+    """A copy of a target with fewer layers or bits. kept: its layers as ranges. unfit: tensors of another type than
+    asked for. agreement: with the target, if it was measured. search: how the layers were chosen.
+    """
+
+    target: str
+    out: str
+    layers: tuple[int, ...]
+    kept: str
+    of: int | None
+    type: str
+    bytes: int
+    target_bytes: int
+    unfit: tuple[Unfit, ...]
+    notes: tuple[str, ...]
+    agreement: float | None
+    seconds: float
+    run: str
+    search: tuple[SearchStep, ...] | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +99,7 @@ class CopyJob:
     def write(self, name: str, drop: tuple[int, ...] = (), file_type: int | None = None) -> tuple[Unfit, ...]:
         """Write a copy into the folder. Returns the tensors that got another type than they should have."""
         copy = Copy(self.target, self.folder / name, self.threads, drop, file_type)
-        total = len(layer_pruning.tensors_without(self.header, drop))
+        total = len(tensors_without(self.header, drop))
         progress = self.options.progress
         progress(name, 0, total)
         unfit = quantize.write(copy, self.options.interrupt, lambda number: progress(name, number - 1, total))
@@ -73,60 +107,14 @@ class CopyJob:
         return tuple(unfit)
 
 
-class LayerChoice(Protocol):
-    """Which layers a pruned draft keeps."""
-
-    def require(self, header: Header) -> int:
-        """Bytes that the work takes on the disk. Raises UsageError if a model has no such layers."""
-
-    def choose(self, job: CopyJob) -> tuple[tuple[int, ...], tuple[SearchStep, ...]]:
-        """The layers to keep, and how they were chosen if that took a search."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListedLayers:
-    """Layers by number, as in `0-7,31`."""
-
-    text: str
-
-    def require(self, header: Header) -> int:
-        return layer_pruning.size_with(header, self._layers(header))
-
-    def choose(self, job: CopyJob) -> tuple[tuple[int, ...], tuple[SearchStep, ...]]:
-        return self._layers(job.header), ()
-
-    def _layers(self, header: Header) -> tuple[int, ...]:
-        return layer_pruning.layers_of(self.text, layer_pruning.require_prunable(header))
-
-
-def prune(options: CopyOptions, layers: LayerChoice, remember: bool = True) -> DraftCopyResult:
-    """Copy a target with some of its layers only. remember: for `--drafter self`.
-
-    Raises UsageError or SpecdecError if that cannot be done, DownloadError if the target is not here, Interrupted.
-    """
-    target, header = find_target(options.target)
-    count = layer_pruning.require_prunable(header)
-    started = perf_counter()
-    with _job(options, target, header, layers.require(header)) as job:
-        kept, search = layers.choose(job)
-        drop = tuple(layer for layer in range(count) if layer not in kept)
-        draft = _make(job, kept, drop=drop, remember=remember)
-    agreement = search[-1].agreement if search else None
-    return replace(draft, agreement=agreement, search=search, seconds=perf_counter() - started)
-
-
-def quantise(options: CopyOptions, type_: str) -> DraftCopyResult:
-    """Copy a target with fewer bits to a weight. type_: as files are named, such as Q2_K. Raises as `prune` does."""
-    quantisation = quantisations.find(type_)
-    target, header = find_target(options.target)
-    layer_pruning.require_copyable(header)
-    quantisations.require_smaller(header, quantisation)
-    count = header.setting("block_count")
-    layers = tuple(range(count)) if type(count) is int else ()
-    started = perf_counter()
-    with _job(options, target, header, quantisations.size_in(header, quantisation)) as job:
-        draft = _make(job, layers, file_type=quantisation.file_type)
-    return replace(draft, seconds=perf_counter() - started)
+def require_copyable(header: Header) -> None:
+    """Refuse what llama.cpp's quantiser would write wrongly, whatever is asked of it."""
+    alignment = header.metadata.get("general.alignment", 32)
+    if alignment != 32:
+        what = (
+            f"{header.name} is aligned to {shown(alignment)} bytes: llama.cpp would write a copy that nothing can read"
+        )
+        raise SpecdecError(what, "Use a file with the usual alignment of 32.")
 
 
 def find_target(name: str) -> tuple[Path, Header]:
@@ -142,7 +130,7 @@ def find_target(name: str) -> tuple[Path, Header]:
 
 
 @contextmanager
-def _job(options: CopyOptions, target: Path, header: Header, needed: int) -> Iterator[CopyJob]:
+def copy_job(options: CopyOptions, target: Path, header: Header, needed: int) -> Iterator[CopyJob]:
     """A folder beside the draft to be, which then only has to be renamed. needed: bytes."""
     out = options.out
     require_place(out, target, options.force)
@@ -178,7 +166,7 @@ def require_place(out: Path, target: Path, force: bool) -> None:
     user_files.require_writable(out.parent)
 
 
-def _make(
+def make_copy(
     job: CopyJob,
     layers: tuple[int, ...],
     drop: tuple[int, ...] = (),
@@ -188,8 +176,8 @@ def _make(
     """Write a copy, examine it, put it in its place, and remember it for `--drafter self` if so asked."""
     out, name, count = job.options.out, job.options.target, job.header.setting("block_count")
     unfit = job.write(out.name, drop, file_type)
-    made, kept = job.folder / out.name, layer_pruning.ranges(layers)
-    header = _examine(made, job, len(layers) if layers else count, len(layer_pruning.tensors_without(job.header, drop)))
+    made, kept = job.folder / out.name, ranges(layers)
+    header = _examine(made, job, len(layers) if layers else count, len(tensors_without(job.header, drop)))
     made.replace(out)
     notes: tuple[str, ...] = ()
     try:
@@ -212,3 +200,21 @@ def _examine(made: Path, job: CopyJob, layers: int | None, tensors: int) -> Head
         raise SpecdecError(f"the copy of {job.target.name} came out wrong: {why}", "Please report this.")
     load_model(made, Placement(0), job.options.interrupt).close()
     return header
+
+
+def tensors_without(header: Header, drop: Iterable[int]) -> list[Tensor]:
+    dropped = set(drop)
+    return [tensor for tensor in header.tensors if layer_of(tensor) not in dropped]
+
+
+def ranges(layers: Iterable[int]) -> str:
+    """Layers as `layers_of` reads them."""
+    groups = groupby(enumerate(sorted(layers)), lambda place: place[1] - place[0])
+    runs = [[layer for _, layer in group] for _, group in groups]
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def layer_of(tensor: Tensor) -> int | None:
+    """The number of the layer that a tensor belongs to, if it belongs to one."""
+    match = BLOCK.fullmatch(tensor.name)
+    return int(match[1]) if match else None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import zip_longest
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specdec_cli import drafters
@@ -16,14 +15,50 @@ from specdec_cli.draft_length import DraftForm
 from specdec_cli.engine.config import SamplingParams, Settings
 from specdec_cli.engine.engine import one_session
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.make_drafts.training_result import CategoryAcceptance, DraftFigures, ExpectedSpeedup
 from specdec_cli.measure import hardware
-from specdec_cli.measure.suites import Prompt
+from specdec_cli.measure.statistics import acceptance_by_position
+from specdec_cli.measure.suites import Prompt, in_turn
 
 CHAIN = 4
 """Tokens of the drafts that are measured; of a tree, for each of its branches."""
 _ANSWER, _PROMPTS = 64, 24
 """Tokens of an answer, and prompts that are answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryAcceptance:
+    """Drafts on the prompts of a category. by_place: the share of drafts that stood up to and with each place, of all
+    that were so long. tokens_per_pass: of the target's passes.
+    """
+
+    category: str
+    prompts: int
+    passes: int
+    by_place: tuple[float, ...]
+    tokens_per_pass: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedSpeedup:
+    """Over the target alone, from acceptance by place and what passes cost. draft_tokens: the best length, 0: none."""
+
+    machine: str
+    draft_tokens: int
+    speedup: float
+
+
+@dataclass(frozen=True, slots=True)
+class DraftFigures:
+    """A draft on prompts that its training did not see; the last category is all of them. branches: of its trees.
+    target_s: seconds of the target's passes of one token. drafted_s: seconds of drafting for each token drafted.
+    """
+
+    draft: str
+    branches: int
+    categories: tuple[CategoryAcceptance, ...]
+    target_s: float
+    drafted_s: float
+    expected: tuple[ExpectedSpeedup, ...]
 
 
 def draft_figures(
@@ -32,7 +67,7 @@ def draft_figures(
     """Answer the prompts greedily, with drafts of a fixed size. what_if: machines to predict the speed on."""
     settings = replace(settings, draft_tokens=CHAIN * settings.tree, temp=0.0, max_tokens=_ANSWER)
     sampling = SamplingParams(temperature=0.0, max_tokens=_ANSWER)
-    chosen = _in_turn(prompts)[:_PROMPTS]
+    chosen = in_turn(prompts)[:_PROMPTS]
     metrics: defaultdict[str, list[Metrics]] = defaultdict(list)
     with one_session(settings, interrupt, tune=False) as session:
         for prompt, tokens in chosen:
@@ -80,17 +115,7 @@ def _expected(machine: str, overall: CategoryAcceptance, branches: int, at_once:
 
 def _acceptance(category: str, several: Sequence[Metrics]) -> CategoryAcceptance:
     """All answers of a category together."""
-    reached = [sum(places) for places in zip_longest(*(each.reached for each in several), fillvalue=0)]
-    kept = [sum(places) for places in zip_longest(*(each.kept for each in several), fillvalue=0)]
+    _, by_place = acceptance_by_position(several)
     steps = sum(each.steps for each in several)
-    by_place = tuple(accepted / all_ for accepted, all_ in zip(kept, reached, strict=False) if all_)
     emitted = sum(each.emitted - 1 for each in several)  # the first one is the prompt's
     return CategoryAcceptance(category, len(several), steps, by_place[:CHAIN], emitted / max(steps, 1))
-
-
-def _in_turn(prompts: Mapping[Prompt, Sequence[int]]) -> list[tuple[Prompt, Sequence[int]]]:
-    """The first prompt of each category, then the second of each, and so on."""
-    groups: defaultdict[str, list[tuple[Prompt, Sequence[int]]]] = defaultdict(list)
-    for prompt, tokens in prompts.items():
-        groups[prompt.category].append((prompt, tokens))
-    return [entry for entries in zip_longest(*groups.values()) for entry in entries if entry]

@@ -7,27 +7,30 @@ each answer with all rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import closing
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Protocol
 
+import numpy as np
+
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine import prompt as prompt_text
 from specdec_cli.engine.model_loading import load_model
-from specdec_cli.gguf.header import Header
+from specdec_cli.gguf.header import Header, Tensor, shown
+from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
-from specdec_cli.make_drafts import layer_pruning
-from specdec_cli.make_drafts.draft_copy import CopyJob
-from specdec_cli.make_drafts.layer_pruning import SkippableCopy
+from specdec_cli.make_drafts.draft_copy import CopyJob, SearchStep, layer_of, ranges
+from specdec_cli.make_drafts.prune import require_prunable, size_with
 from specdec_cli.measure import suites
-from specdec_cli.measure.acceptance_recorder import before_a_loop
-from specdec_cli.pairs.results import SearchStep
+from specdec_cli.measure.acceptance_traces import before_a_loop
 
+_RESIDUAL = re.compile(r"(attn_output|ffn_down(_exps|_shexp|\.\d+)?)\.(weight|bias)")
 _PROMPTS = 8
 _ANSWER = 48
 _LONGEST_PROMPT = 256
@@ -59,7 +62,7 @@ class LayerSearch:
 
     def require(self, header: Header) -> int:
         """Bytes of the copy that layers are switched off in. Raises UsageError if that many cannot be kept."""
-        count = layer_pruning.require_prunable(header)
+        count = require_prunable(header)
         if not 1 <= self.keep < count:
             raise UsageError(f"{self.keep} of {count} layers cannot be kept", f"Give --search 1 to {count - 1}.")
         if self.prompts:
@@ -69,7 +72,7 @@ class LayerSearch:
     def choose(self, job: CopyJob) -> tuple[tuple[int, ...], tuple[SearchStep, ...]]:
         """Drop layer after layer from a copy that is written to, until `keep` are left."""
         answers = _Answers(job, self.prompts, self.gpu_layers)
-        whole, count = job.folder / "whole.gguf", layer_pruning.require_prunable(job.header)
+        whole, count = job.folder / "whole.gguf", require_prunable(job.header)
         job.write(whole.name)
         steps = self._search(answers, SkippableCopy(whole, count), count, job.header)
         whole.unlink()
@@ -86,7 +89,7 @@ class LayerSearch:
         while True:
             kept = steps[-1].layers
             if self.progress:
-                self.progress.dropped(steps[-1], layer_pruning.ranges(kept), layer_pruning.size_with(header, kept))
+                self.progress.dropped(steps[-1], ranges(kept), size_with(header, kept))
             if len(kept) == self.keep:
                 return steps
             tried = sorted(kept, key=lambda layer: -when_dropped[layer])
@@ -148,3 +151,48 @@ def _answer(prompt: Sequence[int], model: Model, context: LlamaContext) -> list[
     while len(answer) < _ANSWER and not model.is_end(answer[-1]):
         answer.append(int(context.decode(answer[-1:])[0].argmax()))
     return answer[: before_a_loop(answer)]
+
+
+class SkippableCopy:
+    """A model's file, in which zeros in its outlets leave a layer out; no model may be loaded from it meanwhile.
+
+    Zero bytes are zeros in every type of ggml's, for each block's scale is among them.
+    """
+
+    def __init__(self, path: Path, layers: int) -> None:
+        self.path = path
+        self._places: list[list[slice]] = []  # of each layer: where its outlets lie
+        header = read_header(path)
+        for layer in range(layers):
+            tensors = outlets(header, layer)
+            names = {tensor.name.split(".")[2].split("_")[0] for tensor in tensors}
+            if names != {"attn", "ffn"} or any(tensor.size is None for tensor in tensors):
+                what = f"layers of a {shown(header.architecture)} model cannot be tried one by one"
+                raise SpecdecError(what, "Choose them yourself: --keep-layers.")
+            starts = [header.data_offset + tensor.offset for tensor in tensors]
+            ends = [start + (tensor.size or 0) for start, tensor in zip(starts, tensors, strict=True)]
+            self._places.append(list(map(slice, starts, ends)))
+
+    def drop(self, layer: int) -> None:
+        """Switch a layer off for good."""
+        content = np.memmap(self.path, mode="r+")
+        for place in self._places[layer]:
+            content[place] = 0
+
+    @contextmanager
+    def without(self, layer: int) -> Iterator[None]:
+        """Switch a layer off for a while."""
+        content = np.memmap(self.path, mode="r+")
+        saved = [content[place].copy() for place in self._places[layer]]
+        self.drop(layer)
+        try:
+            yield
+        finally:
+            for place, weights in zip(self._places[layer], saved, strict=True):
+                content[place] = weights
+
+
+def outlets(header: Header, layer: int) -> list[Tensor]:
+    """The tensors through which a layer adds to the residual stream: with zeros in them, it is as if left out."""
+    own = (tensor for tensor in header.tensors if layer_of(tensor) == layer)
+    return [tensor for tensor in own if _RESIDUAL.fullmatch(tensor.name.split(".", 2)[2])]

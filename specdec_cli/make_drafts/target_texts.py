@@ -1,8 +1,11 @@
-"""What a target says to prompts, and what it computes of that, kept for training: it can be killed, and goes on."""
+"""What training learns from: prompts, the target's answers to them, and what the target computes for each token.
+
+All of it is kept in files, so recording can be killed at any time and goes on from there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from os import getpid
@@ -11,19 +14,105 @@ from time import perf_counter
 
 import numpy as np
 
-from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.chat import kept_conversations
+from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.types import Logits
 from specdec_cli.engine.config import SamplingParams
+from specdec_cli.engine.prompt import Prompt as PromptInput
 from specdec_cli.engine.session import Session
+from specdec_cli.gguf.vocab import Vocabulary
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.target_reader import TargetReader
 from specdec_cli.make_drafts.training.recorded_texts import LIKELIEST, RecordedText
-from specdec_cli.measure.suites import Prompt
+from specdec_cli.measure.suites import Prompt, tuning_prompts
 
 Report = Callable[[int, int, float], None]
 """Called with how many tokens are there, how many there will be, and the seconds that are left."""
 
 SEED = 1
+CONVERSATIONS = "conversations"
+"""The name that stands for all conversations that were kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingPrompts:
+    """The tokens of each prompt to train on, and of others to measure on. notes: what was left out."""
+
+    train: dict[Prompt, list[int]]
+    held_out: dict[Prompt, list[int]]
+    notes: tuple[str, ...]
+
+
+def training_prompts(
+    session: Session, prompts: str | None, held_out: str | None, longest: int, raw: bool
+) -> TrainingPrompts:
+    """The prompts of a suite, a file, or kept conversations; by default the mixture that `tune` takes.
+
+    longest: in tokens; longer ones are left out. Raises UsageError if too few are left.
+    """
+    usable, notes = _usable(session, _named(session, prompts), longest, raw)
+    if held_out is None:
+        apart = _one_in_five(usable)
+    else:
+        apart, more = _usable(session, _named(session, held_out), longest, raw)
+        notes += more
+    known = {tuple(tokens) for tokens in apart.values()}
+    train = {prompt: tokens for prompt, tokens in usable.items() if tuple(tokens) not in known}
+    if not train or not apart:
+        what = "there are too few prompts that the target can read: one at least to learn from, and one to measure on"
+        raise UsageError(what, f"Give more --prompts, of at most {longest} tokens each, or others with --held-out.")
+    return TrainingPrompts(train, apart, notes)
+
+
+def _named(session: Session, name: str | None) -> list[tuple[Prompt, PromptInput]]:
+    """Prompts, and what the engine makes tokens of."""
+    if name != CONVERSATIONS:
+        return [(prompt, prompt.text) for prompt in tuning_prompts(session.pair.target_path, name)]
+    turns: list[tuple[Prompt, PromptInput]] = []
+    for kept in kept_conversations.CONVERSATIONS.names():
+        messages = [{"role": each.role, "content": each.content} for each in kept_conversations.read(kept).messages]
+        for number, message in enumerate(messages):
+            if message["role"] == "user":
+                prompt = Prompt(f"{kept}/{number}", kept, message["content"])
+                turns.append((prompt, messages[: number + 1]))
+    if not turns:
+        raise UsageError(
+            "no conversations are kept", "Keep one with /save NAME in specdec chat, or give a file of prompts."
+        )
+    return turns
+
+
+def _usable(
+    session: Session, prompts: Iterable[tuple[Prompt, PromptInput]], longest: int, raw: bool
+) -> tuple[dict[Prompt, list[int]], tuple[str, ...]]:
+    unknown = Vocabulary(session.pair.target).field("unknown_token_id")
+    usable: dict[Prompt, list[int]] = {}
+    long = foreign = 0
+    for prompt, given in prompts:
+        try:
+            tokens = session.tokenize(given, raw=raw)
+        except UsageError:
+            raise
+        except SpecdecError:  # nothing is left of it
+            continue
+        long += len(tokens) > longest
+        foreign += unknown in tokens
+        if len(tokens) <= longest and unknown not in tokens:
+            usable[prompt] = tokens
+    if foreign and not usable:
+        what = "the target's tokenizer cannot write the prompts: they hold what it has no tokens for"
+        raise UsageError(what, "Give prompts in a language that the target knows.")
+    notes = [f"prompts left out for their length, over {longest} tokens: {long:,}"] if long else []
+    if foreign:
+        notes.append(f"prompts left out that the tokenizer cannot write: {foreign:,}")
+    return usable, tuple(notes)
+
+
+def _one_in_five(prompts: dict[Prompt, list[int]]) -> dict[Prompt, list[int]]:
+    """Of each category, to be held out."""
+    categories = dict.fromkeys(prompt.category for prompt in prompts)
+    groups = ([prompt for prompt in prompts if prompt.category == category] for category in categories)
+    return {prompt: prompts[prompt] for group in groups for prompt in group[::5]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,17 +4,30 @@ One advice for all variants: the prediction for a draft length rests on every va
 and is what was measured wherever that length was tried.
 """
 
-import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from __future__ import annotations
 
-from specdec_cli.decoding.costs import Costs
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.draft_length.auto import LONGEST
-from specdec_cli.measure.comparison_result import VariantInfo
-from specdec_cli.measure.length_family import LengthFamily, costs_of, draft_cost, families_of
-from specdec_cli.measure.overall_verdict import OverallVerdict
-from specdec_cli.measure.summaries import Summary, paired_ratios
-from specdec_cli.measure.trials import Trial
+from specdec_cli.measure.recorded_settings import RecordedSettings
+from specdec_cli.measure.simulate import half_priced
+from specdec_cli.measure.statistics import (
+    OverallVerdict,
+    Summary,
+    Trial,
+    VariantInfo,
+    acceptance_by_position,
+    paired_ratios,
+)
+
+_LEAST_PASSES = 5
+"""Verifications of a size that it takes to say what they cost."""
 
 
 def findings(summary: Summary) -> list[str]:
@@ -27,30 +40,30 @@ def findings(summary: Summary) -> list[str]:
         )
     if summary.distance_per_token is not None:
         sentences.append(
-            "This arm is LOSSY: the distribution that a token is drawn from differs from the target's by "
+            "This variant is LOSSY: the distribution that a token is drawn from differs from the target's by "
             f"{summary.distance_per_token:.3f} in total variation, on average over the tokens."
         )
     return sentences
 
 
 def _finding(summary: Summary) -> str:
-    arm, speedup = summary.arm, summary.speedup
+    variant, speedup = summary.arm, summary.speedup
     if speedup is None:
-        return f"{arm}: not measured, no answer was long enough."
+        return f"{variant}: not measured, no answer was long enough."
     if speedup.difference == "too few prompts":
         few = "1 prompt is" if speedup.count == 1 else f"{speedup.count} prompts are"
-        return f"{arm}: {speedup} the target alone's speed, but {few} too few to claim anything."
+        return f"{variant}: {speedup} the target alone's speed, but {few} too few to claim anything."
     if not summary.claimed:
-        return f"{arm}: drafted next to nothing, and ran the target alone."
+        return f"{variant}: almost nothing was drafted, so this is the target's own speed."
     if speedup.difference == "inconclusive":
-        return f"{arm}: inconclusive, {speedup} the target alone's speed."
+        return f"{variant}: inconclusive, {speedup} the target alone's speed."
     word = "from" if speedup.difference == "no difference" else "than"
-    return f"{arm}: {speedup.difference} {word} the target alone, {speedup}."
+    return f"{variant}: {speedup.difference} {word} the target alone, {speedup}."
 
 
 def advise(
     verdict: OverallVerdict,
-    arms: Sequence[VariantInfo],
+    variants: Sequence[VariantInfo],
     overall: Sequence[Summary],
     trials: Sequence[Trial],
     experts: int = 0,
@@ -62,29 +75,29 @@ def advise(
     measured = [each for each in overall if each.speedup and not each.ran_alone]
     slow = [each for each in measured if each.speedup and each.speedup.difference != "faster"]
     costs = costs_of(trials)
-    sentences = [*_equals(verdict, arms, trials)]
+    sentences = [*_equals(verdict, variants, trials)]
     if idle := [each.arm for each in overall if each.speedup and each.ran_alone]:
-        sentences.append(f"{_listed(idle)} drafted next to nothing, and ran the target alone.")
+        sentences.append(f"Almost nothing was drafted with {_listed(idle)}, so this is the target's own speed.")
     if slow:
         sentences += _short_answers([trial for trial in trials if trial.arm in {each.arm for each in slow}])
     if costs:
         sentences += _causes(slow, measured, trials, costs, experts)
-        sentences += _remedies(verdict, families_of(arms, measured, trials, costs), measured)
+        sentences += _remedies(verdict, families_of(variants, measured, trials, costs), measured)
     if verdict.pays == "inconclusive":
         sentences.append("More prompts (--limit) or more rounds (--repeat) make the interval narrower.")
     return sentences
 
 
-def _equals(verdict: OverallVerdict, arms: Sequence[VariantInfo], trials: Sequence[Trial]) -> Iterator[str]:
+def _equals(verdict: OverallVerdict, variants: Sequence[VariantInfo], trials: Sequence[Trial]) -> Iterator[str]:
     """The other variants that may be as fast as the winner: the interval of the ratio between the two holds 1."""
-    best, baseline = verdict.arm, {arm.name: arm.baseline for arm in arms}
+    best, baseline = verdict.arm, {variant.name: variant.baseline for variant in variants}
     if verdict.pays != "yes" or best is None:
         return
     equal = []
-    for arm in verdict.ranking:
-        if arm not in (best, baseline[arm]) and baseline[arm] == baseline[best]:
-            ratio = geometric_interval([*paired_ratios(trials, best, arm).values()])
-            equal += [arm] if ratio and ratio.difference in ("no difference", "inconclusive") else []
+    for variant in verdict.ranking:
+        if variant not in (best, baseline[variant]) and baseline[variant] == baseline[best]:
+            ratio = geometric_interval([*paired_ratios(trials, best, variant).values()])
+            equal += [variant] if ratio and ratio.difference in ("no difference", "inconclusive") else []
     if equal:
         yield f"{_listed(equal)} may be as fast as {best}: between them the interval holds 1."
 
@@ -98,7 +111,7 @@ def _short_answers(mine: Sequence[Trial]) -> Iterator[str]:
     """Answers too short to speed up, and prompts too long for them."""
     length = statistics.median(len(trial.tokens) for trial in mine)
     if length < 16:
-        yield f"The answers are short ({length:.0f} tokens): there is little to speed up."
+        yield f"The answers are short ({length:.0f} tokens), so there is little to speed up."
     share = _share(mine, [trial.draft_prefill_s for trial in mine])
     if share > 0.1:
         yield f"The draft model's own reading of the prompt takes {share:.0%} of the decoding time."
@@ -114,9 +127,9 @@ def _causes(
         if (mine := by_arm[each.arm])
     }
     if drafting and (share := max(drafting.values())) > 0.3:
-        arm = max(drafting, key=lambda name: drafting[name])
-        cost = draft_cost(by_arm[arm])(1) / costs.verify(1)
-        where = f" of {arm}" if len(measured) > 1 else ""
+        variant = max(drafting, key=lambda name: drafting[name])
+        cost = draft_cost(by_arm[variant])(1) / costs.verify(1)
+        where = f" of {variant}" if len(measured) > 1 else ""
         what = f"one draft token costs {cost:.0%} of a target token"
         yield f"Drafting, without reading the prompt, takes {share:.0%} of the time{where}: {what}."
     low = [each for each in slow if each.acceptance_rate is not None and each.acceptance_rate < 0.5]
@@ -127,11 +140,11 @@ def _causes(
     steepness = [costs.verify(tokens) / costs.verify(1) for tokens in checked]
     if slow and steepness and max(steepness) > 1.5:
         sizes, times = _listed([str(tokens) for tokens in checked]), _listed([f"{ratio:.1f}" for ratio in steepness])
-        yield f"Verification is not flat here: checking {sizes} tokens costs {times} times one."
+        yield f"On this machine, verifying {sizes} tokens takes {times} times as long as generating one."
     if experts and steepness and max(steepness) > 1.3:
         yield (
-            f"The target is a mixture of {experts} experts: several tokens at once wake more experts than one does, "
-            "so checking a draft costs more than in a dense model."
+            f"The target is a mixture of {experts} experts: several tokens at once use more experts than one does, "
+            "so verifying a draft costs more than in a dense model."
         )
 
 
@@ -166,3 +179,85 @@ def _remedies(verdict: OverallVerdict, families: Sequence[LengthFamily], measure
 def _named(family: LengthFamily, k: int) -> str:
     drafter = family.settings.drafter
     return f"k={k}" if drafter in (None, "model") else f"{drafter}, k={k}"
+
+
+def costs_of(trials: Sequence[Trial]) -> Costs | None:
+    """The cost curve of all trials together; None if no step was timed."""
+    laps: dict[int, list[float]] = {}
+    for trial in trials:
+        for rows, (count, seconds) in trial.row_costs.items():
+            laps.setdefault(rows, []).extend([seconds] * count)
+    verify = {rows: statistics.median(all_) for rows, all_ in laps.items() if len(all_) >= _LEAST_PASSES or rows == 1}
+    if 1 not in verify:
+        return None
+    other = [(trial.sample_s + trial.overhead_s) / trial.steps for trial in trials if trial.steps]
+    return Costs(Curve(verify), draft_cost(trials), statistics.median(other or [0.0]))
+
+
+def draft_cost(trials: Iterable[Trial]) -> Curve:
+    """Seconds for a draft token."""
+    drafting = [(trial.draft_s - trial.draft_prefill_s) / trial.drafted for trial in trials if trial.drafted]
+    return Curve({1: statistics.median(drafting or [0.0])})
+
+
+def expected_tokens(per_position: Sequence[float], k: int) -> float:
+    """Tokens per step with k drafted; positions not measured go on at the last measured rate of decay."""
+    rates = list(per_position) or [0.0]
+    decay = (rates[-1] / rates[0]) ** (1 / (len(rates) - 1)) if len(rates) > 1 and rates[0] > 0 else rates[0]
+    rates += [rates[-1] * min(decay, 1.0) ** i for i in range(1, k - len(rates) + 1)]
+    return 1 + sum(rates[:k])
+
+
+def expected_speedup(costs: Costs, per_position: Sequence[float], k: int) -> float:
+    """Tokens per second at draft length k over those of the target alone."""
+    alone = costs.verify(1) + costs.other
+    step = k * costs.draft(1) + costs.verify(k + 1) + costs.other
+    return expected_tokens(per_position, k) * alone / step
+
+
+@dataclass(frozen=True, slots=True)
+class LengthFamily:
+    """Variants that differ in their fixed draft length alone. measured: the speedup at each length that was tried."""
+
+    settings: RecordedSettings
+    costs: Costs
+    per_position: tuple[float, ...]
+    measured: Mapping[int, float]
+
+    def speedup(self, k: int) -> float:
+        """What was measured at this length, or else the model's prediction, scaled as measurements ask for."""
+        return self.measured[k] if k in self.measured else self._model(self.costs, k) * self._scale(k)
+
+    def half_cost_speedup(self, k: int) -> float:
+        """The same with a draft of this quality at half the cost."""
+        return self.speedup(k) * self._model(half_priced(self.costs), k) / self._model(self.costs, k)
+
+    def _model(self, costs: Costs, k: int) -> float:
+        return expected_speedup(costs, self.per_position, k)
+
+    def _scale(self, k: int) -> float:
+        """Measured over predicted, read between the lengths that were tried."""
+        lengths = sorted(self.measured)
+        ratios = [np.log(self.measured[length] / self._model(self.costs, length)) for length in lengths]
+        return float(np.exp(np.interp(k, lengths, ratios)))
+
+
+def families_of(
+    variants: Iterable[VariantInfo], measured: Iterable[Summary], trials: Sequence[Trial], costs: Costs
+) -> list[LengthFamily]:
+    """The variants with a fixed draft length, by all other settings. Trees are left out: their passes are wider than
+    their drafts are long.
+    """
+    speedups = {each.arm: each.speedup.mean for each in measured if each.speedup}
+    members: dict[RecordedSettings, dict[int, str]] = {}
+    for variant in variants:
+        k = variant.settings.draft_tokens
+        if isinstance(k, int) and variant.name in speedups and (variant.settings.tree or 1) == 1:
+            members.setdefault(replace(variant.settings, draft_tokens=None), {})[k] = variant.name
+    families = []
+    for settings, lengths in members.items():
+        mine = [trial for trial in trials if trial.arm in lengths.values()]
+        _, rates = acceptance_by_position(mine)
+        own = replace(costs, draft=draft_cost(mine))
+        families.append(LengthFamily(settings, own, rates, {k: speedups[variant] for k, variant in lengths.items()}))
+    return families

@@ -10,26 +10,40 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from math import log
+from math import exp, log
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 from time import monotonic
 
+import platformdirs
+
 from specdec_cli.decoding.divergence import Divergence, Transcript
+from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.statistics import geometric_interval
+from specdec_cli.decoding.statistics import Interval, geometric_interval
 from specdec_cli.decoding.types import Event
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import one_session
 from specdec_cli.engine.session import Session, reusing
 from specdec_cli.llama import quantize
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.measure.race_result import RaceResult
 from specdec_cli.user_files import bundled_dir
 
-_FOLDER = "records"
-"""Of the bundled pair that races, beside the demo pair: it was trained on files like the one that it continues."""
+PROMPT = """\
+class Stack:
+    \"""A last-in, first-out collection.\"""
+
+    def __init__(self):
+        self._items = []
+
+    def push(self, item):
+        \"""Put an item on top.\"""
+"""
+_TOKENS, _LEAST_TOKENS, _ANSWER_S = 280, 80, 0.7
+"""Tokens of an answer, so that it can be watched, and how few and in how many seconds where the target is slow: a few
+rounds more say more than long ones.
+"""
 RACE_S = 8.0
 """How long a race goes on at most."""
 LEAST_ROUNDS, MOST_ROUNDS = 5, 20
@@ -39,86 +53,106 @@ _F32 = 0
 """llama.cpp's number of the file type."""
 _CLEARLY = log(1.3)
 """How many times as fast an arrangement must be, for no other to be tried."""
-_WARM_UP, _TRIAL, _TRIALS = 16, 96, 2
+_WARM_UP, _TRIAL, _TRIALS = 16, 64, 2
 """Tokens of an answer before the first that counts, for first passes are slow; of an answer on trial; and of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """What races. widened: the target's weights become 32-bit floats, four times the memory or more, so that reading
-    them takes most of a pass, as with large models. edits: a file is written again with a class more; else continued.
+    """What races. draft_tokens: fixed, for on a busy machine -k auto would have to learn first what passes cost.
+    widened: the target's weights become 32-bit floats, four times the memory, so that reading them takes most of a
+    pass, as with large models.
     """
 
     drafter: str
+    draft_tokens: int
     widened: bool
-    edits: bool
 
     def __str__(self) -> str:
-        what = "rewrites library.py with another class" if self.edits else "continues library.py"
-        drafts = "repeated text is the draft" if self.edits else "a smaller model drafts"
+        drafts = "repeated text is the draft" if self.drafter == "ngram" else "repeated text or a smaller model drafts"
         weights = "its weights widened to 32 bits, so that a pass costs what it does on large models"
-        return f"A model of 9 M weights {what}; {drafts}; one core{f'; {weights}' if self.widened else ''}."
+        said = (
+            f"A model of 9 M weights continues a Python file, repeating itself as small models do; {drafts}; one core"
+        )
+        return f"{said}{f'; {weights}' if self.widened else ''}."
 
 
 ARRANGEMENTS = (
-    Arrangement("ngram", widened=True, edits=True),
-    Arrangement("ngram", widened=False, edits=True),
-    Arrangement("ngram+model", widened=True, edits=False),
+    Arrangement("ngram+model", 6, widened=True),
+    Arrangement("ngram", 8, widened=True),
+    Arrangement("ngram", 8, widened=False),
 )
-
-
-def prompt_of(arrangement: Arrangement) -> str:
-    """The beginning of a Python file, of the kind that the pair was trained on."""
-    text = (_folder() / "library.py.txt").read_text("utf-8")
-    if not arrangement.edits:
-        return text
-    old = text[: text.index("\n\n@dataclass\nclass Member")]  # the file as it was: one class
-    return f"{old.replace(_LATER, '')}\n\n{text[: text.index('from dataclasses')]}from dataclasses import dataclass\n"
-
-
-_LATER = "Member: name, email, city, joined\nLoan: book, member, due, returned\n"
 
 
 def settings(arrangement: Arrangement) -> Settings:
     """Whatever the user's config.yaml says: greedy, so that both must write the same text. One thread, for two wait for
-    each other where other programs run; -n as long as the rest of the file needs.
+    each other where other programs run.
     """
     target, draft = (str(_folder() / f"{role}.gguf") for role in ("target", "draft"))
-    tokens = 300 if arrangement.edits else 420
-    return Settings(target=target, draft=draft, drafter=arrangement.drafter, threads=1, max_tokens=tokens)
+    own = Settings(target=target, draft=draft, threads=1, max_tokens=_TOKENS)
+    return replace(own, drafter=arrangement.drafter, draft_tokens=arrangement.draft_tokens)
 
 
 def _folder() -> Path:
-    return bundled_dir() / "demo" / _FOLDER
+    return bundled_dir() / "demo"
 
 
-@contextmanager
-def session_of(arrangement: Arrangement, interrupt: Interrupt) -> Iterator[Session]:
-    """The pair that races. A widened target is a copy that is removed in the end."""
-    own = settings(arrangement)
-    with TemporaryDirectory(prefix="specdec-") as folder:
-        if arrangement.widened:
-            copy = Path(folder) / "target-f32.gguf"
-            quantize.write(quantize.Copy(Path(own.target), copy, 2, file_type=_F32), interrupt, lambda _: None)
-            own = replace(own, target=str(copy))
-        with one_session(own, interrupt) as session:
-            yield session
+def _widened(target: Path, interrupt: Interrupt) -> Path | None:
+    """A copy with 32-bit weights, kept in the user's cache; None if it cannot be made. Raises Interrupted."""
+    try:
+        about = target.stat()
+        folder = platformdirs.user_cache_path("specdec", appauthor=False) / "demo"
+        copy = folder / f"target-f32-{about.st_size}-{about.st_mtime_ns}.gguf"
+        if not copy.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(dir=folder) as making:
+                new = Path(making) / copy.name
+                quantize.write(quantize.Copy(target, new, 2, file_type=_F32), interrupt, lambda _: None)
+                new.replace(copy)
+    except (OSError, SpecdecError):
+        return None
+    return copy
 
 
 @contextmanager
 def best_race(interrupt: Interrupt, until: float) -> Iterator[Race]:
     """A race of the first arrangement that clearly pays here, or else of the one that pays most.
 
-    until: when it ends at the latest, on the clock `monotonic`. Raises Interrupted.
+    until: when it ends at the latest, on the clock `monotonic`. Raises Interrupted, or SpecdecError if the pair is
+    damaged.
     """
     with ExitStack() as stack:
         races: dict[float, Race] = {}
         for arrangement in ARRANGEMENTS:
-            race = Race(stack.enter_context(session_of(arrangement, interrupt)), arrangement, until)
+            own = settings(arrangement)
+            if arrangement.widened:
+                copy = _widened(Path(own.target), interrupt)
+                if copy is None:  # no room, or a folder that cannot be written to
+                    continue
+                own = replace(own, target=str(copy))
+            race = Race(stack.enter_context(one_session(own, interrupt)), arrangement, until)
             races[race.trial()] = race
             if max(races) > _CLEARLY or monotonic() > until - RACE_S:  # the latter: a busy machine
                 break
         yield races[max(races)]
+
+
+@dataclass(frozen=True, slots=True)
+class RaceResult:
+    """Tokens per second of each answer, in the order of the rounds; speedup is paired, round by round, and None after
+    too few. divergence: None if all answers are the same. tokens_per_pass: with drafts.
+    """
+
+    alone: tuple[float, ...]
+    drafted: tuple[float, ...]
+    speedup: Interval | None
+    tokens_per_pass: float
+    divergence: Divergence | None
+
+    @property
+    def tells(self) -> bool:
+        """Whether a ratio may be claimed: its interval excludes 1."""
+        return self.speedup is not None and self.speedup.difference in ("faster", "slower")
 
 
 class Race:
@@ -134,12 +168,14 @@ class Race:
         self.drafted: list[Metrics] = []
         self.interrupted = False
         self._session, self._until = session, until
-        self._prompt = session.tokenize(prompt_of(arrangement), raw=True)
+        self._prompt = session.tokenize(PROMPT, raw=True)
         session.open(len(self._prompt))
         self._settings = {True: session.settings, False: session.settings.alone()}
 
     def trial(self) -> float:
-        """How many times as fast drafts are in a few short answers, as a logarithm. Both have read the prompt."""
+        """How many times as fast drafts are in a few short answers, as a logarithm. Both have read the prompt. It also
+        decides how long the answers of the race are.
+        """
         speeds: dict[bool, list[float]] = {True: [], False: []}
         with reusing(self._session):
             for number in range(1 + _TRIALS):
@@ -150,6 +186,8 @@ class Race:
                     )
                     if number:
                         speeds[drafts].append(log(metrics.tokens_per_s or 1.0))
+        tokens = min(max(int(exp(fmean(speeds[False])) * _ANSWER_S), _LEAST_TOKENS), _TOKENS)
+        self._settings = {drafts: replace(own, max_tokens=tokens) for drafts, own in self._settings.items()}
         return fmean(speeds[True]) - fmean(speeds[False])
 
     def __iter__(self) -> Iterator[tuple[bool, Event]]:

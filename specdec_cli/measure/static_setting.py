@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.draft_length.fixed import FixedLength
-from specdec_cli.measure import simulator as simulation
-from specdec_cli.measure.simulator import FREE, Answer, Tally
+from specdec_cli.measure import simulate as simulation
+from specdec_cli.measure.simulate import FREE, Answer, Tally
 
 LEAST_CONFIDENCE = (0.0, 0.5, 0.75, 0.9)
 

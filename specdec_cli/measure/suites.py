@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from specdec_cli import user_files
 from specdec_cli.decoding.errors import UsageError
+from specdec_cli.pairs.profiles import DEMO
 from specdec_cli.user_files import bundled_dir, config_dir, named, suggest
 
+if TYPE_CHECKING:
+    from specdec_cli.engine.session import Session
+
 _FIX = "Give it a text under the key `prompt`, and an id and a category as text in quotes, or none."
+_MIXTURE = ("code", "chat", "reasoning", "structured", "summarisation", "creative")
+"""The suites that `tune` takes prompts of, if none is named."""
 _MOST_BYTES, _MOST_LINES = 16 << 20, 100_000  # more is a mistake, such as a model's file
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,51 @@ def select(
         indices = [index for index, prompt in enumerate(prompts) if prompt.category == category]
         ranked += enumerate(indices[:per_category])
     return [prompts[index] for index in sorted(index for _, index in sorted(ranked)[:limit])]
+
+
+def choose_prompts(
+    target: str | Path,
+    texts: Sequence[str] = (),
+    suite: str | None = None,
+    categories: Sequence[str] = (),
+    limit: int | None = None,
+    per_category: int | None = None,
+) -> list[Prompt]:
+    """The prompts to compare on: texts, else those of a suite; by default code, or Python for the bundled pair."""
+    if texts and suite:
+        raise UsageError("prompts were given and a suite too", "Give prompts, or --prompts.")
+    if not all(text.strip() for text in texts):
+        raise UsageError("a prompt is empty", 'Give texts: specdec compare "def median(values):"')
+    prompts = [Prompt(str(number), "given", text) for number, text in enumerate(texts, 1)]
+    prompts = prompts or load(suite or ("python" if _is_bundled(target) else "code"))
+    return select(prompts, categories, limit, per_category)
+
+
+def tuning_prompts(target: str | Path, suite: str | None) -> list[Prompt]:
+    """The prompts of a suite; by default a mixture, or Python for the bundled pair."""
+    if suite or _is_bundled(target):
+        return load(suite or "python")
+    return [replace(prompt, category=name) for name in _MIXTURE for prompt in load(name)[:4]]
+
+
+def fitting(
+    session: Session, prompts: Iterable[Prompt], most: int, system: str | None, raw: bool
+) -> dict[Prompt, list[int]]:
+    """The prompts of at most so many tokens, with their tokens."""
+    tokens = {prompt: session.tokenize(prompt.text, system=system, raw=raw) for prompt in prompts}
+    return {prompt: ids for prompt, ids in tokens.items() if len(ids) <= most}
+
+
+def in_turn(prompts: Mapping[Prompt, _Value]) -> list[tuple[Prompt, _Value]]:
+    """The first prompt of each category, then the second of each, and so on."""
+    categories: dict[str, list[tuple[Prompt, _Value]]] = {}
+    for prompt, value in prompts.items():
+        categories.setdefault(prompt.category, []).append((prompt, value))
+    return [entry for entries in zip_longest(*categories.values()) for entry in entries if entry]
+
+
+def _is_bundled(target: str | Path) -> bool:
+    return Path(target).parent == bundled_dir() / DEMO
 
 
 def _read(path: Path, source: str, suites: dict[str, Path]) -> str:

@@ -48,10 +48,10 @@ def parse_variants(
     Each is measured against the target alone with its own sampling. draft_named: whether the user named a draft model,
     which is then used by all. Raises UsageError on a variant that does not parse.
     """
-    ways: dict[str, Settings] = {} if sweeps else {_name_of(base): base}
+    named: dict[str, Settings] = {} if sweeps else {_name_of(base): base}
     for text in versus:
         settings = _changed(base, text, draft_named)
-        ways[_with_drafter(text.strip(), settings)] = settings
+        named[_with_drafter(text.strip(), settings)] = settings
     for text in sweeps:
         key, equals, values = text.partition("=")
         if not equals or not values.strip():
@@ -60,10 +60,10 @@ def parse_variants(
         each = [value.strip() for value in values.split(",")]
         for value in each + [AUTO] * (key in _LENGTH and AUTO not in each and base.drafter != "none"):
             settings = _changed(base, f"{key}={value}", draft_named)
-            ways[_with_drafter(f"{key}={value}", settings)] = settings
-    _require_one_draft(ways.values(), draft_named)
+            named[_with_drafter(f"{key}={value}", settings)] = settings
+    _require_one_draft(named.values(), draft_named)
     variants: dict[str, Variant] = {}
-    for name, settings in ways.items():
+    for name, settings in named.items():
         baseline = _baseline_name(base, settings)
         variants.setdefault(baseline, Variant(baseline, settings.alone(), baseline))
         if settings.drafter != "none" or name != _name_of(base):
@@ -71,12 +71,12 @@ def parse_variants(
     return sorted(variants.values(), key=lambda variant: not variant.is_baseline)
 
 
-def _require_one_draft(ways: Iterable[Settings], draft_named: bool) -> None:
+def _require_one_draft(drafting: Iterable[Settings], draft_named: bool) -> None:
     """Refuse variants that need different draft models: one is loaded."""
-    kinds = {settings.chain.drafts_itself for settings in ways if settings.chain.needs_model}
+    kinds = {settings.chain.drafts_itself for settings in drafting if settings.chain.needs_model}
     if len(kinds) > 1 and not draft_named:
         raise UsageError(
-            "the arms would need two draft models: one for model, one for self",
+            "the variants would need two draft models: one for model, one for self",
             "Measure them in two comparisons (--save NAME, then --against NAME), or name one draft for both with -md.",
         )
 
@@ -91,7 +91,7 @@ def _name_of(settings: Settings) -> str:
 
 
 def _with_drafter(text: str, settings: Settings) -> str:
-    """An arm as it was written, after its drafter where the text does not say it."""
+    """A variant as it was written, after its drafter where the text does not name it."""
     unsaid = settings.drafter not in ("model", "none") and "drafter" not in text
     return f"{settings.drafter}, {text}" if unsaid else text
 
@@ -114,12 +114,12 @@ def _changed(base: Settings, text: str, draft_named: bool) -> Settings:
     for part in text.split(","):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not (equals and key and value):
-            problem = f"the arm {text!r} does not parse at {part!r}"
+            problem = f"the variant {text!r} does not parse at {part!r}"
             raise UsageError(problem, 'Write it as key=value: --vs "k=4,temp=0.8".')
         name = "draft_tokens" if key == "k" else key.lstrip("-").replace("-", "_")
         if name not in _VARIABLE:
             keys = ["k", *(known.replace("_", "-") for known in _VARIABLE)]
-            raise UsageError(f"{key!r} in the arm {text!r} cannot vary between arms", suggest(key, keys, "What can"))
+            raise UsageError(f"{key!r} cannot differ between variants, as in {text!r}", suggest(key, keys, "What can"))
         changes[name] = _parsed(name, value, text)
     changed = replace(base, **changes)
     if changed.chain.drafts_itself and not base.chain.drafts_itself and not draft_named:
@@ -133,5 +133,5 @@ def _parsed(name: str, value: str, text: str) -> Any:
     try:
         return _VARIABLE[name](value)
     except ValueError:
-        problem = f"{value!r} in the arm {text!r} is not a{'' if _VARIABLE[name] is float else ' whole'} number"
+        problem = f"{value!r} in the variant {text!r} is not a{'' if _VARIABLE[name] is float else ' whole'} number"
         raise UsageError(problem, 'Write it as in --vs "k=4,temp=0.8".') from None

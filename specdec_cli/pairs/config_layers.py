@@ -79,10 +79,10 @@ def _with_heads(settings: Settings, layers: list[dict[str, Any]]) -> Settings:
     if any(layer.get("drafter") not in (None, AUTO) for layer in layers):
         return settings
     kind = ""
-    with suppress(SpecdecError, UsageError):  # whoever loads the file will tell
+    with suppress(SpecdecError, UsageError):  # loading the file reports it
         header = read_header(Path(settings.draft or settings.target))
         kind = head_of(header) if settings.draft is None or is_head_alone(header) else ""
-    if kind and kind != "medusa":  # whose rows are no secret of llama.cpp's
+    if kind and kind != "medusa":  # which needs nothing that llama.cpp hides
         from specdec_cli.llama import extensions
 
         kind = "" if extensions.missing() else kind

@@ -1,4 +1,4 @@
-"""Which small models may draft for a target: told by the tokenizer in its header, before any of them is looked at."""
+"""Small models that may draft for a target, chosen by the tokenizer in its header alone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def candidates(target: Header, name: str) -> list[str]:
     pre = target.metadata.get("tokenizer.ggml.pre", "default")
     drafts = []
     for profile_name in profiles.names():
-        with suppress(SpecdecError):  # a broken profile of the user's is not what this is about
+        with suppress(SpecdecError):  # a broken profile is reported elsewhere
             profile = profiles.load(profile_name)
             if profile.target == name and (draft := profile.model("draft")):
                 drafts.append(draft)

@@ -16,7 +16,7 @@ from specdec_cli.user_files import config_dir
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What tells that a file is still the one it was. changed: in nanoseconds, as the file system says."""
+    """A file by what shows that it has not changed. changed: its modification time in nanoseconds."""
 
     path: str
     size: int
@@ -36,13 +36,13 @@ _DRAFTS = JsonStore(lambda: config_dir() / "drafts", MadeDraft, "Make the draft 
 
 
 def path_of(target: Path) -> Path:
-    """Where it is kept what was made of a target."""
+    """The file that records the draft made of a target."""
     target = target.resolve()
     return _DRAFTS.path(record_name((target.stem,), str(target)))
 
 
 def remember(target: Path, draft: Path, how: str) -> None:
-    """Keep that `draft` was made of `target`, in place of an older one. Raises SpecdecError if that cannot be kept."""
+    """Note that `draft` was made of `target`, in place of an older one. Raises SpecdecError if it can't be written."""
     _DRAFTS.save(path_of(target).stem, MadeDraft(_parts(target), _parts(draft), how))
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
+
+from msgspec import UNSET, UnsetType
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.gguf import tokenizer_comparison
@@ -11,15 +13,80 @@ from specdec_cli.gguf.head_files import head_of, is_head_alone
 from specdec_cli.gguf.header import Header
 from specdec_cli.gguf.memory import footprint
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary
-from specdec_cli.gguf.tokenizer_comparison import Comparison
-from specdec_cli.pairs.results import MemoryFit, ModelSummary, PairCheck, Place, format_bytes
+from specdec_cli.gguf.tokenizer_comparison import Check, Comparison, Compatibility
+from specdec_cli.pairs.hub.repository import RemoteModel
 from specdec_cli.pairs.sources import ModelSource, is_profile, model_name, read_source
+from specdec_cli.user_files import format_bytes
 
 CONTEXT = 4096
 """Tokens of context for which memory is estimated, unless another number is given."""
 LARGEST_RATIO = 0.13
 """Above this share of the target's parameters a draft rarely pays."""
 _GPU_BUFFERS = 256 << 20  # an allowance for each model's buffers on a GPU, where nothing finer was measured
+
+
+Place = Literal["gpu", "both", "main", "none", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSummary:
+    """One model by its header, and the bytes of memory that it takes. path, remote: here, or on the Hub."""
+
+    name: str
+    architecture: str
+    quantisation: str
+    n_params: int
+    n_active_params: int
+    n_layers: int | None
+    n_ctx_train: int | None
+    size: int
+    repacked: int
+    vocabulary: int
+    cache: int
+    buffers: int
+    memory: int
+    path: str | None
+    remote: RemoteModel | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFit:
+    """Bytes that a pair needs, bytes that are free (gpu: 0 without one; main: None if unknown), and where it fits."""
+
+    needed: int
+    gpu: int
+    main: int | None
+    fits: Place
+
+
+@dataclass(frozen=True, slots=True)
+class PairCheck:
+    """Two models compared by their headers. n_shared: ids from 0 on that both have; n_differing: those whose text or
+    type differs. ratio: the draft's parameters over the target's, of experts those in use. rounding: which passes of
+    the target agree bit for bit; None for a target on the Hub. overlap: of a translatable pair, which share of the
+    draft's tokens the target has, too.
+    """
+
+    verdict: Compatibility
+    reason: str
+    n_shared: int
+    n_differing: int
+    llama_cpp_accepts: bool
+    checks: tuple[Check, ...]
+    target: ModelSummary
+    draft: ModelSummary
+    n_ctx: int
+    ratio: float
+    memory: MemoryFit
+    advice: tuple[str, ...]
+    rounding: str | None
+    overlap: float | None = None
+    notes: tuple[str, ...] | UnsetType = UNSET
+    opinions: tuple[str, ...] = ()
+    """The old name of `advice` in --json, which scripts may read."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "opinions", self.advice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +143,7 @@ def check_pair_by_name(target: str, draft: str | None = None, n_ctx: int = CONTE
 def compare_sources(
     target: ModelSource, draft: ModelSource, comparison: Comparison, n_ctx: int, free: FreeMemory
 ) -> PairCheck:
-    """What is known of a pair before it is loaded. n_ctx: tokens of context that both models are to have."""
+    """Compare two models whose headers have been read. n_ctx: tokens of context for both."""
     sides = summarise(target, n_ctx, free), summarise(draft, n_ctx, free)
     needed = sides[0].memory + sides[1].memory
     ratio = sides[1].n_active_params / max(1, sides[0].n_active_params)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Literal
@@ -13,29 +13,89 @@ from specdec_cli.decoding.errors import DownloadError, IncompatiblePair, Specdec
 from specdec_cli.gguf import tokenizer_comparison
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
+from specdec_cli.gguf.tokenizer_comparison import Compatibility
 from specdec_cli.pairs import draft_candidates, profiles, pulled_pairs, references
 from specdec_cli.pairs.config_layers import require_known
 from specdec_cli.pairs.hub import cache, repository
 from specdec_cli.pairs.hub.download import DownloadProgress, download, is_right
 from specdec_cli.pairs.hub.failures import hub_errors
 from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
-from specdec_cli.pairs.pair_check import CONTEXT, FreeMemory, compare_sources
+from specdec_cli.pairs.pair_check import CONTEXT, FreeMemory, PairCheck, compare_sources
 from specdec_cli.pairs.pulled_pairs import PulledPair
-from specdec_cli.pairs.results import (
-    DownloadPlan,
-    DownloadResult,
-    DraftProposal,
-    PairCheck,
-    PlannedFile,
-    PlannedModel,
-    PlannedRemote,
-    format_bytes,
-)
 from specdec_cli.pairs.sources import ModelSource, model_name, read_source
+from specdec_cli.user_files import format_bytes
 
 _MAX_PROPOSALS = 5
 _LARGEST_SHARE = 0.5
 """Of the target's parameters, and of its bytes: above it no draft pays."""
+
+
+@dataclass(frozen=True, slots=True)
+class DraftProposal:
+    """A model that may draft for a target. ratio: its share of the target's parameters."""
+
+    name: str
+    size: int
+    n_params: int
+    ratio: float
+    verdict: Compatibility
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile(RemoteFile):
+    """A file on the Hub, and what the cache has of it: all, or so many bytes."""
+
+    here: bool
+    begun: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """A model of a pair, here or on the Hub; there, its files are planned ones."""
+
+    name: str
+    path: str | None
+    remote: RemoteModel | None
+
+    @property
+    def files(self) -> tuple[PlannedFile, ...]:
+        return tuple(file for file in self.remote.files if isinstance(file, PlannedFile)) if self.remote else ()
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadPlan:
+    """What a download would fetch, in bytes. recorded: whether the pair would be kept under its name."""
+
+    name: str
+    recorded: bool
+    target: PlannedModel
+    draft: PlannedModel | None
+    to_download: int
+    free: int
+    cache: str
+    check: PairCheck | None
+    notes: tuple[str, ...]
+
+    @property
+    def files(self) -> tuple[PlannedFile, ...]:
+        """The files on the Hub, the target's first."""
+        return (*self.target.files, *(self.draft.files if self.draft else ()))
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadResult:
+    """A pair that is on this machine. name: None if it is not recorded. paths: by role. run: the command for it."""
+
+    name: str | None
+    already: bool
+    downloaded: int
+    paths: dict[str, str]
+    target: RemoteModel | None
+    draft: RemoteModel | None
+    check: PairCheck | None
+    notes: tuple[str, ...]
+    run: str
 
 
 class PairDownload:
@@ -174,19 +234,19 @@ class PairDownload:
 
     def _planned(self, source: ModelSource) -> PlannedModel:
         """A model with what the cache has of its files."""
-        planned = None
-        if remote := source.remote:
-            files = tuple(
+        remote = source.remote
+        if remote:
+            planned = [
                 PlannedFile(
-                    **asdict(file),
+                    *(file.name, file.size, file.digest),
                     here=self._is_here(remote, file),
                     begun=cache.begun(remote, file),
                     path=str(cache.path_of(remote, file)),
                 )
                 for file in remote.files
-            )
-            planned = PlannedRemote(**{**asdict(remote), "files": files})
-        return PlannedModel(source.name, str(source.path) if source.path else None, planned)
+            ]
+            remote = replace(remote, files=tuple(planned))
+        return PlannedModel(source.name, str(source.path) if source.path else None, remote)
 
     @property
     def _remotes(self) -> list[RemoteModel]:

@@ -1,4 +1,4 @@
-"""The pairs there are: all of them, everything about one, and taking one off the disk."""
+"""The pairs on this machine and in profiles: all of them, everything about one, and removing one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from specdec_cli import user_files
 from specdec_cli.decoding.errors import SpecdecError, UsageError
@@ -15,7 +16,42 @@ from specdec_cli.pairs import profiles, pulled_pairs, references, speeds
 from specdec_cli.pairs.config_layers import require_known
 from specdec_cli.pairs.hub import cache
 from specdec_cli.pairs.profiles import Profile
-from specdec_cli.pairs.results import PairDetails, PairList, PairSummary
+from specdec_cli.pairs.speeds import Speed
+
+
+@dataclass(frozen=True, slots=True)
+class PairSummary:
+    """A pair in a list. size: bytes; of a pair that is not here, as its profile states it. pulled: the day."""
+
+    name: str
+    target: str
+    draft: str | None
+    description: str
+    fits_gb: float | None
+    size: int | None
+    here: Literal["yes", "in part", "no"]
+    pulled: str | None
+    paths: tuple[str | None, ...]
+    speed: Speed | None
+
+
+@dataclass(frozen=True, slots=True)
+class PairList:
+    """All pairs. notes: which profiles and records cannot be read."""
+
+    pairs: tuple[PairSummary, ...]
+    cache: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PairDetails:
+    """Everything about one pair."""
+
+    profile: Profile
+    summary: PairSummary
+    heads: str = ""
+    """The drafter for which the target has heads of its own."""
 
 
 def list_pairs(here_only: bool = False) -> PairList:
@@ -29,7 +65,7 @@ def list_pairs(here_only: bool = False) -> PairList:
         for name in names:
             try:
                 load(name)
-            except SpecdecError as error:  # one broken file of the user's does not hide the others
+            except SpecdecError as error:  # one broken file must not hide the others
                 notes.append(f"{error}. {error.hint}")
     kept = [pair for pair in pairs if pair.here == "yes" or not here_only]
     kept.sort(key=lambda pair: (pair.here != "yes", pair.fits_gb or 0, pair.size or 0, pair.name))

@@ -1,4 +1,4 @@
-"""What a model on the Hub is called: `repo:quant` or `repo/file.gguf`, and which files of a repository that means."""
+"""Names of models on the Hub, `repo:quant` or `repo/file.gguf`, and the files of a repository that they stand for."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def heads_among(names: Iterable[str]) -> list[str]:
 
 
 def leads_out(name: str) -> bool:
-    """Whether a name that somebody else chose would lead out of its folder, or can be no file's."""
+    """Whether a name that somebody else chose would lead out of its folder, or cannot be a file's."""
     parts = name.split("/")
     windows = "\\" in name or ":" in name  # there, C:x.gguf lies on a drive, and a:b.gguf in the file a
     return len(name) > _LONGEST_NAME or not name.isprintable() or windows or not {"", ".", ".."}.isdisjoint(parts)

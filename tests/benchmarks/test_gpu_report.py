@@ -1,38 +1,37 @@
-"""benchmarks/gpu: curves as a file for profiles/hardware, parts of a step, the report against its bars."""
+"""benchmarks/gpu and peers: curves as a file for profiles/hardware, the report against its bars, a sweep that stops."""
 
 import json
-from dataclasses import replace
-from itertools import product
-from types import SimpleNamespace
 
-import against
+import best_static
 import curves
 import pytest
 import report
-import waits
-from common import DEMO, open_demo
-from peers import Static, Task
+from common import DEMO
+from peers import Answer, Static, Task
 
-from specdec_cli.decoding.types import Prefill, Step
 from specdec_cli.engine.config import Settings
 from specdec_cli.measure import hardware
 
 
-def a_curve(model, context, on, ms):
-    return {"model": model, "context": context, "flash_attention": on, **curves.summary(ms)}
+def a_curve(model, context, ms):
+    orders = [{"order": [4, 5], "ms": [1.5, 2.5]}]
+    return {"model": model, "context": context, **curves.summary(ms), "planning": orders}
 
 
 CURVES = [
-    a_curve("target", 16384, True, {1: [0.009], 2: [0.009]}),
-    a_curve("target", 256, False, {1: [0.001], 2: [0.001]}),
-    a_curve("target", 256, True, {1: [0.006, 0.005], 2: [0.0055], 8: [0.0081], 9: [0.0079, 0.02], 11: [0.009]}),
-    a_curve("draft", 256, True, {1: [0.001, 0.0012], 2: [0.0011], 512: [0.01]}),
+    a_curve("target", 16384, {1: [0.009], 2: [0.009]}),
+    a_curve("target", 256, {1: [0.006, 0.005], 2: [0.0055], 8: [0.0081], 9: [0.0079, 0.02], 11: [0.009]}),
+    a_curve("draft", 256, {1: [0.001, 0.0012], 2: [0.0011], 512: [0.01]}),
 ]
 
 
+MODELS = {"target": "x/big.gguf", "draft": "x/small.gguf"}
+MEASURED = {"machine": "a card; a CPU, 16 cores", "models": MODELS, "curves": CURVES}
+
+
 def test_the_curves_become_a_file_for_profiles(tmp_path, monkeypatch):
-    """The shortest laps at the shortest context, with flash attention; none longer than a larger pass's."""
-    text = curves.hardware_yaml(CURVES, "a card; big with small as draft", "a card; a CPU, 16 cores", 0.123)
+    """The shortest laps at the shortest context; none longer than a larger pass's."""
+    text = curves.hardware_yaml(MEASURED, 0.123)
     folder = tmp_path / "hardware"
     folder.mkdir()
     (folder / "card.yaml").write_text(text)
@@ -43,10 +42,10 @@ def test_the_curves_become_a_file_for_profiles(tmp_path, monkeypatch):
     assert found.costs.verify.points == pytest.approx({1: 0.005, 2: 0.0055, 8: 0.0079, 9: 0.0079})
     assert found.costs.draft.points == pytest.approx({1: 0.001, 2: 0.0011, 512: 0.01})
     assert "other_ms: 0.12\n" in text
-    assert "other_ms" not in curves.hardware_yaml(CURVES, "a card", "a card")
+    assert "other_ms" not in curves.hardware_yaml(MEASURED)
 
 
-def test_every_size_is_timed_with_and_without_flash_attention_at_every_context(monkeypatch):
+def test_every_size_is_timed_at_every_context(monkeypatch):
     filled = []
 
     class Context(curves.LlamaContext):
@@ -56,55 +55,13 @@ def test_every_size_is_timed_with_and_without_flash_attention_at_every_context(m
 
     monkeypatch.setattr(curves, "LlamaContext", Context)
     found = list(curves.measure({"draft": str(DEMO / "draft.gguf")}, (16, 32), threads=1, seconds=0.0, longest=3))
-    assert [(one["context"], one["flash_attention"]) for one in found] == [*product((16, 32), (True, False))]
+    assert [one["context"] for one in found] == [16, 32]
     assert all(set(one["least_ms"]) == {"1", "2", "3", "128", "512"} for one in found)
     assert all(one["laps"] == {"1": 1, "2": 1, "3": 1, "128": 1, "512": 1} for one in found)
-    assert set(filled) == {0, 16, 32}
-
-
-def test_flash_attention_is_switched_for_contexts_made_meanwhile():
-    default = curves.lib.llama_context_default_params().flash_attn_type
-    for on, kind in ((True, 1), (False, 0)):
-        with curves.flash_attention(on):
-            assert curves.lib.llama_context_default_params().flash_attn_type == kind
-    assert curves.lib.llama_context_default_params().flash_attn_type == default
-
-
-@pytest.mark.slow
-def test_the_parts_of_a_step_add_up_to_its_time(monkeypatch):
-    """From the first token to the end, without the draft model's reading of the prompt."""
-    ways = [waits.WAYS["k=4"], waits.WAYS["k=8, tree=4"]]
-    with open_demo(ways, threads=1, max_tokens=40) as session:
-        prompt, events = session.tokenize("def median(values):\n", raw=True), session.events
-        for way in ways:
-            seen = []
-            monkeypatch.setattr(
-                session, "events", lambda *a, seen=seen, **k: (seen.append(e) or e for e in events(*a, **k))
-            )
-            parts = waits.one_answer(session, prompt, replace(session.settings, **way))
-            steps = [event for event in seen if isinstance(event, Step)]
-            reading = sum(event.seconds for event in seen if isinstance(event, Prefill) and event.model == "draft")
-            assert parts is not None and tuple(parts) == waits.PARTS
-            assert all(seconds >= 0 for seconds in parts.values()), parts
-            assert sum(parts.values()) * (len(steps) - 1) == pytest.approx(seen[-1].at - steps[0].at - reading)
-            for role in ("target", "draft"):
-                assert all(parts[f"{role}: {part}"] > 0 for part in waits.PASS_PARTS if part != "drop")
-
-
-@pytest.mark.slow
-def test_passes_of_one_size_and_of_changing_sizes_are_timed():
-    """For both models, as far as their contexts have rows for it; and the report has them all."""
-    with open_demo([waits.WAYS["k=4"]], threads=1, max_tokens=8) as session:
-        found = waits.planning(session, rounds=2)
-        most = {loaded.role: loaded.opened.max_rows for loaded in session.models.all}
-        assert [loaded.opened.length for loaded in session.models.all] == [0, 0]
-    for role in ("target", "draft"):
-        orders = [one["order"] for one in found if one["model"] == role]
-        assert orders == [order for order in waits.ORDERS if max(order) <= most[role]] and (2, 1) in orders
-    assert all(len(one["ms"]) == len(one["order"]) and min(one["ms"]) > 0 for one in found)
-    rows = {"tokens": 9, "every_row_ms": 2.5, "last_row_ms": 2.25}
-    table = report.waits_table({"steps": [], "rows": rows, "planning": found})
-    assert "2.500 ms with a row" in table and "| 4, 5 | target |" in table
+    orders = [order for order in curves.ORDERS if max(order) <= 3]
+    assert [[one["order"] for one in curve["planning"]] for curve in found] == [orders, []]
+    assert all(len(one["ms"]) == len(one["order"]) and min(one["ms"]) > 0 for one in found[0]["planning"])
+    assert set(filled) == {0, 16, 32, 64}
 
 
 def summary(arm, category, mean):
@@ -116,12 +73,13 @@ def comparison(suite, temp, **speedups):
     found = [summary("target alone", name, None) for name in speedups]
     found += [summary("k=auto", name, mean) for name, mean in speedups.items()]
     exactness = {"k=auto": {"identical": 5, "rounding": 1, "wrong": 0}}
-    return {"suite": suite, "temp": temp, "result": {"summaries": found, "partial": False, "exactness": exactness}}
+    return {"suite": suite, "temp": temp, "summaries": found, "partial": False, "exactness": exactness}
 
 
 def cell(temp, category, server, simple):
     def one(ratio):
-        return {"prompts": 4, "peer": 300.0, "specdec": 300.0 * ratio, "alone": 200.0, "ratio": ratio, "gain": 1.5}
+        speeds = {"peer": 300.0, "specdec": 300.0 * ratio, "alone": 200.0}
+        return {"prompts": 4, **speeds, "ratio": ratio, "gain": 1.5, "shown": [f"{ratio:.2f}", "1.50"]}
 
     peers = {"llama-server": one(server), "llama-speculative-simple": one(simple)}
     return {"temp": temp, "category": category, "best": "n_max 4, p_min 0.5", "against": peers}
@@ -129,7 +87,7 @@ def cell(temp, category, server, simple):
 
 def test_bars_are_met_or_missed_as_the_figures_say():
     step = {"setting": "k=8", "draft": 1.0, "verify": 1.0, "sample": 1.0, "rest": 1.0, "total": [4.0, 3.0, 5.0]}
-    outside = {"steps": [{**step, "sampled": False, "share": 0.06}, {**step, "sampled": True, "share": 0.06}]}
+    outside = {"steps": [{**step, "share": 0.06}, {**step, "setting": "k=8, temp 0.8", "share": 0.06}]}
     assert [bar.met for bar in report.outside_bars(outside)] == [False, True]
     peers = {"sweep": {}, "cells": {"0 a": cell(0.0, "a", 1.02, 1.3), "0.8 a": cell(0.8, "a", 1.3, 1.2)}}
     found = [(bar.value, bar.limit, bar.met) for bar in report.peers_bars(peers)]
@@ -141,17 +99,16 @@ def test_bars_are_met_or_missed_as_the_figures_say():
 
 def test_the_report_holds_what_the_folder_holds(tmp_path):
     assert report.everything(tmp_path) == "there is nothing in this folder yet"
-    models = {"target": "x/big.gguf", "draft": "x/small.gguf"}
     files = {
-        "curves.json": {"machine": "a card; a CPU", "models": models, "curves": CURVES},
+        "curves.json": MEASURED,
         "compare-python-0.json": comparison("python", 0.0, all=1.5, classes=1.6),
         "peers.json": {"sweep": {"n_max 4, p_min 0.5": {}}, "cells": {"0 classes": cell(0.0, "classes", 1.1, 1.2)}},
     }
-    files["compare-python-0.json"]["result"]["summaries"][-1]["speedup"].update(low=None, high=None)
+    files["compare-python-0.json"]["summaries"][-1]["speedup"].update(low=None, high=None)
     for name, data in files.items():
         (tmp_path / name).write_text(json.dumps(data))
     text = report.everything(tmp_path)
-    assert "| target | 256 | on | 5.00 | 5.50 |" in text
+    assert "| target | 256 | 5.00 | 5.50 |" in text and "| 4, 5 | draft | 1.500, 2.500 |" in text
     assert "| k=auto | 1.50x (1.40 to 1.60), 200/s | 1.60x, 200/s |" in text
     assert "k=auto: 5 answers identical, 1 rounding." in text
     assert "| 0 classes | n_max 4, p_min 0.5 | llama-server | 4 | 300 | 330 | 200 | 1.10 | 1.50 |" in text
@@ -164,40 +121,64 @@ def test_the_finals_get_the_fastest_settings_of_the_cell():
         str(Static(n, 0.0)): {"n_max": n, "p_min": 0.0, "tokens_per_s": {"0 a": speed}}
         for n, speed in ((1, 50.0), (2, 90.0), (4, 70.0), (8, 80.0))
     }
-    assert [static.n_max for static in against.finalists(swept, "0 a")] == [2, 8, 4]
-    assert len(set(against.GRID)) == len(against.GRID)
+    assert [static.n_max for static in best_static.finalists(swept, "0 a")] == [2, 8, 4]
+    assert len(set(best_static.GRID)) == len(best_static.GRID)
 
 
-class Engine:
-    settings = Settings(max_tokens=8)
-
-
-class Servers:
-    """Answers in the place of llama-server: a setting is as fast as its n_max says."""
+class Peer:
+    """In the place of llama-server: a setting is as fast as its n_max says."""
 
     def __init__(self):
         self.asked = []
 
-    def at(self, static):
+    def answer(self, task, static, settings, seed=0):
         self.asked.append(static.n_max)
-        timings = {"predicted_n": 32, "predicted_per_second": 100.0 * static.n_max}
-        return SimpleNamespace(complete=lambda body: {"tokens_evaluated": len(body["prompt"]), "timings": timings})
+        return Answer(32, 100.0 * static.n_max)
 
 
 def test_a_sweep_goes_on_where_time_ran_out(tmp_path):
     tasks = {"a": [Task("a1", "a", "x", (1, 2))], "b": [Task("b1", "b", "y", (3,))]}
     grid = [Static(1), Static(2), Static(4)]
-    servers, time_left = Servers(), iter([True, False])
+    peer, settings, time_left = Peer(), Settings(max_tokens=8), iter([True, False])
 
     def plan(temps, has_time):
-        return against.Plan(tmp_path / "peers.json", temps, tasks, 1, has_time)
+        return best_static.Plan(tmp_path / "peers.json", temps, tasks, 1, has_time)
 
-    assert not against.sweep(plan([0.0], lambda: next(time_left)), servers, Engine, grid)
-    assert servers.asked == [1, 1]
-    assert against.sweep(plan([0.0], lambda: True), servers, Engine, grid)
-    assert servers.asked == [1, 1, 2, 2, 4, 4]
-    assert against.sweep(plan([0.0, 0.8], lambda: True), servers, Engine, grid)
+    assert not best_static.sweep(plan([0.0], lambda: next(time_left)), peer, settings, grid)
+    assert peer.asked == [1, 1]
+    assert best_static.sweep(plan([0.0], lambda: True), peer, settings, grid)
+    assert peer.asked == [1, 1, 2, 2, 4, 4]
+    assert best_static.sweep(plan([0.0, 0.8], lambda: True), peer, settings, grid)
     found = plan([0.0], lambda: True).load()
-    assert len(servers.asked) == 12
+    assert len(peer.asked) == 12
     assert found["sweep"]["n_max 4, p_min 0"]["tokens_per_s"] == {"0 a": 400, "0 b": 400, "0.8 a": 400, "0.8 b": 400}
-    assert against.finalists(found["sweep"], "0.8 b") == [Static(4), Static(2), Static(1)]
+    assert best_static.finalists(found["sweep"], "0.8 b") == [Static(4), Static(2), Static(1)]
+
+
+def test_the_best_setting_meets_specdec_and_its_target(tmp_path, monkeypatch):
+    """Ratios are of answers in the same round; short answers do not count; nothing is measured twice."""
+    speeds = {"none": 200.0, "model": 440.0}
+    monkeypatch.setattr(
+        best_static,
+        "specdec",
+        lambda engine, task, settings, seed=0: Answer(8 if task.id == "a2" else 32, speeds[settings.drafter]),
+    )
+
+    class Engine:
+        settings = Settings(max_tokens=8, drafter="model")
+
+    tasks = {"a": [Task("a1", "a", "x", (1, 2)), Task("a2", "a", "x", (1, 2))]}
+    plan = best_static.Plan(tmp_path / "peers.json", [0.0], tasks, 2, lambda: True)
+    peer = Peer()
+    assert best_static.sweep(plan, peer, Engine.settings, [Static(1), Static(4)])
+    assert best_static.matches(plan, peer, None, Engine)
+    found = plan.load()["cells"]["0 a"]
+    assert found["best"] == "n_max 4, p_min 0" and list(found["against"]) == ["llama-server"]
+    its = found["against"]["llama-server"]
+    assert (its["prompts"], its["ratio"], its["gain"]) == (1, 1.1, 2.2)
+    assert "| 0 a | n_max 4, p_min 0 | llama-server | 1 | 400 | 440 | 200 | 1.10 | 2.20 |" in best_static.table(
+        plan.load()
+    )
+    asked = len(peer.asked)
+    assert best_static.matches(plan, peer, None, Engine) and len(peer.asked) == asked
+    assert best_static.equal(peer, Engine, tasks, 2, 1) == "| 2 | 200 | 200 | 440 | 2.20 | 0.00 | 0.00 |"

@@ -4,7 +4,6 @@ import functools
 import sys
 from dataclasses import replace
 
-import agreement
 import common
 import inflate
 import numpy as np
@@ -39,7 +38,7 @@ def inflated(folder, path, chosen="Q8_0", **changes):
 
 
 def compared(source, result, tokens=16):
-    return agreement.compare(source, result, tokens, threads=1, prompts=PROMPTS)
+    return inflate.compare(source, result, tokens, threads=1, prompts=PROMPTS)
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +66,6 @@ def test_the_same_tokens_as_numbers_of_16_bits(tmp_path):
 def test_in_its_own_shape_a_copy_is_the_source(tmp_path):
     inflate.write(opened(DRAFT), tmp_path / "copy.gguf", opened(DRAFT).shape, "Q8_0")
     assert compared(DRAFT, tmp_path / "copy.gguf", 4).apart == 0
-
-
-def test_with_four_bits_most_tokens_are_the_same(tmp_path):
-    found = compared(DRAFT, inflated(tmp_path, DRAFT, "Q4_K_M"))
-    assert len(found.missed) < found.tokens / 3
-    assert found.apart > 0.5 and found.below > 100
 
 
 NORMS, ROWS = inflate.Inflation.norms, inflate.Noise.rows

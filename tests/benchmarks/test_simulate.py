@@ -12,8 +12,8 @@ from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.ngram import NgramDrafter
 from specdec_cli.measure import acceptance_traces as recordings
 from specdec_cli.measure import hardware
-from specdec_cli.measure import simulator as simulation
-from specdec_cli.measure.simulator import Answer, Text
+from specdec_cli.measure import simulate as simulation
+from specdec_cli.measure.simulate import Answer, Text
 
 COSTS = Costs(Curve({1: 10.0, 2: 12.0, 3: 13.0, 4: 15.0}), Curve({1: 1.0, 2: 1.5, 5: 3.0}), 0.5)
 

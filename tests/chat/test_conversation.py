@@ -3,9 +3,9 @@
 import pytest
 import tiny
 
-from specdec_cli.chat import conversations, kept_conversation
+from specdec_cli.chat import kept_conversations
 from specdec_cli.chat.conversation import ContextFull, Conversation
-from specdec_cli.chat.conversations import CONVERSATIONS
+from specdec_cli.chat.kept_conversations import CONVERSATIONS
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.config import SamplingParams, Settings
 from specdec_cli.engine.engine import one_session
@@ -121,18 +121,18 @@ def test_a_kept_conversation_goes_on_without_being_read_again(pair):
         conversation = Conversation(session)
         ask(conversation, "one")
         ask(conversation, "two")
-        kept_conversation.save(conversation, "mine")
+        kept_conversations.save(conversation, "mine")
         expected, _ = ask(conversation, "three")
     with pair() as session:
         conversation = Conversation(session)
-        assert kept_conversation.load(conversation, "mine") == []
+        assert kept_conversations.restore(conversation, "mine") == []
         answer, reads = ask(conversation, "three")
         assert answer.tokens == expected.tokens and max(reads) < 30 < len(answer.prompt)
-    conversations.cache_path("mine", "draft").write_bytes(b"damaged")
+    kept_conversations.cache_path("mine", "draft").write_bytes(b"damaged")
     (record := CONVERSATIONS.path("mine")).write_text(record.read_text().replace('"target": "', '"target": "other '))
     with pair() as session:
         conversation = Conversation(session)
-        assert [note.split()[2] for note in kept_conversation.load(conversation, "mine")] == ["target", "draft"]
+        assert [note.split()[2] for note in kept_conversations.restore(conversation, "mine")] == ["target", "draft"]
         answer, _ = ask(conversation, "three")
         assert answer.tokens == expected.tokens
 
@@ -140,15 +140,15 @@ def test_a_kept_conversation_goes_on_without_being_read_again(pair):
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", "x" * 200])
 def test_names_of_conversations(pair, name):
     with pair() as session, pytest.raises(UsageError, match="cannot be a conversation's name"):
-        kept_conversation.save(Conversation(session), name)
+        kept_conversations.save(Conversation(session), name)
 
 
 def test_what_is_not_there_or_damaged(pair):
     with pair() as session:
         conversation = Conversation(session)
         with pytest.raises(UsageError, match="no kept conversation 'mine'"):
-            kept_conversation.load(conversation, "mine")
-        kept_conversation.save(conversation, "mine")
+            kept_conversations.restore(conversation, "mine")
+        kept_conversations.save(conversation, "mine")
         CONVERSATIONS.path("mine").write_text('{"format": 1, "messages": [{"role": "robot", "content": "x"}]}')
         with pytest.raises(SpecdecError, match="cannot read"):
-            kept_conversation.load(conversation, "mine")
+            kept_conversations.restore(conversation, "mine")

@@ -14,7 +14,6 @@ from hub_pairs import own_profile
 
 from specdec_cli import load
 from specdec_cli.engine import model_loading
-from specdec_cli.llama import trial_load
 
 SHORT = ("run", "def median(values):\n    return", "-n", 24, "-k", 3)
 
@@ -91,12 +90,6 @@ def test_what_is_refused(adapter, tmp_path):
     assert_refused(run("x", "--drafter", "ngram", "--lora-draft", adapter), 2, "--lora-draft is for drafters with")
 
 
-def test_a_colon_in_a_path(adapter, tmp_path):
-    path = shutil.copy(adapter, tmp_path / "a:b.gguf")
-    assert told(*SHORT, "--lora", path)["lora"] == [f"{path}:1"]
-    assert told(*SHORT, "--lora", f"{path}:0.5")["lora"] == [f"{path}:0.5"]
-
-
 @pytest.fixture
 def children(monkeypatch):
     monkeypatch.setattr(model_loading, "_known", {})
@@ -120,14 +113,6 @@ def test_an_adapter_is_tried_once_with_its_model(tmp_path, children):
     assert [child.returncode for child in children] == [0, -signal.SIGABRT, 0]
 
 
-def test_with_a_model_too_large_to_be_tried_whole(tmp_path, children, monkeypatch):
-    monkeypatch.setattr(trial_load, "_MOST_BYTES", 1000)
-    model = tiny.write(tmp_path / "m.gguf", "llama")
-    path = loras.write(tmp_path / "a.gguf", model)
-    assert run("x", "-m", model, "--drafter", "none", "-n", 2, "--raw", "--lora", path).exit_code == 0
-    assert [child.returncode for child in children] == [0, 0]
-
-
 def test_a_draft_that_its_adapter_kills_costs_the_drafts(tmp_path):
     target, draft = (tiny.write(tmp_path / f"{name}.gguf", "llama") for name in ("t", "d"))
     plain = loras.write(tmp_path / "plain.gguf", draft, keys={"adapter.lora.alpha": None})
@@ -146,7 +131,7 @@ def test_a_comparison_tells_its_adapters(adapter, tmp_path):
     assert "style.gguf:0.9" in page.read_text() and str(adapter.parent) not in page.read_text()
 
 
-def test_tuning_is_kept_by_adapter(adapter):
+def test_tuning_is_kept_by_adapter(adapter, nothing_known):
     done = told("tune", "--seconds", 2, "-t", 1, "--lora", adapter)
     assert done["kept"]
     plain = told("run", "x", "-n", 4, "-m", TARGET, "-md", DRAFT)

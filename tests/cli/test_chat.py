@@ -9,7 +9,9 @@ import pytest
 import tiny
 from driver import assert_refused, call, specdec
 from terminal import Terminal
+from typer.testing import CliRunner
 
+from specdec_cli.cli.app import app
 from specdec_cli.cli.chat_session import COMMANDS
 
 TEMPLATE = "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}[assistant] "
@@ -25,9 +27,9 @@ def models(tmp_path_factory):
 
 def script(models, *lines, more=()):
     """The answers, and what else was said, of a script of turns."""
-    wide = {**os.environ, "COLUMNS": "200"}
-    done = specdec("chat", *models, *more, input="".join(f"{line}\n" for line in lines).encode(), env=wide)
-    return done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode()
+    text = "".join(f"{line}\n" for line in lines)
+    done = CliRunner().invoke(app, ["chat", *map(str, models), *more], input=text, env={"COLUMNS": "200"})
+    return done.exit_code, done.stdout, done.stderr
 
 
 def at_terminal(*args):

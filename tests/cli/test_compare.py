@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
 from dataclasses import replace
-from datetime import date
 
 import pytest
 from driver import DRAFT, TARGET, assert_refused, call, start, succeeded
@@ -18,8 +16,8 @@ from specdec_cli.display import comparison_tables
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.engine import proof
 from specdec_cli.llama.target import LlamaTarget
-from specdec_cli.measure import comparisons
-from specdec_cli.measure.comparison_result import ComparisonResult
+from specdec_cli.measure import kept_comparisons
+from specdec_cli.measure.compare import ComparisonResult
 from specdec_cli.measure.variants import ALONE
 
 PROMPTS = ("def median(values):\n    return", "class Stack:\n    def push(self, item):\n        ")
@@ -84,25 +82,12 @@ def test_the_table_and_the_verdict_and_the_same_in_markdown():
     assert "speedup" not in call("ls", "--json", "--here").stdout, "nothing is kept for the list"
 
 
-def test_the_verdict_is_in_the_json_with_the_date_and_the_command_line(tmp_path, monkeypatch):
-    private = tmp_path / "joe"
-    private.mkdir()
-    typed = [f"--html={private}/page.html", "--save", "x", f"{private}", "def f():\n"]
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/specdec", "compare", *typed, "x" * 5000])
-    done = json.loads(succeeded("compare", "-k", "3", "-n", 16, "--json", *PROMPTS, "--sweep", "k=2").stdout)
-    assert done["command"].startswith("specdec compare --html=page.html --save x joe 'def f():\n' xxx")
-    assert date.fromisoformat(done["when"][:10]) <= date.today()
-    verdict = done["verdict"]
-    assert verdict["pays"] == "too few prompts" and verdict["winner"] is None
-    assert set(verdict["ranking"]) == {ALONE, "k=2", "k=auto"}
-
-
 def test_results_are_kept_and_compared_with():
     def against(*args):
         return " ".join(compare(*args, "--against", "first").stdout.split())
 
     assert compare(*PROMPTS, "--save", "first").exit_code == 0
-    assert list(comparisons.load("first").speeds(ALONE)) == list(PROMPTS)  # by its text, not by its number
+    assert list(kept_comparisons.load("first").speeds(ALONE)) == list(PROMPTS)  # by its text, not by its number
     same = against(*PROMPTS)
     assert "then" in same and "target alone" in same.split("not paired")[1]
     for other in (("import os",), (*PROMPTS, "--temp", 0.5)):
@@ -159,7 +144,7 @@ def test_a_full_disk_costs_the_file_and_not_the_result():
     done = compare("-n", 2, "--repeat", 1, PROMPTS[0], "--html", "/dev/full", "--save", "kept")
     assert done.exit_code == 1
     assert "k=3" in done.stdout and "No space left" in done.stderr
-    assert [name for name, _ in comparisons.kept()] == ["kept"]
+    assert [name for name, _ in kept_comparisons.kept()] == ["kept"]
 
 
 def test_a_drafter_that_fails_midway_is_named(monkeypatch):

@@ -46,30 +46,6 @@ def here(tmp_path, monkeypatch):
 # --- what is offered ---
 
 
-def test_profiles_with_what_they_are(here):
-    offered = dict(completion.pairs(""))
-    assert sorted(offered) == BUNDLED
-    assert offered["qwen3-8b"].startswith(f"(here) {profiles.load('qwen3-8b').description[:20]}")
-    assert not offered["qwen3-4b"].startswith("(here)")
-    own_profile("mine", "target: x\ndescription: my own\n")
-    assert dict(completion.pairs("mi"))["mine"] == "(here) my own"
-    assert completion.pairs("zzz") == completion.pulled_pairs("gemma") == []
-    assert (completion.pulled_pairs(""), completion.pulled_pairs("q")) == (list(PULLED), ["qwen3-8b"])
-
-
-def test_models_are_profiles_cached_ones_and_files(here):
-    offered = completion.models("")
-    assert {*BUNDLED, "big.gguf", "sub/"} <= set(offered) and "notes.txt" not in offered
-    assert completion.models("org/") == ["org/m-GGUF/plain.gguf", "org/m-GGUF:BF16", "org/m-GGUF:Q8_0"]
-    assert completion.models("org/m-GGUF:Q") == ["org/m-GGUF:Q8_0"]
-    assert completion.models("b") == ["big.gguf"]
-    assert completion.models("sub/") == completion.models("sub/s") == ["sub/small.gguf"]
-    assert completion.models(str(here / "b")) == [str(here / "big.gguf")]
-    assert completion.models("absent/") == []
-    for typed in ("./b", "../at hand/b"):
-        assert completion.models(typed) == [f"{typed}ig.gguf"]
-
-
 OFFERS = ("models", "pairs", "pulled_pairs", "prompts", "rules", "drafters", "machines", "results")
 
 

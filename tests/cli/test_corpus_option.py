@@ -69,24 +69,14 @@ def test_a_corpus_is_indexed_once(module, indexed):
     def taken():
         return json.loads(call("doctor", "--json").stdout)["corpora"]["bytes"]
 
-    assert taken() == 0 and "indexes" not in call("doctor").stdout
     first = answer("--ngram-corpus", module.parent)
     assert indexed == [module.read_text()]
     again = answer("--ngram-corpus", module.parent)
     assert len(indexed) == 1 and again["stats"] == first["stats"]
-    assert taken() > 500 and "of indexes" in call("doctor").stdout
+    assert taken() > 500
     (module.parent / "more.py").write_text("x = 1\n")
     answer("--ngram-corpus", module.parent)
     assert len(indexed) == 3 and len(list(corpus.folder().iterdir())) == 1
-
-
-def test_special_tokens_in_a_corpus_are_text(tmp_path, indexed):
-    (tmp_path / "x.txt").write_text("<s> </s> <|endoftext|> <unk>")
-    answer("--ngram-corpus", tmp_path / "x.txt")
-    assert len(indexed) == 1, "and so they were"
-    (path,) = corpus.folder().iterdir()
-    tokens, _ = corpus.load_index(path)
-    assert min(tokens[1:-1]) > 2, "neither unknown nor begin nor end"
 
 
 def test_without_a_cache_the_answer_comes_all_the_same(module):

@@ -1,12 +1,13 @@
 """Full disks and folders that cannot be written: what was there stays, and nothing that was measured is lost."""
 
 import json
+import shutil
 
 import pytest
 from driver import DRAFT, PROMPT, TARGET, assert_refused, call, run, succeeded
 from full_disk import full_disk
 
-from specdec_cli.measure import comparisons
+from specdec_cli.measure import kept_comparisons
 from specdec_cli.measure.traces import INCOMPLETE, TraceFile, read_trace
 
 BRIEF = ("-m", TARGET, "-md", DRAFT, "--raw", "-k", 2, "-n", 6)
@@ -56,12 +57,12 @@ def test_a_run_that_answers_nothing_leaves_an_older_recording(recorded):
 def test_a_comparison_that_cannot_be_kept_is_refused_before_or_shown_after():
     kept = ("compare", *BRIEF, "--repeat", 1, PROMPT, "--save", "older")
     succeeded(*kept)
-    (path,) = comparisons.path_of("older").parent.iterdir()
+    (path,) = kept_comparisons.path_of("older").parent.iterdir()
     before = path.read_bytes()
     with full_disk(4095):
         assert_refused(call(*kept), 1, "cannot write to")
     assert_refused(call(*kept, XDG_DATA_HOME="/dev/null"), 1, "cannot write to")
-    comparisons.path_of("folder").mkdir()
+    kept_comparisons.path_of("folder").mkdir()
     assert_refused(call(*kept[:-1], "folder"), 1, "it is a folder")
     with full_disk(4096):
         done = call(*kept)
@@ -79,16 +80,23 @@ def test_no_answer_is_lost_for_want_of_a_folder(spoiled, tmp_path):
     assert call("compare", "--list", **unusable).exit_code == call("ls", **unusable).exit_code == 0
 
 
-@pytest.mark.parametrize("args", [("demo",), ("draft", "quantize", TARGET, "--type", "Q2_K", "-o", "draft.gguf")])
-def test_a_full_disk_is_blamed_for_a_copy_that_is_not_written(args, tmp_path, monkeypatch):
+def test_a_full_disk_is_blamed_for_a_copy_that_is_not_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with full_disk(5000):
-        assert_refused(call(*args), 1, "the disk has no room for", ".gguf", "Free some space")
+        done = call("draft", "quantize", TARGET, "--type", "Q2_K", "-o", "draft.gguf")
+        assert_refused(done, 1, "the disk has no room for", ".gguf", "Free some space")
     assert not list(tmp_path.iterdir())
 
 
-def test_that_there_is_no_folder_for_temporary_files_is_said(monkeypatch):
+def test_the_demo_does_without_a_copy_where_there_is_no_room():
+    with full_disk(5000):
+        done = call("demo")
+    assert done.exit_code == 0 and "32 bits" not in done.stdout and "  round 1, " in done.stdout
+
+
+def test_that_there_is_no_folder_for_temporary_files_is_said(tmp_path, monkeypatch):
+    new = shutil.copy(TARGET, tmp_path / "new.gguf")  # a child tries it, whose output goes through such a file
     monkeypatch.setattr("tempfile.tempdir", None)
     with full_disk(0):
-        done = call("demo")
+        done = call("run", "-m", new, "--drafter", "none", PROMPT)
     assert done.exit_code == 1 and done.stderr.startswith("specdec: cannot use a temporary file: No usable")

@@ -7,8 +7,8 @@ from driver import call, configure
 from hub_pairs import own_profile
 
 from specdec_cli import user_files
-from specdec_cli.llama import building
-from specdec_cli.measure import diagnosis
+from specdec_cli.llama import building, kernels
+from specdec_cli.measure import doctor as diagnosis
 
 
 def doctor(*args):
@@ -17,8 +17,9 @@ def doctor(*args):
 
 @pytest.fixture
 def no_pair(monkeypatch):
-    """For what needs no model to run."""
+    """For what needs no model to run, and no kernels to be tried again."""
     monkeypatch.setattr(diagnosis, "_bundled_pair", lambda: diagnosis.BundledPair(True, "", "t", "d", "none"))
+    monkeypatch.setattr(kernels, "try_again", kernels.verdict)
 
 
 def test_a_mistake_in_the_settings(no_pair):
@@ -33,24 +34,11 @@ def test_a_mistake_in_the_settings(no_pair):
 
 def test_a_bundled_pair_that_does_not_run(monkeypatch, tmp_path):
     monkeypatch.setattr(user_files, "bundled_dir", lambda: tmp_path)
+    monkeypatch.setattr(kernels, "try_again", kernels.verdict)
     done = doctor("--json")
     pair = json.loads(done.stdout)["bundled_pair"]
     assert done.exit_code == 1 and set(pair) == {"ok", "problem"} and "no file" in pair["problem"]
     assert "there is no file" in " ".join(doctor().stdout.split())
-
-
-@pytest.mark.parametrize(
-    ("card", "nodes", "accel", "missing"),
-    [("H100\nA100", [], "cuda", "nvcc"), ("", ["renderD128"], "vulkan", "glslc"), ("", [], None, "")],
-)
-def test_a_gpu_that_the_build_cannot_use(no_pair, monkeypatch, card, nodes, accel, missing):
-    monkeypatch.setattr(diagnosis, "_output", lambda *_: card)
-    monkeypatch.setattr(diagnosis.Path, "glob", lambda *_: iter(nodes))
-    monkeypatch.setattr(diagnosis.shutil, "which", lambda _: None)
-    gpu = diagnosis._unused_gpu()
-    assert (gpu.accel if gpu else None) == accel
-    if gpu:
-        assert missing in gpu.missing and "-DGGML_" in gpu.command and "llama-cpp-python" in gpu.command
 
 
 def test_the_command_for_a_gpu_is_printed(no_pair, monkeypatch):
@@ -58,11 +46,6 @@ def test_the_command_for_a_gpu_is_printed(no_pair, monkeypatch):
     said = doctor().stdout
     assert "H100 is there" in said and "first install nvcc" in said and "make ACCEL=cuda setup" in said
     assert json.loads(doctor("--json").stdout)["unused_gpu"]["accel"] == "cuda"
-
-
-def test_programs_that_are_not_there_say_nothing():
-    assert diagnosis._output("no-such-program") == "" and diagnosis._output("false") == ""
-    assert diagnosis._output("echo", "H100") == "H100"
 
 
 def test_kernels_that_the_build_does_not_use_are_named_with_the_command_that_changes_it(no_pair, monkeypatch):

@@ -4,7 +4,6 @@ import json
 import resource
 import signal
 from functools import partial
-from unittest.mock import Mock
 
 import ggufs
 import pytest
@@ -15,8 +14,6 @@ from terminal import Terminal
 
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import quantize
-from specdec_cli.make_drafts.draft_copy import CopyOptions, ListedLayers, prune
-from specdec_cli.make_drafts.layer_search import LayerSearch
 from specdec_cli.pairs import made_drafts as drafts
 
 KEEP = ("--keep-layers", "0-3")
@@ -56,27 +53,6 @@ def test_what_is_made_is_remembered(out):
     assert inside(out.parent) == ["out.gguf"] and drafts.find(TARGET) == out
     made("quantize", TARGET, "--type", "q3_k", "-o", out, "--force")
     assert read_header(out).quantisation == "Q3_K_M" and inside(out.parent) == ["out.gguf"]
-
-
-@pytest.mark.slow
-def test_without_a_terminal(out):
-    """As a library: what the command line shows comes as calls."""
-    progress, copied = Mock(), Mock()
-    prompts = out.with_suffix(".txt")
-    prompts.write_text("def median(values):\nimport os\nclass Stack:\nfor i in range(\n")
-    made = prune(
-        CopyOptions(str(TARGET), out, threads=1, progress=copied), LayerSearch(5, str(prompts), progress=progress)
-    )
-    copies = [call.args for call in copied.call_args_list]
-    assert copies[0] == ("whole.gguf", 0, 56) and ("whole.gguf", 56, 56) in copies and ("out.gguf", 0, 47) in copies
-    assert progress.searching.call_args.args[:2] == (6, 5)
-    dropped = [
-        (step.dropped is None, kept) for step, kept, _ in (call.args for call in progress.dropped.call_args_list)
-    ]
-    assert dropped[0] == (True, "0-5") and (False, made.kept) in dropped
-    assert [step.layers for step in made.search][-1] == made.layers and made.agreement == made.search[-1].agreement
-    made = prune(CopyOptions(str(TARGET), out, force=True), ListedLayers("0,1"))
-    assert (made.layers, made.search, made.agreement) == ((0, 1), (), None)
 
 
 def test_a_type_that_gains_nothing_is_refused(out):
@@ -120,15 +96,6 @@ def test_the_text_is_the_targets_own(remembered, sampling):
         assert found["tokens"] == alone["tokens"]
         assert (found["drafter"], found["draft"]) == (drafter, str(remembered))
         assert k == "auto" or sampling or found["stats"]["acceptance_rate"] > 0.4
-
-
-def test_steps_name_their_source_and_the_report_the_file(remembered, tmp_path):
-    trace = tmp_path / "run.jsonl"
-    done = succeeded("run", "-n", 24, "-k", 3, "--drafter", "self", "--trace", trace, PROMPT)
-    assert "target.gguf + self (pruned.gguf)" in done.stderr
-    events = [json.loads(line) for line in trace.read_text().splitlines()]
-    assert {event["source"] for event in events if event.get("source")} == {"self"}
-    assert "pruned.gguf" in succeeded("replay", trace).stderr
 
 
 def test_a_draft_that_is_named_counts_more(remembered, out, monkeypatch):

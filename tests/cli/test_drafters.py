@@ -67,7 +67,7 @@ def test_no_draft_model_is_loaded_where_none_is_needed():
 
 
 def test_drafters_that_there_are_not():
-    there_are = "model, mtp, eagle3, dflash, medusa, ngram, grammar, lookahead, self, small, none"
+    there_are = "model, mtp, eagle3, medusa, ngram, grammar, lookahead, self, small, none"
     for name, says in (("nothing", there_are), ("", there_are), ("ngram+none", "ngram+model")):
         assert_refused(run(*MODELS, "--drafter", name, PROMPT), 2, repr(name), says)
 

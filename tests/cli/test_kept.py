@@ -12,9 +12,7 @@ from driver import DRAFT, SPECDEC, TARGET, assert_refused, call, told
 from driver import specdec as in_a_process
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.decoding.sampling import SamplingSettings
 from specdec_cli.engine import proof
-from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import Engine
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.target import LlamaTarget
@@ -116,15 +114,3 @@ def test_what_is_typed_counts_for_more_than_the_environment(monkeypatch):
     monkeypatch.delenv("SPECDEC_TARGET")
     monkeypatch.setenv("SPECDEC_PROFILE", "nobody")
     assert specdec("-m", TARGET, "-md", DRAFT).exit_code == specdec("-m", TARGET, "-md", "demo").exit_code == 0
-
-
-def test_defaults_are_the_same_wherever_they_are_written():
-    ours, sampling = Settings(), SamplingSettings()
-    for name, other in (("temp", "temperature"), ("repeat_last_n", "penalty_window")):
-        assert getattr(ours, name) == getattr(sampling, other)
-    for name in ("top_k", "top_p", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty"):
-        assert getattr(ours, name) == getattr(sampling, name)
-    text = " ".join(call("run", "--help", COLUMNS="300").stdout.split())
-    for default in (f"{ours.draft_tokens}", f"{ours.top_k}", f"{ours.top_p:g}", f"{ours.min_p:g}"):
-        assert f"[default: {default}]" in text
-    assert f"[default: coupled with --seed or --bitwise, else {ours.accept}]" in text

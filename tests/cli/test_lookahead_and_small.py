@@ -1,7 +1,7 @@
 """`--lookahead`, `-mds` and nested drafters on the command line: what is refused, with which words, and what is run."""
 
 import pytest
-from driver import DRAFT, PROMPT, TARGET, assert_refused, call, run, succeeded, told
+from driver import DRAFT, PROMPT, TARGET, assert_refused, call, run, told
 from hub_pairs import with_other_words
 
 from specdec_cli.gguf import memory
@@ -83,12 +83,6 @@ def test_a_small_model_that_cannot_be_had(tmp_path):
     refused(with_other_words(tmp_path), 3, "token 300", "~~")
 
 
-def test_a_small_model_that_is_not_asked_for_is_not_looked_for(monkeypatch):
-    monkeypatch.setenv("SPECDEC_DRAFT_SMALL", "nothing.gguf")
-    assert run(*PAIR, "-n", 8, "-q", PROMPT).exit_code == 0
-    assert run(*PAIR, "-mds", "nothing.gguf", "--drafter", "none", "-n", 8, "-q", PROMPT).exit_code == 0
-
-
 @pytest.mark.parametrize(
     ("option", "value", "drafter", "says"),
     [
@@ -101,21 +95,6 @@ def test_a_small_model_that_is_not_asked_for_is_not_looked_for(monkeypatch):
 def test_an_option_of_another_drafter_is_refused(option, value, drafter, says):
     for command in ("run", "compare"):
         assert_refused(call(command, *PAIR, "--drafter", drafter, option, value, PROMPT), 2, says, "Add --drafter")
-
-
-def test_a_small_model_drafts_for_the_draft_model():
-    done = succeeded("run", "-v", *THREE, "--drafter", "small>model", "-k", 6, "-n", 24, PROMPT)
-    assert "target.gguf<draft.gguf" in done.stderr and "small" in done.stderr.partition("memory")[2]
-
-
-def test_an_arm_with_a_small_model_has_it():
-    """The models that are loaded are those that any arm needs, not only the first that drafts."""
-    found = compared(*THREE, "-k", 6, "--vs", "drafter=small>model")
-    notes = [note for note in found["notes"] if "larger" not in note]
-    sources = {arm["name"]: arm["settings"]["drafter"] for arm in found["arms"]}
-    assert sources["drafter=small>model"] == "small>model" and notes == []
-    done = call("compare", *PAIR, "--vs", "drafter=small>model", "-k", "3", PROMPT)
-    assert_refused(done, 2, "no second draft model", "-mds")
 
 
 def test_a_small_model_for_which_there_is_no_room_costs_its_help_alone(monkeypatch):

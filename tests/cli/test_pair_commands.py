@@ -1,4 +1,4 @@
-"""What the commands about pairs print stays as it was recorded: every key and value of --json, every line of text.
+"""What the commands about pairs print stays as it was recorded, line by line.
 
 To accept a change, delete what it concerns from `pair_commands/` and run the test again.
 """
@@ -15,6 +15,7 @@ from driver import DEMO, DRAFT, TARGET, assert_recorded, call
 from hub_pairs import NAME, PAIR, with_other_tokenizer
 from hub_server import HubServer
 
+from specdec_cli.llama import kernels
 from specdec_cli.pairs import profiles, speeds
 
 KEPT = Path(__file__).parent / "pair_commands"
@@ -28,8 +29,6 @@ gated: true
 licence: MIT
 settings: {temp: 0.5}
 """
-MACHINE = {"free", "main", "gpu", "fits", "seconds", "repacked", "memory", "needed", "buffers", "pulled", "agreement"}
-"""Values of the machine, the day or the run."""
 WORDS = (
     (r"\d{4}-\d\d-\d\d", "DAY"),
     (r"[\d.,]+ [GM]B( with -c [\d,]+, buffers included: ).*?\(.*?\)", r"NEEDED\1FITS"),
@@ -79,7 +78,7 @@ def hub(tmp_path_factory):
 
 
 @pytest.fixture
-def places(hub, monkeypatch, tmp_path) -> dict[str, str]:
+def places(hub, monkeypatch, tmp_path, nothing_known) -> dict[str, str]:
     """Files that the commands name, and what stands for places of this machine."""
     hub_pairs.here(monkeypatch, hub, tmp_path)
     monkeypatch.setenv("COLUMNS", "2000")
@@ -114,17 +113,6 @@ def placed(text: str, places: dict[str, str]) -> str:
     return text.replace(date.today().isoformat(), "DAY")
 
 
-def still(data: object, key: str = "") -> object:
-    """The same without what differs from run to run and from machine to machine."""
-    if isinstance(data, dict):
-        return {name: still(value, name) for name, value in data.items()}
-    if key in MACHINE and data is not None:
-        return "differs"
-    if isinstance(data, list):
-        return [still(value) for value in data if not (key == "pairs" and others(value["name"]))]
-    return round(data, 6) if isinstance(data, float) else data
-
-
 def others(name: str) -> bool:
     """Whether a pair is one of the bundled profiles, to which more may come; two of them will do."""
     return name in profiles.names() and profiles.load(name).folder == DEMO.parent and name not in ("demo", "qwen3-8b")
@@ -132,16 +120,6 @@ def others(name: str) -> bool:
 
 def kept(name: str, found: object) -> None:
     assert_recorded(KEPT / f"{name}.json", found)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_as_json(way, places):
-    found = []
-    for args in WAYS[way]:
-        code, out, err = invoke((*args, "--json"), places)
-        assert out.count("\n") == (1 if out else 0)
-        found.append([code, still(json.loads(placed(out, places))) if out else "", placed(err, places)])
-    kept(f"{way}.json", found)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -167,40 +145,25 @@ def test_a_search(places, tmp_path):
     args = ("draft", "prune", TARGET, "--search", 4, "--prompts", tmp_path / "prompts.txt", "-t", 1, "-o", "OUT")
     code, out, err = invoke((*args, "--json"), places)
     assert (code, err) == (0, "")
-    result = still(made := json.loads(placed(out, places)))
+    made = json.loads(out)
     whole, *steps = made["search"]
     assert whole["agreement"] > 0.98 and whole["dropped"] is None and whole["layers"] == list(range(6))
     for before, step in zip(made["search"], steps, strict=False):
         assert step["layers"] == [layer for layer in before["layers"] if layer != step["dropped"]]
     assert steps[-1]["layers"] == made["layers"] and 0.2 < steps[-1]["agreement"] == made["agreement"] < 1
-    shapes = [{key: len(value) if key == "layers" else 0 for key, value in step.items()} for step in result["search"]]
-    result |= {"search": shapes, "layers": len(result["layers"]), "kept": "differs", "bytes": "differs"}
-    code, _, shown = invoke((*args, "--force"), places)
-    heads = [masked(line) for line in shown.splitlines()[:2]]
-    rows = [re.sub(r"[\d.,-]+", "0", " ".join(line.split())) for line in shown.splitlines()[2:]]
-    kept("search", [result, code, heads, rows])
 
 
-def test_doctor(places):
+def test_doctor(places, monkeypatch):
+    monkeypatch.setattr(kernels, "try_again", kernels.verdict)
     code, out, err = invoke(("doctor", "--json"), places)
     result = json.loads(out)
-
-    def shape(data: object) -> object:
-        if isinstance(data, dict):
-            return {key: shape(value) for key, value in data.items()}
-        return [shape(data[0])] if isinstance(data, list) and data else type(data).__name__
-
-    # Which kernels this build has, and what is to be done about the others, belongs to the processor.
-    kernels = result["kernels"]
-    assert all(isinstance(name, str) for name in (*kernels["used"], *kernels["unused"]))
-    result["kernels"] |= {"used": ["some"], "unused": ["others"]}
+    assert (code, err) == (0, "") and result["bundled_pair"]["ok"] and result["rpc"] is True
+    assert {"specdec", "llama-cpp-python", "llama.cpp", "platform"} <= set(result["versions"])
+    assert result["threads"] >= 1 and result["devices"][0]["kind"] and result["kernels"]["used"]
     table, *_ = invoke(("doctor",), places)[1].split("\n\n")
-    labels = [label for line in table.splitlines() if (label := line.split("  ")[0])]
-    pair = {key: placed(str(value), places) for key, value in result["bundled_pair"].items() if key != "rounding"}
-    config = placed(result["config"], places)
-    kept("doctor", [code, err, shape(result), pair, config, placed(result["weights_cache"], places), labels])
+    labels = {line.split("  ")[0] for line in table.splitlines()}
+    assert {"specdec", "build", "kernels", "threads", "weights", "profiles", "bundled pair"} <= labels
 
 
 def test_nothing_unknown_is_kept():
-    known = {f"{way}.{form}.json" for way in WAYS for form in ("json", "text")} | {"search.json", "doctor.json"}
-    assert {path.name for path in KEPT.iterdir()} == known
+    assert {path.name for path in KEPT.iterdir()} == {f"{way}.text.json" for way in WAYS}

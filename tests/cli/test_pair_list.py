@@ -116,18 +116,6 @@ def test_the_last_measurement_counts_and_survives_no_change_of_a_file(tmp_path):
 # --- show ---
 
 
-def test_all_that_is_known_of_a_pair():
-    name = "gemma-3-27b"
-    text, profile = "".join(shown("show", name, "--sources").split()), profiles.load(name)
-    for part in (profile.target, profile.draft, profile.why, profile.licence, profile.verified, *profile.sources):
-        assert "".join(part.split()) in text
-    assert f"{profile.download_gb:g}GB" in text and f"{profile.memory_gb:g}GB" in text
-    assert all(f"{key}{value}" in text for key, value in profile.settings.items())
-    assert f"specdecpull{name}" in text and "specdecrun" not in text
-    result = told("show", name)
-    assert (result["why"], result["sources"], result["here"]) == (profile.why, profile.sources, "no")
-
-
 def test_a_name_of_no_pair():
     assert_refused(call("show", "qwen3-8"), 2, "no profile 'qwen3-8'", "'qwen3-8b'")
     assert_refused(call("show", "../demo", "--json"), 2, "no profile")

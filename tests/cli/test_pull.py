@@ -14,8 +14,6 @@ from driver import DRAFT, PROMPT, TARGET, assert_refused, run
 from hub_pairs import BIG, BIG_FILE, NAME, PAIR, SIZES, SMALL, SMALL_FILE, WINDOW, pull_here, pulled_here, weights
 
 from specdec_cli.pairs import profiles
-from specdec_cli.pairs.pair_download import PairDownload
-from specdec_cli.pairs.pair_list import list_pairs, plan_removal
 
 TOKENS = (PROMPT, "-n", 12, "-k", 3, "--json")
 
@@ -187,14 +185,6 @@ def test_without_the_network(hub, inside, monkeypatch, tmp_path):
     assert pulled_here(*PAIR)["already"]
 
 
-def test_a_cache_that_is_a_link(hub, inside, tmp_path):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "hf").mkdir()
-    (tmp_path / "hf" / "hub").symlink_to(tmp_path / "elsewhere")
-    path = Path(pulled_here(*PAIR)["paths"]["target"])
-    assert path.resolve().is_relative_to(tmp_path / "elsewhere") and pulled_here(*PAIR)["already"]
-
-
 def test_two_pairs_whose_files_have_the_same_names(hub, inside, tmp_path):
     """As those of two uploaders have: the second must not pass for the first."""
     pulled_here(*PAIR)
@@ -222,24 +212,3 @@ def test_a_profile_is_pulled_by_its_name_and_a_target_without_its_flag(hub, insi
     assert (found["draft"], found["check"], set(found["paths"])) == (None, None, {"target"})
     assert pulled_here(PAIR[1], *PAIR[2:])["name"] == "mine" and hub_pairs.records(tmp_path) == ["alone", "mine"]
     assert_refused(pull_here("--target", TARGET, *PAIR[2:], "--as", "own"), 2, "all on the Hub")
-
-
-def test_without_a_terminal(hub, inside):
-    """As a library: in steps, with progress as calls."""
-    download = PairDownload(target=PAIR[1], draft=PAIR[3])
-    assert download.existing() is None
-    plan = download.plan()
-    assert [file.name for file in plan.files] == [BIG_FILE, SMALL_FILE] and plan.to_download == sum(SIZES)
-    calls = []
-    result = download.run(plan, lambda *call: calls.append(call))
-    assert calls[0] == (BIG_FILE, "begin", 0) and calls[-1] == (SMALL_FILE, "done", SIZES[1])
-    assert [call for call in calls if call[1] == "check"] == [
-        (BIG_FILE, "check", SIZES[0]),
-        (SMALL_FILE, "check", SIZES[1]),
-    ]
-    fetched = [done for name, state, done in calls if (name, state) == (BIG_FILE, "fetch")]
-    assert fetched == sorted(fetched) and fetched[-1] == SIZES[0]
-    again = PairDownload(target=PAIR[1], draft=PAIR[3]).existing()
-    assert again.already and again.paths == result.paths and result.downloaded == sum(SIZES)
-    (pair,) = (pair for pair in list_pairs(here_only=True).pairs if pair.name == result.name)
-    assert pair.here == "yes" and plan_removal(pair.name).run() == sum(SIZES)

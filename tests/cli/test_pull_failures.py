@@ -150,7 +150,7 @@ def test_a_disk_that_is_full_before(hub, inside, tmp_path):
 def test_a_disk_that_refuses(hub, inside, tmp_path, monkeypatch, number, says):
     """As FAT does a large file."""
     fail = Mock(side_effect=OSError(number, os.strerror(number)))
-    monkeypatch.setattr("huggingface_hub.file_download.http_get", fail)
+    monkeypatch.setattr("specdec_cli.pairs.hub.download._fetch_until_broken", fail)
     refused_here(tmp_path, says, "HF_HOME")
     assert weights(hub) == 0
 

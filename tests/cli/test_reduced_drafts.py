@@ -3,12 +3,12 @@
 import ggufs
 import pytest
 import tiny
-from driver import assert_refused, call, run, succeeded, told
+from driver import assert_refused, call, run, told
 from engines import open_session
 from fakes import tokens_of
 
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.draft_length import SharedLoad
+from specdec_cli.draft_length.shared_load import SharedLoad
 from specdec_cli.engine.slots import Slots
 from specdec_cli.llama.interrupt import Interrupt
 
@@ -57,23 +57,6 @@ def test_with_a_seed_the_answer_is_the_sampled_target_alone(pair, rule, tree):
     assert found["tokens"] == own["tokens"] and found["stats"]["accepted"] > 5
 
 
-def test_rejection_drafts_drawn_tokens_that_it_has(pair, files):
-    found = answer(pair, "--temp", 0.8, "-s", 3, "-k", 4, "--accept", "rejection")
-    assert found["stats"]["accepted"] > 10 and found["notes"] == []
-    with open_session(target=str(files[0]), draft=str(files[1]), temp=0.8, draft_tokens=4) as session:
-        metrics = Metrics.of(session.events(session.tokenize(TEXT, raw=True), 3))
-    drafted = {token for step in metrics.history for token in getattr(step, "drafted", ())}
-    assert len(drafted) > 10 and drafted <= {*tiny.REDUCED}
-
-
-def test_as_the_draft_of_a_draft(tmp_path, pair, files):
-    middle = tiny.write(tmp_path / "middle.gguf", "llama", noise=0.1)
-    three = ("-m", files[0], "-md", middle, "-mds", files[1], "--drafter", "small>model", "-k", 4)
-    found = answer(three)
-    assert found["tokens"] == answer(pair, "--drafter", "none")["tokens"] and found["notes"] == []
-    assert found["stats"]["accepted"] > 5
-
-
 def test_slots_draft_with_it(files):
     with open_session(target=str(files[0]), draft=str(files[1]), draft_tokens=4) as session:
         prompt = session.tokenize(TEXT, raw=True)
@@ -82,24 +65,6 @@ def test_slots_draft_with_it(files):
     with opened as session, Slots(session.weights, 2, 256, SharedLoad(), Interrupt()) as slots:
         events = list(slots.sessions[1].events(prompt, 0))
     assert tokens_of(events) == own and Metrics.of(events).accepted > 5
-
-
-def test_what_check_says(files):
-    found = told("check", *files)
-    assert (found["verdict"], found["n_shared"], found["llama_cpp_accepts"]) == ("reduced", tiny.N_VOCAB, False)
-    assert found["reason"].startswith(f"the draft can say {len(tiny.REDUCED)} of the target's {tiny.N_VOCAB} tokens")
-    assert found["notes"] == []
-    text = " ".join(succeeded("check", *files).stdout.split())
-    assert "verdict reduced: the draft can say 241" in text and "vocabulary 300 241 harmless" in text
-
-
-def test_it_is_tuned_and_compared(pair):
-    flags = ("--temp", 0.8, "--accept", "match")
-    found = told("tune", *pair, "--seconds", 1, *flags)
-    assert found["recorded_tokens"] >= 100 and found["notes"] == [] and found["kept"]
-    assert found["filled"]["tokens"] > 900
-    compared = told("compare", TEXT, "--raw", *pair, "-k", 3, "-n", 40, "--repeat", 1)
-    assert [each["wrong"] for each in compared["exactness"].values()] == [0]
 
 
 def test_alone_it_is_refused(files, tmp_path):

@@ -15,10 +15,8 @@ from driver import assert_refused, call, succeeded
 from terminal import Terminal
 
 from specdec_cli.cli import replay as replay_command
-from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.types import Done, Prefill, Step, Token
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.measure import traces
 from specdec_cli.measure.traces import INCOMPLETE, TraceWriter, event_json, read_trace
 
 SETTINGS = {"target": "/models/big.gguf", "draft": "small.gguf", "draft_tokens": 3, "max_tokens": 9, "temp": 0.0}
@@ -178,16 +176,6 @@ def test_no_file(tmp_path):
     assert_refused(replay(tmp_path), 2, "Is a directory")
 
 
-def test_unknown_fields_are_ignored_and_an_overlong_line_is_no_cut(tmp_path, monkeypatch):
-    path = tmp_path / "newer.jsonl"
-    path.write_text(changed(1, why="a reason of tomorrow", mood={"x": [10**19]}))
-    assert read_trace(path)[1][1].why == "a reason of tomorrow"
-    monkeypatch.setattr(traces, "_LONGEST_LINE", 100)
-    path.write_text(RUN + '{"x": "' + "x" * 500)
-    with pytest.raises(SpecdecError, match="line 2 is not JSON"):
-        read_trace(path)
-
-
 def test_what_makes_no_sense(trace):
     for speed in ("0", "nan"):
         assert_refused(replay(trace, "--speed", speed), 2, f"speed cannot be {speed}")
@@ -212,16 +200,6 @@ def test_each_step_is_shown_when_its_time_has_come(monkeypatch):
     for speed, times in ((0.5, [0.02, 0.2, 1.0, 1.8, 2.0]), (1.0, [0.01, 0.1, 0.5, 0.9, 1.0]), (math.inf, [0] * 5)):
         began, wait = now[0], replay_command._clock(interrupt, speed)
         assert [wait(event) and round(now[0] - began, 6) for event in events()] == times
-
-
-@pytest.mark.slow
-def test_live_at_half_the_speed(trace):
-    with on_terminal(trace, "--speed", 0.5) as terminal:
-        terminal.read(until="the model ended")
-        assert terminal.ended() == 0
-        assert "\n".join(terminal.lines[:2]) + "\n" == TEXT
-        assert terminal.lines[2].split() == ["kept", "corrected", "bonus", "rejected"]
-        assert terminal.lines[3] == "4.4 tokens/s" and "^C stop" not in terminal.text
 
 
 @pytest.mark.parametrize(
@@ -336,15 +314,6 @@ def test_a_picture_of_odd_text(tmp_path):
     assert "[red]\ufffd.gguf, " in shown
     assert "␛[2J {code} {{ \\ & ]]> </style> #000000 http " in shown and "漢字 😀" in shown
     assert "".join(ET.parse(tmp_path / "run.svg").getroot().itertext()).count("x") >= 300
-
-
-def test_a_page_shows_the_prompt_where_the_recording_has_it(tmp_path):
-    trace, page = tmp_path / "run.jsonl", tmp_path / "run.html"
-    for prompt, asked in ({"prompt": "if a < b:"}, True), ({}, False), ({"prompt": 7}, False):
-        record(trace, settings={**SETTINGS, **prompt})
-        assert succeeded("replay", trace, "--html", page).stdout == TEXT
-        assert ("if a &lt; b:</pre>" in page.read_text("utf-8")) == asked
-        assert "big.gguf + small.gguf, k=3" in page.read_text("utf-8")
 
 
 @pytest.mark.slow

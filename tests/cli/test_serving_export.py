@@ -8,7 +8,7 @@ import shutil
 import pytest
 from driver import DRAFT, TARGET, call, configure, succeeded, told
 
-from specdec_cli.measure.serving_formats import ENGINES
+from specdec_cli.measure.export import ENGINES
 
 
 @pytest.fixture(autouse=True)
@@ -61,10 +61,10 @@ def test_the_preset_says_what_the_command_says(tmp_path):
     assert preset["ctx-size"] == "512"
 
 
-@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "ollama"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_pair_that_is_not_here_is_named_by_its_repositories(engine):
     found = exported(engine, "-p", "qwen3-8b")
-    text = found["command"] or found["text"]
+    text = found["command"]
     own = {"vllm", "sglang"} & {engine}
     assert ("Qwen/Qwen3-0.6B" if own else "Qwen/Qwen3-0.6B-GGUF") in text
     assert ("GGUF" in text) != bool(own) and "specdec tune" in found["expected"][0]
@@ -89,28 +89,6 @@ def test_vllm_and_sglang_count_as_they_do():
         options(exported("sglang", "-p", "qwen3-8b", "--drafter", "ngram")["command"])["--speculative-algorithm"]
         == "NGRAM"
     )
-
-
-def test_lm_studio_gets_a_preset_whose_draft_is_loaded_with_the_target():
-    preset = json.loads(succeeded("export", "lm-studio", "-p", "qwen3-8b").stdout)
-    load = {each["key"]: each["value"] for each in preset["load"]["fields"]}
-    assert load["llm.load.llama.speculativeDecoding.draftModel"] == "Qwen/Qwen3-0.6B-GGUF"
-    assert load["llm.load.llama.speculativeDecoding.draftSimple"] is True
-    assert load["llm.load.llama.speculativeDecoding.draftMaxTokens"] == 4
-    fields = {each["key"]: each["value"] for each in preset["operation"]["fields"]}
-    assert fields["llm.prediction.topPSampling"] == {"checked": True, "value": 0.95}
-    assert re.fullmatch(r"@local:[a-z0-9-]+", preset["identifier"])
-
-
-def test_ollama_gets_the_target_alone_and_is_said_to(tmp_path):
-    """Its DRAFT would run an ordinary model as next-token layers."""
-    file = tmp_path / "Modelfile"
-    done = succeeded("export", "ollama", "-p", "demo", "-c", "512", "-o", file)
-    assert file.read_text().startswith(f"FROM {TARGET}\n") and "PARAMETER num_ctx 512" in file.read_text()
-    assert "DRAFT" not in file.read_text() and "All speculation" in done.stderr
-    assert done.stdout.rstrip("\n") == file.read_text().rstrip("\n")
-    away = succeeded("export", "ollama", "-p", "gemma-4-31b").stdout
-    assert away.startswith("FROM hf.co/unsloth/gemma-4-31B-it-GGUF:Q4_K_M\n")
 
 
 @pytest.mark.parametrize("drafter", ["lookahead", "self", "eagle3"])
@@ -146,7 +124,6 @@ def test_at_a_temperature_the_rule_of_the_engine_counts():
     [
         (("nothing",), "no engine"),
         (("vllm",), "reads no GGUF"),
-        (("lm-studio", "-m", str(TARGET)), "with a model alone"),
         (("llama-server", "-p", "demo", "--what-if", "abacus"), "abacus"),
         (("llama-server", "-m", "missing.gguf"), "missing.gguf"),
     ],

@@ -4,12 +4,8 @@ import pytest
 from driver import TARGET, assert_refused, call
 
 from specdec_cli.display.draft_making import training_tables
-from specdec_cli.make_drafts.training_result import (
-    CategoryAcceptance,
-    DraftFigures,
-    DraftTrainingResult,
-    ExpectedSpeedup,
-)
+from specdec_cli.make_drafts.draft_figures import CategoryAcceptance, DraftFigures, ExpectedSpeedup
+from specdec_cli.make_drafts.train import DraftTrainingResult
 
 KINDS = [("eagle3",), ("medusa",), ("exit", "--layers", "2"), ("distill", "--from", "scratch")]
 
@@ -49,7 +45,7 @@ def test_senseless_options_are_refused(arguments, said, tmp_path):
     ("option", "said"), [("--what-if", "there is no hardware 'nosuch'"), ("--against", "neither a file")]
 )
 def test_what_is_for_the_page_is_looked_for_before_the_work(option, said, monkeypatch, tmp_path):
-    monkeypatch.setattr("specdec_cli.make_drafts.draft_training.require_torch", lambda: None)
+    monkeypatch.setattr("specdec_cli.make_drafts.train.require_torch", lambda: None)
     result = call("draft", "medusa", TARGET, "-o", tmp_path / "out.gguf", option, "nosuch")
     assert_refused(result, 2, said)
     assert not list(tmp_path.iterdir())

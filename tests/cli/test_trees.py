@@ -2,7 +2,7 @@
 
 import pytest
 import tiny
-from driver import PROMPT, assert_refused, call, configure, run, succeeded, told
+from driver import PROMPT, assert_refused, call, configure, run, told
 from test_replay import changed, on_terminal, record, step
 
 from specdec_cli.decoding.types import Done, Prefill, Step, Token
@@ -24,11 +24,6 @@ def steps_of(trace):
     return [event for event in read_trace(trace)[1] if isinstance(event, Step)]
 
 
-def forks(trace):
-    shapes = [event.parents for event in steps_of(trace) if event.parents]
-    return any(len(set(shape)) < len(shape) for shape in shapes)
-
-
 # --- an answer ----------------------------------------------------------------------------------------------------
 
 
@@ -46,21 +41,6 @@ def test_a_tree_gives_the_answer_of_the_target_alone(alone, width, k):
     assert all(0 <= share <= 1 for share in stats["per_position"])
 
 
-def test_the_same_seed_gives_the_same_answer():
-    flags = ("--temp", 0.8, "-s", 7, "--repeat-penalty", 1.3, "--accept")
-    first, second = (answer("--tree", 3, "-k", 5, *flags, "rejection") for _ in range(2))
-    assert first["tokens"] == second["tokens"] and first["stats"] == second["stats"]
-    matched, alone = (answer(*way, *flags, "match") for way in (("--tree", 3, "-k", 5), ("--drafter", "none")))
-    assert matched["tokens"] == alone["tokens"]
-
-
-def test_drafters_that_draft_no_trees_are_none_the_worse(alone, tmp_path, monkeypatch):
-    monkeypatch.setenv("SPECDEC_TREE", "4")
-    trace = tmp_path / "run.jsonl"
-    assert answer("-k", 4, "--drafter", "ngram", "--trace", trace)["tokens"] == alone["tokens"]
-    assert "parents" not in trace.read_text()
-
-
 def test_chains_and_trees_in_one_answer(tmp_path):
     """ngram drafts chains, the model trees, over the same caches."""
     trace = tmp_path / "run.jsonl"
@@ -75,23 +55,6 @@ def test_chains_and_trees_in_one_answer(tmp_path):
 
 
 # --- the setting --------------------------------------------------------------------------------------------------
-
-
-def test_the_setting_from_every_layer(tmp_path, monkeypatch):
-    trace = tmp_path / "run.jsonl"
-
-    def is_tree(*flags):
-        shown = succeeded("run", TEXT, "-n", 16, "-k", 8, "--trace", trace, *flags).stderr
-        assert ("tree=4" in shown) == forks(trace)
-        return forks(trace)
-
-    assert is_tree("--tree", 4)
-    configure("tree: 4\n")
-    assert is_tree() and not is_tree("--tree", 1)
-    assert "parents" not in trace.read_text() and "path" not in trace.read_text()
-    configure("")
-    monkeypatch.setenv("SPECDEC_TREE", "4")
-    assert is_tree()
 
 
 def test_a_senseless_number_of_branches(monkeypatch):

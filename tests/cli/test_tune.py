@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 
-import ggufs
 import pytest
 import tiny
 from driver import DRAFT, PROMPT, TARGET, assert_refused, call, complaint, configure, told
@@ -20,20 +19,21 @@ from specdec_cli import user_files
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length.calibration import Calibration
-from specdec_cli.engine import loaded_models, tuning
+from specdec_cli.engine import model_loading, tuning, weights
 from specdec_cli.engine import pass_costs as costing
 from specdec_cli.engine.tuning import Tuning
 from specdec_cli.json_store import to_json
-from specdec_cli.llama import host, library
+from specdec_cli.llama import host, library, timing
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
 from specdec_cli.measure import acceptance_traces as recordings
-from specdec_cli.measure import tuning_run as tuner
+from specdec_cli.measure import tune as tuner
 from specdec_cli.measure.acceptance_traces import recording_of
-from specdec_cli.measure.tuning_result import MeasuredTuning
+from specdec_cli.measure.tune import MeasuredTuning
 from specdec_cli.pairs import profiles
 
+pytestmark = pytest.mark.usefixtures("nothing_known")
 CATEGORIES = ["functions", "classes", "tests", "scripts", "loops"]
 PAYS = Costs(Curve({1: 0.010, 17: 0.011}), Curve({1: 0.001}))
 PASSES = {1: 0.020, 2: 0.030, 4: 0.050}
@@ -65,7 +65,7 @@ def timed(monkeypatch):
         asked.append(context)
         return PASSES
 
-    for module in (costing, tuner):
+    for module in (costing, timing):
         monkeypatch.setattr(module, "pass_seconds", pass_seconds)
     return asked
 
@@ -119,7 +119,7 @@ def test_what_was_tuned_is_told_and_kept_and_a_later_run_measures_nothing(monkey
     assert sum(len(answer.stands) for answer in own.answers) == result["recorded_tokens"]
     assert list(recordings.by_category(own.answers)) == CATEGORIES and own.about["target"] == "target.gguf"
 
-    for module in (costing, tuner):
+    for module in (costing, timing):
         monkeypatch.setattr(module, "pass_seconds", None)
     answer = told("run", PROMPT, "-n", 24)
     assert (answer["notes"], answer["completion_tokens"]) == ([], 24)
@@ -139,41 +139,6 @@ def test_what_was_tuned_is_used_until_other_threads_are(opened, timed):
         assert session.costs.of_pair([1, 2]) != PAYS
     session.costs.of_pair([1, 2])
     assert len(timed) == 4
-
-
-@pytest.mark.parametrize(
-    ("changes", "asked"),
-    [({"machine": "another; 64 cores"}, {}), ({"gpu_layers": 7}, {}), ({}, {"gpu_layers_draft": 0})],
-)
-def test_what_was_tuned_elsewhere_is_not(opened, timed, monkeypatch, changes, asked):
-    monkeypatch.setattr(host, "physical_cores", lambda: 1)  # with two, a busy machine would make it go to one
-    keep(**changes, **({} if asked else {"threads": 2, "threads_draft": 2}))
-    session = opened(threads=None, **asked)
-    assert session.costs.of_pair([1, 2]) == Costs(Curve(PASSES), Curve(PASSES)) and len(timed) == 2
-    assert session.notes == () and threads_of(session) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("given", "used", "known"),
-    [
-        ({}, (2, 1), True),
-        ({"threads": 2}, (2, 2), False),
-        ({"threads_draft": 2}, (2, 2), False),
-        ({"threads_draft": 1}, (2, 1), True),
-    ],
-)
-def test_the_users_threads_count_for_more_than_those_tuned(opened, timed, given, used, known):
-    keep(threads=2, threads_draft=1)
-    session = opened(**{"threads": None, **given})
-    assert threads_of(session) == used
-    assert (session.costs.of_pair([1, 2]) == PAYS) == known == (timed == [])
-
-
-def test_a_fixed_length_measures_nothing_and_has_the_tuned_threads(opened, timed):
-    keep(threads=2, threads_draft=1, machine="another")
-    assert list(opened(draft_tokens=3).events([1, 2], 0)) and timed == []
-    keep(threads=2, threads_draft=1)
-    assert opened(draft_tokens=3, threads=None).models.threads == (2, 1)
 
 
 def test_a_run_does_not_change_what_is_stored(timed):
@@ -243,7 +208,7 @@ def eight_cores(monkeypatch, quick):
         single = target if 4 in sizes else draft
         return {size: (single if size == 1 else four)[threads] / 1000 for size in sizes}
 
-    for module in (costing, tuner):
+    for module in (costing, timing):
         monkeypatch.setattr(module, "pass_seconds", pass_seconds)
 
 
@@ -275,9 +240,9 @@ def beside_a_gpu(quick, monkeypatch):
         return Model(path, Placement(0), interrupt)
 
     monkeypatch.setattr(library, "supports_gpu", lambda: True)
-    for module in (loaded_models, tuner):
+    for module in (weights, model_loading):
         monkeypatch.setattr(module, "load_model", load)
-    monkeypatch.setattr(tuner, "pass_seconds", lambda *_, **__: {1: seconds[layers[-1]], 4: 1.0})
+    monkeypatch.setattr(timing, "pass_seconds", lambda *_, **__: {1: seconds[layers[-1]], 4: 1.0})
     return seconds, layers
 
 
@@ -290,12 +255,6 @@ def test_the_draft_is_placed_where_it_is_faster_anew_each_time(beside_a_gpu, ope
         assert found["placement_tried"] == {"GPU": on_gpu, "CPU": 0.001} and found["gpu_layers_draft"] == best
         opened()
         assert layers == [-1, 0, best, best]
-
-
-def test_a_placement_that_is_given_is_not_tried(beside_a_gpu):
-    _, layers = beside_a_gpu
-    found = tuned("-ngld", 3)
-    assert (found["placement_tried"], found["gpu_layers_draft"], layers) == ({}, 3, [3])
 
 
 # --- what is refused ---
@@ -324,39 +283,6 @@ def test_prompts_too_long_for_the_context_and_settings_that_do_not_draft(tmp_pat
     refused = tune()
     assert_refused(refused, 2, "nothing to tune")
     assert "--drafter" not in refused.stderr, "tune has none"
-
-
-@pytest.fixture
-def orders(quick, monkeypatch):
-    """The prompts of each recording, in their order."""
-    found, in_turn = [], tuner.Tuner._in_turn
-
-    def record(self):
-        found.append([prompt.text for prompt, _ in in_turn(self)])
-        return recording(self._settings.temp == 0)
-
-    monkeypatch.setattr(tuner.Tuner, "record", record)
-    return found
-
-
-def test_prompts_that_are_too_long_for_the_target_or_the_draft_are_left_out(tmp_path, orders):
-    """For the draft -c would not help."""
-    short = ggufs.with_value(DRAFT, tmp_path / "short.gguf", "llama.context_length", (64).to_bytes(4, "little"))
-    fits_both, fits_the_target, fits_neither = "class A:", "def f(x): return x " * 20, "def f(x): return x " * 80
-    (tmp_path / "some.txt").write_text("\n".join([fits_neither, fits_the_target, fits_both]))
-    for draft in (DRAFT, short):
-        tuned("-m", TARGET, "-md", draft, "--prompts", tmp_path / "some.txt", "-c", 256)
-    assert orders == [[fits_the_target, fits_both], [fits_both]]
-
-
-def test_categories_take_turns(tmp_path, orders):
-    entries = [("a", "x"), ("a", "x"), ("a", "x"), ("b", "y"), ("c", "z"), ("c", "z")]
-    lines = [{"category": category, "prompt": f"{text} = {i}"} for i, (category, text) in enumerate(entries)]
-    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    for temp in (0, 1):
-        tuned("--prompts", tmp_path / "p.jsonl", "--temp", temp)
-    # Other draws each time, where there are any.
-    assert ["".join(text[0] for text in order) for order in orders] == ["xyzxzx", "xyzxzx" * 4]
 
 
 def test_too_little_to_go_on(tmp_path, timed):

@@ -51,14 +51,6 @@ def test_what_is_exact_is_not_called_lossy(tmp_path):
     assert "lossy" not in asked("replay", path).stderr.lower() and "distance" not in path.read_text()
 
 
-@pytest.mark.parametrize("form", [(), ("--md",)])
-def test_a_comparison_says_it_of_the_arms_that_are(form):
-    text = asked("compare", *TYPICAL, *HOT, "--vs", "accept=match", *form, PROMPT).stdout
-    lines = [line for line in text.splitlines() if "lossy" in line.lower()]
-    assert all("k=4" in line or "This arm is LOSSY" in line for line in lines)
-    assert any("(lossy)" in line for line in lines) and any("total variation" in line for line in lines)
-
-
 def test_tune_has_nothing_to_tune():
     done = call("tune", *MODELS, "--accept", "typical", "--temp", "0.8")
     assert_refused(done, 2, "--accept typical", "rejection or match")

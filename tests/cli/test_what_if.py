@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-import pytest
-from driver import DRAFT, ESCAPE, TARGET, assert_refused, call, succeeded, told
+from driver import DRAFT, TARGET, assert_refused, call, told
 from recorded import recording
 
 from specdec_cli.engine import tuning
@@ -69,14 +68,3 @@ def test_a_pair_without_a_recording(tmp_path):
     keep_recording(*pair[1::2])
     assert what_if("h200", *pair)["recorded_tokens"] == 120
     assert_refused(predict("h200", *pair, "--temp", 0.5), 1, "--accept rejection", "--temp")
-
-
-@pytest.mark.slow
-def test_a_prediction_as_text():
-    """With the recordings that come with the bundled pair."""
-    text = succeeded("tune", "--what-if", "h200", "--temp", 0.8).stdout
-    assert ESCAPE not in text
-    assert all(part in text for part in ("sampled", "on h200: ", "derived", "pays on h200"))
-    rows = [line.split()[0] for line in text.splitlines() if "(k=" in line or "none pays" in line]
-    assert rows == ["functions", "classes", "tests", "scripts", "loops", "all"]
-    assert max(map(len, text.splitlines())) <= 80

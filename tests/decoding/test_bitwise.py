@@ -29,15 +29,6 @@ def test_a_draft_costs_what_its_pieces_do():
     assert padded.points == {1: 1.5, 2: 1.5, 3: 2.0, 4: 3.0}, "a token alone costs a pass of two"
 
 
-def test_it_says_which_agree_and_how_far_the_others_are():
-    assert str(agreement(off={4: 0.4, 5: 0.55})) == (
-        "passes of 1 to 3 tokens agree bit for bit (2 threads, 96 and 320 tokens of context); of 4 and 5 they differ "
-        "by up to 0.55 in a logit"
-    )
-    assert str(agreement(1, 1)).startswith("no pass of several tokens agrees bit for bit with a pass of one")
-    assert "passes of 2 to 3 tokens" in str(agreement(2, 3, {1: 0.7}))
-
-
 def test_it_comes_back_as_it_was():
     found = agreement(2, 5, {1: 0.25, 6: 1.5})
     assert msgspec.convert(msgspec.to_builtins(found), Agreement) == found

@@ -7,7 +7,7 @@ import pytest
 from fakes import FakeDraftModel, FakeTarget, Table, run
 
 from specdec_cli.decoding import rules
-from specdec_cli.decoding.divergence import Choice, Divergence, Transcript, explain, first_difference, recomputed
+from specdec_cli.decoding.divergence import Choice, Transcript, explain, first_difference, recomputed
 from specdec_cli.decoding.sampling import SamplingSettings
 from specdec_cli.decoding.types import NO_DRAFT
 from specdec_cli.drafters.draft_model import ModelDrafter
@@ -168,11 +168,6 @@ def test_an_answer_that_ends_where_the_other_goes_on_is_a_bug():
     assert "the target's own answer ended" in explained(short, own, GREEDY, "match").bug
 
 
-@pytest.mark.parametrize(("other", "position"), [([1, 2, 3], None), ([1, 9, 3], 1), ([1, 2], 2)])
-def test_first_difference(other, position):
-    assert first_difference([1, 2, 3], other) == position
-
-
 def test_margins_are_between_the_two_tokens():
     row = np.array([1.0, 3.0, 2.99, 0.0], np.float32)
     greedy = choice(GREEDY, "match")
@@ -194,13 +189,3 @@ def test_a_draw_misses_by_the_distance_to_the_other_tokens_share(token, margin):
     row = np.full(10, -9, np.float32)
     row[[3, 5, 9]] = np.log([0.2, 0.5, 0.3])
     assert matched.margin(row, token) == (None if margin is None else pytest.approx(margin))
-
-
-def test_it_says_what_was_shown():
-    found = Divergence(31, 4, 0.0657, 0.2, "logits")
-    assert str(found) == (
-        "rounding, proved: computed again, a pass of one token prefers the target's by 0.0657 and the pass of 4 the "
-        "other by 0.2 (logits)"
-    )
-    assert found.to_json()["kind"] == "rounding"
-    assert Divergence(1, 2, None, None, "logits", "the answer ended").to_json()["kind"] == "wrong"

@@ -8,8 +8,7 @@ import pytest
 from scipy import stats
 
 from specdec_cli.decoding.statistics import Interval, geometric_interval
-from specdec_cli.measure.summaries import noise, paired_ratios, summarise
-from specdec_cli.measure.trials import Trial
+from specdec_cli.measure.statistics import Trial, noise, paired_ratios, summarise
 
 
 def trial(arm="a", prompt="p", speed=100.0, number=0, tokens=101, category="c", **fields):

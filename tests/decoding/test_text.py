@@ -64,9 +64,3 @@ def test_the_stop_string_is_never_shown(text, stop):
     shown = "".join(pieces) + tail
     assert shown == text.split(stop)[0]
     assert stopped == (stop in text)
-
-
-def test_render_is_free_of_side_effects():
-    text = TextStream(lambda token: [b"a", "é".encode()[:1]][token])
-    assert text.render([0, 1]) == ("a", "\ufffd")
-    assert text.push(0) == "a"

@@ -147,23 +147,6 @@ def test_origins_differ_by_more_than_colour(monkeypatch):
     assert not any(terminal.screen.buffer[1][x].strikethrough for x in range(60)), "the last draft was accepted whole"
 
 
-def test_a_draft_is_shown_in_the_order_of_time_and_in_black_and_white(monkeypatch):
-    terminal = Terminal(monkeypatch, no_color=True).show(*scripted((3, 99, 98), max_tokens=9)[:4])
-    assert "drafted 3, kept 1   3  ✗ 99 │98   → 4" in terminal.lines()[2]
-    row = terminal.screen.buffer[2]
-    assert "".join(row[x].data for x in range(60) if row[x].strikethrough).split() == ["99", "98"]
-    legend = terminal.screen.buffer[5]
-    assert "".join(legend[x].data for x in range(60) if legend[x].strikethrough) == "rejected"
-
-
-def test_of_a_long_draft_the_end_is_shown(monkeypatch):
-    tokens = tuple(Token(0, f"word{i} ", "accepted") for i in range(16))
-    long = Step(1, (*tokens, Token(0, "right", "correction")), (0,) * 17, 16, ("wrong",), "model", 0.1, 0.2, 0.0, 1.0)
-    for width in (50, 80):
-        row = Terminal(monkeypatch, width=width).show(long).row("kept")
-        assert "…" in row and row.endswith("word15  ✗ wrong  → right"), row
-
-
 def test_the_speedup_is_shown_once_there_is_an_interval(monkeypatch):
     """Of drafts that give 4 tokens in 0.4 s, between probes that take 0.2 s a token."""
     terminal, at = Terminal(monkeypatch, width=80), 0.0
@@ -206,11 +189,6 @@ def test_what_scrolls_away_copies_as_it_was_written(monkeypatch, width, height):
     assert copied.startswith("short\n\n"), "and before the end"
 
 
-def test_words_wrap_between_words_while_they_are_written(monkeypatch):
-    terminal = Terminal(monkeypatch, width=20, height=20).show(*(step(f"word{i} ") for i in range(8)))
-    assert terminal.lines()[:3] == ["word0 word1 word2", "word3 word4 word5", "word6 word7"]
-
-
 def test_ctrl_z_leaves_the_screen_to_the_shell_and_fg_paints_anew(monkeypatch):
     terminal = Terminal(monkeypatch, width=30).show(step("first\n"), step("second"))
     with terminal.display.suspended():
@@ -224,13 +202,6 @@ def test_ctrl_z_leaves_the_screen_to_the_shell_and_fg_paints_anew(monkeypatch):
     with terminal.display.suspended():
         pass
     assert terminal.console.file.getvalue() == "", "nothing is painted after the end"
-
-
-def test_indentation_and_blank_lines_survive(monkeypatch):
-    text = "def f():\n\n    if x:\n        return   1\n\n\n" + " " * 40 + "far\n"
-    terminal = written(Terminal(monkeypatch, width=30), *text)
-    assert terminal.lines()[:6] == ["def f():", "", "    if x:", "        return   1", "", ""]
-    assert "".join(terminal.lines()[6:8]).strip() == "far"
 
 
 @pytest.mark.parametrize(("before", "after"), [(60, 30), (60, 100), (60, 21), (30, 90)])
@@ -250,11 +221,6 @@ def test_resizing_leaves_no_debris(monkeypatch, before, after):
 def test_tiny_terminals(monkeypatch, width, height):
     terminal = written(Terminal(monkeypatch, width=width, height=height), *(f"word{i} " for i in range(50)))
     assert "".join(terminal.lines()).replace(" ", "").endswith("word49")
-
-
-def test_wide_characters_wrap_by_cells(monkeypatch):
-    text = "数字漢字" * 20
-    assert "".join(written(Terminal(monkeypatch, width=11, height=12), *text).lines()).replace(" ", "") == text
 
 
 def test_escapes_from_the_model_are_shown_not_obeyed(monkeypatch):

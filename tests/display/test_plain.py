@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -14,9 +14,9 @@ from specdec_cli.decoding.metrics import Metrics, ModelMemory
 from specdec_cli.decoding.statistics import Interval
 from specdec_cli.decoding.types import Done, Step, Token
 from specdec_cli.display.live import PlainDisplay
-from specdec_cli.display.run_report import RunRecord, run_details, run_report, settings_line
+from specdec_cli.display.run_report import RunRecord, run_details, run_report
 from specdec_cli.display.terminal import SafeConsole, SafeStream
-from specdec_cli.engine.baseline import BaselineResult, speedup_of, where_drafting_does_not_pay
+from specdec_cli.engine.baseline import BaselineResult, where_drafting_does_not_pay
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.measure import hardware
@@ -39,13 +39,6 @@ def plain(events, on=lambda out: out, **options):
 def test_plain_is_the_answer_and_a_line_break_and_colours_may_be_added(snapshot):
     assert plain(scripted_events()) == "2 3 4 5 6 7 8 9 10 \n"
     snapshot("plain_coloured.txt", plain(scripted_events(), coloured=True))
-
-
-def test_a_line_break_at_the_end_is_not_doubled():
-    step = Step(0, (Token(1, "x\n", "plain"),), (), 0, (), "", 0, 0, 0, 0)
-    assert plain([step, Done("stop", "", (), 1)]) == "x\n"
-    assert plain([step, Done("stop", "", (), 1)], coloured=True).replace("\x1b[0m", "") == "x\n"
-    assert plain([Done("stop", "tail", (), 1)]) == "tail\n"
 
 
 def test_a_file_gets_the_text_as_it_is_and_a_terminal_does_not():
@@ -125,55 +118,3 @@ def test_where_nothing_was_drafted_there_is_no_ratio_but_advice():
     assert "specdec tune --what-if rtx-4090\n  alone           8.0 tok/s\n" in text and "2.00x" not in text
     assert "(2 tokens cost 29.0x one: is the machine busy?)" in where_drafting_does_not_pay(29, "model")
     assert "cost" not in where_drafting_does_not_pay(None, "ngram") and "rtx-4090" in hardware.names()
-
-
-def test_report_of_an_interrupted_run_with_a_note():
-    report = Metrics()
-    report.notes = ("the model drafter failed and the target went on alone: its context of 10 tokens is full",)
-    text = shown(report)
-    assert text.startswith("note: the model drafter failed")
-    assert "speedup not measured" in text and "interrupted after 0 tokens; a.gguf + b.gguf" in text
-    assert "first token" not in text, "there was none"
-
-
-def test_speedup_needs_both_speeds():
-    assert speedup_of(fixed_report(), BaselineResult(4.0, True)) == pytest.approx(2.0)
-    assert speedup_of(fixed_report(), None) is None
-    assert speedup_of(Metrics(), BaselineResult(4.0, True)) is None
-
-
-T, D, S = "a/t.gguf", "b/d.gguf", "s.gguf"
-KNOWN = RecordedSettings
-
-
-@pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        (KNOWN(), ""),
-        (KNOWN(T), "t.gguf"),
-        (KNOWN(T, drafter="ngram+model"), "t.gguf + ngram + model"),
-        (KNOWN(T, D, draft_tokens=4), "t.gguf + d.gguf, k=4"),
-        (KNOWN(T, drafter="none", temp=0.0, accept="match"), "t.gguf, alone, greedy"),
-        (KNOWN(T, D, drafter="ngram+self", tree=1, lookahead="4:3:4"), "t.gguf + ngram + self (d.gguf)"),
-        (KNOWN(T, D, S, drafter="small>model", tree=3), "t.gguf + d.gguf<s.gguf, tree=3"),
-        (
-            KNOWN(T, drafter="lookahead", draft_tokens="auto", lookahead="7:3:7", draft_min_p=0),
-            "t.gguf + lookahead, k=auto, lookahead=7:3:7",
-        ),
-        (
-            KNOWN(draft=D, temp=0.8, accept="match", seed=0, draft_min_p=0.25),
-            "draft-min-p=0.25, temp=0.8, accept=match, seed=0",
-        ),
-        (KNOWN(temp=0.8, accept="match", drafter="none"), "alone, temp=0.8"),
-        (KNOWN(temp=1.0, accept="typical"), "temp=1.0, accept=typical (lossy)"),
-    ],
-)
-def test_of_the_settings_what_is_known_is_said(settings, line):
-    assert settings_line(settings) == line
-    assert settings_line(settings, ["2 threads"]) == f"{line}, 2 threads".removeprefix(", ")
-
-
-def test_a_record_has_every_setting_and_leaves_out_what_no_run_writes():
-    assert [field.name for field in fields(RecordedSettings)] == [field.name for field in fields(Settings)]
-    recorded = RecordedSettings.of({"temp": "hot", "seed": [1], "max_tokens": 7, "colour": "red"})
-    assert recorded == RecordedSettings(max_tokens=7)

@@ -70,15 +70,6 @@ def test_the_tokens_stand_in_the_order_in_which_they_came():
     assert "ended" in page and "Prompt" not in html(SETTINGS, None, run())
 
 
-def test_a_rejected_sibling_stands_before_the_one_that_was_accepted():
-    """Pending token -> 7 (rejected), 8; 7 -> 9; 8 -> 10 (rejected), then the target's own."""
-    tokens = Token(8, "B", "accepted", 0.5, 0.5), Token(3, "C", "correction", 0.5)
-    tree = step(1, 1.0, *tokens, drafted=(7, 8, 9, 10), rejected=("a", "n", "x"), parents=(-1, -1, 0, 1), path=(1,))
-    page = html(SETTINGS, None, [tree, Done("stop", "", (), 1.0)])
-    assert answer_of(page) == [("del", "a"), ("i", "B"), ("del", "n"), ("del", "x"), ("b", "C")]
-    assert '<del title="dropped, after a">n' in page
-
-
 def test_the_policy_names_the_one_script_and_the_one_style():
     page = html(SETTINGS, "p", run())
     policy = re.search(r'Content-Security-Policy" content="(.*?)"', page).group(1)
@@ -149,22 +140,6 @@ def test_play_and_pause(tab):
 
 
 @pytest.mark.browser
-def test_a_draft_is_seen_before_its_verdict(tab):
-    opened(tab)
-    tab.ask("go(1); byId('speed').value = 0.25")
-    tab.click("#play")
-    tab.until("drafted.length === 3")
-    tab.ask("toggle()")
-    drafted = "[...document.querySelectorAll('#answer .drafted')].map(e => e.textContent).join('')"
-    assert tab.ask(drafted) == "kept wrong unseen⏎" and "right" not in written(tab)
-    assert tab.ask("getComputedStyle(document.querySelector('del.drafted')).textDecorationLine") == "underline"
-    tab.click("#step")
-    assert tab.ask(drafted) == "" and written(tab) == AFTER[2]
-    struck = "getComputedStyle(document.querySelector('#answer del')).textDecorationLine"
-    assert tab.ask(struck) == "line-through"
-
-
-@pytest.mark.browser
 def test_steps_by_buttons_by_keys_and_by_the_slider(tab):
     opened(tab)
     for count in (3, 2, 1, 0, 0):
@@ -188,37 +163,6 @@ def test_steps_by_buttons_by_keys_and_by_the_slider(tab):
     assert written(tab) == AFTER[3]
     tab.ask("seek.value = 1; seek.dispatchEvent(new Event('input'))")
     assert written(tab) == AFTER[1]
-
-
-@pytest.mark.browser
-def test_keys_of_a_field_stay_its_own(tab):
-    opened(tab)
-    tab.ask("byId('speed').focus()")
-    tab.press("ArrowLeft")
-    assert tab.ask("shown") == 4 and tab.ask("byId('speed').value") == "0.03", "a run of 0.9 s begins at a tenth"
-    tab.ask("byId('struck').focus()")
-    tab.press(" ")
-    assert tab.ask("frame") == 0 and written(tab, "del") == "" and written(tab) == WHOLE
-    tab.ask("seek.focus()")
-    tab.press(" ")
-    assert tab.ask("frame") > 0
-    tab.ask("byId('back').focus()")
-    tab.press(" ")
-    assert tab.ask("[frame, shown]") == [0, 0], "a button that has the focus is pressed"
-
-
-@pytest.mark.browser
-def test_p_and_q_at_the_mouse(tab):
-    opened(tab)
-    assert tab.ask("tip.hidden")
-    tab.point("#answer > span:nth-child(2) > i")
-    tab.until("!tip.hidden")
-    assert tab.ask("tip.textContent") == "accepted, p 0.750, q 0.500"
-    assert not tab.ask("document.querySelector('#answer i').title"), "one tip is enough"
-    inside = "(() => { const b = tip.getBoundingClientRect(); return b.left >= 0 && b.right <= innerWidth })()"
-    assert tab.ask(inside)
-    tab.point("h1")
-    tab.until("tip.hidden")
 
 
 @pytest.mark.browser
@@ -256,35 +200,6 @@ def test_odd_text_is_text(tab):
     assert tab.ask("byId('prompt').textContent") == ODD + neutral and tab.ask("document.scripts.length") == 1
     tab.press("ArrowLeft")
     assert "<script>shown␣=␣99" in tab.ask("byId('rows').textContent")
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("events", [[], [Prefill("target", 4, 1.0, 1.0), Done("interrupted", "", (), 1.0)]])
-def test_nothing_to_play(tab, events):
-    opened(tab, events)
-    tab.press(" ")
-    tab.press("ArrowRight")
-    assert written(tab) == "" and tab.ask("byId('controls').hidden") and tab.complaints == []
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("dark", [False, True])
-def test_a_phone_light_and_dark(tab, dark):
-    opened(tab, prompt="x" * 300, width=400, dark=dark)
-    wide = "[innerWidth, document.documentElement.scrollWidth, byId('play').getBoundingClientRect().height >= 40]"
-    assert tab.ask(wide) == [400, 400, True]
-    colours = tab.ask("[document.body, play].map(e => getComputedStyle(e).backgroundColor)")
-    assert colours == (["rgb(21, 24, 29)", "rgb(230, 232, 235)"] if dark else ["rgb(254, 254, 254)", "rgb(28, 31, 36)"])
-
-
-@pytest.mark.browser
-def test_on_paper_the_answer_is_whole(tab):
-    opened(tab)
-    tab.ask("go(1)")
-    assert written(tab) == AFTER[1]
-    tab.call("Emulation.setEmulatedMedia", media="print")
-    assert written(tab) == WHOLE and not tab.ask("byId('controls').getClientRects().length")
-    tab.call("Emulation.setEmulatedMedia", media="")
 
 
 @pytest.mark.browser

@@ -9,7 +9,7 @@ from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.decoding.types import Done, Prefill, Step, Token
 from specdec_cli.display import race_view
 from specdec_cli.display.terminal import SafeConsole
-from specdec_cli.measure.race_result import RaceResult
+from specdec_cli.measure.race import RaceResult
 
 TITLE = "A model of 9 M weights rewrites library.py with another class; repeated text is the draft; one core."
 ALONE = (100.0, 102.0, 98.0, 101.0)
@@ -68,21 +68,6 @@ def test_it_is_drawn_while_text_is_added():
     assert not failed and turn > 20
 
 
-def test_without_a_terminal_each_answer_is_a_line():
-    shown = SafeConsole(file=StringIO(), width=80, _environ={})
-    with race_view.RaceView(shown, TITLE) as view:
-        for drafts in (False, True, True, False):
-            for event in answer(["x"] * 20):
-                view.show(drafts, event)
-    *_, first, second, third, fourth = shown.file.getvalue().splitlines()
-    assert [line.split(":")[0] for line in (first, second, third, fourth)] == [
-        "  round 1, the target alone",
-        "  round 1, with drafts",
-        "  round 2, with drafts",
-        "  round 2, the target alone",
-    ]
-
-
 def said(alone, ratio, width=80):
     drafted = tuple(speed * each for speed, each in zip(alone, ratio, strict=True))
     found = RaceResult(alone, drafted, geometric_interval(ratio), 3.0, None)
@@ -111,12 +96,3 @@ def test_a_ratio_is_claimed_only_where_its_interval_excludes_one(ratio):
 
 def test_a_race_that_came_to_nothing_claims_nothing():
     assert "too busy" in said((), ())
-
-
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_words_are_not_broken(width):
-    shown = SafeConsole(file=StringIO(), width=width, _environ={})
-    shown.print(race_view.next_steps())
-    words = " ".join(shown.file.getvalue().split())
-    for whole in ("qwen2.5-coder-1.5b", "1.5 GB", "rtx-4090", "machine"):
-        assert whole in words

@@ -16,20 +16,13 @@ from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.gguf import tokenizer_comparison
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.tokenizer_comparison import Check
-from specdec_cli.measure.comparison_result import CostPoints
-from specdec_cli.measure.prediction import Prediction
-from specdec_cli.measure.tuning_result import HardwareInfo, HardwarePrediction, MeasuredTuning
+from specdec_cli.measure.simulate import Prediction
+from specdec_cli.measure.statistics import CostPoints
+from specdec_cli.measure.tune import HardwareInfo, HardwarePrediction, MeasuredTuning
 from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.pairs.pair_check import FreeMemory, compare_sources
-from specdec_cli.pairs.results import (
-    DownloadPlan,
-    DraftProposal,
-    PairSummary,
-    PlannedFile,
-    PlannedModel,
-    PlannedRemote,
-    format_bytes,
-)
+from specdec_cli.pairs.pair_download import DownloadPlan, DraftProposal, PlannedFile, PlannedModel
+from specdec_cli.pairs.pair_list import PairSummary
 from specdec_cli.pairs.sources import ModelSource
 from specdec_cli.pairs.speeds import Speed
 
@@ -39,9 +32,8 @@ REMOTE = RemoteModel("org/small:Q8_0", "org/small", "c" * 40, (RemoteFile("small
 
 def planned(name, size):
     files = (PlannedFile(f"{name}.gguf", size, "a" * 64, False, 0, f"/x/{name}"),)
-    return PlannedModel(
-        name, None, PlannedRemote(f"org/{name}:Q8_0", f"org/{name}", "c" * 40, files, False, "apache-2.0")
-    )
+    remote = RemoteModel(f"org/{name}:Q8_0", f"org/{name}", "c" * 40, files, False, "apache-2.0")
+    return PlannedModel(name, None, remote)
 
 
 def checked(free=FreeMemory(0, 16 * GB), comparison=None):  # noqa: B008
@@ -173,70 +165,6 @@ def test_on_forty_columns_what_matters_is_whole():
     assert "1.23x" in lines[0]
     text = shown(tables.proposals_table(PROPOSALS), 40)
     assert all(part in text for part in ("5.0%", "14.2%", "identical", "compatible"))
-
-
-def said(check) -> str:
-    return " ".join(shown(tables.check_tables(check), 200).split())
-
-
-@pytest.mark.parametrize("accepts", [True, False])
-@pytest.mark.parametrize("verdict", ["identical", "compatible", "incompatible"])
-def test_verdicts_and_where_llama_cpp_judges_otherwise(verdict, accepts):
-    text = said(replace(CHECK, verdict=verdict, reason="something", llama_cpp_accepts=accepts))
-    assert f"verdict {verdict}: something" in text
-    assert ("llama.cpp itself would take this pair" in text) == (accepts and verdict == "incompatible")
-    assert ("llama.cpp itself would refuse this pair" in text) == (not accepts and verdict != "incompatible")
-
-
-@pytest.mark.parametrize(
-    ("free", "says"),
-    [
-        (FreeMemory(8 * GB, 16 * GB), "fits the GPU (8.0 GB of GPU memory and 16.0 GB of main memory free)"),
-        (FreeMemory(8 * GB, None), "fits the GPU (8.0 GB of GPU memory and unknown main memory free)"),
-        (FreeMemory(10**8, 16 * GB), "fits the GPU in part only"),
-        (FreeMemory(0, None), "does not tell how much memory is free"),
-    ],
-)
-def test_memory(free, says):
-    assert says in said(checked(free))
-
-
-def test_parameters_of_a_mixture_of_experts():
-    target = replace(CHECK.target, n_params=30_500_000_000, n_active_params=3_300_000_000, n_ctx_train=None)
-    text = said(replace(CHECK, target=target))
-    assert "30.50 billion, 3.30 billion in use" in text and "context unknown" in text
-
-
-def test_a_plan_tells_what_is_here_and_what_is_begun():
-    def with_file(model, **changes):
-        return replace(model, remote=replace(model.remote, files=(replace(model.remote.files[0], **changes),)))
-
-    plan = replace(PLAN, target=with_file(PLAN.target, begun=GB), draft=with_file(PLAN.draft, here=True))
-    text = " ".join(shown(tables.plan_tables(plan), 200).split())
-    assert "20% here" in text and "here already" in text and "5.0 GB" in text and "6.0 GB" in text
-    alone = shown(tables.plan_tables(replace(plan, draft=None, check=None, notes=())))
-    assert "verdict" not in alone and "org/big/big.gguf" in alone
-    assert "org/big" not in shown(tables.plan_tables(replace(plan, target=replace(PLAN.target, remote=None))))
-
-
-def test_only_derived_costs_are_called_so():
-    assert "derived" in shown(tuning_tables.tables(WHAT_IF))
-    assert "derived" not in shown(tuning_tables.tables(replace(WHAT_IF, hardware=replace(H200, basis="measured"))))
-
-
-def test_a_tuning_without_choices_and_without_a_filled_cache():
-    bare = replace(MEASURED, threads_tried={}, placement_tried={}, filled={}, notes=())
-    text = shown(tuning_tables.tables(replace(bare, costs=CostPoints({1: 1e-9}, {1: 5000.0}, 0.0))))
-    assert "target: 4 threads\n" in text and "1.00\u00d7" in text
-    assert not any(word in text for word in ("GPU", "context", "note:"))
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (10_700_000, "10.7 MB"), (GB, "1.0 GB"), (1500 * GB, "1,500.0 GB")],
-)
-def test_sizes(count, text):
-    assert format_bytes(count) == text
 
 
 HOSTILE = "a\x1b[31m\x07\x9b2J\u202e\x00\u2066b.gguf"

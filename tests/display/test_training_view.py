@@ -1,7 +1,7 @@
 """How a training is shown: a line for each tenth where there is no terminal, nothing with --json."""
 
 from specdec_cli.display.draft_making import DraftView
-from specdec_cli.make_drafts.training_result import TrainingStep
+from specdec_cli.make_drafts.recipe import TrainingStep
 
 
 def shown(capsys, silent):

@@ -23,7 +23,7 @@ from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.draft_length.optimal_stopping import solve
 from specdec_cli.measure import hardware
-from specdec_cli.measure.simulator import Answer, alone, replay
+from specdec_cli.measure.simulate import Answer, alone, replay
 
 TARGET, NOISE = Table(40, 1, order=1), Table(40, 2, order=1)
 

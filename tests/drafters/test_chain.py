@@ -1,15 +1,11 @@
 """Several drafters in a row: who is asked, who learns what, and what happens when one fails."""
 
-import pytest
 from fakes import Counting, FakeTarget, ScriptedDrafter, Table, drafter_of, drafts_of, run, steps_of, tokens_of
 from timed import FLAT, auto
 
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.types import Draft, Step, Token
-from specdec_cli.draft_length.auto import LONGEST
+from specdec_cli.decoding.types import Draft
 from specdec_cli.draft_length.chain_length import ChainLength
-from specdec_cli.draft_length.cost_model import CostModel
-from specdec_cli.draft_length.known_draft import KnownLength
 from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.ngram import NgramDrafter
 
@@ -69,54 +65,6 @@ def test_each_policy_learns_from_its_own_drafter():
     assert Metrics.of(events).acceptance_rate > 0.9
 
 
-class Noted(KnownLength):
-    """Has the limits that it is told, and notes whose time it was that went by."""
-
-    def __init__(self, limit):
-        super().__init__(CostModel(FLAT, LONGEST))
-        self.limits, self.own_time = limit, []
-
-    def limit(self, room):
-        return min(self.limits, room)
-
-    def observe(self, step, own_time=True):
-        self.own_time.append(own_time)
-
-
-@pytest.mark.parametrize(
-    ("limits", "whose"), [((4, 0), [True, False]), ((4, 4), [False, True]), ((0, 4), [False, True])]
-)
-def test_the_time_it_took_to_find_nothing_is_that_of_the_last_who_looked(limits, whose):
-    first, last = (Noted(limit) for limit in limits)
-    counted(Scripted("a", []), Scripted("b", []), policy=ChainLength({"a": first, "b": last}), max_tokens=5)
-    assert [set(part.own_time) for part in (first, last)] == [{each} for each in whose]
-
-
-def test_where_nobody_has_anything_to_decide_nobody_is_asked():
-    class Untouched(Scripted):
-        def propose(self, context, budget, policy):
-            raise AssertionError("asked")
-
-    parts = {name: Noted(0) for name in "ab"}
-    events = counted(*(Untouched(name, []) for name in "ab"), policy=ChainLength(parts), max_tokens=6)
-    assert tokens_of(events) == [1, 2, 3, 4, 5, 6] and events[-1].notes == ()
-    assert all(len(part.own_time) == 4 for part in parts.values()), "of every step between the first and the last"
-
-
-def test_a_rest_says_nothing_of_the_draft_before_it():
-    policy = KnownLength(CostModel(FLAT, LONGEST))
-    chained = ChainLength({"a": policy})
-    chained.limit(9)
-    chained.turn(0, True, 9)
-    assert policy.choose([0.9] * 4) == 4
-    policy._resting = 5
-    for _ in range(3):
-        chained.limit(9)
-        assert chained.turn(0, True, 9) == (policy, 0)
-        chained.observe(Step(1, (Token(1, "a", "plain"),), (), 0, (), "", 0.0, 0.01, 0.0, 0.01))
-    assert policy.why == ""
-
-
 def test_what_is_less_likely_right_than_wrong_is_left_to_the_next():
     class Unsure(Scripted):
         asked = 0
@@ -158,8 +106,3 @@ def test_one_that_fails_is_not_asked_again_and_the_others_go_on():
         events = run(FakeTarget(target), prompt, ChainDrafter([broken, drafter_of("model", target)]), max_tokens=60)
         assert tokens_of(events) == own and "the others went on" in events[-1].notes[0]
         assert {step.source for step in steps_of(events) if step.index > 5} == {"model"}
-
-
-def test_where_all_fail_the_target_goes_on_alone():
-    events = counted(Failing(), Silent(), k=3, max_tokens=30)
-    assert len(tokens_of(events)) == 30 and "went on alone" in events[-1].notes[0]

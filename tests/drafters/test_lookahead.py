@@ -153,21 +153,6 @@ def test_a_policy_that_wants_nothing_gets_nothing_and_the_window_moves_on():
     assert [level[:1] for level in drafter._guesses] == [level[2:] for level in before]
 
 
-def test_a_new_prompt_is_a_new_start():
-    drafter = lookahead(3, 3, 2)
-    drafter.start((1, 2))
-    drafter.propose([1, 2, 1, 2, 1], 50, ANY)
-    drafter.start((7,))
-    draft = drafter.propose([7, 1], 50, ANY)
-    assert set(draft.tokens) <= {7}, "nothing is left of the first text"
-
-
-@pytest.mark.parametrize("size", [(7, 4, 7), (5, 5, 3), (3, 3, 4)])
-def test_what_repeats_itself_is_soon_known_whole(size):
-    events = run(FakeTarget(Counting(9)), (0,), lookahead(*size), policy=ANY, max_tokens=300)
-    assert min(len(step.tokens) for step in steps_of(events)[20:-1]) >= size[1]
-
-
 def test_a_witness_that_fails_costs_no_token():
     class Failing(LookaheadDrafter):
         def _improve(self, logits):

@@ -47,7 +47,7 @@ class FakeHeads(FakeDraftModel):
         self._depths.clear()
         return super().make_room(news, more)
 
-    def checkpoint(self):
+    def begin_draft(self):
         self._base, self._drafts = tuple(self._cache), True
 
     def grow(self, tokens, parents):

@@ -17,7 +17,6 @@ from fakes import (
 
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
-from specdec_cli.decoding.types import NO_DRAFT
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
 
@@ -65,12 +64,6 @@ def test_a_tree_takes_no_more_passes_than_a_chain(width, k):
             assert max(model.passes) <= width
 
 
-def test_several_tokens_of_a_tree_are_read_in_one_pass():
-    target, model = resembling(1.0)
-    run(FakeTarget(target), (1, 2), drafter_over(model, 4), 8, 80)
-    assert max(model.passes) > 2
-
-
 def proposed(drafter, policy, k, prompt=(1, 2)):
     drafter.start(prompt)
     policy.limit(k)
@@ -97,14 +90,6 @@ def test_no_token_where_the_draft_is_less_sure_than_min_p(draws, width):
             for node, q in enumerate(draft.q or ()):
                 assert float(q.probs.max()) >= min_p or min_p == 0, (node, q)
     assert sum(sizes[:20]) > sum(sizes[20:40]) > sum(sizes[40:]) > 0
-
-
-@WIDTHS
-@pytest.mark.parametrize("draws", [True, False])
-def test_a_policy_that_refuses_at_once_gets_nothing(draws, width):
-    model = FakeDraftModel(Table(8, 1))
-    assert proposed(drafter_over(model, width, SAMPLED, draws), FixedLength(5, min_p=0.999), 5) is NO_DRAFT
-    assert model.passes == [1, 1], "the prompt, and what it ends in"
 
 
 # Troubles

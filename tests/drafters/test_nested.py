@@ -61,23 +61,6 @@ def test_it_stops_where_the_policy_does(most):
     assert len(drafter.propose([1, 2, 3], 8, policy).tokens) == most
 
 
-def test_the_pace_follows_what_stands():
-    table = Table(40, 8)
-    good, bad = (drafter_of("model<small", table, small=small) for small in (table, Table(40, 77)))
-    for drafter in (good, bad):
-        drafter.start([1, 2])
-        drafter.propose([1, 2], 30, FixedLength(30))
-    assert good._pace > 4 > bad._pace
-
-
-@pytest.mark.parametrize(
-    ("name", "means"),
-    [("model<ngram", "model<ngram"), ("ngram>model", "model<ngram"), ("small>self", "self<small"), ("ngram", "ngram")],
-)
-def test_two_ways_to_write_it(name, means):
-    assert drafters.split(name) == [means]
-
-
 @pytest.mark.parametrize(
     ("says", "names"),
     [
@@ -111,12 +94,12 @@ class Hesitant(FixedLength):
 
 
 class Recurrent(FakeDraftModel):
-    """Goes back to where `checkpoint` was called, or further on; never before, but to the very beginning."""
+    """Goes back to where `begin_draft` was called, or further on; never before, but to the very beginning."""
 
     rewinds = False
     saved = 0
 
-    def checkpoint(self):
+    def begin_draft(self):
         self.saved = self.length
 
     def rewind(self, length):

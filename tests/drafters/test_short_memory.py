@@ -112,14 +112,6 @@ def test_a_conversation_goes_on_from_what_is_held(kind):
     assert memory.length == kept
 
 
-@KINDS
-def test_what_a_draft_does_not_fit_into_is_said(kind):
-    model = kind(Counting(), n_ctx=N_CTX, max_rows=8)
-    events = run(FakeTarget(Counting()), range(80), drafter_over(model), k=60, max_tokens=100)
-    assert tokens_of(events) == list(range(80, 180))
-    assert "does not fit into its window of 64" in events[-1].notes[0]
-
-
 def test_a_text_taken_back_beyond_what_is_held_is_read_anew():
     model = Movable(Counting(), n_ctx=N_CTX)
     memory = ShortMemory(model)

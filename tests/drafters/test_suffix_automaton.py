@@ -25,15 +25,6 @@ def places(text, part) -> list[int]:
     return [i for i in range(len(text) - len(part) + 1) if text[i : i + len(part)] == part]
 
 
-def state_of(found: SuffixAutomaton, part) -> int:
-    state = 0
-    for token in part:
-        state = found.step(state, token)
-        if state < 0:
-            break
-    return state
-
-
 @settings(max_examples=150, derandomize=True, deadline=None)
 @given(TEXTS)
 def test_the_match_is_the_longest_suffix_that_occurred_before(text):
@@ -41,12 +32,6 @@ def test_the_match_is_the_longest_suffix_that_occurred_before(text):
     longest = max((n for n in range(len(text)) if n and len(places(text, text[-n:])) > 1), default=0)
     assert found.length(found.match) == longest
     assert list(found.tokens) == text
-
-
-@settings(max_examples=60, derandomize=True, deadline=None)
-@given(TEXTS, st.lists(st.integers(0, 3), min_size=1, max_size=5))
-def test_every_part_of_the_text_leads_to_a_state_and_nothing_else_does(text, part):
-    assert (state_of(automaton(text), part) > 0) == bool(places(text, part))
 
 
 @settings(max_examples=100, derandomize=True, deadline=None)
@@ -81,14 +66,3 @@ def test_memory_and_time_a_token():
         assert perf_counter() - before < 3, "some 0.2 s"
         held = sum(sys.getsizeof(part) for part in vars(found).values() if hasattr(part, "itemsize"))
         assert held < 200 * len(text)
-
-
-def test_whether_occurrences_agree_on_what_follows():
-    def agreement(text):
-        found = automaton(text)
-        return found.agreement(found.match)
-
-    assert agreement([1, 2, 8, 1, 2]) == 1, "seen once"
-    assert agreement([1, 2, 8, 5, 1, 2, 8, 6, 1, 2]) == 2, "twice, with the same after it"
-    assert agreement([1, 2, 8, 5, 1, 2, 9, 6, 1, 2]) == 0
-    assert agreement([1, 2, 8, 5, 1, 2, 8, 6, 1, 2, 9, 7, 1, 2]) == 0

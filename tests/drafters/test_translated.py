@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from exactness import COMBINATIONS, EXACT, PLAIN, WRONG, Doubles, compared, error_of_answers
 from fakes import GREEDY, FakeDraftModel, FakeTarget, Table, drafts_of, run, tokens_of
-from ggufs import string_array
 
 from specdec_cli.decoding import accept, rules
 from specdec_cli.decoding.categorical import Categorical
@@ -17,9 +16,6 @@ from specdec_cli.decoding.types import Step
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.translated import TranslatedDrafter
 from specdec_cli.drafters.translation import Mirror, Translation, Writer
-from specdec_cli.gguf.header import Header
-from specdec_cli.gguf.token_overlap import token_overlap
-from specdec_cli.gguf.vocab import Vocabulary
 
 TARGET = (b"a", b"b", b"ab", b"c", b"\xc3", b"\xa9")
 DRAFT = (b"<s>", b"c", b"bc", b"b", b"a", b"abc", b"\xc3", b"\xa9")
@@ -227,18 +223,3 @@ def test_a_tokenizer_that_changes_the_text_costs_the_draft_alone():
 
 
 # Vocabularies
-
-
-def vocabulary(model: str, words: Sequence[bytes], types: Sequence[int]) -> Vocabulary:
-    fields = {"model": model, "tokens": string_array(words), "token_type": np.array(types)}
-    metadata = {f"tokenizer.ggml.{name}": value for name, value in fields.items()}
-    return Vocabulary(Header("m.gguf", "llama", metadata, (), 0))
-
-
-def test_tokens_are_the_same_by_their_bytes():
-    mine = vocabulary("gpt2", ["Ġa".encode(), b"<|im_end|>", b"b", "Ċ".encode(), b"b"], [1, 3, 1, 1, 1])
-    pieces = [b"<0x0A>", "▁a".encode(), b"<|im_end|>", b"b", b"x", b"b", b"unused"]
-    theirs = vocabulary("llama", pieces, [6, 1, 3, 1, 1, 1, 5])
-    overlap = token_overlap(mine, theirs)
-    assert overlap.to_target.tolist() == [3, 0, 1, 2, -1, -1, -1] and overlap.share == 4 / 7
-    assert token_overlap(mine, vocabulary("bert", pieces, [1] * 7)) is None

@@ -116,14 +116,6 @@ def test_every_q_is_what_is_left_of_the_drafts_own(sampling, width):
     assert (elders > 5) == (width > 1) and depth > 2
 
 
-def test_a_tree_wider_than_the_model_can_read_is_narrower():
-    target = Table(30, 0)
-    model = FakeDraftModel(target.mixed(Table(30, 1), 1.0), max_rows=2)
-    events = run(FakeTarget(target), PROMPT, drafter_over(model, 8), policy=Believing(8), max_tokens=60)
-    assert not events[-1].notes and max(model.passes[1:]) == 2
-    assert max(leaves(step.parents) for step in drafts_of(events)) == 2
-
-
 # What comes of it
 
 
@@ -150,29 +142,6 @@ def test_auto_branches_out_where_verification_is_flat_alone(costs, least, most):
 
 
 # Where there is little to draft
-
-
-def test_a_cut_that_leaves_two_candidates_gives_pairs_and_one_a_chain():
-    class Broad(Believing):
-        def rate(self, rank, confidence):
-            return 0.1
-
-    cut = SamplingSettings(temperature=1.0, top_k=2, top_p=1.0, min_p=0.0)
-    draft = draft_of(Table(8, 1), 4, Broad(6), 6, cut)
-    assert [draft.parents.count(parent) for parent in (-1, 0, 1)] == [2, 2, 2]
-    for parent in (-1, 0, 1):
-        elder, younger = draft.children(parent)
-        assert draft.q[elder].prob(draft.tokens[elder]) < 1.0
-        assert draft.q[younger].prob(draft.tokens[younger]) == 1.0, "there is nothing else left"
-    chain = draft_of(Table(8, 1), 4, Broad(5), 5, replace(cut, top_k=1))
-    assert chain.parents == (-1, 0, 1, 2, 3) and [q.probs.max() for q in chain.q] == [1.0] * 5
-
-
-@pytest.mark.parametrize("draws", [True, False])
-def test_a_vocabulary_smaller_than_the_tree_is_wide(draws):
-    steps = drafts_of(finished(5, 9, SAMPLED, 1.0, max_tokens=60, n_vocab=4, draws=draws))
-    assert all(max(step.parents.count(parent) for parent in step.parents) <= 4 for step in steps)
-    assert any(leaves(step.parents) > 3 for step in steps)
 
 
 def test_a_policy_that_wants_no_more_passes_gets_siblings():

@@ -11,15 +11,14 @@ import tiny
 from driver import DRAFT, TARGET
 from engines import open_session
 
-from specdec_cli import SamplingParams, SpeculativeConfig
-from specdec_cli.chat import kept_conversation
+from specdec_cli import SamplingParams
+from specdec_cli.chat import kept_conversations
 from specdec_cli.chat.conversation import Conversation
 from specdec_cli.decoding.divergence import Transcript
-from specdec_cli.draft_length import SharedLoad
+from specdec_cli.draft_length.shared_load import SharedLoad
 from specdec_cli.engine import pass_cost_records as kept_costs
 from specdec_cli.engine import tuning
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.contexts import memory_of
 from specdec_cli.engine.model_pair import check_pair, setup_of_pair
 from specdec_cli.engine.slots import Slots
 from specdec_cli.llama.adapter import Adapter
@@ -69,12 +68,6 @@ def test_an_adapter_changes_the_logits(tmp_path, kind):
     # Two halves of an adapter are the whole of it, but for rounding.
     halves = row(path, Adapter(file, 0.5), Adapter(file, 0.5))
     assert np.abs(halves - once).max() < 1e-2 * np.abs(once - plain).max()
-
-
-def test_embeddings_may_be_adapted(tmp_path):
-    path = tiny.write(tmp_path / "m.gguf", "llama")
-    file = loras.write(tmp_path / "a.gguf", path, adapted=("token_embd", "output"))
-    assert np.abs(row(path, Adapter(file)) - row(path)).max() > 0.1
 
 
 def test_the_weights_themselves_say_what_must_come(tmp_path):
@@ -153,15 +146,6 @@ def test_slots_are_adapted(adapter):
                 assert slot.generate(PROMPT, SamplingParams(max_tokens=24), raw=True).text == text
 
 
-def test_a_copy_of_the_target_drafts_without_its_adapters(adapter):
-    """`self` is a draft model like any other: an adapter acts in it only if it is named for it."""
-    settings = Settings(str(TARGET), str(TARGET), drafter="self", lora=(str(adapter),))
-    pair = check_pair(settings)
-    assert [each.path for each in pair.adapters] == [adapter] and pair.draft_adapters == ()
-    pair = check_pair(replace(settings, lora_draft=(f"{adapter}:0.5",)))
-    assert [(each.path, each.scale) for each in pair.draft_adapters] == [(adapter, 0.5)]
-
-
 def test_what_is_kept_is_kept_by_adapter_and_scale(adapter, other, of_draft):
     models = Settings(str(TARGET), str(DRAFT), drafter="model")
     ways = [{}, {"lora": (str(adapter),)}, {"lora": (f"{adapter}:0.5",)}, {"lora": (str(other),)}]
@@ -182,7 +166,7 @@ def test_what_is_kept_is_kept_by_adapter_and_scale(adapter, other, of_draft):
         os.utime(adapter, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def test_costs_are_kept_apart(adapter):
+def test_costs_are_kept_apart(adapter, nothing_known):
     folder = kept_costs._COSTS.folder()
     for count, lora in enumerate([(), (str(adapter),), (f"{adapter}:0.5",), (str(adapter),)], 1):
         with open_session(lora=lora, drafter="ngram", draft=None, draft_tokens="auto") as session:
@@ -199,25 +183,11 @@ def test_a_read_text_is_not_taken_over_by_another_adapter_or_scale(adapter, othe
             answer = conversation.ask("Sort a list.")
             assert [*answer]
             conversation.keep(answer)
-            kept_conversation.save(conversation, "mine")
+            kept_conversations.save(conversation, "mine")
         for read_with in ways:
             with open_session(lora=read_with, draft_tokens=3) as session:
-                notes = kept_conversation.load(Conversation(session), "mine")
+                notes = kept_conversations.restore(Conversation(session), "mine")
                 length = session.models.target.opened.length
             same = read_with == kept_with
             assert [note for note in notes if "target" in note and "another file, adapter" in note] == notes
             assert (len(notes), length > 0) == ((0, True) if same else (1, False))
-
-
-def test_memory_counts_adapters(adapter, of_draft):
-    weights = []
-    for way in ({}, {"lora": (str(adapter),), "lora_draft": (str(of_draft),)}):
-        with open_session(draft_tokens=3, **way) as session:
-            weights.append([part.weights for part in memory_of(session.models)])
-    sizes = [adapter.stat().st_size, of_draft.stat().st_size]
-    assert [more - less for less, more in zip(*weights, strict=True)] == sizes
-
-
-def test_an_answer_cannot_ask_for_another_adapter():
-    with pytest.raises(TypeError):
-        SpeculativeConfig(lora=("a.gguf",))

@@ -1,7 +1,6 @@
 """An index on disk: kept, read again, noticed when damaged or out of date."""
 
 import os
-import time
 
 import numpy as np
 import pytest
@@ -98,15 +97,6 @@ def test_what_was_not_used_for_long_goes_first(code, monkeypatch):
     monkeypatch.setattr(corpus, "_MOST_KEPT", 2 * paths[0].stat().st_size)
     corpus.save_index(paths[2], (TOKENS.data, ORDER.data))
     assert set(corpus.folder().iterdir()) == {paths[0], paths[2]}
-
-
-def test_what_a_killed_run_has_left_goes_after_a_while(code):
-    corpus.folder().mkdir(parents=True)
-    for name, age in (("old.tmp", 7200), ("young.tmp", 0)):
-        (corpus.folder() / name).touch()
-        os.utime(corpus.folder() / name, (time.time() - age,) * 2)
-    corpus.save_index(path_of(code), (TOKENS.data, ORDER.data))
-    assert [path.name for path in corpus.folder().glob("*.tmp")] == ["young.tmp"]
 
 
 def test_a_cache_that_cannot_be_written(code):

@@ -41,11 +41,6 @@ def test_of_a_folder_what_is_text(code):
     assert texts(code) == {"a.py": "a = 1\n", "b.py": "b = 1\n", "c.txt": "ä = 1\n"}
 
 
-def test_files_count_once_however_often_they_are_named(code):
-    found = corpus.find([str(code / "b.py"), str(code), str(code / "sub" / ".." / "b.py")])
-    assert [source.path.name for source in found].count("b.py") == 1
-
-
 def test_a_file_that_is_named_may_be_hidden_or_large_or_have_a_byte_order_mark(code, tmp_path):
     (tmp_path / "bom.py").write_bytes(b"\xef\xbb\xbfx = 1")
     named = texts(code / ".hidden", code / "large.txt", tmp_path / "bom.py")
@@ -71,15 +66,6 @@ def test_what_may_not_be_read(code, monkeypatch, what):
     monkeypatch.setattr("pathlib.Path.open" if what == "file" else "os.scandir", refused)
     with pytest.raises(UsageError, match="Permission denied"):
         corpus.find([str(code / "a.py" if what == "file" else code)])
-
-
-def test_a_file_that_goes_away_before_it_is_read(code):
-    (folder_file,) = [source for source in corpus.find([str(code)]) if source.path.name == "a.py"]
-    (named_file,) = corpus.find([str(code / "a.py")])
-    (code / "a.py").unlink()
-    assert corpus.text_of(folder_file) is None
-    with pytest.raises(UsageError, match="there is no file"):
-        corpus.text_of(named_file)
 
 
 def test_an_empty_corpus(tmp_path):

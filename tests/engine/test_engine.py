@@ -197,13 +197,6 @@ def test_what_makes_no_sense_or_was_not_loaded_is_refused(session, prompt, sampl
     assert caught.value.hint
 
 
-def test_a_draft_that_was_not_loaded_is_missed():
-    with loaded(target=TARGET, speculative=ALONE, threads=1) as session:
-        assert session.generate(PROMPT, SHORT).metrics.drafted == 0
-        with pytest.raises(UsageError, match="no draft model was loaded"):
-            session.generate(PROMPT, SHORT, SpeculativeConfig(drafter="model"))
-
-
 def test_a_stream_whose_engine_was_closed_or_reopened_ends_with_an_error():
     with loaded(target=TARGET, draft=DRAFT, speculative=FIXED, threads=1) as session:
         stream = session.stream("x", SamplingParams(max_tokens=8))
@@ -217,12 +210,6 @@ def test_a_stream_whose_engine_was_closed_or_reopened_ends_with_an_error():
         list(last)
     with pytest.raises(SpecdecError, match="was closed"):
         session.generate("x")
-
-
-def test_one_string_to_stop_at_is_one(session):
-    whole = session.generate(PROMPT, SHORT).text
-    part = whole[5:9]
-    assert session.generate(PROMPT, SamplingParams(max_tokens=24, stop=part)).text == whole[: whole.index(part)]
 
 
 def test_no_baseline_for_an_answer_that_went_by_what_was_read(session):

@@ -17,6 +17,8 @@ from specdec_cli.llama import kernels, trial_load
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
 
+pytestmark = pytest.mark.usefixtures("nothing_known")
+
 
 @pytest.fixture
 def deadly(tmp_path):
@@ -47,6 +49,16 @@ def test_a_deadly_file_is_an_error_and_is_known_from_then_on(deadly, children):
         assert "download it again" in told.value.hint and "/" not in str(told.value)
         model_loading._known.clear()  # as in another process
     assert [child.returncode for child in children] == [-signal.SIGABRT]
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"expert_count": 4}, {"expert_used_count": 2}, {"expert_group_count": 2}, {"nextn_predict_layers": 3}]
+)
+def test_numbers_that_contradict_each_other_end_the_trial_alone(tmp_path, numbers):
+    keys = [ggufs.scalar(f"llama.{name}", ggufs.U32, value) for name, value in numbers.items()]
+    path = ggufs.with_keys(tiny.write(tmp_path / "whole.gguf", "llama"), tmp_path / "m.gguf", *keys)
+    with pytest.raises(SpecdecError, match=r"does not survive m.gguf: GGML_ASSERT"):
+        load(path)
 
 
 def test_a_file_is_tried_once_until_it_or_llama_cpp_changes(tmp_path, children, monkeypatch):

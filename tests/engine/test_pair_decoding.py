@@ -1,7 +1,6 @@
 """The bundled pair, for real: answers are the target's own, alone, with chains and trees; and how `-k auto` drafts."""
 
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.generation import GenerationResult
-from specdec_cli.engine.session import crowding_notes, to_json
+from specdec_cli.engine.session import to_json
 from specdec_cli.llama.passes import Passes
 
 
@@ -294,18 +293,3 @@ def test_the_baseline_comes_from_the_runs_own_probes():
         for too_few in (*first, plain, plain, draft, *first), (plain,) * 7:
             found = to_json(result_of(*too_few), session)
             assert found["baseline"] is None and found["speedup"] is None
-
-
-def test_threads_that_wait_for_each_other_are_noted():
-    """Passes of one size are compared with each other; on a GPU, and with one thread, there is nothing to advise."""
-    alike, uneven = [(4, 0.1, 0.2)] * 9 + [(0, 0.1, 0.9)] * 9, [(4, 0.1, 0.2)] + [(4, 0.1, 3.0)] * 8
-
-    def notes(took, threads=6, offloaded=False):
-        return crowding_notes(
-            result_of(*took).metrics, SimpleNamespace(threads=threads, loaded=SimpleNamespace(offloaded=offloaded))
-        )
-
-    assert notes(alike) == notes(uneven[:7]) == ()
-    (note,) = notes(uneven)
-    assert "13 times" in note and "6 threads" in note and "-t 3" in note
-    assert notes(uneven, threads=1) == notes(uneven, offloaded=True) == ()

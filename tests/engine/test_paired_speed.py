@@ -6,7 +6,6 @@ import pytest
 from engines import open_session
 
 from specdec_cli.decoding.statistics import geometric_interval
-from specdec_cli.engine import session as session_module
 from specdec_cli.engine.baseline import BaselineResult
 from specdec_cli.engine.generation import NO_BOUNDS
 
@@ -94,17 +93,3 @@ def test_nothing_is_claimed_of_an_answer_that_drafted_nothing(session, calls):
 def test_a_ratio_is_claimed_if_its_interval_excludes_one(ratios, claim):
     found = BaselineResult(10.0, True, speedup=geometric_interval(ratios)).claim
     assert found == (claim and pytest.approx(claim, abs=0.01))
-
-
-def test_a_noisy_machine_is_named(session, monkeypatch):
-    """Before all else: notes are the first lines of a report."""
-    for ratios, named in (((0.5, 1.9, 0.6, 1.7), True), ((1.4, 1.41, 1.42), False)):
-        monkeypatch.setattr(session_module, "paired_speedup", lambda *_, drawn=ratios: geometric_interval(drawn))
-        answer = answer_of(session)
-        answer.measure_baseline()
-        assert any("disturb this machine" in note for note in answer.result.notes) == named
-
-
-def test_an_interruption_ends_the_measurement(session, monkeypatch):
-    monkeypatch.setattr(session_module.Metrics, "of", lambda events: session_module.Metrics())
-    assert session.paired_speedup([1, 2], [3] * 40, 0, NO_BOUNDS, session.settings) is None

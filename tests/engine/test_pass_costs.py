@@ -4,13 +4,11 @@ import pytest
 from driver import TARGET
 
 from specdec_cli.decoding.bitwise import Agreement
-from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.decoding.types import Step
-from specdec_cli.draft_length.cost_model import CostModel
 from specdec_cli.engine import pass_cost_records as kept_costs
 from specdec_cli.engine import pass_costs as costing
 from specdec_cli.engine.pass_costs import PassCosts
 
+pytestmark = pytest.mark.usefixtures("nothing_known")
 PASSES = {1: 0.02, 2: 0.03, 4: 0.05}
 
 
@@ -76,24 +74,3 @@ def test_agreement_is_known_for_contexts_as_long_as_were_measured(opened, monkey
     first.agree([1])
     first.keep()
     assert opened().agreement == (agreed if known else None)
-
-
-@pytest.mark.parametrize(
-    ("agreed", "timed", "says"),
-    [((1, 3, 1, {}), True, []), ((2, 3, 2, {}), False, ["unlike all others here; with -t 1"]),
-     ((2, 3, 2, {}), True, ["takes 1.50 times as long"]), ((1, 1, 1, {2: 0.1}), True, ["gain nothing"])],
-)  # fmt: skip
-def test_bitwise_says_what_it_costs(opened, monkeypatch, agreed, timed, says):
-    monkeypatch.setattr(costing.agreement, "measure", lambda *_: Agreement(*agreed[:3], (96,), agreed[3]))
-    found = opened()
-    if timed:
-        found.verify([1])
-    found.agree([1])
-    assert len(found.notes) == len(says) and all(part in note for part, note in zip(says, found.notes, strict=True))
-
-
-def test_a_cost_model_tells_what_it_has_seen_often():
-    model = CostModel(Costs(Curve(PASSES), Curve({1: 0.01})), 8)
-    for index in range(40):
-        model.observe(Step(index, (), (0, 0, 0), 0, (), "", 0.0, 0.1, 0.0, index), 1, 1)
-    assert model.learned() == {4: pytest.approx(0.1, rel=0.1)}

@@ -148,15 +148,20 @@ def test_slots_draft_on_where_a_text_is_longer_than_a_draft_models_window():
         assert not [note for note in result.notes if "failed" in note]
 
 
-def test_slots_go_on_without_heads(tmp_path):
+def test_heads_draft_in_slots(tmp_path):
+    """Each slot has a context of its own for them, and the hidden rows of its part of a shared pass."""
     model = tiny.write(tmp_path / "model.gguf", "glm4moe-echo")
-    with answers(2, target=str(model), draft=None, drafter="ngram+mtp") as some:
-        session = some.scheduler.slots.sessions[0]
-        assert "slots go on without them" in " ".join(session.notes)
-        some.ask([5, 6, 7, 8] * 5, SamplingParams(max_tokens=30), None, 0)
-        some.wait(1)
-    alone = load_engine(target=model, threads=1).generate([5, 6, 7, 8] * 5, SamplingParams(max_tokens=30))
-    assert some.results[0].tokens == alone.tokens
+    prompts = [[*range(5, 5 + size)] * 4 for size in (3, 4, 5)]
+    sampling = SamplingParams(max_tokens=30)
+    with answers(2, target=str(model), draft=None, drafter="mtp", draft_tokens=3) as some:
+        for number, prompt in enumerate(prompts):
+            some.ask(prompt, sampling, None, number)
+        some.wait(len(prompts))
+    with load_engine(target=model, threads=1, speculative=SpeculativeConfig(drafter="mtp", draft_tokens=3)) as session:
+        alone = [session.generate(prompt, sampling) for prompt in prompts]
+    for number, own in enumerate(alone):
+        assert some.results[number].tokens == own.tokens
+        assert some.results[number].metrics.accepted == own.metrics.accepted > 5
 
 
 def test_what_another_slot_has_read_is_not_read_again():
@@ -200,7 +205,7 @@ def test_a_prompt_is_read_while_others_write(monkeypatch, count):
     monkeypatch.setattr(shared_context, "CPU_PIECE", N_BATCH)
     with answers(count, n_ctx=2048) as some:
         writing = threading.Event()
-        some.ask("x", SamplingParams(max_tokens=1500), number="long", each=lambda _: writing.set())
+        some.ask("x", SamplingParams(max_tokens=800), number="long", each=lambda _: writing.set())
         assert writing.wait(30)
         some.ask([5, 6, 7] * 500, SamplingParams(max_tokens=1), number="read")
         some.wait(2)

@@ -45,13 +45,6 @@ def test_each_layer_wins_over_those_below_it(config, monkeypatch, upto, flags, e
     assert told("run", "x", "-n", 2, *flags)["draft_tokens"] == expected
 
 
-def test_settings_from_the_environment(config, monkeypatch):
-    settings = {"seed": 7, "accept": "match", "drafter": "none"}
-    for name, value in settings.items():
-        monkeypatch.setenv(f"SPECDEC_{name.upper()}", str(value))
-    assert settings.items() <= told("run", "x", "-n", 2).items()
-
-
 def test_the_profile_comes_from_flag_then_config(config):
     for name in ("first", "second"):
         (config / "profiles" / f"{name}.yaml").write_text(f"target: {name}.gguf\n")
@@ -63,23 +56,11 @@ def test_the_profile_comes_from_flag_then_config(config):
     assert resolve("demo", {}).target.endswith("target.gguf") and resolve("demo", {}).draft.endswith("draft.gguf")
 
 
-def test_a_setting_without_a_value_says_nothing(config):
-    (config / "config.yaml").write_text("temp:\nmax_tokens: null\nngram_corpus:\nprofile:\n")
-    (config / "profiles" / "own.yaml").write_text("target: x\nsettings:\n  temp: 0.5\n  top_k:\n")
-    assert (resolve(None, {}).temp, resolve(None, {}).max_tokens) == (0.0, 128)
-    assert (resolve("own", {}).temp, resolve("own", {}).top_k) == (0.5, 40)
-
-
 def test_a_users_profile_overrides_the_bundled_one_of_its_name(config):
     (config / "profiles" / "demo.yaml").write_text("target: mine.gguf\nsettings:\n  temp: 0.5\n")
     settings = resolve(None, {})
     assert (settings.target, settings.draft, settings.temp) == (str(config / "profiles" / "mine.gguf"), None, 0.5)
     assert settings.max_tokens == 256
-
-
-def test_models_by_flag_replace_those_of_the_profile(config):
-    settings = resolve("demo", {"draft": "other.gguf"})
-    assert settings.draft == "other.gguf" and settings.target.endswith("target.gguf")
 
 
 @pytest.mark.parametrize(

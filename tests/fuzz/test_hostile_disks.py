@@ -16,7 +16,7 @@ from rich.console import Console
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.display.comparison_tables import against
 from specdec_cli.gguf.reader import read_header
-from specdec_cli.measure import comparisons
+from specdec_cli.measure import kept_comparisons
 from specdec_cli.measure.traces import INCOMPLETE, read_trace
 
 pytestmark = pytest.mark.fuzz
@@ -83,8 +83,7 @@ def whole(path: Path) -> bool:
 
 
 def files(home: Path) -> dict[Path, bytes]:
-    paths = (path for path in home.rglob("*") if path.is_file())
-    return {path.relative_to(home): path.read_bytes() for path in paths}
+    return {path.relative_to(home): path.read_bytes() for path in home.rglob("*") if path.is_file()}
 
 
 @SHARDS
@@ -217,12 +216,12 @@ def test_hostile_results_in_process(kept, tmp_path, shard):
     path = tmp_path / "x.json"
     text = (kept / "data/specdec/comparisons/older.json").read_bytes()
     path.write_bytes(text)
-    result = comparisons.load(str(path))
+    result = kept_comparisons.load(str(path))
     compared = 0
     for number, chance in enumerate(cases(1000, f"results/{shard}")):
         path.write_bytes(content := spoiled(chance, text))
         try:
-            before = comparisons.load(str(path))
+            before = kept_comparisons.load(str(path))
         except SpecdecError:
             continue
         except Exception as error:

@@ -93,13 +93,6 @@ def test_parts_are_read_from_anywhere_each_once_and_in_order(order):
     assert [t.name for t in header.tensors] == ["t0", "t1", "t2"]
 
 
-@pytest.mark.parametrize("keys", [numbers(0, 0), numbers(0, 1), ()])
-@pytest.mark.parametrize("name", ["m.gguf", "m-00001-of-00001.gguf", "m-00002-of-00003.gguf"])
-def test_a_model_of_one_part_is_whole_whatever_its_name(keys, name):
-    header = from_memory({name: part(keys, ("t",))}, name)
-    assert ([t.name for t in header.tensors], header.name) == (["t"], name)
-
-
 def test_the_names_of_all_parts_follow_from_any():
     names = [f"a/b-00001-of-2-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
     assert all(part_names(name) == names for name in names)

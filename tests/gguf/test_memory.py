@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.gguf.header import Header, StringArray, Tensor
+from specdec_cli.gguf.header import Header, Tensor
 from specdec_cli.gguf.memory import cache_bytes, footprint, require
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import repacking
@@ -67,19 +67,6 @@ def test_buffers_are_those_that_llama_cpp_reports(width, inner, n_ctx, mib):
     assert needs.buffers - work == mib * MIB
 
 
-def test_rows_of_logits_count_twice_where_they_are_wider_than_the_network():
-    words = {"tokenizer.ggml.tokens": StringArray(b"", 100_000), "tokenizer.ggml.merges": StringArray(b"", 50_000)}
-    header = Header("m.gguf", 3, {"general.architecture": "qwen3", **words}, (), 0)
-    needs = footprint(header, 0, rows=3)
-    assert (needs.vocabulary, needs.buffers) == (150_000 * 200, 2 * 3 * 100_000 * 4)
-
-
-def test_of_experts_those_in_use_are_computed():
-    experts = {"expert_used_count": 8, "expert_feed_forward_length": 768, "embedding_length": 2048}
-    needs = footprint(model(**experts), 0)
-    assert needs.buffers == 512 * 4 * (3 * 8 * 768 + 12 * 2048) + 512 * (8 * 768 * 9 // 8)
-
-
 def tensors(*names, type="Q4_K", shape=(256, 16)):
     return tuple(Tensor(name, shape, type, 0, 1000) for name in names)
 
@@ -114,8 +101,3 @@ def test_which_weights_are_in_memory_twice(rows, repacked):
 )
 def test_which_types_a_machine_repacks(flags, types):
     assert repacking.types_for(flags) == types
-
-
-def test_a_build_with_a_gpu_repacks_nothing(monkeypatch):
-    monkeypatch.setattr(repacking.library, "supports_gpu", lambda: True)
-    assert repacking.repacked_types() == frozenset()

@@ -114,8 +114,8 @@ def test_a_longer_vocabulary(longer, tail, kind, reserved):
         # The first differing text says more than what is derived from it.
         ({"words": replaced(t4=b"c"), "merges": ggufs.string_array([b"a c"])}, ["token 4", "'b'", "'c'", "1 of 7"]),
         ({"words": [*WORDS, b"used"]}, ["the target has 7 tokens, the draft 8, and token 7 of draft.gguf is 'used'"]),
-        ({"token_type": np.array([2, 3, 3, 1, 4, 4, 1])}, ["token 4", "'b'", "type 1", "4 in the draft", "2 types"]),
-        ({"drop": ["token_type"]}, ["token 0", "'<unk>'", "type 2", "3 types"]),
+        ({"token_type": np.array([2, 3, 3, 1, 4, 4, 1])}, ["token 4", "'b'", "type 1", "type 4 in the draft", "2 of"]),
+        ({"drop": ["token_type"]}, ["token 0", "'<unk>'", "type 2", "3 of"]),
         ({"merges": ggufs.string_array([b"a b", b"a a"])}, ["merge 1", "'b a'", "'a a'"]),
         ({"merges": ggufs.string_array([b"a b"])}, ["2 merges", "1"]),
         ({"drop": ["merges"]}, ["merges"]),

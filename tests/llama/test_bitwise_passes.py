@@ -152,7 +152,7 @@ def test_a_broken_promise_is_a_bug_even_if_it_is_rounding(monkeypatch):
 
 
 @pytest.mark.parametrize("k", [8, "auto"])
-def test_no_pass_is_wider_than_what_agrees(monkeypatch, k):
+def test_no_pass_is_wider_than_what_agrees(monkeypatch, nothing_known, k):
     monkeypatch.setattr(agreement, "measure", lambda *_: Agreement(1, 3, 1, (96, 320), {4: 0.4}))
     with open_session(drafter="ngram", draft_tokens=k, max_tokens=60, bitwise=True, ctx=640) as session:
         settings, prompt = session.settings, session.tokenize(LONG, raw=True)

@@ -16,7 +16,7 @@ from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.head_drafters import MtpDrafter
-from specdec_cli.gguf.medusa_file import read_medusa
+from specdec_cli.gguf.head_files import read_medusa
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import extensions
 from specdec_cli.llama.context import LlamaContext
@@ -31,7 +31,7 @@ PROMPT = [5, 6, 7, 8] * 5
 TEXT = [1 + 7 * i % 290 for i in range(60)]
 MTP = [*tiny.PREDICTING, "glm4moe-echo"]
 KINDS = [*MTP, *tiny.HEAD_FILES]
-AT_ONCE = ["dflash", "medusa", "medusa-few"]
+AT_ONCE = ["medusa", "medusa-few"]
 """Kinds whose tokens of a draft know nothing of each other."""
 END = 0
 """The token that ends an answer."""
@@ -159,10 +159,10 @@ def test_rejected_tokens_leave_no_trace(opened, tmp_path):
     expected = opened.read([*TEXT[:26]])
     opened.read(text)
     for end in range(20, 26):
-        opened.drafts.checkpoint()
+        opened.drafts.begin_draft()
         for token in (3, 4, 5):
             opened.drafts.decode((token,))
-        opened.drafts.rewind(end)
+        opened.drafts.end_draft(end)
         opened.target.decode((TEXT[end], 7, 7), all_rows=True)
         opened.target.checkpoint() if not opened.target.rewinds else None
         opened.target.rewind(end + 1)
@@ -176,9 +176,10 @@ def test_a_draft_that_came_to_nothing_leaves_no_trace_either(opened):
     expected = opened.read(TEXT[:22])
     opened.read(TEXT[:20])
     for end in (20, 21):
-        opened.drafts.checkpoint()
+        opened.drafts.begin_draft()
         opened.target.decode(TEXT[end : end + 1])
-        row = opened.drafts.decode(opened.drafts.make_room(TEXT[end : end + 1], 4))[0].copy()
+        opened.drafts.end_draft(end)
+        row = opened.drafts.decode(TEXT[opened.drafts.length : end + 1])[0].copy()
     assert distance(row, expected) < 1e-3
 
 
@@ -194,12 +195,12 @@ def test_a_state_that_is_one_token_late_is_seen(opened, monkeypatch):
 def test_a_draft_carries_the_heads_own_state(opened):
     """Without it, the second token would be read with a row of the target's, which there is none of."""
     opened.read(TEXT[:20])
-    opened.drafts.checkpoint()
+    opened.drafts.begin_draft()
     opened.drafts.decode((3,))
     second = opened.drafts.decode((4,))[0].copy()
-    opened.drafts.rewind(20)
+    opened.drafts.end_draft(20)
     opened.drafts.decode(TEXT[opened.drafts.length : 20]) if opened.drafts.length < 20 else None
-    opened.drafts.checkpoint()
+    opened.drafts.begin_draft()
     opened.drafts.decode((3,))
     opened.drafts._own[-1] = np.zeros_like(opened.drafts._own[-1])
     assert distance(opened.drafts.decode((4,))[0], second) > 0.02
@@ -212,10 +213,10 @@ def test_the_tokens_of_a_draft_know_nothing_of_each_other(opened):
     drafts.passes.on_pass = lambda tokens, seconds: passes.append(tokens)
     for token in (3, 4):
         opened.read(TEXT[:20])
-        drafts.checkpoint()
+        drafts.begin_draft()
         passes.clear()
         found.append([drafts.decode((token,))[0].copy() for _ in range(4)])
-        drafts.rewind(20)
+        drafts.end_draft(20)
     assert all(distance(one, other) == 0 for one, other in zip(*found, strict=True))
     assert all(distance(found[0][i], found[0][i + 1]) > 0.05 for i in range(3)) and passes == []
 
@@ -229,7 +230,7 @@ def test_several_layers_draft_one_place_each(tmp_path):
     try:
         parts.target.decode((1,))
         parts.drafts.decode((1,))
-        parts.drafts.checkpoint()
+        parts.drafts.begin_draft()
         for token in (3, 4, 5, 6):
             parts.drafts.decode((token,))
     finally:
@@ -247,7 +248,6 @@ def test_several_layers_draft_one_place_each(tmp_path):
         ("glm4moe-echo", False),
         ("glm4moe-echo", True),
         pytest.param("eagle3-few", False, marks=pytest.mark.slow),
-        pytest.param("dflash", False, marks=pytest.mark.slow),
     ],
 )
 def test_sampled_answers_have_the_targets_distribution(tmp_path, kind, wrong, monkeypatch):
@@ -339,8 +339,6 @@ def test_heads_that_are_there_are_the_default(tmp_path, qwen3):
         assert session.settings.drafter == "ngram+mtp" and session.models.draft
     with loaded(target=qwen3, draft=tiny.write(tmp_path / "head.gguf", "eagle3"), threads=1) as session:
         assert session.settings.drafter == "ngram+eagle3" and session.models.draft
-    with loaded(target=qwen3, draft=tiny.write(tmp_path / "block.gguf", "dflash"), threads=1) as session:
-        assert session.settings.drafter == "ngram+dflash" and session.models.draft
     with loaded(target=qwen3, draft=tiny.write(tmp_path / "medusa.gguf", "medusa"), threads=1) as session:
         assert session.settings.drafter == "ngram+medusa" and session.models.draft
 
@@ -356,6 +354,8 @@ def test_heads_that_are_there_are_the_default(tmp_path, qwen3):
         ("eagle3", "llama", "it is a model without them"),
         ("model", "eagle3", "holds heads, and no model"),
         ("model", "medusa", "holds heads, and no model"),
+        ("auto", "dflash", "a DFlash draft model, which specdec cannot use"),
+        ("eagle3", "dflash", "a DFlash draft model, which specdec cannot use"),
     ],
 )
 def test_what_is_asked_for_must_be_there(tmp_path, qwen3, drafter, draft, said):

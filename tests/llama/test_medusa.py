@@ -113,7 +113,7 @@ def test_rows_are_those_of_the_heads_formula(tmp_path, kind):
 def test_each_depth_of_a_tree_has_a_head_of_its_own(tmp_path):
     opened = Opened(tmp_path, "medusa", branches=3)
     opened.read(TEXT[:20])
-    opened.drafts.checkpoint()
+    opened.drafts.begin_draft()
     first = opened.drafts.grow((3, 4), (-1, -1)).copy()
     second = opened.drafts.grow((5, 6, 7), (0, 1, 2))
     assert np.array_equal(first, opened.drafts._rows[[1, 1]])

@@ -7,19 +7,16 @@ from pathlib import Path
 
 import llama_cpp.llama_cpp as lib
 import pytest
-from driver import DRAFT, TARGET, assert_refused, call, run, told
+from driver import TARGET, assert_refused, call, run, told
 from engines import open_session
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.model_pair import check_pair, setup_of_pair
 from specdec_cli.llama import library, placing
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.llama.library import Device
 from specdec_cli.llama.model import Model
-from specdec_cli.llama.placement import Placement
-from specdec_cli.measure import diagnosis
+from specdec_cli.llama.placement import Device, Placement
 
 CPU = Device("CPU", "a processor", "CPU", 32 << 30, 64 << 30)
 GPUS = [Device(f"CUDA{i}", "a GPU", "GPU", free << 30, 80 << 30) for i, free in enumerate((10, 40, 30))]
@@ -157,22 +154,7 @@ def test_a_draft_model_is_whole_unless_it_is_told_otherwise(machine, devices, pl
     assert placing.whole(placement) == replace(placement, devices=where)
 
 
-@pytest.mark.parametrize(
-    ("devices", "placement", "where"),
-    [
-        ((), Placement(), ""),
-        (GPUS[:1], Placement(), "CUDA0"),
-        (GPUS, Placement(0), ""),
-        (GPUS, Placement(devices=()), ""),
-        (GPUS, Placement(devices=("CUDA2", "CUDA0")), "CUDA2"),
-    ],
-)
-def test_heads_are_computed_where_their_target_is(machine, devices, placement, where):
-    machine(*devices)
-    assert placing.device_of(placement) == where
-
-
-def test_a_pair_over_several_devices(machine, asked, monkeypatch):
+def test_a_pair_over_several_devices(machine, asked, monkeypatch, nothing_known):
     """The target is loaded for real, on the CPU: only then is the draft placed, by what memory it has left."""
     machine(*GPUS)
     noted = lib.llama_model_load_from_file
@@ -209,25 +191,9 @@ def test_the_cpu_by_name_decodes():
     assert told(*flags, "--device", "none", "--device-draft", "cpu")["text"] == told(*flags)["text"]
 
 
-def test_what_is_kept_is_kept_by_place():
-    places = [{}, {"device": "none"}, {"device_draft": "none"}, {"device": "a,b"}, {"tensor_split": "3,1"}]
-    models = {"target": str(TARGET), "draft": str(DRAFT)}
-    settings = [Settings(**models, **place) for place in places]
-    setups = [setup_of_pair(check_pair(each), each) for each in settings]
-    assert setups[0] == "" and len(set(setups)) == len(places)
-
-
 def test_on_the_command_line():
     for flag in ("--device", "--device-draft"):
         assert_refused(run("x", flag, "CUDA9"), 2, "there is no device 'CUDA9'", "none (the CPU)")
     assert_refused(run("x", "--tensor-split", "3,1"), 2, "a tensor split is for several devices")
     done = call("run", "x", "-n", 1, SPECDEC_DEVICE="CUDA9")
     assert_refused(done, 2, "there is no device 'CUDA9'")
-
-
-def test_the_doctor_names_devices(machine, monkeypatch):
-    monkeypatch.setattr(diagnosis, "_bundled_pair", lambda: diagnosis.BundledPair(True, "", "t", "d", "none"))
-    machine(*GPUS[:2])
-    monkeypatch.setattr(diagnosis, "_library", diagnosis._examine_library)  # in this process
-    shown = " ".join(call("doctor").stdout.split())
-    assert "--device CUDA0, CUDA1, none (the CPU)" in shown

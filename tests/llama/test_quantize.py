@@ -22,7 +22,7 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.quantize import Copy
-from specdec_cli.make_drafts.layer_pruning import SkippableCopy
+from specdec_cli.make_drafts.layer_search import SkippableCopy
 
 TARGET = DEMO / "target.gguf"
 TOKENS = list(range(3, 40, 2))

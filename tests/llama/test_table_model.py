@@ -41,10 +41,3 @@ def test_a_tree_gives_the_rows_of_its_branches_and_leaves_nothing_of_those_that_
             assert np.array_equal(row, tables.rows_of([*text, *path], draft)[-1])
         target.commit(Verdict((0, 3, 7), 5, "bonus"))
         text += [tree.tokens[0], tree.tokens[3], tree.tokens[7], 5]
-
-
-def test_no_two_tokens_are_liked_as_well(draft):
-    """Not by a margin that any kernel rounds away; of those that it says at all."""
-    for text in zip(tables.SPOKEN * 45, np.repeat(tables.SPOKEN, 45), strict=True):
-        row = np.sort(tables.rows_of(text, draft)[-1][tables.SPOKEN])
-        assert np.diff(row).min() >= (1 / 256 if draft else 1 / 64)

@@ -53,24 +53,6 @@ def test_a_trial_that_is_no_faster_is_taken_back():
     assert context.threads == 2 and context.told == [], "now that is known to be how long they take"
 
 
-def test_without_knowledge_the_shortest_pass_counts():
-    context = Context()
-    context.laps(1.0, 0.02, 1.1, 0.02, 0.9)
-    assert context.threads == 2
-    context.laps(1.0, 0.02, 0.02, 0.02)
-    assert context.threads == 1 and len(context.told) == 1
-
-
-def test_without_knowledge_long_passes_ask_for_a_trial_once():
-    waiting, large = Context(), Context()
-    waiting.laps(0.5, 0.5, 0.5, 0.015, 0.015, 0.015)
-    assert waiting.threads == 1 and waiting.told == [(1, 33)]
-    large.laps(0.3, 0.3, 0.3, 0.55, 0.55, 0.55)
-    assert large.threads == 2
-    large.laps(*[0.3] * 30)
-    assert large.threads == 2 and large.told == []
-
-
 @pytest.mark.parametrize(
     ("expected", "laps"),
     [
@@ -117,13 +99,3 @@ def test_before_anything_is_known_half_the_threads_are_tried(monkeypatch, long, 
     context.set_threads(2)
     context.watch.try_fewer(7)
     assert context.threads == 2, "once is enough"
-
-
-@pytest.mark.parametrize("on", [True, False], ids=["what is known is not tried", "off it changes nothing"])
-def test_what_is_not_tried(on):
-    context = Context(expected={1: 0.01} if on else None)
-    context.watch.on = on
-    if not on:
-        context.laps(0.01, *[9.0] * 20)
-    context.watch.try_fewer(7)
-    assert context.threads == 2 and context.decoded == 0 and context.told == []

@@ -5,13 +5,12 @@ import pytest
 from driver import DEMO
 from engines import open_session
 
-from specdec_cli.chat.conversations import CONVERSATIONS, KeptConversation, KeptMessage
+from specdec_cli.chat.kept_conversations import CONVERSATIONS, KeptConversation, KeptMessage
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.make_drafts.draft_figures import draft_figures
-from specdec_cli.make_drafts.target_texts import RowsWanted, TextsWanted, record_texts
+from specdec_cli.make_drafts.target_texts import RowsWanted, TextsWanted, record_texts, training_prompts
 from specdec_cli.make_drafts.training.recorded_texts import LIKELIEST, RecordedText
-from specdec_cli.make_drafts.training_prompts import training_prompts
 from specdec_cli.measure.suites import Prompt
 
 ROWS = RowsWanted("rows", (2, 3, 5))

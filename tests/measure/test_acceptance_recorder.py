@@ -17,9 +17,9 @@ from specdec_cli.decoding.types import Step
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import one_session
-from specdec_cli.measure import acceptance_recorder as recorder
-from specdec_cli.measure.acceptance_recorder import before_a_loop, record, record_rules
-from specdec_cli.measure.simulator import AHEAD, replay
+from specdec_cli.measure import acceptance_traces as recorder
+from specdec_cli.measure.acceptance_traces import before_a_loop, record
+from specdec_cli.measure.simulate import AHEAD, replay
 
 ANY = Costs(Curve({1: 0.0}), Curve({1: 0.0}))
 
@@ -76,15 +76,16 @@ def test_an_answer_is_recorded_up_to_its_end(session):
     assert lengths == {0, 4}
 
 
-def test_rules_are_compared_on_one_text(session):
-    settings = replace(session.settings, temp=0.8)
+def test_each_rule_draws_in_its_own_way(session):
     prompt = session.tokenize(PROMPTS[0], raw=True)
-    both, tokens = record_rules(session, prompt, settings, 3, "code", ("rejection", "coupled"))
-    again, same = record(session, prompt, replace(settings, accept="coupled"), 3, "code")
-    assert record(session, prompt, replace(settings, accept="coupled"), 4, "code") != (again, same)  # another seed
-    assert tokens == same and both["coupled"].stands == again.stands
-    assert both["rejection"].confidence == both["coupled"].confidence != ()
-    assert both["rejection"].stands != both["coupled"].stands
+
+    def recorded(rule, seed):
+        return record(session, prompt, replace(session.settings, temp=0.8, accept=rule), seed, "code")
+
+    coupled, tokens = recorded("coupled", 3)
+    assert recorded("coupled", 3) == (coupled, tokens) != recorded("coupled", 4)
+    rejection, _ = recorded("rejection", 3)
+    assert rejection.stands != coupled.stands and len(rejection.stands) > 0
 
 
 class Unchanging(Table):
@@ -101,7 +102,7 @@ class Proposals(FakeDraftModel):
         super().__init__(table)
         self.wrong, self.asked = [], False
 
-    def checkpoint(self):
+    def begin_draft(self):
         self.asked = True
 
     def decode(self, tokens, all_rows=False):

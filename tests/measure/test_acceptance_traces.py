@@ -11,7 +11,7 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.measure import acceptance_traces as recordings
 from specdec_cli.measure import suites
 from specdec_cli.measure.acceptance_traces import Recording
-from specdec_cli.measure.simulator import AHEAD, Answer, Text
+from specdec_cli.measure.simulate import AHEAD, Answer
 
 BUNDLED = DEMO.parent
 GOOD = {
@@ -52,15 +52,6 @@ def test_a_recording_comes_back_up_to_three_digits(tmp_path):
     recordings.write(tmp_path / "again.json.gz", found)
     assert recordings.read(tmp_path / "again.json.gz") == found
     assert (tmp_path / "again.json.gz").read_bytes()[4:8] == bytes(4), "the same bytes at any time"
-
-
-def test_texts_come_back(tmp_path):
-    texts = (Text("edit", (1, 2, 151_000), (5, 6)), Text("chat", (7,), (8,)), Text("edit", (9,), (10, 11)))
-    path = tmp_path / "texts.json.gz"
-    recordings.write(path, Recording(True, (), {"target": "a.gguf"}, texts))
-    found = recordings.read(path)
-    assert (found.texts, found.answers) == (texts, ())
-    assert recordings.by_category(found.texts) == {"edit": [texts[0], texts[2]], "chat": [texts[1]]}
 
 
 def test_a_recording_of_other_models_is_refused(tmp_path):

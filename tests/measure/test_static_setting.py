@@ -3,8 +3,8 @@
 import pytest
 
 from specdec_cli.decoding.costs import Costs, Curve
-from specdec_cli.measure import simulator
-from specdec_cli.measure.simulator import Answer
+from specdec_cli.measure import simulate
+from specdec_cli.measure.simulate import Answer
 from specdec_cli.measure.static_setting import StaticPolicy, best_static
 
 FLAT = Costs(Curve({1: 1.0}), Curve({1: 0.1, 17: 0.5}))
@@ -43,7 +43,7 @@ def test_a_least_confidence_is_chosen_where_it_tells_right_from_wrong():
 def test_its_time_is_that_of_its_passes():
     """Of three tokens at a time, counted by hand: 1 1 0 makes a pass of four rows, after three of the draft model."""
     text = [answer("110" * 20)]
-    tally = simulator.replay(simulator.FixedLength(2), text, simulator.FREE)
+    tally = simulate.replay(simulate.FixedLength(2), text, simulate.FREE)
     best = best_static(text, Costs(Curve({1: 1.0, 3: 1.0, 4: 50.0}), Curve({1: 0.1, 3: 0.3, 4: 0.4})), True, THEIRS)
     assert best.tokens == 2 and tally.verified[3] >= 19
     assert best.tokens_per_s == pytest.approx(60 / (20 * (1.0 + 2 * 0.1 + 0.3)), rel=0.03)

@@ -1,5 +1,4 @@
 import json
-import os
 
 import pytest
 
@@ -53,12 +52,6 @@ def test_the_built_in_suites(bundled):
     assert set(categories) == {"functions", "classes", "tests", "scripts", "loops"}
     assert min(map(categories.count, categories)) >= 6
     assert all(prompt.text == prompt.text.rstrip() for prompt in bundled["python"])
-
-
-def test_summarisation_prompts_include_their_texts(bundled):
-    for prompt in bundled["summarisation"]:
-        task, text = prompt.text.split("\n\n", 1)
-        assert task and 120 <= len(text.split()) <= 250, prompt.id
 
 
 # Names
@@ -142,16 +135,6 @@ FROM_YAML = [("a", "x", "one"), ("2024", "own", "two\n  lines\n"), ("3", "own", 
 )  # fmt: skip
 def test_the_suffix_says_how_a_file_is_read(write, name, content, prompts):
     assert suites.load(write(name, content)) == [Prompt(*prompt) for prompt in prompts]
-
-
-def test_a_pipe_is_read_like_a_file():
-    reading, writing = os.pipe()
-    os.write(writing, b"one\ntwo\n")
-    os.close(writing)
-    try:
-        assert [prompt.text for prompt in suites.load(f"/dev/fd/{reading}")] == ["one", "two"]
-    finally:
-        os.close(reading)
 
 
 # Errors
@@ -244,14 +227,6 @@ def test_an_unknown_category(bundled, category, hint):
     with pytest.raises(UsageError) as caught:
         suites.select(bundled["python"], ["functions", category])
     assert repr(category) in str(caught.value) and hint in caught.value.hint
-
-
-@pytest.mark.parametrize(("option", "flag"), [("limit", "--limit"), ("per_category", "--per-category")])
-@pytest.mark.parametrize("value", [0, -3])
-def test_a_number_below_one(option, flag, value):
-    with pytest.raises(UsageError) as caught:
-        suites.select(UNEVEN, **{option: value})
-    assert f"{flag} is {value}" in str(caught.value) and caught.value.hint
 
 
 def refused(source):

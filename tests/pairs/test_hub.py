@@ -288,7 +288,7 @@ def test_a_hub_that_tells_two_stories_about_a_large_file(hub, naps, large, tmp_p
 
     monkeypatch.setattr("huggingface_hub.get_hf_file_metadata", lying)
     before = set(tmp_path.rglob("*"))
-    refused_here(tmp_path, "two stories")
+    refused_here(tmp_path, "two different files")
     assert weights(hub) == 0 and not [
         path for path in set(tmp_path.rglob("*")) - before if path.is_file() and path.stat().st_size > 1000
     ]

@@ -65,12 +65,3 @@ def test_a_damaged_record_is_told_once(files):
     with pytest.raises(SpecdecError, match=r"cannot read .*target-.*renamed") as caught:
         drafts.find(files[0])
     assert "specdec draft" in caught.value.hint and drafts.find(files[0]) is None
-
-
-def test_a_draft_that_may_not_be_looked_at_is_told(files, monkeypatch):
-    def refused(*_args, **_options):
-        raise PermissionError(13, "Permission denied", "draft.gguf")
-
-    monkeypatch.setattr("specdec_cli.pairs.made_drafts._parts", refused)
-    with pytest.raises(SpecdecError, match=r"cannot read draft\.gguf"):
-        drafts.find(files[0])

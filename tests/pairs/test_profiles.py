@@ -91,13 +91,6 @@ def test_models_are_of_the_hub_or_beside_the_profile(config, tmp_path, monkeypat
     assert profiles.load("mine").model("draft") is None
 
 
-def test_a_file_beside_the_profile_is_meant_before_a_repositorys(config):
-    (config / "mine.yaml").write_text("target: one/two/big.gguf\n")
-    (config / "one" / "two").mkdir(parents=True)
-    (config / "one" / "two" / "big.gguf").touch()
-    assert profiles.load("mine").model("target") == str(config / "one" / "two" / "big.gguf")
-
-
 @pytest.mark.parametrize("draft", ["org/d:Q8_0", None])
 def test_a_profile_that_is_written_is_read_the_same(config, draft):
     path = profiles.save("a.b+c", "org/t:Q8_0", draft, "caf\u00e9: [bold] #1")
@@ -116,14 +109,6 @@ KEYS = {
     *("target", "draft", "description", "why", "licence", "gated", "download_gb", "memory_gb", "fits_gb", "settings"),
     *("sources", "verified"),
 }
-
-
-def test_there_are_pairs_for_every_class_of_machine():
-    found = [profiles.load(name) for name in REAL]
-    assert len(found) >= 14
-    assert {profile.fits_gb for profile in found} == {8, 16, 24, 48, 80}
-    assert len({(profile.target, profile.draft) for profile in found}) == len(found)
-    assert len({profile.description for profile in found}) == len(found)
 
 
 @pytest.mark.parametrize("name", REAL)

@@ -161,11 +161,6 @@ def test_a_damaged_record_is_told_and_hides_no_other(cache, change):
 # --- removing ---
 
 
-def test_a_pair_of_its_own_leaves_nothing(cache):
-    removed(stored(cache), 11)
-    assert list(cache.glob("models--*")) == [] and pairs.names() == []
-
-
 @pytest.mark.parametrize("made", [True, False])
 def test_a_profile_goes_with_the_pair_that_made_it(cache, made):
     path = profiles.save("mine", "org/t:Q8_0", "org/d:Q8_0", "pulled")
@@ -195,14 +190,6 @@ def test_what_another_pair_uses_stays_until_that_goes_too(cache, other, content,
     assert contents(cache) == set()
 
 
-def test_other_files_of_a_repository_stay(cache):
-    pair = stored(cache)
-    beside = model("org/t", b"four bits", names=("m-Q4_0.gguf",))
-    store(cache, beside, b"four bits")
-    removed(pair, 11)
-    assert contents(cache) == {"m-Q4_0.gguf", beside.files[0].digest}
-
-
 def test_the_parts_of_a_split_model_go_together(cache):
     split = model("org/t", b"1", b"22", names=SPLIT)
     store(cache, split, b"1", b"22")
@@ -227,24 +214,6 @@ def test_without_links_the_files_themselves_go(cache):
     assert pair.is_here()
     removed(pair, 6)
     assert list(cache.glob("models--*")) == []
-
-
-def test_a_cache_that_is_a_link_to_another_disk(cache, tmp_path):
-    cache.rename(tmp_path / "disk")
-    cache.symlink_to(tmp_path / "disk")
-    removed(stored(cache), 11)
-    assert contents(tmp_path / "disk") == set() and cache.is_symlink()
-
-
-def test_a_blob_on_another_disk_is_kept_for_the_other_commit(cache, tmp_path):
-    """Somebody moved the large files away and left links."""
-    pair = stored(cache)
-    blob = PAIR.paths()[0].resolve()
-    blob.rename(tmp_path / "moved")
-    blob.symlink_to(tmp_path / "moved")
-    assert pairs.load("mine").is_here()
-    pairs.remove(pair)
-    assert contents(cache) == set() and pairs.names() == []
 
 
 def test_a_download_that_was_cut_short_goes_too(cache):

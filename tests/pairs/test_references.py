@@ -62,13 +62,6 @@ def test_other_names(text):
     assert parse(text) is None
 
 
-@pytest.mark.parametrize("page", ["resolve/main/", "blob/main/", ""])
-def test_the_address_of_a_page_there(page):
-    assert parse(f"https://huggingface.co/org/name/{page}sub/file.gguf") == Reference("org/name", file="sub/file.gguf")
-    assert parse("https://huggingface.co/org/name:Q8_0") == Reference("org/name", "Q8_0")
-    assert parse(f"https://huggingface.co/org/../{page}file.gguf") is None
-
-
 def test_a_file_that_is_here_is_meant_before_one_on_the_hub(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "org" / "name").mkdir(parents=True)
@@ -145,14 +138,6 @@ def test_heads_are_chosen_where_they_are_named_or_alone():
     assert chosen("o/m:Q8_0", ["mtp-m-Q8_0.gguf", "m-Q4_0.gguf"]) == ["mtp-m-Q8_0.gguf"]
     assert chosen("o/m", ["mtp-m-Q8_0.gguf", "m-Q4_0.gguf"]) == ["m-Q4_0.gguf"]
     assert heads_among(FILES) == ["mtp-m-Q8_0.gguf"]
-
-
-def test_two_files_of_one_quantisation_are_told_apart_by_their_names():
-    names = ["a-Q8_0.gguf", "b-Q8_0.gguf", "b-Q4_0.gguf"]
-    what, hint = refused("o/m:Q8_0", names)
-    assert "more than one file of quantisation Q8_0" in what
-    assert hint == "Name one: o/m/a-Q8_0.gguf, o/m/b-Q8_0.gguf."
-    assert chosen("o/m/b-Q8_0.gguf", names) == ["b-Q8_0.gguf"]
 
 
 def test_a_model_that_lacks_a_part_is_refused():

@@ -112,7 +112,6 @@ STEPS = [
          drafted=(2, 8, 9), rejected=(" wrong", " unseen\n")),
     step(2, Token(4, "same", "accepted", 1.0, 1.0), Token(5, " extra", "bonus", 0.5), drafted=(4,)),
 ]  # fmt: skip
-WHOLE = "First kept right\nsame extra"
 ANSWER = [*map(chunk, STEPS), *ended()]
 
 
@@ -208,45 +207,6 @@ def test_the_page_shows_signs_for_the_characters_that_the_terminal_does(tab, ser
         tab.ask(f"safe(String.fromCodePoint(...{json.dumps(codes[i : i + 8000])}))") for i in range(0, len(codes), 8000)
     )
     assert ours == "".join(safe(chr(code)) for code in codes)
-
-
-TOLD = "[...document.querySelectorAll('#rows li')].map(e => e.innerText.replaceAll('\\n', ' '))"
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("width", [1200, 375])
-def test_a_token_that_is_pointed_at_tells_of_its_pass(tab, server, width):
-    server.parts = ANSWER
-    opened(tab, server, width=width)
-    ask(tab)
-    finish(tab)
-    x, y = tab.point(".answer b")
-    tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-    tab.until("!tip.hidden")
-    accepted, lost, right = (tab.ask(TOLD)[i] for i in (0, 1, -1))
-    assert "kept" in accepted and "75" in accepted and "50" in accepted, "its p and q"
-    assert "wrong" in lost and "rejected" in lost
-    assert "right" in right and "25" in right
-    box = tab.ask("tip.getBoundingClientRect().toJSON()")
-    assert box["left"] >= 0 and box["right"] <= width
-    tab.press("Escape")
-    assert tab.ask("tip.hidden")
-    tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
-
-
-@pytest.mark.browser
-def test_the_arrow_keys_go_through_the_passes(tab, server):
-    server.parts = ANSWER
-    opened(tab, server)
-    ask(tab)
-    finish(tab)
-    tab.ask("document.querySelector('.answer').focus()")
-    heads = [tab.ask("byId('headline').textContent")]
-    for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"):
-        tab.press(key)
-        heads.append(tab.ask("byId('headline').textContent"))
-    assert len(set(heads)) == 3
-    assert heads[3] == heads[2] and heads[4] == heads[1], "at the end it stays"
 
 
 @pytest.mark.browser

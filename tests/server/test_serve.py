@@ -117,16 +117,6 @@ def test_stop_strings_and_several_prompts(server):
     assert several["choices"][0]["text"] == several["choices"][2]["text"] == text
 
 
-def test_what_was_read_is_not_read_again(server):
-    turns = [{"role": "user", "content": "a long question " * 12}]
-    for turn in range(3):
-        answer = server.post(CHAT, {"messages": turns, "max_tokens": 8, "temperature": 0})[1]
-        if turn:
-            new = answer["usage"]["prompt_tokens"] - answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-            assert new == answer["timings"]["prompt_n"] < 60
-        turns += [answer["choices"][0]["message"], {"role": "user", "content": f"and {turn}?"}]
-
-
 @pytest.mark.parametrize(
     ("path", "body", "status", "word", "param"),
     [
@@ -228,15 +218,6 @@ def test_who_leaves_before_the_first_token_frees_the_slot(models):
         until(lambda: server.metric("requests_running") == 1)
         leaver.close()
         until(lambda: server.metric("requests_running") == 0, seconds=3)
-
-
-def test_choices_share_a_prompt(server):
-    body = {"prompt": "a prompt that is read once", "max_tokens": 4, "temperature": 0}
-    one, three = (server.post(TEXT, {**body, "n": n})[1] for n in (1, 3))
-    assert one["usage"]["prompt_tokens"] == three["usage"]["prompt_tokens"]
-    assert three["usage"]["completion_tokens"] == 12
-    other = server.post(TEXT, {**body, "prompt": "another prompt, of three choices", "n": 3})[1]
-    assert other["timings"]["prompt_n"] <= other["usage"]["prompt_tokens"] + 2
 
 
 def test_a_key_and_origins(models):

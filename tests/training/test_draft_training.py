@@ -18,10 +18,10 @@ from specdec_cli.cli.app import app
 from specdec_cli.decoding.errors import Interrupted, UsageError
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.make_drafts import draft_training
-from specdec_cli.make_drafts.distilling_recipes import DistilRecipe, ScratchRecipe
-from specdec_cli.make_drafts.training_options import TrainingOptions
-from specdec_cli.make_drafts.training_recipes import Eagle3Recipe, ExitRecipe, MedusaRecipe
+from specdec_cli.make_drafts import train as draft_training
+from specdec_cli.make_drafts.distill import DistilRecipe, ScratchRecipe
+from specdec_cli.make_drafts.heads import Eagle3Recipe, ExitRecipe, MedusaRecipe
+from specdec_cli.make_drafts.recipe import TrainingOptions
 
 pytestmark = pytest.mark.training
 
@@ -114,14 +114,14 @@ def test_the_files_hold_what_pytorch_computes(folder):
     from specdec_cli.make_drafts.training.draft_decoder import DraftStudent
     from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
     from specdec_cli.make_drafts.training.shape import shape_of
-    from training.llama_rows import Reader
+    from training.check import Reader
 
     for kind in ("qwen3", "llama"):
         path = tiny.write(folder / f"{kind}-plain.gguf", kind)
         student = DraftStudent(GgufWeights(path), shape_of(read_header(path)), lora=False)
         tokens = [1 + 7 * i % 290 for i in range(50)]
         with torch.no_grad():
-            mine = student.model.logits(student.model(torch.tensor([tokens]))[-1])[0].numpy()
+            mine = student.model.logits(student.model(torch.tensor([tokens])))[0].numpy()
         reader = Reader(path)
         theirs = reader.rows(tokens)
         reader.close()
@@ -233,10 +233,10 @@ def test_a_draft_of_another_tokenizer_is_refused(folder):
 
 
 def test_too_little_time_or_memory_is_said_before(folder, monkeypatch):
-    from specdec_cli.make_drafts import training_recipes
+    from specdec_cli.make_drafts import recipe as recipes
 
     assert "too few to learn anything" in refused(folder, Eagle3Recipe(), steps=None, minutes=1e-5)
-    monkeypatch.setattr(training_recipes.host, "available_memory", lambda: 1000)
+    monkeypatch.setattr(recipes.host, "available_memory", lambda: 1000)
     assert "of memory" in refused(folder, ScratchRecipe())
 
 

@@ -102,15 +102,6 @@ def test_building_writes_documents_and_the_list_of_licences(site, tmp_path):
     assert f"| good-package | 1.0 | MIT | {len(found)} |" in listing
     assert "closed (LicenseRef-Proprietary: not permissive" in listing
     assert "shared (GPL-3.0-only: not permissive" in listing
-    # Gathered elsewhere and added here: nothing twice, nothing on the other side, still listed.
-    install(site, "second", "ISC", {f"second/module_{i}.py": source(400 + i) for i in range(5)})
-    corpus.build(tmp_path / "both", [site], None, 4.0, 1, out / corpus.DOCUMENTS)
-    both = list(corpus.load(tmp_path / "both" / corpus.DOCUMENTS))
-    assert both[: len(found)] == found
-    assert names(both[len(found) :]) == {f"second/module_{i}.py" for i in range(5)}
-    listing = (tmp_path / "both" / corpus.LICENSES).read_text()
-    assert f"| good-package | 1.0 | MIT | {len(found)} |" in listing
-    assert "| second | 1.0 | ISC | 5 |" in listing
 
 
 def test_a_corpus_without_anything_held_out_is_refused(tmp_path):

@@ -1,29 +1,17 @@
 """The models that drafts are made of, in PyTorch: llama, qwen2 and qwen3, computed as llama.cpp computes them.
 
-Tensors have llama.cpp's names, so a file is read and written without renaming. An exit after layer n is the final norm
-and the output matrix on what leaves layer n: exactly what a copy of the file with the first n layers computes.
+Tensors have llama.cpp's names, so a file is read and written without renaming.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specdec_cli.make_drafts.training.shape import Shape
-
-
-class Cache:
-    """Keys and values of a batch of texts that grow in step."""
-
-    def __init__(self, shape: Shape, batch: int, length: int, device: torch.device, dtype: torch.dtype) -> None:
-        size = (shape.layers, batch, shape.kv_heads or shape.heads, length, shape.size)
-        self.keys = torch.zeros(size, device=device, dtype=dtype)
-        self.values = torch.zeros(size, device=device, dtype=dtype)
-        self.length = 0
 
 
 class Norm(nn.Module):
@@ -52,9 +40,9 @@ class Rotary(nn.Module):
         self.cos: Tensor
         self.sin: Tensor
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """x: (batch, heads, length, size), from position `start` on."""
-        cos, sin = (table[start : start + x.shape[2]] for table in (self.cos, self.sin))
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (batch, heads, length, size)."""
+        cos, sin = (table[: x.shape[2]] for table in (self.cos, self.sin))
         parts = x.float().chunk(2, -1) if self.halves else x.float().unflatten(-1, (-1, 2)).unbind(-1)
         turned = parts[0] * cos - parts[1] * sin, parts[0] * sin + parts[1] * cos
         return (torch.cat(turned, -1) if self.halves else torch.stack(turned, -1).flatten(-2)).to(x.dtype)
@@ -81,16 +69,10 @@ class Layer(nn.Module):
         self.ffn_up = nn.Linear(width, shape.feed_forward, bias=False)
         self.ffn_down = nn.Linear(shape.feed_forward, width, bias=False)
 
-    def forward(
-        self, x: Tensor, rotary: Rotary, keep: Tensor | None, cache: tuple[Tensor, Tensor] | None, start: int
-    ) -> Tensor:
-        """x: (batch, length, width). keep: (batch, 1, 1), what the layer adds is multiplied by, if anything.
-        cache: this layer's keys and values, in which `start` positions are filled.
-        """
-        attended = self._attention(self.attn_norm(x), rotary, cache, start)
-        x = x + (attended if keep is None else attended * keep)
-        fed = self.feed(x)
-        return x + (fed if keep is None else fed * keep)
+    def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
+        """x: (batch, length, width)."""
+        x = x + self._attention(self.attn_norm(x), rotary)
+        return x + self.feed(x)
 
     def feed(self, x: Tensor) -> Tensor:
         """What the feed-forward adds to x."""
@@ -98,7 +80,7 @@ class Layer(nn.Module):
         fed: Tensor = self.ffn_down(F.silu(self.ffn_gate(y)) * self.ffn_up(y))
         return fed
 
-    def heads_of(self, x: Tensor, rotary: Rotary, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    def heads_of(self, x: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, (batch, heads, length, size) each."""
         shape, (batch, length, _) = self.shape, x.shape
         q, k, v = (
@@ -107,16 +89,11 @@ class Layer(nn.Module):
         )
         if shape.head_norms:
             q, k = self.attn_q_norm(q), self.attn_k_norm(k)
-        return rotary(q, start), rotary(k, start), v
+        return rotary(q), rotary(k), v
 
-    def _attention(self, x: Tensor, rotary: Rotary, cache: tuple[Tensor, Tensor] | None, start: int) -> Tensor:
+    def _attention(self, x: Tensor, rotary: Rotary) -> Tensor:
         batch, length, _ = x.shape
-        q, k, v = self.heads_of(x, rotary, start)
-        if cache is not None:
-            end = start + length
-            for stored, new in zip(cache, (k, v), strict=True):
-                stored[:, :, start:end] = new
-            k, v = (stored[:, :, :end].to(q.dtype) for stored in cache)
+        q, k, v = self.heads_of(x, rotary)
         grouped = q.shape[1] != k.shape[1]
         out = F.scaled_dot_product_attention(q, k, v, is_causal=length > 1, enable_gqa=grouped)
         attended: Tensor = self.attn_output(out.transpose(1, 2).reshape(batch, length, -1))
@@ -146,37 +123,13 @@ class Decoder(nn.Module):
                     std /= math.sqrt(2 * self.shape.layers)
                 weight.data = torch.randn(weight.shape, generator=generator).mul_(std).to(weight.device)
 
-    def forward(
-        self, ids: Tensor, exits: Sequence[int] = (), keep: Tensor | None = None, cache: Cache | None = None
-    ) -> list[Tensor]:
-        """What leaves the layers `exits` (counted from 1) and the last one, normed: (batch, length, width) each.
-
-        ids: (batch, length). keep: (layers, batch), what is multiplied to a layer's part for layer dropout.
-        With a cache, `ids` follow what is in it, and are added to it; after the first time one by one.
-        """
-        start = cache.length if cache else 0
+    def forward(self, ids: Tensor) -> Tensor:
+        """What leaves the last layer, normed: (batch, length, width). ids: (batch, length)."""
         x = self.token_embd(ids)
-        normed = []
-        for number, layer in enumerate(self.blk):
-            kept = None if keep is None else keep[number].view(-1, 1, 1)
-            x = layer(x, self.rotary, kept, (cache.keys[number], cache.values[number]) if cache else None, start)
-            if number + 1 in exits or number + 1 == len(self.blk):
-                normed.append(self.output_norm(x))
-        if cache:
-            cache.length += ids.shape[1]
+        for layer in self.blk:
+            x = layer(x, self.rotary)
+        normed: Tensor = self.output_norm(x)
         return normed
 
     def logits(self, hidden: Tensor) -> Tensor:
         return F.linear(hidden, self.token_embd.weight if self.shape.tied else self.output.weight)
-
-
-def layer_dropout(shape: Shape, most: float, batch: int, generator: torch.Generator) -> Tensor:
-    """LayerSkip's layer dropout (arXiv 2404.16710): (layers, batch) of zeros, and of what makes up for them.
-
-    The last layer is left out of a text with probability `most`, the first never, and those between ever more
-    often: exp(n ln 2 / (layers - 1)) - 1 of `most` for layer n.
-    """
-    depth = torch.arange(shape.layers, dtype=torch.float32) / max(1, shape.layers - 1)
-    skipped = most * (torch.exp2(depth) - 1)
-    drawn = torch.rand(shape.layers, batch, generator=generator)
-    return (drawn >= skipped[:, None]).float() / (1 - skipped[:, None])

@@ -69,11 +69,11 @@ class DraftStudent:
 
     def loss(self, batch: TextBatch) -> Tensor:
         ids, likeliest = said_in(batch)
-        logits = F.linear(self.model(batch.tokens)[-1], self._output[ids])
+        logits = F.linear(self.model(batch.tokens), self._output[ids])
         return cross_entropy(logits, likeliest, batch.log_p, batch.known)
 
     def agreement(self, batch: TextBatch) -> list[float]:
-        return [whole_agreement(self.model(batch.tokens)[-1], self._output, batch)]
+        return [whole_agreement(self.model(batch.tokens), self._output, batch)]
 
     def write(self, path: Path) -> None:
         for owner, name, module in list(_adapted(self.model)):
@@ -116,7 +116,7 @@ class NewDraftStudent:
 
     def _logits(self, batch: TextBatch) -> Tensor:
         tokens = self._numbers.to(batch.tokens.device)[batch.tokens]
-        return self.model.logits(self.model(tokens)[-1])
+        return self.model.logits(self.model(tokens))
 
     def write(self, path: Path) -> None:
         shape = self.shape

@@ -45,13 +45,6 @@ class Shape:
         layer += (queries + 2 * keys) * self.biases + 2 * self.size * self.head_norms
         return self.layers * layer + (2 - self.tied) * self.vocabulary * self.width + self.width
 
-    def flops(self, heads: int = 1) -> float:
-        """Floating-point operations of training on one token: six for each weight that it meets, and attention over
-        half of the context on average. heads: how often the output matrix is multiplied (once more for each exit).
-        """
-        body = self.parameters - (2 - self.tied) * self.vocabulary * self.width
-        return 6.0 * (body + heads * self.vocabulary * self.width + self.layers * self.width * self.context)
-
 
 def shape_of(header: Header) -> Shape:
     """Raises SpecdecError if `decoder` does not compute such a model."""

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.make_drafts.recipe import TrainingStep
 from specdec_cli.make_drafts.training.students import Student, trained
 from specdec_cli.make_drafts.training.windows import Windows
-from specdec_cli.make_drafts.training_result import TrainingStep
 
 WARM_UP, COOL_DOWN = 30, 0.5
 """Steps over which the learning rate rises, and the share of all steps over which it falls to nothing in a straight

@@ -1,4 +1,4 @@
-"""The Hub's cache on this machine: what is in it, and what of it can go.
+"""The Hub's cache on this machine: what it holds, and what can be removed.
 
 Its layout is documented: https://huggingface.co/docs/huggingface_hub/guides/manage-cache
 """
@@ -57,7 +57,7 @@ def prepare(model: RemoteModel, file: RemoteFile) -> None:
 
 
 def is_own(path: Path) -> bool:
-    """Whether a path is a file of this cache alone. To open a link writes elsewhere, to open a pipe waits for ever."""
+    """Whether a path is a file of this cache alone: writing through a link changes another file, and a pipe blocks."""
     return path.is_file() and not path.is_symlink() and path.stat().st_nlink == 1
 
 
@@ -75,7 +75,7 @@ def _require_own(folder: Path) -> None:
 
 
 def partial_files(repo: str) -> list[Path]:
-    """What interrupted downloads of a repository left behind; other programs' files are named differently."""
+    """Files that interrupted downloads of a repository left. Other programs name theirs differently."""
     blobs = folder_of(repo) / "blobs"
     paths = [] if _is_linked(blobs) else [path for path in blobs.glob("*.incomplete") if is_own(path)]
     return sorted(path for path in paths if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", path.stem))
@@ -126,7 +126,7 @@ def freeable(model: RemoteModel, file: RemoteFile) -> int:
 
 
 def _own_paths(model: RemoteModel, file: RemoteFile) -> list[Path]:
-    """What of a file no other commit and no other name has: where it is used, what has come of it, and its content."""
+    """The paths of a file that no other commit or name shares: its link, its partial download, and its content."""
     pointer, blob = path_of(model, file), blob_of(model, file)
     content = os.path.realpath(blob)
     links = (folder_of(model.repo) / "snapshots").rglob("*")

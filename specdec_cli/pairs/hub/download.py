@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,33 +14,34 @@ from specdec_cli.decoding.errors import DownloadError
 from specdec_cli.pairs.hub import cache
 from specdec_cli.pairs.hub.failures import hub_errors, with_retries
 from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
+from specdec_cli.pairs.hub.session import settings
 from specdec_cli.user_files import write_whole
 
 _LARGEST_BY_HTTP = 50 * 1000**3  # the Hub serves larger files by Xet alone
-_CHUNK = 1 << 20  # what a kill can cost; huggingface_hub's own 10 MB make a slow download look stuck
+_CHUNK = 1 << 20  # what a kill can cost
 
 
 DownloadState = Literal["begin", "fetch", "wait", "check", "done"]
 DownloadProgress = Callable[[str, DownloadState, int], None]
-"""Called with a file's name, what happens (an attempt begins, more has come, another process downloads the same file,
-its checksum is computed, it is whole), and how many bytes of it are here."""
+"""Called with a file's name, what happens (an attempt begins, bytes arrive, another process downloads the same file,
+the checksum is computed, the file is complete), and how many bytes of it are here."""
 
 
 def download(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -> None:
-    """Bring a file into the cache, continuing an earlier download, and check it.
+    """Download a file to the cache, or continue an earlier download, and check it.
 
-    huggingface_hub drops what a killed download leaves behind, and believes the server's headers about where content
-    belongs. So the bytes are fetched here, with its own function for a single file, and stored under the checksum
-    that was computed. Raises DownloadError; what has come is kept, unless its checksum is wrong.
+    huggingface_hub deletes what a killed download left, and trusts the server's headers about where content belongs.
+    So the bytes are fetched here, and stored under the checksum computed here. Raises DownloadError; the bytes that
+    arrived are kept unless their checksum is wrong.
     """
     pointer = cache.path_of(model, file)
     if not cache.is_whole(model, file):
         with hub_errors(model.repo):
             cache.prepare(model, file)
-            pointer.unlink(missing_ok=True)  # it is not whole, or leads nowhere
+            pointer.unlink(missing_ok=True)  # incomplete, or a link to nothing
             if file.size <= _LARGEST_BY_HTTP:
                 _fetch_by_http(model, file, progress)
-                if not cache.is_whole(model, file):  # another process may have been here meanwhile
+                if not cache.is_whole(model, file):  # another process may have finished it
                     _link(pointer, cache.blob_of(model, file))
             else:
                 _fetch_by_xet(model, file, progress)
@@ -65,12 +65,12 @@ def _link(pointer: Path, blob: Path) -> None:
 
 
 def _fetch_by_xet(model: RemoteModel, file: RemoteFile, progress: DownloadProgress) -> None:
-    """Leave a file to huggingface_hub, if it would put there what was listed."""
+    """Have huggingface_hub download a file, if it would download what was listed."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_download
 
     metadata = with_retries(lambda: get_hf_file_metadata(model.url(file)))
     if (metadata.etag, metadata.size, metadata.commit_hash) != (file.digest, file.size, model.commit):
-        raise DownloadError(f"the Hub tells two stories about {file.name}", "Check HF_ENDPOINT, or try again.")
+        raise DownloadError(f"the Hub reports two different files for {file.name}", "Check HF_ENDPOINT, or try again.")
     path = Path(hf_hub_download(model.repo, file.name, revision=model.commit, tqdm_class=_bar(progress, file)))
     progress(file.name, "check", file.size)
     if not _has_checksum(path, file):
@@ -110,44 +110,40 @@ def _fetch_rest(model: RemoteModel, file: RemoteFile, partial: Path, progress: D
 
 
 def _continue(model: RemoteModel, file: RemoteFile, partial: Path, progress: DownloadProgress) -> None:
-    from huggingface_hub import constants
-    from huggingface_hub.file_download import http_get
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
-
     if not cache.is_own(partial) or partial.stat().st_size > file.size:
         partial.unlink(missing_ok=True)
     if file.size - cache.begun(model, file) > cache.free_space():
         raise OSError(errno.ENOSPC, "no space")
-    constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
-
-    def fetch() -> None:
-        sizes: Any = {"resume_size": cache.begun(model, file), "expected_size": file.size}
-        with _Partial(partial, file) as out:
-            http_get(model.url(file), out, headers=build_hf_headers(), tqdm_class=_bar(progress, file), **sizes)
-
-    while True:
-        before = cache.begun(model, file)
+    while (before := cache.begun(model, file)) < file.size:
         try:
-            return with_retries(fetch, streaming=True)
-        except DownloadError:  # a Hub without measure
+            with_retries(lambda: _fetch_until_broken(model, file, partial, progress))
+        except DownloadError:  # the server broke one of our limits
             raise
         except Exception:
-            if cache.begun(model, file) <= before:  # as long as bytes come, it continues
+            if cache.begun(model, file) <= before:  # keep going as long as bytes arrive
                 raise
 
 
-class _Partial(io.BufferedWriter):
-    """A file to be continued. It takes no more bytes than the Hub announced, whatever comes."""
+def _fetch_until_broken(model: RemoteModel, file: RemoteFile, partial: Path, progress: DownloadProgress) -> None:
+    """Continue a file in one request. Raises whatever ends it early; DownloadError if more comes than was announced."""
+    from huggingface_hub.utils import build_hf_headers, get_session  # type: ignore[attr-defined]
 
-    def __init__(self, path: Path, file: RemoteFile) -> None:
-        super().__init__(io.FileIO(path, "ab"))
-        self._file = file
-
-    def write(self, data: Any, /) -> int:
-        if self.tell() + len(data) > self._file.size:
-            what = f"more comes of {self._file.name} than the {self._file.size:,} bytes that the Hub announced"
-            raise DownloadError(what, "Check HF_ENDPOINT, or try again.")
-        return super().write(data)
+    begun, timeout = cache.begun(model, file), settings().HF_HUB_DOWNLOAD_TIMEOUT
+    headers = {**build_hf_headers(), **({"Range": f"bytes={begun}-"} if begun else {})}
+    progress(file.name, "begin", begun)
+    request = get_session().stream("GET", model.url(file), headers=headers, timeout=timeout)
+    with request as response, partial.open("ab") as out:
+        if response.status_code != 206:  # from the beginning
+            out.seek(0)
+            out.truncate()
+        for piece in response.iter_bytes(_CHUNK):
+            if out.tell() + len(piece) > file.size:
+                what = f"more comes of {file.name} than the {file.size:,} bytes that the Hub announced"
+                raise DownloadError(what, "Check HF_ENDPOINT, or try again.")
+            out.write(piece)
+            progress(file.name, "fetch", out.tell())
+    if cache.begun(model, file) < file.size:
+        raise OSError("the connection was closed early")
 
 
 def _altered(file: RemoteFile) -> DownloadError:
@@ -166,7 +162,7 @@ def _has_checksum(path: Path, file: RemoteFile) -> bool:
 
 
 def _bar(progress: DownloadProgress, file: RemoteFile) -> type[Any]:
-    """What huggingface_hub takes for a progress bar: a class, of which it makes one for each attempt."""
+    """A progress bar as huggingface_hub wants it: a class that it instantiates for each attempt."""
 
     class Bar:
         total: int | None = None

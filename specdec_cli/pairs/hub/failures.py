@@ -1,4 +1,4 @@
-"""What the Hub, the network and the disk raise, turned into one line that says what and one that says what to do."""
+"""Errors of the Hub, the network and the disk, as one line that says what happened and one that says what to do."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ _Result = TypeVar("_Result")
 
 _WAITS = (1.0, 2.0, 4.0)  # seconds before each new attempt
 _LONGEST_WAIT = 60.0
-_TOLD_WAIT = 5.0
+_LOGGED_WAIT = 5.0
 _log = logging.getLogger(__name__)
 _PASSING = (408, 429, 500, 502, 503, 504)
 # By name, for huggingface_hub has changed from httpx to httpx2. Without a connection nothing is tried again: the
 # machine is offline, or there is no such host.
-_RETRIED_IN_STREAM = ("ReadTimeout", "RemoteProtocolError")
-_PASSING_ERRORS = (*_RETRIED_IN_STREAM, "ReadError", "WriteError", "WriteTimeout", "PoolTimeout")
+_PASSING_ERRORS = ("ReadTimeout", "RemoteProtocolError", "ReadError", "WriteError", "WriteTimeout", "PoolTimeout")
 
 _NO_NAME = ("the Hub knows no {repo}: {why}", "Check the name.")
 _BY_CLASS = {
@@ -50,22 +49,22 @@ _BY_NUMBER = {
 }
 
 
-def with_retries(call: Callable[[], _Result], streaming: bool = False) -> _Result:
-    """Call, and again after a while if the failure may pass. streaming: the call itself retries broken connections.
+def with_retries(call: Callable[[], _Result]) -> _Result:
+    """Call, and call again later if the failure may be temporary.
 
-    Whatever asks the Hub does it in here, within the limits of `session`.
+    Every request to the Hub is made in here, within the limits of `session`.
     """
     guard()
     for wait in _WAITS:
         try:
             return call()
         except Exception as error:
-            if not _may_pass(error) or (streaming and type(error).__name__ in _RETRIED_IN_STREAM):
+            if not _may_pass(error):
                 raise
             response = getattr(error, "response", None)
             asked = str(response.headers.get("Retry-After", "")) if response is not None else ""
             seconds = min(float(asked), _LONGEST_WAIT) if asked.isdecimal() else wait
-            if seconds >= _TOLD_WAIT:  # Python prints it to stderr unless the program logs elsewhere
+            if seconds >= _LOGGED_WAIT:  # Python prints it to stderr unless the program logs elsewhere
                 _log.warning("specdec: the Hub asks for a wait of %.0f s", seconds)
             time.sleep(seconds)
     return call()
@@ -91,7 +90,7 @@ def hub_errors(repo: str) -> Iterator[None]:
         logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     try:
         yield
-    except (HTTPError, http().InvalidURL, OSError, ValueError) as error:  # the last: a token that is none
+    except (HTTPError, http().InvalidURL, OSError, ValueError) as error:  # ValueError: a malformed token
         cause = error.__cause__ or error if isinstance(error, LocalEntryNotFoundError) else error
         what, fix = _explain(cause)
         names = {"repo": repo, "host": constants.ENDPOINT, "cache": constants.HF_HUB_CACHE}
@@ -100,7 +99,7 @@ def hub_errors(repo: str) -> Iterator[None]:
 
 
 def _explain(error: BaseException) -> tuple[str, str]:
-    """What went wrong and what to do, with places for names."""
+    """What went wrong and what to do, with placeholders for names."""
     from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined]
 
     for kind in type(error).__mro__:

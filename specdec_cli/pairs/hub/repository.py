@@ -1,4 +1,4 @@
-"""What a repository on the Hub holds."""
+"""The files of a repository on the Hub."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class _Card(msgspec.Struct):
 
 
 class _Listing(msgspec.Struct):
-    """What the Hub says of a repository, of which this much is read."""
+    """The part of the Hub's description of a repository that is read."""
 
     sha: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})\Z")]
     siblings: Annotated[list[_Sibling], msgspec.Meta(max_length=_MOST_FILES)]
@@ -93,7 +93,7 @@ def resolve(reference: Reference) -> RemoteModel:
         try:
             body = with_retries(lambda: _listing(reference.repo))
         except UnicodeEncodeError:
-            raise DownloadError("the token in HF_TOKEN is none", "It must be plain letters and digits.") from None
+            raise DownloadError("the token in HF_TOKEN is malformed", "It must be plain letters and digits.") from None
         try:
             listing = msgspec.json.decode(body, type=_Listing)
             siblings = {file.rfilename: file for file in listing.siblings}
@@ -109,14 +109,14 @@ def heads_beside(reference: Reference) -> list[str]:
     with hub_errors(reference.repo):
         try:
             listing = msgspec.json.decode(with_retries(lambda: _listing(reference.repo)), type=_Listing)
-        except (ValueError, RecursionError):  # `resolve` has told
+        except (ValueError, RecursionError):  # `resolve` has reported it
             return []
     names = [file.rfilename for file in listing.siblings if not leads_out(file.rfilename)]
     return [f"{reference.repo}/{name}" for name in heads_among(names)]
 
 
 def _listing(repo: str) -> bytes:
-    """What the Hub answers when it is asked for a repository; no more than a list of files can be."""
+    """The Hub's description of a repository. Raises DownloadError if it is longer than any list of files."""
     from huggingface_hub.utils import build_hf_headers, get_session, validate_repo_id  # type: ignore[attr-defined]
 
     validate_repo_id(repo)

@@ -1,4 +1,8 @@
-"""The session in which huggingface_hub asks for everything, with limits that hold whatever a server sends."""
+"""The HTTP session that huggingface_hub uses, with limits that hold whatever a server sends.
+
+`Client.send` is wrapped in place. A client factory of our own would replace one that the program has set, with its
+proxies and certificates, and a transport of our own turns off the proxies that the environment names.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +49,9 @@ def http() -> Any:
 
 
 def guard() -> None:
-    """Put the limits on the session that huggingface_hub has now. Raises DownloadError if there can be none.
+    """Put the limits on huggingface_hub's current session. Raises DownloadError if it cannot make one.
 
-    Its own timeouts are for single reads of a socket, so a server that sends a byte now and then never meets them.
+    Its own timeouts apply to single reads of a socket, so a server that sends a byte now and then never exceeds them.
     """
     from huggingface_hub import get_session
 
@@ -64,7 +68,7 @@ def guard() -> None:
 
 
 def _in_time(send: Callable[..., Any]) -> Callable[..., Any]:
-    """`Client.send` with an end to the waiting for headers. What is given up on goes on in a thread that is left."""
+    """`Client.send` with a limit on the wait for headers. A request that exceeds it is left running in its thread."""
 
     def limited(request: Any, **options: Any) -> Any:
         answer: Future[Any] = Future()
@@ -81,7 +85,7 @@ def _in_time(send: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return answer.result(_TIMEOUTS_BEFORE_BODY * timeout)
         except OutOfTime:
-            if answer.done():  # what was sent failed so by itself
+            if answer.done():  # the request itself timed out
                 raise
             raise http().ReadTimeout("no answer came to its end", request=request) from None
 
@@ -89,7 +93,7 @@ def _in_time(send: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _limit(response: Any) -> None:
-    """A hook of the session: raise what an answer's status means, and bound what its body costs."""
+    """A response hook: raise the error that a status stands for, and limit what the body may cost."""
     from huggingface_hub.utils import hf_raise_for_status  # type: ignore[attr-defined]
 
     if response.is_success:
@@ -102,13 +106,13 @@ def _limit(response: Any) -> None:
     if response.has_redirect_location:
         response.stream = _stream(response.stream, _skipped)
         return
-    response.stream = _stream(response.stream, lambda _: iter(()))  # what happened is in its headers
+    response.stream = _stream(response.stream, lambda _: iter(()))  # the headers say what happened
     hf_raise_for_status(response)
     raise DownloadError(f"the Hub answers with HTTP {response.status_code}", "Check HF_ENDPOINT and the proxy.")
 
 
 def _stream(inner: Any, pieces: Callable[[Any], Iterator[bytes]]) -> Any:
-    """A body that is read through a function."""
+    """A body read through a function."""
 
     class Stream(http().SyncByteStream):  # type: ignore[misc]
         def __iter__(self) -> Iterator[bytes]:
@@ -130,7 +134,7 @@ def _skipped(stream: Any) -> Iterator[bytes]:
 
 
 def _fast_enough(stream: Any, timeout: float | None) -> Iterator[bytes]:
-    """The pieces of a body. Raises DownloadError if they come too slowly; the time that they are used in is free."""
+    """The pieces of a body. Raises DownloadError if they arrive too slowly; time spent using them does not count."""
     came, waited, pieces = 0, 0.0, iter(stream)
     timeout = timeout or settings().HF_HUB_DOWNLOAD_TIMEOUT
     while True:
@@ -138,7 +142,7 @@ def _fast_enough(stream: Any, timeout: float | None) -> Iterator[bytes]:
         if (piece := next(pieces, None)) is None:
             return
         came += len(piece)
-        waited += min(monotonic() - before, timeout)  # this process may have been stopped
+        waited += min(monotonic() - before, timeout)  # this process may have been suspended
         if waited >= timeout:
             if came < _LEAST_RATE * waited:
                 fix = "Try again later; what has come is kept."

@@ -1,0 +1,108 @@
+"""Conversations that are kept by name, and beside them what the models' caches held of them."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import platformdirs
+
+from specdec_cli.chat.conversation import Conversation, ReadText
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.engine import trial_records
+from specdec_cli.engine.contexts import ModelContext
+from specdec_cli.json_store import JsonStore
+from specdec_cli.llama import context_state, kernels
+from specdec_cli.llama.adapter import identity
+from specdec_cli.user_files import suggest
+
+
+@dataclass(frozen=True, slots=True)
+class KeptMessage:
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeptConversation:
+    """text, tokens, marks: what had been read of it (see chat/conversation.py). caches: by role, of which model file
+    and build of llama.cpp the file of its cache is.
+    """
+
+    messages: tuple[KeptMessage, ...]
+    text: str = ""
+    tokens: tuple[int, ...] = ()
+    marks: tuple[tuple[int, int], ...] = ()
+    caches: dict[str, str] = field(default_factory=dict)
+
+
+CONVERSATIONS = JsonStore(
+    lambda: platformdirs.user_data_path("specdec", appauthor=False) / "conversations",
+    KeptConversation,
+    "Fix the file, or remove it.",
+    remade=False,
+)
+
+
+def save(conversation: Conversation, name: str) -> Path:
+    """Keep a conversation, in place of an older one of that name. Returns its file; raises UsageError on a name that is
+    none, SpecdecError if it cannot be written.
+    """
+    name, read = _checked(name), conversation.read
+    caches = {}
+    for loaded in conversation.session.models.all:
+        if loaded.context and loaded.context.tokens:
+            context_state.save(loaded.context, cache_path(name, loaded.role))
+            caches[loaded.role] = _identity(loaded)
+    messages = tuple(KeptMessage(**message) for message in conversation.messages)  # type: ignore[arg-type]
+    return CONVERSATIONS.save(name, KeptConversation(messages, read.text, read.tokens, read.marks, caches))
+
+
+def restore(conversation: Conversation, name: str) -> list[str]:
+    """Go on with a conversation that was kept. Returns notes on what has to be read again; raises UsageError if there
+    is none of that name, SpecdecError if it is damaged.
+    """
+    kept, session = read(name), conversation.session
+    conversation.messages = [{"role": message.role, "content": message.content} for message in kept.messages]
+    conversation.read = ReadText(kept.text, kept.tokens, kept.marks)
+    session.open(len(kept.tokens))
+    notes = []
+    for loaded in session.models.all:
+        path = cache_path(name, loaded.role)
+        if loaded.role not in kept.caches or not loaded.context:
+            continue
+        if kept.caches[loaded.role] != _identity(loaded):
+            notes.append(f"what the {loaded.role} had read is of another file, adapter or build: it is read again")
+        elif not (path.is_file() and context_state.restore(loaded.context, path)):
+            notes.append(f"what the {loaded.role} had read does not fit: it is read again")
+    return notes
+
+
+def read(name: str) -> KeptConversation:
+    """Raises UsageError if there is none of that name, SpecdecError if it is damaged."""
+    if (kept := CONVERSATIONS.load(_checked(name))) is None:
+        hint = suggest(name, CONVERSATIONS.names(), "Kept conversations")
+        raise UsageError(f"there is no kept conversation {name!r}", hint)
+    return kept
+
+
+def _checked(name: str) -> str:
+    """A name for a conversation; raises UsageError if it is none."""
+    if not re.fullmatch(r"[\w.-]{1,100}", name) or name.startswith("."):
+        raise UsageError(f"{name!r} cannot be a conversation's name", "Use letters, digits, '.', '_' and '-'.")
+    return name
+
+
+def cache_path(name: str, role: str) -> Path:
+    """Where the cache of a model is kept."""
+    return CONVERSATIONS.folder() / f"{name}.{role.replace(' ', '-')}.state"
+
+
+def _identity(loaded: ModelContext) -> str:
+    """Of the model's file, the adapters that act in it with their scales, and the build."""
+    with suppress(OSError):
+        return trial_records.name_of(loaded.path, kernels.build(), identity(loaded.loaded.adapters))
+    raise SpecdecError(f"{loaded.path.name} is gone", "Put it back.")

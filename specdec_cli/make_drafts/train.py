@@ -1,0 +1,316 @@
+"""Trains a draft for a target: its own answers are recorded, something learns from them, and is measured then.
+
+All of it can be killed at any time. The same command goes on, and ends with the same file.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.engine import one_session
+from specdec_cli.engine.model_loading import load_model, require_heads
+from specdec_cli.engine.session import Session
+from specdec_cli.gguf.head_files import head_of
+from specdec_cli.llama import host
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.placement import Placement
+from specdec_cli.make_drafts.draft_copy import find_target, require_place
+from specdec_cli.make_drafts.draft_figures import DraftFigures, draft_figures
+from specdec_cli.make_drafts.recipe import (
+    Counts,
+    Recipe,
+    TrainingOptions,
+    TrainingPlace,
+    TrainingProgress,
+    TrainingStep,
+    no_counts,
+    require_memory,
+)
+from specdec_cli.make_drafts.target_texts import (
+    RowsWanted,
+    TextsWanted,
+    TrainingPrompts,
+    record_texts,
+    training_prompts,
+)
+from specdec_cli.measure import hardware
+from specdec_cli.measure.suites import Prompt
+from specdec_cli.pairs import made_drafts
+from specdec_cli.pairs.sources import ModelSource, is_profile, read_source
+from specdec_cli.user_files import format_bytes
+
+if TYPE_CHECKING:
+    from specdec_cli.make_drafts.training.trainer import TrainingPlan
+    from specdec_cli.make_drafts.training.windows import Windows
+
+_HELD_OUT_SHARE = 0.1
+"""Of the recorded tokens, so many more are recorded of prompts that training does not see."""
+_LONGEST_PROMPT = 512
+_SEED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTrainingResult:
+    """A trained draft. kind: eagle3, medusa, exit, distil or scratch. texts: of the target's, that it learnt from.
+    agreement: with the target on held-out texts, at each place of a draft. before: of the draft to compare with.
+    """
+
+    kind: str
+    target: str
+    out: str
+    bytes: int
+    target_bytes: int
+    texts: int
+    steps: int
+    agreement: tuple[float, ...]
+    before: DraftFigures | None
+    after: DraftFigures
+    notes: tuple[str, ...]
+    seconds: float
+    run: str
+
+
+def train_draft(
+    recipe: Recipe, options: TrainingOptions, progress: TrainingProgress, interrupt: Interrupt
+) -> DraftTrainingResult:
+    """Train, write `options.out`, and measure it.
+
+    Raises UsageError or SpecdecError if that cannot be done, Interrupted on Ctrl-C: the best so far is in `out` then,
+    if training had begun.
+    """
+    require_torch()
+    started = perf_counter()
+    for machine in options.what_if:  # what is needed in the end is looked for before the work
+        hardware.load(machine)
+    other = _other(options.before) if options.before else None
+    target, header = find_target(options.target)
+    place = TrainingPlace(target, header, options.folder or options.out.with_suffix(".training"))
+    training = _Training(recipe, options, place, progress, interrupt)
+    training.prepare()
+    with one_session(training.settings, interrupt, tune=False) as session:
+        prompts = training_prompts(session, options.prompts, options.held_out, _LONGEST_PROMPT, options.raw)
+        windows, held_out = training.record(session, prompts)
+    plan, trained = training.train(windows, held_out)
+    if recipe.use == "self":
+        made_drafts.remember(target, options.out, f"{recipe.kind}, {trained.steps} steps")
+    before, after = training.measure(prompts.held_out, other)
+    return DraftTrainingResult(
+        kind=recipe.kind,
+        target=str(target),
+        out=str(options.out),
+        bytes=options.out.stat().st_size,
+        target_bytes=header.size,
+        texts=len(windows),
+        steps=plan.steps,
+        agreement=trained.best,
+        before=before,
+        after=after,
+        notes=(*prompts.notes, f"the texts are in {place.folder}: train longer with them (--minutes), or remove them"),
+        seconds=perf_counter() - started,
+        run=_command(recipe, options),
+    )
+
+
+def require_torch() -> None:
+    """Raise SpecdecError without what training takes."""
+    if missing := [name for name in ("torch", "gguf") if importlib.util.find_spec(name) is None]:
+        raise SpecdecError(
+            f"training takes PyTorch: {' and '.join(missing)} is not installed",
+            'Install the extra: pip install "specdec-cli[train]".',
+        )
+
+
+def _other(name: str) -> ModelSource:
+    """The draft to compare with."""
+    if (source := read_source(name, [], here_first=True)).path is None:
+        raise UsageError(f"{name} is not on this machine", "Download it first, with specdec pull --target.")
+    return source
+
+
+@dataclass(frozen=True, slots=True)
+class _Training:
+    """One training, from what is checked first to what is measured last."""
+
+    recipe: Recipe
+    options: TrainingOptions
+    place: TrainingPlace
+    progress: TrainingProgress
+    interrupt: Interrupt
+
+    @property
+    def settings(self) -> Settings:
+        """Of the target alone, in passes that do not depend on the clock."""
+        options = self.options
+        return Settings(
+            str(self.place.target),
+            drafter="none",
+            max_tokens=options.longest,
+            ctx=_LONGEST_PROMPT + options.longest + 1,
+            threads=options.threads or host.physical_cores(),
+            gpu_layers=options.gpu_layers,
+        )
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.place.folder / f"{self.recipe.kind}.pt"
+
+    def prepare(self) -> None:
+        """Raise UsageError or SpecdecError if the target, the memory, the disk or the place of the draft won't do."""
+        # Once a training has begun, the file in the draft's place is its best so far, and may be overwritten.
+        require_place(self.options.out, self.place.target, self.options.force or self.checkpoint.exists())
+        self.recipe.layers(self.place.header)
+        require_memory(self.recipe, self.place.header)
+        self.place.folder.mkdir(parents=True, exist_ok=True)
+        self._require_disk()
+        if self.recipe.use not in ("model", "self"):
+            self._require_rows()
+
+    def _require_disk(self) -> None:
+        from specdec_cli.make_drafts.training.recorded_texts import LIKELIEST
+
+        header, folder = self.place.header, self.place.folder
+        row_bytes = 2 * (header.setting("embedding_length") or 0) * len(self.recipe.layers(header))
+        needed = 2 * self.options.tokens * (6 * LIKELIEST + row_bytes)  # prompts take about as much as answers
+        free = shutil.disk_usage(folder).free
+        if needed > free:
+            raise SpecdecError(
+                f"about {format_bytes(needed)} are needed in {folder}; {format_bytes(free)} are free",
+                "Free some, name another --work folder, or give fewer --tokens.",
+            )
+
+    def _require_rows(self) -> None:
+        """Try untrained heads: some targets don't give the rows that heads read, and llama.cpp may end the process."""
+        trial, target = self.place.folder / "untrained.gguf", self.place.target
+        self.recipe.student(self.place, no_counts(self.place.header)).write(trial)
+        try:
+            require_heads(target, trial, self.interrupt)
+        except SpecdecError as error:
+            raise SpecdecError(
+                f"{target.name} does not give the hidden rows that {self.recipe.kind} reads: {error}",
+                "Train a draft model for it: specdec draft distill.",
+            ) from None
+        finally:
+            trial.unlink(missing_ok=True)
+
+    def record(self, session: Session, prompts: TrainingPrompts) -> tuple[Windows, Windows]:
+        """The target's answers to the prompts to train on, and to those that are held out."""
+        from specdec_cli.make_drafts.training.windows import Windows
+
+        recipe, options, place = self.recipe, self.options, self.place
+        source = recipe.source(place)
+        with ExitStack() as loaded:
+            other = load_model(source, Placement(options.gpu_layers), session.interrupt) if source else None
+            if other:
+                loaded.callback(other.close)
+            rows, made = RowsWanted(recipe.rows_name(place.header), recipe.layers(place.header), other), []
+            for name, chosen, share in (
+                ("answers", prompts.train, 1.0),
+                ("held-out", prompts.held_out, _HELD_OUT_SHARE),
+            ):
+                wanted = TextsWanted(int(share * options.tokens), options.longest, options.temperatures)
+                _require_same(place.folder / name, place.target, chosen, replace(wanted, tokens=0))
+                paths = record_texts(session, chosen, wanted, rows, place.folder / name, self.progress.recording)
+                made.append(Windows(paths, options.window))
+        return made[0], made[1]
+
+    def train(self, windows: Windows, held_out: Windows) -> tuple[TrainingPlan, TrainingStep]:
+        """Train, and put the best weights in their place, also after an interrupt."""
+        from specdec_cli.make_drafts.training import trainer
+
+        counts = windows.used(len(no_counts(self.place.header)))
+        plan = self._plan(windows, counts)
+        student = self.recipe.student(self.place, counts)
+        stopped, report = self.interrupt.is_set, self.progress.training
+        try:
+            return plan, trainer.train(student, windows, held_out, plan, self.checkpoint, stopped, report)
+        finally:
+            if self.checkpoint.exists():
+                made = self.checkpoint.with_suffix(".gguf")
+                student.write(made)
+                shutil.move(made, self.options.out)
+                if stopped():
+                    self.progress.stopped(self.options.out.name)
+
+    def _plan(self, windows: Windows, counts: Counts) -> TrainingPlan:
+        """As many steps as the time allows, judged by the first ones. A training that had begun keeps its plan."""
+        from specdec_cli.make_drafts.training.trainer import LEAST_STEPS, TrainingPlan, seconds_of_a_step
+
+        options, record = self.options, self.checkpoint.with_suffix(".json")
+        threads = options.threads or host.physical_cores()
+        asked = [options.minutes, options.steps, options.batch, options.window, options.lr, options.tokens, threads]
+        if record.exists():
+            known, kept = msgspec.json.decode(record.read_bytes())
+            if known == asked:
+                return TrainingPlan(**kept)
+            self.checkpoint.unlink(missing_ok=True)
+        seconds = seconds_of_a_step(self.recipe.student(self.place, counts), windows, options.batch, threads)
+        steps = options.steps or int(60 * options.minutes / seconds)
+        if not options.steps and steps < LEAST_STEPS:
+            raise SpecdecError(
+                f"{options.minutes:g} minutes are {steps} steps of {seconds:,.1f} s each, too few to learn anything",
+                f"Give --minutes {LEAST_STEPS * seconds / 60 + 1:,.0f} or more, or train something smaller.",
+            )
+        self.progress.planned(steps, seconds, _peak_bytes())
+        plan = TrainingPlan(steps, options.batch, options.lr, _SEED, threads)
+        record.write_bytes(msgspec.json.encode((asked, asdict(plan))))
+        return plan
+
+    def measure(
+        self, prompts: Mapping[Prompt, Sequence[int]], other: ModelSource | None
+    ) -> tuple[DraftFigures | None, DraftFigures]:
+        """The draft as it was before, or the one to compare with; and the new one."""
+        recipe = self.recipe
+
+        def measured(path: Path, use: str, tree: int) -> DraftFigures:
+            self.progress.measuring(path.name)
+            settings = replace(self.settings, ctx=None, draft=str(path), drafter=use, tree=tree)
+            return draft_figures(settings, prompts, self.options.what_if, self.interrupt)
+
+        before = None
+        if path := recipe.before(self.place):
+            before = measured(path, recipe.use, recipe.tree)
+        elif other and other.path is not None:
+            before = measured(other.path, head_of(other.header) or "model", 1)
+        return before, measured(self.options.out, recipe.use, recipe.tree)
+
+
+def _require_same(folder: Path, target: Path, prompts: Mapping[Prompt, Sequence[int]], wanted: TextsWanted) -> None:
+    """Raise SpecdecError if the answers in a folder came about in another way."""
+    about = target.stat()
+    what = [target.name, about.st_size, about.st_mtime_ns, asdict(wanted), list(prompts.values())]
+    data, record = msgspec.json.encode(what), folder / "answers.json"
+    if record.exists() and record.read_bytes() != data:
+        raise SpecdecError(f"{folder} holds other answers", "Remove it, or name another --work folder.")
+    folder.mkdir(parents=True, exist_ok=True)
+    record.write_bytes(data)
+
+
+def _peak_bytes() -> int:
+    """The most memory that this process has had; 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _command(recipe: Recipe, options: TrainingOptions) -> str:
+    """How the draft is used."""
+    name = ["-p" if is_profile(options.target) else "-m", options.target]
+    if recipe.use == "self":
+        return shlex.join(["specdec", "run", *name, "--drafter", "self"]) + ' "..."'
+    tree = ["--tree", str(recipe.tree)] if recipe.tree > 1 else []
+    return shlex.join(["specdec", "run", *name, "-md", str(options.out), *tree]) + ' "..."'

@@ -1,0 +1,266 @@
+"""`specdec doctor`: what this installation can do, and what would make it do more.
+
+Whatever loads llama.cpp does so in a child process, for a build that does not fit the processor ends its process.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from specdec_cli import __version__, user_files
+from specdec_cli.decoding.errors import DownloadError, SpecdecError
+from specdec_cli.engine import corpus
+from specdec_cli.engine.config import Settings
+from specdec_cli.llama import building, host, kernels
+from specdec_cli.llama.child import Child
+from specdec_cli.llama.placement import Device
+from specdec_cli.pairs import profiles
+from specdec_cli.pairs.config_layers import resolve
+from specdec_cli.pairs.hub import cache
+
+_CMAKE_FLAGS = {"cuda": "GGML_CUDA", "metal": "GGML_METAL", "vulkan": "GGML_VULKAN"}
+_WAIT_S = 120.0
+Answer = TypeVar("Answer")
+
+# A name for people, the word in llama.cpp's line about its build, and in the processor's flags as Linux tells them.
+_KERNELS = (
+    ("AMX", "AMX_INT8", "amx_int8"),
+    ("AVX-512", "AVX512", "avx512f"),
+    ("AVX-512 VNNI", "AVX512_VNNI", "avx512_vnni"),
+    ("AVX-VNNI", "AVX_VNNI", "avx_vnni"),
+    ("AVX2", "AVX2", "avx2"),
+    ("NEON", "NEON", "asimd"),
+    ("dot products", "DOTPROD", "asimddp"),
+    ("int8 matrices", "MATMUL_INT8", "i8mm"),
+    ("SVE", "SVE", "sve"),
+    ("repacking", "REPACK", ""),
+)
+_OF_EXTRA_BUFFERS = ("AMX", "repacking")
+
+
+@dataclass(frozen=True, slots=True)
+class UnusedGpu:
+    """A GPU that the build cannot use, what is missing to change that, and the command that does."""
+
+    name: str
+    accel: str
+    missing: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Which of llama.cpp's kernels are used on this processor. unused: what the processor could do beside that, in
+    another build. problem, repair: what fails, and the command that builds llama.cpp again; empty if nothing does.
+    """
+
+    used: tuple[str, ...]
+    unused: tuple[str, ...]
+    problem: str
+    repair: str
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusCache:
+    """The indexes of corpora."""
+
+    folder: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BundledPair:
+    """Whether the bundled pair runs; what is wrong, if it does not."""
+
+    ok: bool
+    problem: str
+    target: str | UnsetType = UNSET
+    draft: str | UnsetType | None = UNSET
+    rounding: str | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What this installation can do."""
+
+    versions: dict[str, str]
+    build: str
+    gpu_offload: bool
+    devices: tuple[Device, ...]
+    threads: int
+    memory_available: int | None
+    kernels: Kernels
+    unused_gpu: UnusedGpu | None
+    weights_cache: str
+    corpora: CorpusCache
+    config: str
+    config_problem: str
+    profiles: tuple[str, ...]
+    bundled_pair: BundledPair
+    missing_for_heads: tuple[str, ...] = ()
+    """What this build of llama.cpp lacks for drafts from hidden rows."""
+    rpc: bool = False
+    """Whether it can compute on other machines."""
+
+    @property
+    def ok(self) -> bool:
+        return self.bundled_pair.ok and not self.config_problem and not self.kernels.problem
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """What llama.cpp says of itself. problem: why it says nothing."""
+
+    versions: dict[str, str] = field(default_factory=dict)
+    flags: str = ""
+    gpu_offload: bool = False
+    devices: tuple[Device, ...] = ()
+    missing: tuple[str, ...] = ()
+    rpc: bool = False
+    problem: str = ""
+
+
+def diagnose() -> Diagnosis:
+    """Examine the build, the devices, the settings and the caches, and run the bundled pair for some tokens."""
+    verdict, library = kernels.try_again(), _library()
+    versions = {"specdec": __version__, "python": platform.python_version(), **library.versions}
+    return Diagnosis(
+        {**versions, "huggingface-hub": version("huggingface-hub"), "platform": platform.platform()},
+        library.flags or library.problem,
+        library.gpu_offload,
+        library.devices,
+        host.physical_cores(),
+        host.available_memory(),
+        _kernels(library, verdict),
+        None if library.gpu_offload else _unused_gpu(),
+        str(cache.cache_dir()),
+        CorpusCache(str(corpus.folder()), corpus.kept_bytes()),
+        str(user_files.config_dir()),
+        _config_problem(),
+        tuple(profiles.names()),
+        _bundled_pair(),
+        library.missing,
+        library.rpc,
+    )
+
+
+def _kernels(library: Library, verdict: kernels.TriedKernels) -> Kernels:
+    built = {part.split("=")[0].rpartition(":")[2].strip() for part in library.flags.split("|") if "= 1" in part}
+    able = building.processor().split()
+    works = verdict.extra_buffers
+    used = [name for name, word, _ in _KERNELS if word in built and (works or name not in _OF_EXTRA_BUFFERS)]
+    unused = [name for name, word, flag in _KERNELS if flag in able and name not in used] if library.flags else []
+    problem = "" if works else str(verdict)
+    return Kernels(tuple(used), tuple(unused), problem, building.command() if problem or unused else "")
+
+
+def _library() -> Library:
+    try:
+        return _from_child(Library, "library")
+    except SpecdecError as error:
+        return Library(problem=str(error))
+
+
+def _bundled_pair() -> BundledPair:
+    try:
+        return _from_child(BundledPair, "pair", str(user_files.bundled_dir() / profiles.DEMO))
+    except SpecdecError as error:
+        return BundledPair(False, str(error))
+
+
+def _from_child(kind: type[Answer], *arguments: str) -> Answer:
+    """What this file, run in a process of its own, prints. Raises SpecdecError if that dies, or takes too long."""
+    child = Child(["-m", "specdec_cli.measure.doctor", *arguments], _WAIT_S)
+    try:
+        if (code := child.wait()) == 0:
+            return msgspec.json.decode(child.output(), type=kind)
+        why = "it took too long" if child.timed_out else child.death() or f"it ended with code {code}"
+        raise SpecdecError(f"llama.cpp cannot be used: {why}")
+    finally:
+        child.stop()
+
+
+def _examine_library() -> Library:
+    """In the child."""
+    try:
+        from specdec_cli.llama import extensions, library
+    except SpecdecError as error:
+        return Library(problem=str(error))
+    return Library(
+        library.versions(),
+        library.build_flags(),
+        library.supports_gpu(),
+        tuple(library.devices()),
+        tuple(extensions.missing()),
+        library.knows_rpc(),
+    )
+
+
+def _run_pair(folder: str) -> BundledPair:
+    """In the child: the bundled pair in a folder decodes some tokens."""
+    target, draft = (str(Path(folder) / f"{role}.gguf") for role in ("target", "draft"))
+    try:
+        from specdec_cli.engine.engine import one_session
+        from specdec_cli.engine.pass_costs import usual_threads
+        from specdec_cli.llama.interrupt import Interrupt
+
+        threads = usual_threads()
+        settings = Settings(target, draft, draft_tokens=3, max_tokens=16, bitwise=True, ctx=512, threads=threads)
+        with Interrupt() as interrupt, one_session(settings, interrupt) as session:
+            metrics = session.generate("def main():").metrics
+            rounding = str(session.costs.agreement)
+    except SpecdecError as error:
+        return BundledPair(False, f"{error} {error.hint}")
+    works = metrics.emitted > 1 and metrics.accepted > 0 and not metrics.notes
+    problem = "" if works else f"the models load, but do not decode as they should: {', '.join(metrics.notes)}"
+    return BundledPair(works, problem, target, draft, rounding)
+
+
+def _config_problem() -> str:
+    """What is wrong with the user's own settings: every command would fail on it."""
+    try:
+        resolve(None, {})
+    except DownloadError:  # a pair that is still to be pulled is no mistake
+        pass
+    except SpecdecError as error:
+        return f"{error} {error.hint}"
+    return ""
+
+
+def _unused_gpu() -> UnusedGpu | None:
+    """A GPU that is there, for a build that cannot use any."""
+    if sys.platform == "darwin" and platform.machine() == "arm64":
+        return _gpu("Apple silicon", "metal", "")
+    if names := _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"):
+        return _gpu(names.splitlines()[0], "cuda", "" if shutil.which("nvcc") else "the CUDA toolkit (nvcc)")
+    if any(Path("/dev/dri").glob("renderD*")):
+        return _gpu("a GPU with a render node", "vulkan", "" if shutil.which("glslc") else "the Vulkan SDK (glslc)")
+    return None
+
+
+def _gpu(name: str, accel: str, missing: str) -> UnusedGpu:
+    pip = f"{sys.executable} -m pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python"
+    return UnusedGpu(name, accel, missing, f'CMAKE_ARGS="-D{_CMAKE_FLAGS[accel]}=on" {pip}')
+
+
+def _output(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+if __name__ == "__main__":
+    examined = _examine_library() if sys.argv[1] == "library" else _run_pair(sys.argv[2])
+    sys.stdout.buffer.write(msgspec.json.encode(examined))

@@ -1,0 +1,278 @@
+"""`specdec export`: a pair's settings for another engine, the draft length that suits it there, and what is lost.
+
+The engines' options: llama.cpp's common/arg.cpp, vLLM's SpeculativeConfig, SGLang's server arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from specdec_cli.decoding.errors import DownloadError, SpecdecError, UsageError
+from specdec_cli.engine import tuning
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.model_pair import check_pair, setup_of_pair
+from specdec_cli.llama import library
+from specdec_cli.measure import acceptance_traces, hardware, originals
+from specdec_cli.measure.simulate import WORTH_IT
+from specdec_cli.measure.static_setting import LEAST_CONFIDENCE, StaticPolicy, StaticSetting, best_static
+from specdec_cli.pairs import references, speeds
+from specdec_cli.pairs.config_layers import merged, resolve
+
+_KNOWN = {"model", "ngram", "none"}
+"""Drafters that other engines have, too."""
+_USUAL = 4
+"""Draft tokens where nothing was measured."""
+_NAMED = "its repositories follow from the names of the GGUF ones: check that they are right"
+_OF_DRAFT_MODELS = (
+    "Its draft model runs at every step, also where no draft pays; specdec's rests there.",
+    "Its draft length does not follow the text or the machine.",
+)
+_NGRAMS = "Its n-gram drafts are of its own kind, and of fixed lengths, also where none pays."
+_OF_BATCHES = (*_OF_DRAFT_MODELS, "No least confidence ends a draft.", "The weights are the maker's, not the GGUF's.")
+_LLAMA_NAMES = {
+    **{"temp": "temp", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p"},
+    **{"ctx": "ctx-size", "threads": "threads", "gpu_layers": "gpu-layers", "gpu_layers_draft": "spec-draft-ngl"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """command: what starts the engine. text: its settings file. expected: what to expect, lost: what the pair loses
+    beside specdec, in sentences. checked: how the engine's words were checked.
+    """
+
+    engine: str
+    command: str
+    text: str
+    setting: StaticSetting | None
+    expected: tuple[str, ...]
+    lost: tuple[str, ...]
+    checked: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """path: of the file, if it is here. reference: on the Hub, if it is known."""
+
+    path: Path | None
+    reference: str
+
+    @property
+    def name(self) -> str:
+        return self.path.stem if self.path else self.reference
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Without a draft model, n-grams draft. tokens: of a draft; 0: the target runs alone. options: what profile and
+    command line ask for, by the names of settings.
+    """
+
+    target: _Model
+    draft: _Model | None
+    tokens: int
+    options: dict[str, float]
+    expected: tuple[str, ...] = ()
+    setting: StaticSetting | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServingEngine:
+    """draft_models: what they lack there. rule: what is to be said of its acceptance rule. write: its command and its
+    settings file.
+    """
+
+    policy: StaticPolicy
+    draft_models: tuple[str, ...]
+    rule: str
+    checked: str
+    write: Callable[[_Pair], tuple[str, str]]
+
+
+def export(name: str, profile: str | None, given: dict[str, Any], what_if: str | None = None) -> Export:
+    """A pair's settings for an engine. given: options of the command line. what_if: the name of another machine, whose
+    costs count in place of those that were measured here.
+
+    Raises UsageError on senseless values, SpecdecError on files that cannot be used.
+    """
+    if name not in ENGINES:
+        raise UsageError(f"there is no engine {name!r}", f"Engines: {', '.join(ENGINES)}.")
+    engine = ENGINES[name]
+    pair = _pair(profile, given, engine.policy, what_if)
+    lost = engine.draft_models if pair.draft else (_NGRAMS,)
+    if not pair.tokens:
+        lost = ("All speculation.",)
+    return Export(name, *engine.write(pair), pair.setting, pair.expected, (*lost, engine.rule), engine.checked)
+
+
+def _pair(profile: str | None, given: dict[str, Any], policy: StaticPolicy, what_if: str | None) -> _Pair:
+    """The models, and the length for an engine."""
+    named = merged(profile, given)[0]
+    try:
+        here = resolve(profile, given)
+    except DownloadError:
+        here = None
+    chosen = here or named
+    if not set(chosen.chain.names) <= _KNOWN:
+        raise UsageError(
+            f"no engine drafts as {chosen.drafter} does here",
+            "Export what draft models and n-grams can do: --drafter model, ngram or none.",
+        )
+    target = _model(here.target if here else None, named.target)
+    values = {name: getattr(chosen, name) for name in _LLAMA_NAMES}
+    options = {name: value for name, value in values.items() if value is not None and value != -1}
+    if not (chosen.draft and named.draft and chosen.chain.needs_model):
+        if here:
+            check_pair(here if here.chain.needs_model else replace(here, drafter="none"))
+        if "ngram" not in chosen.chain.names:
+            return _Pair(target, None, 0, options)
+        said = "What n-gram drafts bring depends on the text, and is not predicted."
+        return _Pair(target, None, _USUAL, options, (said,))
+    pair = _Pair(target, _model(here.draft if here else None, named.draft), _USUAL, options)
+    if here is None:
+        return replace(pair, expected=(_usual("specdec pull, then specdec tune"),))
+    return _measured(pair, replace(here, drafter="model", accept=policy.rule), policy, what_if)
+
+
+def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, what_if: str | None) -> _Pair:
+    """The same with the length that a recording and costs call for, if there are both."""
+    checked = check_pair(settings)
+    if checked.draft_path is None:
+        raise UsageError("there is no draft model", "Name one with -md.")
+    if checked.overlap is not None:
+        raise SpecdecError("the draft has another tokenizer, which only specdec can use", "Name another one with -md.")
+    paths, setup = (checked.target_path, checked.draft_path), setup_of_pair(checked, settings)
+    path = acceptance_traces.recording_of(*paths, tuning.kind_of(settings.temp == 0, settings.accept), setup)
+    if what_if:
+        machine = hardware.load(what_if)
+        costs, where = machine.costs, f"{machine.name} ({machine.basis} costs)"
+    elif tuned := tuning.load(*paths, setup):
+        costs, where = tuned.costs, f"this machine ({library.machine()})"
+    else:
+        path = None
+    if path is None:
+        sampled = ["--temp", f"{settings.temp:g}", "--accept", policy.rule] if settings.temp else ["--temp", "0"]
+        command = ["specdec", "tune", "-m", str(paths[0]), "-md", str(paths[1]), *sampled]
+        return replace(pair, expected=(_usual(shlex.join(command)),))
+    recording = acceptance_traces.read(path)
+    recording.require(*paths)
+    found = best_static(recording.answers, costs, recording.greedy, policy)
+    said = (
+        f"From {sum(len(answer.stands) for answer in recording.answers):,} recorded places, with the costs of {where}:"
+    )
+    if found.speedup < WORTH_IT:
+        found = replace(found, tokens=0, min_p=0.0, tokens_per_s=found.alone_tokens_per_s)
+        said += f" no fixed draft length pays, so the target is to run alone, at {found.tokens_per_s:,.1f} tokens/s."
+    else:
+        said += f" {found.tokens_per_s:,.1f} tokens/s at {found.tokens} draft tokens, {found.speedup:.2f}x the target"
+        said += f" alone; specdec with -k auto {found.auto_speedup:.2f}x."
+    compared = speeds.last_speed(*paths)
+    more = [f"specdec compare measured {compared.speedup:.2f}x here ({compared.settings})."] if compared else []
+    return replace(pair, tokens=found.tokens, expected=(said, *more), setting=found)
+
+
+def _usual(how: str) -> str:
+    return f"{_USUAL} draft tokens are only what is usual. To measure what suits this pair: {how}."
+
+
+def _model(path: str | None, reference: str) -> _Model:
+    return _Model(Path(path).absolute() if path else None, reference if references.parse(reference) else "")
+
+
+def _llama_server(pair: _Pair) -> tuple[str, str]:
+    options: list[tuple[str, object]] = [_gguf(pair.target, "model", "hf-repo")]
+    left_out = set() if pair.draft and pair.tokens else {"gpu_layers_draft"}
+    if pair.tokens and pair.draft:
+        options += [_gguf(pair.draft, "spec-draft-model", "spec-draft-hf"), ("spec-type", "draft-simple")]
+        options += [("spec-draft-n-max", pair.tokens), ("spec-draft-n-min", 0)]
+        options.append(("spec-draft-p-min", pair.setting.min_p if pair.setting else 0.0))
+    elif pair.tokens:
+        options.append(("spec-type", "ngram-simple"))
+    options += [(_LLAMA_NAMES[name], value) for name, value in pair.options.items() if name not in left_out]
+    cut = next((value for _, value in options if set(str(value)) & set(";#")), None)
+    if cut:
+        raise UsageError(f"a preset of llama-server cannot name {cut}: it is cut at ; and #", "Rename the file.")
+    command = shlex.join(["llama-server", *(part for name, value in options for part in (f"--{name}", str(value)))])
+    preset = ["version = 1", "", f"[{pair.target.name}]", *(f"{name} = {value}" for name, value in options)]
+    return command, "\n".join(preset) + "\n"
+
+
+def _gguf(model: _Model, path: str, repository: str) -> tuple[str, object]:
+    """The option that names a model."""
+    if model.path:
+        return path, model.path
+    found = references.parse(model.reference)
+    if found and (quant := found.quant or references.quant_of(found.file)):
+        return repository, f"{found.repo}:{quant}"
+    return repository, model.reference
+
+
+def _vllm(pair: _Pair) -> tuple[str, str]:
+    config: dict[str, object] = {"num_speculative_tokens": pair.tokens}
+    if pair.draft:
+        draws = {"draft_sample_method": "probabilistic"}  # else its drafts are greedy, and accepted less
+        config = {"method": "draft_model", "model": _original(pair.draft, "vLLM"), **config, **draws}
+    else:
+        config = {"method": "ngram", **config, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+    parts = ["vllm", "serve", _original(pair.target, "vLLM")]
+    parts += ["--speculative-config", json.dumps(config)] if pair.tokens else []
+    parts += ["--max-model-len", str(pair.options["ctx"])] if "ctx" in pair.options else []
+    return _script(parts)
+
+
+def _sglang(pair: _Pair) -> tuple[str, str]:
+    parts = ["python", "-m", "sglang.launch_server", "--model-path", _original(pair.target, "SGLang")]
+    if pair.tokens and pair.draft:
+        parts += ["--speculative-algorithm", "STANDALONE"]
+        parts += ["--speculative-draft-model-path", _original(pair.draft, "SGLang")]
+        parts += ["--speculative-num-steps", str(pair.tokens), "--speculative-eagle-topk", "1"]
+        parts += ["--speculative-num-draft-tokens", str(pair.tokens + 1)]
+    elif pair.tokens:
+        parts += ["--speculative-algorithm", "NGRAM"]
+    parts += ["--context-length", str(pair.options["ctx"])] if "ctx" in pair.options else []
+    return _script(parts)
+
+
+def _original(model: _Model, engine: str) -> str:
+    """The repository of the maker's weights."""
+    if original := originals.original_of(model.reference):
+        return original
+    what = f"{engine} reads no GGUF, and where {model.name} comes from is not known"
+    raise UsageError(what, "Name the pair by a profile, or as REPO:QUANT.")
+
+
+def _script(parts: list[str]) -> tuple[str, str]:
+    command = shlex.join(parts)
+    return command, f"#!/bin/sh\nexec {command}\n"
+
+
+_REQUESTS = "Sampling is not exported: each request sets its own."
+ENGINES = {
+    "llama-server": ServingEngine(
+        StaticPolicy(LEAST_CONFIDENCE, rereads=True, rule="match"),
+        (*_OF_DRAFT_MODELS, "Its draft model reads again what the target verifies."),
+        "Its rule is that of --accept match: exact but for rounding, of which it says nothing, and at a temperature it "
+        "accepts less than rejection.",
+        "the command was run with the llama.cpp of llama-cpp-python 0.3.36",
+        _llama_server,
+    ),
+    "vllm": ServingEngine(
+        StaticPolicy((0.0,), rereads=False, rule="rejection"),
+        _OF_BATCHES,
+        _REQUESTS,
+        f"its configuration passes the checks of vLLM 0.33.0; it was not run; {_NAMED}",
+        _vllm,
+    ),
+    "sglang": ServingEngine(
+        StaticPolicy((0.0,), rereads=False, rule="match"),
+        _OF_BATCHES,
+        _REQUESTS,
+        f"its options pass the parser of SGLang 0.5.23; it was not run; {_NAMED}",
+        _sglang,
+    ),
+}

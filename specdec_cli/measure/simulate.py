@@ -1,0 +1,294 @@
+"""Replays any draft-length policy on a recording, under any machine's costs, and predicts what drafting brings there.
+
+A recording says, for each place of an answer, how sure the draft model was and whether its token would have stood.
+As long as all tokens of a draft stand, the draft model reads the very text of the target, so what it proposes at a
+place does not depend on where the draft began. After a wrong token it reads another text, and there only its confidence
+matters, for it decides how many more tokens are drafted in vain.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from specdec_cli.decoding.costs import Costs, Curve
+from specdec_cli.decoding.types import REVIEWED, LengthPolicy, Step, Token
+from specdec_cli.draft_length.auto import LONGEST, AutoLength
+from specdec_cli.draft_length.calibration import Calibration, bin_of
+from specdec_cli.draft_length.cost_model import CostModel
+from specdec_cli.draft_length.fixed import FixedLength
+
+AHEAD = LONGEST
+"""How far ahead of each place a recording must know the draft."""
+MOST = 256
+"""The -n of replays."""
+
+FREE = Costs(Curve({1: 0.0}), Curve({1: 0.0}))
+"""Costs for replays of which only the passes count."""
+WORTH_IT = 1.02
+"""A smaller predicted speedup counts as none: predictions are no more exact than that."""
+_REMEDY = 1.05
+"""A change is mentioned if it makes drafting at least this many times as fast as `auto` is now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer of the target from its second token on, place by place, as the draft model saw it.
+
+    confidence[i]: the draft's highest probability for place i, given the true text before. stands[i]: whether the
+    token that it proposed is accepted. astray[i]: its confidences at the places after a wrong token; empty where it
+    stands.
+    """
+
+    category: str
+    prompt_tokens: int
+    confidence: tuple[float, ...]
+    stands: tuple[bool, ...]
+    astray: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The tokens of a prompt and of the target's answer, for drafters that need no model and can be run again."""
+
+    category: str
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a replay came to, in passes, so that any machine's costs can be put on it.
+
+    verified[n]: passes of the target over n tokens. read[n]: passes of the draft model over n tokens.
+    """
+
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    verified: Counter[int] = field(default_factory=Counter)
+    read: Counter[int] = field(default_factory=Counter)
+
+    def seconds(self, costs: Costs) -> float:
+        """The time it takes on a machine with these costs."""
+        verify = sum(count * (costs.verify(n) + costs.other) for n, count in self.verified.items())
+        return verify + sum(count * costs.draft(n) for n, count in self.read.items())
+
+    def tokens_per_s(self, costs: Costs) -> float:
+        return self.tokens / self.seconds(costs) if self.tokens else 0.0
+
+
+@dataclass(slots=True)
+class Run:
+    """One answer that is decoded again: its steps, timed by what passes cost and counted; `watch` sees each."""
+
+    policy: LengthPolicy
+    costs: Costs
+    tally: Tally
+    watch: Callable[[Step], None] | None = None
+    index: int = 0
+    now: float = 0.0
+
+    def step(
+        self,
+        drafted: tuple[int, ...],
+        accepted: int,
+        draft_s: float,
+        apart_s: float = 0.0,
+        tokens: tuple[Token, ...] = (),
+        source: str = "",
+    ) -> Step:
+        """Count a step and show it. apart_s: for reading the prompt, which is not a part of the step."""
+        rows = len(drafted) + 1
+        verify_s = self.costs.verify(rows)
+        self.index += 1
+        self.now += apart_s + draft_s + verify_s + self.costs.other
+        why = self.policy.why
+        step = Step(self.index, tokens, drafted, accepted, (), source, draft_s, verify_s, 0.0, self.now, why)
+        self.policy.observe(step)
+        if self.watch:
+            self.watch(step)
+        self.tally.drafted += len(drafted)
+        self.tally.accepted += accepted
+        self.tally.verified[rows] += 1
+        return step
+
+
+def replay(
+    policy: LengthPolicy, answers: Iterable[Answer], costs: Costs, watch: Callable[[Step], None] | None = None
+) -> Tally:
+    """Decode the answers again with a policy that is told these costs; `watch` sees every step."""
+    tally = Tally()
+    for answer in answers:
+        _replay(answer, Run(policy, costs, tally, watch))
+    return tally
+
+
+def _replay(answer: Answer, run: Run) -> None:
+    policy, draft_cost, read, length = run.policy, run.costs.draft, run.tally.read, len(answer.stands)
+    policy.begin(answer.prompt_tokens)
+    apart = answer.prompt_tokens - 1  # the prompt is read before the draft's clock
+    behind, at, missed = answer.prompt_tokens + 1, 0, list[int]()
+    while at < length:
+        drafted = accepted = 0
+        draft_s = apart_s = 0.0
+        # The policy knows how much more the answer may hold, not where it will end.
+        if budget := min(policy.limit(max(MOST, length) - at - 1), length - at - 1, AHEAD):
+            for place in missed[-REVIEWED:] if behind > 2 else ():
+                policy.observe_counterfactual(answer.confidence[place], float(answer.stands[place]))
+            drafted, accepted, passes = _draft(policy, answer, at, budget)
+            draft_s = draft_cost(behind - apart) + (passes - 1) * draft_cost(1)
+            apart_s = draft_cost(behind) - draft_cost(behind - apart)
+            read[behind] += 1
+            read[1] += passes - 1
+            behind, apart = 1 + (drafted == accepted > 0), 0
+            missed.clear()
+        else:
+            behind += 1
+            missed.append(at)
+        run.step((0,) * drafted, accepted, draft_s, apart_s)
+        at += accepted + 1
+    run.tally.tokens += length
+
+
+def _draft(policy: LengthPolicy, answer: Answer, at: int, budget: int) -> tuple[int, int, int]:
+    """One draft from place `at` on: tokens drafted, tokens that stand, passes of the draft model."""
+    drafted = accepted = passes = 0
+    wrong: int | None = None
+    while True:
+        passes += 1
+        if wrong is None:
+            confidence = answer.confidence[at + drafted]
+        elif drafted - accepted - 1 < len(answer.astray[wrong]):
+            confidence = answer.astray[wrong][drafted - accepted - 1]
+        else:
+            break
+        if not policy.should_draft(drafted, confidence):
+            break
+        if wrong is None:
+            accepted += answer.stands[at + drafted]
+            wrong = None if answer.stands[at + drafted] else at + drafted
+        drafted += 1
+        if drafted == budget or not policy.should_read(drafted):
+            break
+    return drafted, accepted, passes
+
+
+def alone(answers: Iterable[Answer]) -> Tally:
+    """The target without a draft."""
+    tokens = sum(len(answer.stands) for answer in answers)
+    return Tally(tokens=tokens, verified=Counter({1: tokens}))
+
+
+def adaptive(answers: Iterable[Answer], costs: Costs, greedy: bool) -> Tally:
+    """`-k auto`, knowing the costs and nothing else, through all answers one after the other."""
+    policy = AutoLength(CostModel(replace(costs, other=0.0), LONGEST), Calibration.prior(greedy))
+    return replay(policy, answers, costs)
+
+
+def fixed(answers: Sequence[Answer]) -> dict[int, Tally]:
+    """Every fixed draft length, 0 being the target alone; what they do does not depend on costs."""
+    return {0: alone(answers), **{k: replay(FixedLength(k), answers, FREE) for k in range(1, LONGEST + 1)}}
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One category. Speedups are tokens per second over the target alone's; best_k: the best fixed length."""
+
+    category: str
+    tokens: int
+    acceptance: float
+    """The share of places where the draft's first token is accepted."""
+    tokens_per_step: float
+    alone_tokens_per_s: float
+    auto: float
+    best_k: int
+    fixed: float
+
+
+def predict(by_category: Mapping[str, Sequence[Answer]], costs: Costs, greedy: bool) -> list[Prediction]:
+    """Each category with enough to go on, then all of them together."""
+    everything = [answer for answers in by_category.values() for answer in answers]
+    each = [_predict(category, answers, costs, greedy) for category, answers in by_category.items()]
+    return [*each, _predict("all", everything, costs, greedy)] if len(each) != 1 else each
+
+
+def _predict(category: str, answers: Sequence[Answer], costs: Costs, greedy: bool) -> Prediction:
+    speeds = {k: tally.tokens_per_s(costs) for k, tally in fixed(answers).items()}
+    best_k = max(speeds, key=lambda k: speeds[k])
+    auto = adaptive(answers, costs, greedy)
+    stands = [stands for answer in answers for stands in answer.stands]
+    return Prediction(
+        category=category,
+        tokens=len(stands),
+        acceptance=sum(stands) / len(stands),
+        tokens_per_step=auto.tokens / auto.verified.total(),
+        alone_tokens_per_s=speeds[0],
+        auto=auto.tokens_per_s(costs) / speeds[0],
+        best_k=best_k,
+        fixed=speeds[best_k] / speeds[0],
+    )
+
+
+def calibrate(answers: Sequence[Answer], greedy: bool) -> Calibration:
+    """What `auto` may begin with for this pair: everything the recording shows of its confidence."""
+    calibration = Calibration.prior(greedy)
+    for answer in answers:
+        for confidence, stands in zip(answer.confidence, answer.stands, strict=True):
+            at = bin_of(confidence)
+            calibration.observe_confidence(at)
+            calibration.learn(at, float(stands))
+    return calibration
+
+
+def verdict(
+    predictions: Sequence[Prediction], answers: Sequence[Answer], costs: Costs, greedy: bool, where: str
+) -> list[str]:
+    """In plain words: whether to use the pair there, for what, and what would change that."""
+    overall = predictions[-1]
+    parts = predictions[:-1] or predictions
+    gains = [each for each in parts if each.auto >= WORTH_IT]
+    names = ", ".join(f"{each.category} ({each.auto:.2f}x)" for each in gains)
+    pays = f"This pair pays on {where} for {names}; elsewhere auto will not use the draft model."
+    if not gains:
+        pays = f"This pair does not pay on {where}: auto will mostly not use the draft model."
+    elif len(gains) == len(parts):
+        pays = f"This pair pays on {where}: {overall.auto:.2f}x expected with -k auto."
+    one = costs.verify(1)
+    prices = (
+        f"A draft token costs {costs.draft(1) / one:.0%} of a target token. Verifying 2 tokens takes "
+        f"{costs.verify(2) / one:.2f} times as long as generating one, and 4 take {costs.verify(4) / one:.2f} times. "
+        f"{overall.acceptance:.0%} of first draft tokens are accepted."
+    )
+    return [pays, prices, *_remedies(overall, answers, costs, greedy)]
+
+
+def _remedies(overall: Prediction, answers: Sequence[Answer], costs: Costs, greedy: bool) -> list[str]:
+    """What would make a difference, computed by changing one thing at a time."""
+    flat = replace(costs, verify=Curve({1: costs.verify(1)}))
+    gpu = "a machine on which verifying several tokens takes no longer than one (nearly so for large models on GPUs)"
+    helpful = []
+    for what, texts, prices in (
+        ("a draft model of this quality at half the cost", answers, half_priced(costs)),
+        ("a draft model that is wrong half as often", [_improved(answer) for answer in answers], costs),
+        (gpu, answers, flat),
+    ):
+        speedup = adaptive(texts, prices, greedy).tokens_per_s(prices) / overall.alone_tokens_per_s
+        if speedup > max(overall.auto, 1.0) * _REMEDY:
+            helpful.append(f"{what}: {speedup:.2f}x")
+    return ["What would change that: " + "; ".join(helpful) + "."] if helpful else []
+
+
+def half_priced(costs: Costs) -> Costs:
+    """The same with a draft model at half the cost."""
+    return replace(costs, draft=Curve({n: seconds / 2 for n, seconds in costs.draft.points.items()}))
+
+
+def _improved(answer: Answer) -> Answer:
+    """The answer with every other wrong token set right."""
+    stands = list(answer.stands)
+    wrong = [i for i, stood in enumerate(stands) if not stood]
+    for i in wrong[::2]:
+        stands[i] = True
+    return replace(answer, stands=tuple(stands))

@@ -1,0 +1,316 @@
+"""What the trials of a comparison show: speeds, speedups over the baseline, acceptance, and whether drafting pays."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from specdec_cli.decoding.costs import Costs
+from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.decoding.statistics import Difference, Interval, geometric_interval
+from specdec_cli.measure.recorded_settings import RecordedSettings
+
+FEW_DRAFTS = 20
+"""With fewer drafts, the share of them that was accepted means little."""
+_LEAST_S = 1e-9
+"""No answer takes less time than this; a file that says so is damaged."""
+_COPIED = (
+    *("prompt_tokens", "reason", "prefill_s", "ttft_s", "decode_s", "draft_s", "draft_prefill_s", "verify_s"),
+    *("sample_s", "overhead_s", "steps", "drafted", "accepted", "notes", "distance"),
+)
+"""Fields that a trial takes over from the metrics of its answer."""
+Pays = Literal["yes", "no", "inconclusive", "too few prompts", "nothing drafted", "wrong", "not measured"]
+_DECISIVE: tuple[tuple[Difference, Pays], ...] = (
+    *(("faster", "yes"), ("inconclusive", "inconclusive"), ("too few prompts", "too few prompts")),
+    *(("no difference", "no"), ("slower", "no")),
+)
+"""If variants differ in what they show, the first of these that one of them shows decides the verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostPoints:
+    """Measured costs: seconds of a pass by its number of tokens, and per step whatever it drafts."""
+
+    verify: dict[int, float]
+    draft: dict[int, float]
+    other: float
+
+    @classmethod
+    def of(cls, costs: Costs) -> CostPoints:
+        verify, draft = (dict(sorted(curve.points.items())) for curve in (costs.verify, costs.draft))
+        return cls(verify, draft, costs.other)
+
+
+@dataclass(frozen=True, slots=True)
+class VariantInfo:
+    """One way of decoding. baseline: the name of the one that it is measured against, its own for a baseline."""
+
+    name: str
+    baseline: str
+    settings: RecordedSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One answer. Times are seconds. draft_s and decode_s contain draft_prefill_s: the draft model reads the prompt.
+
+    arm: the variant's name, as JSON calls it. row_costs: rows in a verification -> (how often, median seconds).
+    pieces: (text, origin) of each token. distance: of a lossy rule, see Metrics. tokens_per_s: tokens after the first
+    over the time they took; None for an answer of one token.
+    """
+
+    arm: str
+    prompt: str
+    category: str
+    round: int
+    prompt_tokens: int
+    tokens: tuple[int, ...]
+    reason: str
+    prefill_s: float
+    ttft_s: float
+    decode_s: Annotated[float, Meta(ge=0, lt=1e9)]
+    draft_s: float
+    draft_prefill_s: float = 0.0
+    verify_s: float
+    sample_s: float
+    overhead_s: float
+    steps: int
+    drafted: int
+    accepted: int
+    reached: tuple[int, ...]
+    kept: tuple[int, ...]
+    row_costs: dict[int, tuple[int, float]] = field(default_factory=dict)
+    pieces: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    distance: float | None = None
+    tokens_per_s: float | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        timed = len(self.tokens) > 1 and self.decode_s > _LEAST_S
+        object.__setattr__(self, "tokens_per_s", (len(self.tokens) - 1) / self.decode_s if timed else None)
+
+
+def trial_of(variant: str, prompt: str, category: str, number: int, metrics: Metrics) -> Trial:
+    """What a comparison needs of a finished answer. number: of the round."""
+    verify_s: dict[int, list[float]] = {}
+    for step in metrics.history:
+        if step.index:
+            verify_s.setdefault(1 + len(step.drafted), []).append(step.verify_s)
+    return Trial(
+        arm=variant,
+        prompt=prompt,
+        category=category,
+        round=number,
+        tokens=tuple(metrics.tokens),
+        reached=tuple(metrics.reached),
+        kept=tuple(metrics.kept),
+        row_costs={rows: (len(laps), statistics.median(laps)) for rows, laps in verify_s.items()},
+        pieces=tuple((token.text, token.origin) for step in metrics.history for token in step.tokens),
+        **{name: getattr(metrics, name) for name in _COPIED},
+    )
+
+
+def paired_ratios(trials: Iterable[Trial], variant: str, baseline: str) -> dict[str, float]:
+    """Per prompt, how many times as fast a variant was as its baseline: the geometric mean over the rounds.
+
+    Prompts whose answer was too short for a speed, on either side, are left out.
+    """
+    speeds = {(trial.arm, trial.prompt, trial.round): trial.tokens_per_s for trial in trials}
+    logs: dict[str, list[float]] = {}
+    for (name, prompt, number), speed in speeds.items():
+        other = speeds.get((baseline, prompt, number))
+        if name == variant and speed and other:
+            logs.setdefault(prompt, []).append(math.log(speed / other))
+    return {prompt: math.exp(statistics.fmean(values)) for prompt, values in logs.items()}
+
+
+def noise(trials: Iterable[Trial], baseline: str) -> float | None:
+    """How far the baseline is from itself: the median over prompts of fastest over slowest round, less 1.
+
+    None if it ran only once a prompt.
+    """
+    speeds: dict[str, list[float]] = {}
+    for trial in trials:
+        if trial.arm == baseline and trial.tokens_per_s:
+            speeds.setdefault(trial.prompt, []).append(trial.tokens_per_s)
+    return _median([max(values) / min(values) - 1 for values in speeds.values() if len(values) > 1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One variant over a set of prompts. Speeds are medians over trials; no speedup for the baseline itself.
+
+    per_position: of the drafts that reached a position, the share accepted up to there. reached: how many drafts that
+    were, by position. shares: of the decoding time, by part: draft, verify, sample,
+    other. distance_per_token: of a lossy rule, the total variation between the
+    distribution of a token and the target's.
+    """
+
+    arm: str
+    category: str
+    trials: int
+    tokens_per_s: float | None
+    ttft_s: float | None
+    tpot_ms: float | None
+    acceptance_rate: float | None
+    tokens_per_step: float | None
+    speedup: Interval | None
+    per_position: tuple[float, ...]
+    shares: dict[str, float]
+    distance_per_token: float | None = None
+    reached: tuple[int, ...] = ()
+
+    @property
+    def ran_alone(self) -> bool:
+        """Whether hardly a token came from a draft."""
+        return (self.tokens_per_step or 1.0) < 1.02
+
+    @property
+    def claimed(self) -> Interval | None:
+        """The speedup, unless hardly a token came from a draft: then a higher speed than the target's is chance."""
+        return None if self.ran_alone and self.speedup and self.speedup.difference != "slower" else self.speedup
+
+    @property
+    def firm_positions(self) -> int:
+        """How many of `per_position` rest on enough drafts; of a result too old to tell, all."""
+        return sum(count >= FEW_DRAFTS for count in self.reached) if self.reached else len(self.per_position)
+
+    @property
+    def pass_cost(self) -> float | None:
+        """What a pass with its draft costs, in passes of the target alone: the tokens of a pass over the speedup."""
+        return self.tokens_per_step / self.claimed.mean if self.tokens_per_step and self.claimed else None
+
+
+def acceptance_by_position(answers: Sequence[Trial | Metrics]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """By position in a draft: how many drafts reached it, and the share of these that was accepted up to there."""
+    reached, kept = (
+        [sum(counts) for counts in zip_longest(*(getattr(answer, name) for answer in answers), fillvalue=0)]
+        for name in ("reached", "kept")
+    )
+    rates = tuple(accepted / drafts for accepted, drafts in zip(kept, reached, strict=True) if drafts)
+    return tuple(filter(None, reached)), rates
+
+
+def summarise(trials: Iterable[Trial], variant: str, baseline: str, category: str = "all") -> Summary | None:
+    """A variant's figures over one category, or over all; None if it has no trial there."""
+    chosen = [trial for trial in trials if category in ("all", trial.category)]
+    mine = [trial for trial in chosen if trial.arm == variant]
+    if not mine:
+        return None
+
+    def total(name: str) -> float:
+        return float(sum(getattr(trial, name) for trial in mine))
+
+    speed = _median([trial.tokens_per_s for trial in mine if trial.tokens_per_s])
+    parts = {"draft": "draft_s", "verify": "verify_s", "sample": "sample_s", "other": "overhead_s"}
+    decode = total("decode_s")
+    reached, per_position = acceptance_by_position(mine)
+    distances = [trial.distance for trial in mine if trial.distance is not None]
+    tokens = sum(len(trial.tokens) for trial in mine)
+    return Summary(
+        arm=variant,
+        category=category,
+        trials=len(mine),
+        tokens_per_s=speed,
+        ttft_s=_median([trial.ttft_s for trial in mine]),
+        tpot_ms=_ratio(1000, speed or 0),
+        acceptance_rate=_ratio(total("accepted"), total("drafted")),
+        tokens_per_step=_ratio(sum(max(len(trial.tokens) - 1, 0) for trial in mine), total("steps")),
+        speedup=None
+        if variant == baseline
+        else geometric_interval([*paired_ratios(chosen, variant, baseline).values()]),
+        per_position=per_position,
+        shares={name: total(part) / decode for name, part in parts.items()} if decode else {},
+        distance_per_token=sum(distances) / max(tokens, 1) if distances else None,
+        reached=reached,
+    )
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverallVerdict:
+    """Does drafting pay?
+
+    arm: the best variant that drafts, None if none was measured; speedup: its own; lossy: whether it is. winner: the
+    variant to use, which may be the target alone; None if the measurements do not decide. ranking: all variants, the
+    fastest first.
+    """
+
+    pays: Pays
+    arm: str | None = None
+    speedup: Interval | None = None
+    winner: str | None = None
+    lossy: bool = False
+    ranking: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """The verdict in one line, as a headline."""
+        if self.pays == "wrong":
+            return "Wrong: answers are not the target's own"
+        if self.pays == "nothing drafted":
+            return "No: nothing was drafted"
+        if self.speedup is None:
+            return "Not measured: no answer was long enough"
+        text = f"{self.pays.capitalize()}: {self.speedup}"
+        if self.pays == "too few prompts":
+            return text + (" over 1 prompt" if self.speedup.count == 1 else f" over {self.speedup.count} prompts")
+        return text + (" at best" if self.pays == "no" and len(self.ranking) > 2 else "")
+
+    @property
+    def sentence(self) -> str:
+        """What the headline is about."""
+        several = len(self.ranking) > 2
+        no = (
+            f"No way measured is faster than the target alone; {self.arm} comes closest."
+            if several
+            else f"{self.arm} is not faster than the target alone."
+        )
+        return {
+            "yes": f"{self.arm} is faster than the target alone{', and the fastest way measured' if several else ''}."
+            + (" It is LOSSY: it has not the target's distribution." if self.lossy else ""),
+            "no": no,
+            "inconclusive": f"{self.arm} may be faster or slower than the target alone: the interval is too wide.",
+            "too few prompts": f"{self.arm}: an interval takes 3 prompts or more, and without one nothing is claimed.",
+            "nothing drafted": f"{self.arm} ran the target alone, as drafts did not pay or there were none.",
+            "wrong": "No way measured gives the target's own answers. This is a bug in specdec: please report it.",
+            "not measured": "There is nothing to compare: no way of drafting has a speed to set against the target's.",
+        }[self.pays]
+
+
+def overall_verdict(
+    overall: Sequence[Summary], baselines: Mapping[str, str], wrong: Collection[str] = ()
+) -> OverallVerdict:
+    """overall: each variant's figures over all prompts. baselines: by variant. wrong: variants with wrong answers.
+
+    Those cannot win, nor can those that drafted nothing; a lossy one wins only where no other was measured.
+    """
+    idle = {name for name, baseline in baselines.items() if name == baseline} | {e.arm for e in overall if e.ran_alone}
+    speeds = {each.arm: each.claimed.mean if each.claimed else float(each.arm in idle) for each in overall}
+    ranking = tuple(sorted(speeds, key=lambda variant: -speeds[variant]))
+    measured = {each.arm: each.speedup for each in overall if each.speedup}
+    right = {variant: speedup for variant, speedup in measured.items() if variant not in wrong}
+    if not right:
+        return OverallVerdict(pays="wrong" if measured else "not measured", ranking=ranking)
+    lossy = {each.arm for each in overall if each.distance_per_token is not None}
+    drafted = {variant: speedup for variant, speedup in right.items() if variant not in idle}
+    if not drafted:
+        best = max(right, key=speeds.__getitem__)
+        return OverallVerdict(pays="nothing drafted", arm=best, winner=baselines.get(best), ranking=ranking)
+    exact = {variant: speedup for variant, speedup in drafted.items() if variant not in lossy} or drafted
+    kind, pays = next((kind, pays) for kind, pays in _DECISIVE if kind in {each.difference for each in exact.values()})
+    best = max((variant for variant in exact if exact[variant].difference == kind), key=speeds.__getitem__)
+    winner = best if pays == "yes" else baselines.get(best) if pays == "no" else None
+    return OverallVerdict(pays=pays, arm=best, speedup=exact[best], winner=winner, lossy=best in lossy, ranking=ranking)

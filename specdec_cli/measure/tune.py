@@ -1,0 +1,333 @@
+"""`specdec tune`: measures a pair on this machine, predicts what drafting brings, and keeps both for later commands."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from specdec_cli import user_files
+from specdec_cli.decoding.costs import Costs
+from specdec_cli.decoding.errors import IncompatiblePair, Interrupted, SpecdecError, UsageError
+from specdec_cli.decoding.rules import LOSSY
+from specdec_cli.engine import tuning
+from specdec_cli.engine.config import AUTO, Settings
+from specdec_cli.engine.model_pair import ModelPair, check_pair, setup_of_pair
+from specdec_cli.engine.tuning import Tuning
+from specdec_cli.llama import host
+from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.placement import Placement
+from specdec_cli.measure import acceptance_traces, hardware
+from specdec_cli.measure.acceptance_traces import Recording, record, recording_of
+from specdec_cli.measure.simulate import Answer, Prediction, calibrate, predict, verdict
+from specdec_cli.measure.statistics import CostPoints
+from specdec_cli.measure.suites import Prompt, fitting, in_turn, tuning_prompts
+
+if TYPE_CHECKING:
+    from specdec_cli.engine.session import Session
+    from specdec_cli.llama.context import LlamaContext
+
+_CONTEXT = 1024
+_ANSWER = 64
+_PLACEMENT_CONTEXT = 256
+_ROOM = 32
+"""Tokens that an answer must have room for after its prompt, and for drafts that go on from a rejected token."""
+_LEAST_TOKENS = 100
+"""Recorded places below which acceptance cannot be told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningResult:
+    """What a pair is predicted to come to under some costs. recorded_tokens: places with a recorded draft token."""
+
+    target: str
+    draft: str
+    greedy: bool
+    recorded_tokens: int
+    costs: CostPoints
+    predictions: tuple[Prediction, ...]
+    verdict: tuple[str, ...]
+
+    def to_json(self) -> Any:
+        return msgspec.to_builtins(self, str_keys=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredTuning(TuningResult):
+    """The same for this machine. threads_tried: by model, seconds of a token by number of threads.
+
+    placement_tried: seconds of a draft token by device; empty if only one was tried. filled: by model, seconds of a
+    token in a filled cache, and how many `tokens` that holds; empty if a cache cannot be rewound. memory: bytes by
+    model. kept: the file that `run` and `compare` read; empty if it
+    could not be written.
+    """
+
+    machine: str
+    threads: int
+    threads_draft: int
+    gpu_layers: int
+    gpu_layers_draft: int
+    threads_tried: dict[str, dict[int, float]]
+    placement_tried: dict[str, float]
+    filled: dict[str, float]
+    memory: tuple[dict[str, Any], ...]
+    notes: tuple[str, ...]
+    kept: str
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareInfo:
+    """Another machine, as in `profiles/hardware`. basis: `measured` by specdec, or `derived` from `source`."""
+
+    name: str
+    description: str
+    basis: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwarePrediction(TuningResult):
+    """The same for another machine."""
+
+    hardware: HardwareInfo
+
+
+def _tuned(settings: Settings) -> Settings:
+    """What is tuned of these settings; raises UsageError if there is nothing to tune."""
+    if not settings.chain.needs_model:
+        problem = f"there is nothing to tune with the drafter {settings.drafter}: it takes no draft model"
+        raise UsageError(problem, "Name a draft model with -md.")
+    settings = replace(settings, drafter="self" if settings.chain.drafts_itself else "model")
+    if settings.accept in LOSSY:
+        problem = f"there is nothing to tune with --accept {settings.accept}"
+        raise UsageError(problem, "Tune an exact rule: rejection or match.")
+    return replace(settings, draft_tokens=AUTO, draft_min_p=0.0, max_tokens=_ANSWER, ctx=settings.ctx or _CONTEXT)
+
+
+def predict_for(settings: Settings, machine_name: str) -> HardwarePrediction:
+    """What the recorded acceptance of a pair would come to under another machine's costs; nothing is measured."""
+    settings = _tuned(settings)
+    pair = check_pair(settings)
+    paths = _paths(pair)
+    machine = hardware.load(machine_name)
+    kind_of_run = tuning.kind_of(settings.temp == 0, settings.accept)
+    path = recording_of(*paths, kind_of_run, setup_of_pair(pair, settings))
+    if path is None:
+        kind = "at temperature 0" if settings.temp == 0 else f"with --accept {settings.accept}"
+        raise SpecdecError(
+            f"nothing is recorded of this pair {kind}",
+            "Run specdec tune on it once, on any machine, with the same --temp and --accept.",
+        )
+    recording = acceptance_traces.read(path)
+    recording.require(*paths)
+    return HardwarePrediction(
+        **_predicted(paths, recording, machine.costs, f"{machine_name}, at the costs of the models named above"),
+        hardware=HardwareInfo(machine.name, machine.description, machine.basis, machine.source),
+    )
+
+
+def tune(
+    settings: Settings,
+    suite: str | None = None,
+    system: str | None = None,
+    raw: bool = False,
+    seconds: float = 60.0,
+    interrupt: Interrupt | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> MeasuredTuning:
+    """Time a pair, record its acceptance, predict, and keep what `run` and `compare` can use.
+
+    seconds: about how long. progress: told what is done now. Raises Interrupted, and keeps nothing then.
+    """
+    from specdec_cli.engine.contexts import memory_of
+    from specdec_cli.engine.engine import one_session
+    from specdec_cli.llama import library
+
+    settings, interrupt = _tuned(settings), interrupt or Interrupt()
+    pair = check_pair(settings)
+    if pair.overlap is not None or settings.chain.head:
+        raise IncompatiblePair(
+            "tune needs a draft model with the target's tokenizer",
+            "Without it run and compare measure what they need: specdec compare.",
+        )
+    paths = _paths(pair)
+    user_files.require_writable(tuning.path_of(*paths).parent)
+    settings, placement = place_draft(paths[1], settings, interrupt)
+    with one_session(settings, interrupt, tune=False, pair=pair) as session:
+        tuner = Tuner(session, suite, system, raw, seconds)
+        progress("timing passes and threads")
+        costs = tuner.time()
+        progress("recording what the draft would have proposed")
+        recording = tuner.record()
+        kind = tuning.kind_of(recording.greedy, settings.accept)
+        threads, threads_draft = session.models.threads
+        place: dict[str, Any] = {
+            "machine": library.machine(),
+            "threads": threads,
+            "threads_draft": threads_draft,
+            "gpu_layers": settings.gpu_layers,
+            "gpu_layers_draft": settings.gpu_layers_draft,
+        }
+        calibration = calibrate(recording.answers, recording.greedy)
+        memory = tuple(asdict(part) for part in memory_of(session.models))
+    if interrupt.is_set():
+        raise Interrupted
+    notes, kept = session.notes, ""
+    try:
+        found = Tuning(**place, costs=costs, calibrations={kind: calibration})
+        path = tuning.save(*paths, found, setup_of_pair(pair, settings))
+        acceptance_traces.write(path.with_suffix(f".{kind}.json.gz"), recording)
+        kept = str(path)
+    except SpecdecError as error:  # which is no reason to lose what was measured
+        notes += (f"what was measured is not kept: {error}",)
+    return MeasuredTuning(
+        **_predicted(paths, recording, costs, "this machine"),
+        **place,
+        threads_tried=tuner.tried,
+        placement_tried=placement,
+        filled=tuner.filled,
+        memory=memory,
+        notes=notes,
+        kept=kept,
+    )
+
+
+def _paths(pair: ModelPair) -> tuple[Path, Path]:
+    if pair.draft_path is None:
+        raise UsageError("there is no draft model", "Name one with -md.")
+    return pair.target_path, pair.draft_path
+
+
+def _predicted(paths: tuple[Path, Path], recording: Recording, costs: Costs, where: str) -> dict[str, Any]:
+    predictions = predict(acceptance_traces.by_category(recording.answers), costs, recording.greedy)
+    return {
+        "target": paths[0].name,
+        "draft": paths[1].name,
+        "greedy": recording.greedy,
+        "recorded_tokens": sum(len(answer.stands) for answer in recording.answers),
+        "costs": CostPoints.of(costs),
+        "predictions": tuple(predictions),
+        "verdict": tuple(verdict(predictions, recording.answers, costs, recording.greedy, where)),
+    }
+
+
+class Tuner:
+    """Measures an engine's pair. `seconds`: about how long, two thirds of it for acceptance."""
+
+    def __init__(self, session: Session, suite: str | None, system: str | None, raw: bool, seconds: float) -> None:
+        self._session, self._seconds, self._settings = session, seconds, session.settings
+        self.tried: dict[str, dict[int, float]] = {}
+        """Seconds of a single-token pass by number of threads, of `target` and `draft`."""
+        self.filled: dict[str, float] = {}
+        """Seconds of single-token passes in a filled cache, and how many tokens it held."""
+        trained = session.pair.draft.setting("context_length") if session.pair.draft else None
+        room = min(self._settings.ctx or sys.maxsize, trained if isinstance(trained, int) else sys.maxsize) - _ROOM
+        self._prompts = fitting(session, tuning_prompts(session.pair.target_path, suite), room, system, raw)
+        if not self._prompts:
+            problem = "every prompt is too long for the context of the models"
+            raise SpecdecError(problem, "Give shorter --prompts, or a larger -c.")
+        session.open(max(map(len, self._prompts.values())))
+        if not session.drafts:
+            raise SpecdecError(session.notes[-1], "There is nothing to tune without it.")
+        self._text = list(itertools.islice(itertools.cycle(itertools.chain(*self._prompts.values())), 600))
+
+    def time(self) -> Costs:
+        """Choose the numbers of threads, then measure the cost curves with them, and once more in a filled cache."""
+        session, settings = self._session, self._settings
+        target, draft = session.models.contexts
+        threads = settings.threads or self._fastest("target", target, (1, 4))
+        threads_draft = settings.threads_draft or settings.threads or self._fastest("draft", draft, (1,))
+        session.models.use_threads(threads, threads_draft)
+        costs = session.costs.of_pair(self._text, budget_s=self._seconds * 0.15)
+        fill = min(target.n_ctx, draft.n_ctx) - 8
+        if fill > 64 and target.rewinds and draft.rewinds:
+            laps = {"target": self._seconds_after(fill, target), "draft": self._seconds_after(fill, draft)}
+            self.filled = {"tokens": fill, **laps}
+        return costs
+
+    def _fastest(self, role: str, context: LlamaContext, sizes: tuple[int, ...]) -> int:
+        """The number of threads with which passes of these sizes together take least."""
+        from specdec_cli.llama.timing import pass_seconds
+
+        cores = host.physical_cores()
+        candidates = sorted({1, 2, 4, 8, 12, 16, 24, 32, cores} & set(range(1, cores + 1)))
+        total: dict[int, float] = {}
+        for threads in candidates:
+            context.set_threads(threads)
+            budget_s = self._seconds * 0.1 / len(candidates)
+            laps = pass_seconds(context, self._text_for(context), sizes, len(sizes), budget_s)
+            self.tried.setdefault(role, {})[threads] = laps[1]
+            total[threads] = sum(laps.values())
+        return min(candidates, key=lambda threads: total[threads])
+
+    def _seconds_after(self, fill: int, context: LlamaContext) -> float:
+        """What a pass of one token takes with so many in the cache: the median of five."""
+        text = (self._text_for(context) * (fill // len(self._text) + 1))[:fill]
+        context.rewind(0)
+        context.decode(text)
+        laps = []
+        for _ in range(5):
+            before = perf_counter()
+            context.decode(text[:1])
+            laps.append(perf_counter() - before)
+            context.rewind(len(text))
+        return median(laps)
+
+    def _text_for(self, context: LlamaContext) -> list[int]:
+        """A text to time passes with: of a draft with fewer tokens than the target, any tokens will do."""
+        return [token % context.n_vocab for token in self._text]
+
+    def record(self) -> Recording:
+        """Answer prompt after prompt, the categories in turn, until the time is up."""
+        settings, session = self._settings, self._session
+        answers: list[Answer] = []
+        deadline = perf_counter() + self._seconds * 0.65
+        for prompt, tokens in self._in_turn():
+            answer, _ = record(session, tokens, settings, (settings.seed or 0) + len(answers), prompt.category)
+            if answer.stands:
+                answers.append(answer)
+            if perf_counter() > deadline:
+                break
+        if sum(len(answer.stands) for answer in answers) < _LEAST_TOKENS:
+            problem = "too little could be recorded to predict anything"
+            raise SpecdecError(problem, "Give more --seconds, or other --prompts.")
+        return Recording(settings.temp == 0, tuple(answers), acceptance_traces.identity(*_paths(session.pair)))
+
+    def _in_turn(self) -> list[tuple[Prompt, list[int]]]:
+        """One prompt of each category after the other; at a temperature again and again, as the answers differ."""
+        return in_turn(self._prompts) * (1 if self._settings.temp == 0 else 4)
+
+
+def place_draft(path: Path, settings: Settings, interrupt: Interrupt) -> tuple[Settings, dict[str, float]]:
+    """Where the draft model is faster, on the GPU or on the CPU beside it, and the seconds of a token on each.
+
+    Without a GPU, or if the user has said where, there is nothing to try.
+    """
+    from specdec_cli.engine.model_loading import load_model
+    from specdec_cli.llama import library, placing
+    from specdec_cli.llama.context import LlamaContext
+    from specdec_cli.llama.timing import pass_seconds
+
+    if settings.gpu_layers_draft != -1 or settings.device_draft or not library.supports_gpu():
+        return settings, {}
+    threads = settings.threads_draft or settings.threads or host.physical_cores()
+    places = {"GPU": -1, "CPU": 0}
+    laps: dict[str, float] = {}
+    for place, layers in places.items():
+        with (
+            suppress(SpecdecError),  # it may not fit beside the target
+            closing(load_model(path, placing.whole(Placement(layers)), interrupt)) as model,
+            closing(LlamaContext(model, _PLACEMENT_CONTEXT, 1, threads, interrupt)) as context,
+        ):
+            text = range(min(model.n_vocab, 9))  # a draft with a part of its target's tokens reads no text
+            laps[place] = pass_seconds(context, text, (1,), needed=1, budget_s=1.0, needed_rounds=8)[1]
+    layers = places[min(laps, key=lambda place: laps[place])] if laps else -1
+    return replace(settings, gpu_layers_draft=layers), laps
