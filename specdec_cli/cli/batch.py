@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated
@@ -36,21 +35,19 @@ def batch(
     import asyncio
 
     from specdec_cli.server.batch_run import BatchRun
-    from specdec_cli.server.request_answering import Answering
 
     if source.exists() and output.exists() and source.samefile(output):
         raise UsageError("the answers would be written over the requests", "Give -o another file.")
     if not output.parent.is_dir():
         raise UsageError(f"there is no folder {output.parent}", "Make it first.")
-    with open_slots(given, parallel, most_waiting=16 * parallel) as slots:
-        work, started = BatchRun(source, output, slots.names[0]), monotonic()
+    with open_slots(given, parallel, most_waiting=16 * parallel) as (answering, names):
+        work, started = BatchRun(source, output, names[0]), monotonic()
         with status_line("reading the requests", silent=False) as say:
 
             def report(progress: BatchProgress) -> None:
                 say(_line(progress, monotonic() - started))
 
-            with closing(Answering(slots.scheduler, slots.max_tokens)) as answering:
-                ended_by = asyncio.run(cancelled_by_signals(work.run(answering, parallel, report)))
+            ended_by = asyncio.run(cancelled_by_signals(work.run(answering, parallel, report)))
     if ended_by:
         complain(SpecdecError("interrupted", "Start it again: it goes on where it was."))
         raise typer.Exit(128 + ended_by)

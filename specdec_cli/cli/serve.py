@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +15,7 @@ from specdec_cli.decoding.errors import UsageError
 from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
-    from specdec_cli.engine.scheduler import Scheduler
+    from specdec_cli.server.request_answering import Answering
 
 _CONTEXT = 4096
 """Tokens of context of a slot where -c does not say, or as many as the model was trained on."""
@@ -39,42 +39,33 @@ def serve(
     if api_key == "":
         raise UsageError("the API key is empty", "Give one, or leave --api-key and SPECDEC_API_KEY out.")
     try:
-        from specdec_cli.server.request_answering import Answering
         from specdec_cli.server.running import LOOPBACK, Gate, listen, serve_forever
     except ImportError as error:
         what = f"specdec serve needs more packages: {error.name} is missing"
         raise UsageError(what, 'Install them: pip install "specdec-cli[serve]".') from None
-    with listen(host, port) as listening, open_slots(given, parallel, queue) as slots:
+    with listen(host, port) as listening, open_slots(given, parallel, queue) as (answering, names):
         local = host in LOOPBACK
         shown = "localhost" if host in ("127.0.0.1", "0.0.0.0", "::") else f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{listening.getsockname()[1]}"
-        what = f"{slots.names[0]}: API at {url}/v1, chat at {url}; {parallel} slots of {slots.n_ctx:,} tokens"
+        slots = f"{parallel} slots of {answering.scheduler.n_ctx:,} tokens"
+        what = f"{names[0]}: API at {url}/v1, chat at {url}; {slots}"
         print_parts(f"{what}; Ctrl-C ends it", stderr=True, pipe_width=200)
-        with closing(Answering(slots.scheduler, slots.max_tokens)) as answering:
-            number = serve_forever(answering, slots.names, listening, Gate(api_key, cors or (), local), grace)
+        number = serve_forever(answering, names, listening, Gate(api_key, cors or (), local), grace)
     raise typer.Exit(128 + number)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSlots:
-    """n_ctx: tokens of context of a slot. max_tokens: of an answer, if given. names: what requests may call the
-    model by, its own first.
-    """
-
-    scheduler: Scheduler
-    n_ctx: int
-    max_tokens: int | None
-    names: tuple[str, ...]
-
-
 @contextmanager
-def open_slots(given: opt.Given, count: int, most_waiting: int) -> Iterator[OpenSlots]:
-    """Load the pair that was asked for, for so many answers at a time."""
+def open_slots(given: opt.Given, count: int, most_waiting: int) -> Iterator[tuple[Answering, list[str]]]:
+    """Load the pair that was asked for, for so many answers at a time.
+
+    Yields what answers requests, and what these may call the model by, its own name first.
+    """
     from specdec_cli.engine.engine import Engine
     from specdec_cli.engine.model_pair import check_pair
     from specdec_cli.engine.scheduler import Scheduler
     from specdec_cli.llama.interrupt import Interrupt
     from specdec_cli.pairs.config_layers import require_used, resolve
+    from specdec_cli.server.request_answering import Answering
 
     settings = resolve(given.profile, given.flags)
     require_used(given.typed, [settings])
@@ -89,4 +80,5 @@ def open_slots(given: opt.Given, count: int, most_waiting: int) -> Iterator[Open
         for note in engine.notes:
             print_parts(f"note: {note}", stderr=True, style="dim")
         names = dict.fromkeys([*([given.profile] if given.profile else []), path.stem, path.name])
-        yield OpenSlots(scheduler, n_ctx, given.flags["max_tokens"], tuple(names))
+        with closing(Answering(scheduler, given.flags["max_tokens"])) as answering:
+            yield answering, list(names)

@@ -13,7 +13,7 @@ from driver import specdec as in_a_process
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.engine import proof
-from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.session import Session
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.target import LlamaTarget
 
@@ -42,14 +42,14 @@ def test_a_target_that_fails_keeps_the_answer_so_far(monkeypatch):
 
 
 def test_a_baseline_that_fails_keeps_the_answer(monkeypatch):
-    events, calls = Engine.events, iter(range(2))
+    events, calls = Session.events, iter(range(2))
 
     def fail_second(self, *args, **options):
         if next(calls) == 1:
             raise SpecdecError("no more", "")
         return events(self, *args, **options)
 
-    monkeypatch.setattr(Engine, "events", fail_second)
+    monkeypatch.setattr(Session, "events", fail_second)
     done = specdec("--baseline")
     assert done.exit_code == 0
     assert "the target alone failed: no more" in " ".join(done.stderr.split())
