@@ -114,8 +114,8 @@ def test_compare_uses_it_in_the_arms_that_draft_so_and_shows_its_size_and_no_pat
         result = told(*args, *option)
         assert all(found["identical"] == 1 for found in result["exactness"].values())
         rates += [arm["acceptance_rate"] for arm in result["summaries"] if arm["arm"].startswith("drafter=ngram")]
-        assert bool(result["corpus"]) == bool(corpus)
-        assert [bool(arm["settings"]["ngram_corpus"]) for arm in result["arms"]] == [False, False, bool(corpus)]
+        assert bool(result["corpus"]) == bool(option)
+        assert [bool(arm["settings"]["ngram_corpus"]) for arm in result["arms"]] == [False, False, bool(option)]
     assert rates[1] > rates[0] + 0.2
     page = tmp_path / "page.html"
     shown = succeeded(*args, "--ngram-corpus", module, "--html", page).stdout

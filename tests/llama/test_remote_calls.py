@@ -73,7 +73,7 @@ def test_a_server_that_dies_after_it_was_given_up_does_not_end_the_process():
             from specdec_cli.decoding.errors import SpecdecError
 
             target, address, pid = sys.argv[1:]
-            with loaded(target=target, rpc=address, threads=1) as session:
+            with load(target=target, rpc=address, threads=1) as engine:
                 session = engine.session()
                 session.generate("def f(", SamplingParams(max_tokens=8))
                 os.kill(int(pid), signal.SIGSTOP)
@@ -103,7 +103,7 @@ def test_a_text_cannot_be_kept_where_its_server_is_gone(tmp_path):
             from specdec_cli.llama import context_state
 
             target, address, pid, folder = sys.argv[1:]
-            with loaded(target=target, rpc=address, threads=1) as session:
+            with load(target=target, rpc=address, threads=1) as engine:
                 session = engine.session()
                 session.generate("def f(", SamplingParams(max_tokens=8))
                 context = session.models.target.opened
