@@ -9,13 +9,13 @@ from specdec_cli.draft_length.loss_budget import LossBudget
 from specdec_cli.draft_length.optimal_stopping import Plan, solve
 
 LONGEST = 16
-"""The longest draft that `auto` considers; where verifying is nearly free, longer ones would gain 2 %."""
+"""The longest draft that `auto` considers: recordings know the draft model so far ahead."""
 _HORIZON = 128
 """Tokens within which reading what the draft model has missed must pay for itself, for how long an answer will be is
 not known, and -n says little of it; a plan is made as often. With 256, 1.001, and the worst text of the bundled pair at
 0.982 of the target alone."""
 _FIRST_PAUSE = 8
-"""Steps between two plans at first, doubling, for a plan costs some 0.15 ms. With 16, 0.994; with 32 throughout, 0.996
+"""Steps between two plans at first, doubling, for a plan costs some 0.15 ms. With 16, 0.996; with 32 throughout, 0.996
 and the worst cell at 0.938."""
 
 
@@ -44,7 +44,8 @@ class AutoLength(LengthPolicy):
         self._wait, self._pause = 0, _FIRST_PAUSE
         """Steps until the next plan, and from that to the one after it."""
         # Of the draft in hand:
-        self._passes, self._path_probability, self._reads_on = 0, 1.0, False
+        self._passes, self._path_probability = 0, 1.0
+        self._reads_on = self._taught = False
 
     def begin(self, prompt_tokens: int, read_apart: bool = True) -> None:
         self._costs.skip()
@@ -56,7 +57,8 @@ class AutoLength(LengthPolicy):
         return max(self._plan.gain - self._reading, 0.0) if self._plan.drafts and self._budget.left > 0 else 0.0
 
     def limit(self, room: int) -> int:
-        self._passes, self._path_probability, self._reads_on = 0, 1.0, False
+        self._passes, self._path_probability = 0, 1.0
+        self._reads_on = self._taught = False
         self._siblings.begin()
         self.why = LengthReason.NONE
         if room < 1:
@@ -84,20 +86,21 @@ class AutoLength(LengthPolicy):
         index = candidate.sibling_index if candidate else 0
         if index == 0:
             self._calibration.observe_confidence(bin_of(confidence))
-        if drafted == 0 and self._reads_on:
-            self._replan()
-            if not self._plan.drafts:
-                self._path_probability = 0.0
+        if drafted == 0 and self._reads_on and not self._pays_now():
+            self._path_probability = 0.0
+            if self._taught:
                 self.why = LengthReason.NOT_WORTH_IT
                 return False
-        before = candidate.path_probability if candidate else self._path_probability
-        after = before * self.rate(index, confidence)
-        likely = confidence >= self._min_p and super().should_draft(drafted, confidence)
-        if not likely or after < self._plan.add[drafted]:
-            self.why = LengthReason.UNSURE
-            return False
-        self._path_probability = after
-        self.why = LengthReason.WORTH_IT
+            self.why = LengthReason.TRIAL  # reading taught nothing: one token is put to the test
+        else:
+            before = candidate.path_probability if candidate else self._path_probability
+            after = before * self.rate(index, confidence)
+            likely = confidence >= self._min_p and super().should_draft(drafted, confidence)
+            if not likely or after < self._plan.add[drafted]:
+                self.why = LengthReason.UNSURE
+                return False
+            self._path_probability = after
+            self.why = LengthReason.WORTH_IT
         self._siblings.add(index, confidence)
         return True
 
@@ -107,6 +110,7 @@ class AutoLength(LengthPolicy):
     def observe_counterfactual(self, confidence: float, outcome: float) -> None:
         self._calibration.observe_confidence(bin_of(confidence))
         self._calibration.learn(bin_of(confidence), outcome)
+        self._taught = True
 
     def observe(self, step: Step, own_time: bool = True) -> None:
         costs, drafted, accepted, passes = self._costs, len(step.drafted), step.accepted, self._passes
@@ -168,6 +172,11 @@ class AutoLength(LengthPolicy):
         while tokens > 1 and costs.verify(tokens + 1) + tokens * costs.draft() > most:
             tokens -= 1
         return tokens
+
+    def _pays_now(self) -> bool:
+        """Whether the plan is to draft, now that the draft model has read on."""
+        self._replan()
+        return self._plan.drafts
 
     def _replan(self) -> None:
         drafted = self._plan.drafts

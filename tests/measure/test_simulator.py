@@ -63,7 +63,7 @@ def test_a_real_recording_as_one_run():
         costs = hardware.load(name).costs
         found = simulation.adaptive(answers, costs, True).tokens_per_s(costs)
         found /= simulation.alone(answers).tokens_per_s(costs)
-        assert found >= (1.2 if name == "m3-max" else 0.993), (name, found)
+        assert found >= (1.15 if name == "m3-max" else 0.993), (name, found)
 
 
 def test_what_is_always_right_is_soon_drafted_long():
@@ -73,4 +73,4 @@ def test_what_is_always_right_is_soon_drafted_long():
     for name in hardware.names():
         costs = hardware.load(name).costs
         best = max(tally.tokens_per_s(costs) for tally in tallies)
-        assert simulation.adaptive([text] * 4, costs, True).tokens_per_s(costs) >= 0.95 * best, name
+        assert simulation.adaptive([text] * 4, costs, True).tokens_per_s(costs) >= 0.9 * best, name
