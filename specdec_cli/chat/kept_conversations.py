@@ -12,7 +12,7 @@ import platformdirs
 
 from specdec_cli.chat.conversation import Conversation, ReadText
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine import trial_records
+from specdec_cli.engine import model_loading
 from specdec_cli.engine.contexts import ModelContext
 from specdec_cli.json_store import JsonStore
 from specdec_cli.llama import context_state, kernels
@@ -104,5 +104,5 @@ def cache_path(name: str, role: str) -> Path:
 def _identity(loaded: ModelContext) -> str:
     """Of the model's file, the adapters that act in it with their scales, and the build."""
     with suppress(OSError):
-        return trial_records.name_of(loaded.path, kernels.build(), identity(loaded.loaded.adapters))
+        return model_loading.name_of(loaded.path, kernels.build(), identity(loaded.loaded.adapters))
     raise SpecdecError(f"{loaded.path.name} is gone", "Put it back.")

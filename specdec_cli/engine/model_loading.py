@@ -5,14 +5,17 @@ from __future__ import annotations
 import atexit
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+import platformdirs
+
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.engine.trial_records import TRIALS, TrialRecord, name_of
 from specdec_cli.gguf.header import TYPES, Header
 from specdec_cli.gguf.reader import part_names, read_header
+from specdec_cli.json_store import JsonStore, record_name
 from specdec_cli.llama import kernels
 from specdec_cli.llama.adapter import Adapter, identity
 from specdec_cli.llama.interrupt import Interrupt
@@ -126,3 +129,25 @@ def _death(path: Path, adapters: Sequence[Adapter], interrupt: Interrupt, heads:
 def _name(path: Path, adapters: Sequence[Adapter], heads: Path | None) -> str:
     build = kernels.build()
     return name_of(path, build, f"{identity(adapters)} heads {name_of(heads, build)}" if heads else identity(adapters))
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """death: how the process died of the file; empty if it did not."""
+
+    death: str
+    model: str = field(default="", compare=False)
+
+
+TRIALS = JsonStore(
+    lambda: platformdirs.user_cache_path("specdec", appauthor=False) / "trials", TrialRecord, "It is tried again."
+)
+
+
+def name_of(model: Path, build: str, adapters: str = "") -> str:
+    """The record's name: the file itself, all parts of it, the build of llama.cpp, and what tells the adapters that
+    act in it. Raises OSError.
+    """
+    parts = [model.with_name(name).stat() for name in part_names(model.name)]
+    identity = [(part.st_dev, part.st_ino, part.st_size, part.st_mtime_ns) for part in parts]
+    return record_name((model.stem,), f"{identity} {build}{adapters and f' {adapters}'}", digits=16)

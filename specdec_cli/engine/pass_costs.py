@@ -6,16 +6,17 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import platformdirs
+
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.costs import Curve
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.engine import pass_cost_records as kept_costs
-from specdec_cli.engine.pass_cost_records import KeptCosts, Place
+from specdec_cli.json_store import JsonStore, Points, record_name
 from specdec_cli.llama import agreement, host, kernels, library
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.threads import ThreadWatch
@@ -48,7 +49,7 @@ def usual_threads() -> int:
 def known_agreement(model: Path) -> Agreement | None:
     """Which passes of a model file agree bit for bit with the usual threads, if that has been measured here."""
     with suppress(SpecdecError, OSError):
-        kept = kept_costs.load(model, place_of(usual_threads()))
+        kept = load_kept(model, place_of(usual_threads()))
         return kept.agreement if kept else None
     return None
 
@@ -133,7 +134,7 @@ class PassCosts:
         """Keep it for the next start, if there is anything new; if that fails, say so."""
         if self._news:
             try:
-                kept_costs.save(self._path, self._place, self._kept)
+                save_kept(self._path, self._place, self._kept)
             except (SpecdecError, OSError) as error:
                 self._note(f"what passes cost is measured at every start: {error}")
             self._news = False
@@ -143,7 +144,7 @@ class PassCosts:
 
     def _load(self) -> KeptCosts:
         try:
-            return kept_costs.load(self._path, self._place) or KeptCosts()
+            return load_kept(self._path, self._place) or KeptCosts()
         except (SpecdecError, OSError) as error:
             self._note(f"measured again: {error}")
             return KeptCosts()
@@ -161,3 +162,57 @@ class PassCosts:
         seconds = pass_seconds(self._context, text, sizes, needed=needed, budget_s=budget_s, needed_rounds=rounds)
         self.measured_s += perf_counter() - started
         return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where passes were timed: the machine's devices, the build of llama.cpp, CPU threads and layers on a GPU. setup:
+    which devices and adapters, if any but the default ones.
+    """
+
+    machine: str
+    build: str
+    threads: int
+    gpu_layers: int
+    setup: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCosts:
+    """Seconds of a pass over n tokens: verify, where every row of logits is read, draft, where one is."""
+
+    verify: Points = field(default_factory=dict)
+    draft: Points = field(default_factory=dict)
+    agreement: Agreement | None = None
+    # What they were measured of; `save` fills these in.
+    model: str = field(default="", compare=False)
+    machine: str = field(default="", compare=False)
+    build: str = field(default="", compare=False)
+
+
+_COSTS = JsonStore(
+    lambda: platformdirs.user_cache_path("specdec", appauthor=False) / "costs", KeptCosts, "They are measured again."
+)
+
+
+def path_of(model: Path, place: Place) -> Path:
+    """Where the costs of a model file are kept: named after the file, its size and age, and how it is run."""
+    about = model.stat()
+    identity = f"{model.name}/{about.st_size}/{about.st_mtime_ns}/{place.threads}/{place.gpu_layers}"
+    identity += place.setup and f"/{place.setup}"
+    return _COSTS.path(record_name((model.stem,), identity, digits=12))
+
+
+def load_kept(model: Path, place: Place) -> KeptCosts | None:
+    """What is kept of a model file. Raises SpecdecError if it is damaged, or of another machine or build."""
+    path = path_of(model, place)
+    if kept := _COSTS.load(path.stem):
+        for what in ("machine", "build"):
+            if getattr(kept, what) != getattr(place, what):
+                raise SpecdecError(f"{path.name} is of another {what}", f"Remove {path}.")
+    return kept
+
+
+def save_kept(model: Path, place: Place, costs: KeptCosts) -> None:
+    record = replace(costs, model=model.name, machine=place.machine, build=place.build)
+    _COSTS.save(path_of(model, place).stem, record)

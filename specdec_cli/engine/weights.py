@@ -11,9 +11,10 @@ from time import perf_counter
 
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.drafters import corpus
 from specdec_cli.drafters.corpus_index import Corpus
 from specdec_cli.drafters.translation import Translation, Writer
-from specdec_cli.engine import corpus, tuning
+from specdec_cli.engine import tuning
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_loading import load_head, load_model, require_heads
 from specdec_cli.engine.model_pair import ModelPair, setup_of, setup_of_pair

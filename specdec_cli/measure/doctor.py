@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 
 from specdec_cli import __version__, user_files
 from specdec_cli.decoding.errors import DownloadError, SpecdecError
-from specdec_cli.engine import corpus
+from specdec_cli.drafters import corpus
 from specdec_cli.engine.config import Settings
 from specdec_cli.llama import building, host, kernels
 from specdec_cli.llama.child import Child

@@ -9,7 +9,7 @@ from driver import TARGET, assert_refused, call, configure, run, succeeded, told
 from hub_pairs import own_profile
 from terminal import Terminal
 
-from specdec_cli.engine import corpus
+from specdec_cli.drafters import corpus
 from specdec_cli.llama.model import Model
 
 BEGINNING = "import json\n\n\ndef load(path):"

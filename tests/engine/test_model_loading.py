@@ -11,8 +11,7 @@ from driver import TARGET, assert_refused, run
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.engine import model_loading
-from specdec_cli.engine.model_loading import begin_trial, load_model
-from specdec_cli.engine.trial_records import TRIALS
+from specdec_cli.engine.model_loading import TRIALS, begin_trial, load_model
 from specdec_cli.llama import kernels, trial_load
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement

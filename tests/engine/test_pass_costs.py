@@ -4,8 +4,8 @@ import pytest
 from driver import TARGET
 
 from specdec_cli.decoding.bitwise import Agreement
-from specdec_cli.engine import pass_cost_records as kept_costs
 from specdec_cli.engine import pass_costs as costing
+from specdec_cli.engine import pass_costs as kept_costs
 from specdec_cli.engine.pass_costs import PassCosts
 
 pytestmark = pytest.mark.usefixtures("nothing_known")
@@ -42,7 +42,7 @@ def test_what_was_measured_is_kept_and_corrected_by_what_runs_show(opened, monke
     assert len(again.timed) == 2 and again.notes == [] and again.measured_s == 0
     again.learn({1: 0.0205, 2: 0.06, 9: 0.1})
     again.keep()
-    monkeypatch.setattr(kept_costs, "save", None)  # what is no news is not written
+    monkeypatch.setattr(kept_costs, "save_kept", None)  # what is no news is not written
     last = opened()
     assert last.verify([1]).points == {1: 0.02, 2: 0.06, 4: 0.05, 9: 0.1}
     last.learn({1: 0.0201})

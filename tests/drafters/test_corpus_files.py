@@ -5,7 +5,7 @@ import os
 import pytest
 
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.engine import corpus
+from specdec_cli.drafters import corpus
 
 
 @pytest.fixture

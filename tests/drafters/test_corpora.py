@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.engine import corpus
+from specdec_cli.drafters import corpus
 from specdec_cli.gguf.header import Header, StringArray
 
 TOKENS, ORDER = np.array([-1, 5, 6, 7, -1], np.int32), np.array([2, 3], np.int32)
