@@ -158,8 +158,10 @@ class AutoLength(LengthPolicy):
         reading = self._reading / self._costs.verify(1)
         if plan.drafts and reading + budget.debt < min(room, _HORIZON) * (1 - 1 / plan.speedup):
             budget.debt += reading
-        elif reading <= (budget.left if plan.drafts else budget.left / 2):
+        elif plan.drafts and reading <= budget.left:
             budget.left -= reading
+        elif not plan.drafts and self._costs.draft(self._unread) / self._costs.verify(1) <= budget.left / 2:
+            budget.left -= reading  # the rest of the pass is counted with what it drafts
         else:
             return False
         self._reads_on = True

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from time import perf_counter
 
 from specdec_cli.decoding.costs import Costs
@@ -79,6 +80,7 @@ class Weights:
         self.notes: list[str] = []
         reads_corpus = settings.ngram_corpus and any(way.chain.reads_corpus for way in ways or [settings])
         self._corpus_files = corpus.find(settings.ngram_corpus) if reads_corpus else []
+        self._reading = Lock()
         self.corpus: Corpus | None = None
         """Other texts for drafters that look into them; see `read_corpus`."""
         self.tuning = tuned = _find_tuning(pair, settings, self.notes) if tune else None
@@ -91,33 +93,13 @@ class Weights:
             self.tuned_costs = tuned.costs
         place, place_draft = settings.placements
         place_draft = replace(place_draft, layers=layers)
-        place_head = replace(place, servers=())
         for each in (place, place_draft):
             placing.require_possible(each)
-        head, inside = settings.chain.head, pair.draft_path == pair.target_path
-        usable = not head
-        if head == "medusa":  # of which llama.cpp computes nothing but the target's rows
-            usable = True
-        elif head and pair.draft_path:
-            with self.optional("draft"):
-                if inside and place.is_remote:
-                    what = "next-token layers of the target's own file go with it to the servers"
-                    raise SpecdecError(what, "Take another draft: -md, or --drafter ngram.")
-                require_heads(pair.target_path, pair.draft_path, interrupt)
-                usable = True
-        with_heads = usable and bool(head) and inside
+        usable = self._can_use_heads(place, interrupt)
+        with_heads = usable and bool(settings.chain.head) and pair.draft_path == pair.target_path
         model = load_model(pair.target_path, place, interrupt, pair.adapters, with_heads, pair.target)
         self.target = LoadedModel("target", pair.target_path, pair.target, model, threads, place, pair.adapters)
-        self.draft: LoadedModel | None = None
-        if head and inside and usable:
-            self.draft = replace(self.target, role="draft", threads=threads_draft, head=head)
-        elif head == "medusa" and pair.draft_path and pair.draft:  # its file is read as a context is opened
-            self.draft = LoadedModel("draft", pair.draft_path, pair.draft, model, threads_draft, place_head, head=head)
-        elif usable:
-            adapters = pair.draft_adapters
-            self.draft = self._load(
-                "draft", pair.draft_path, pair.draft, threads_draft, place_draft, interrupt, adapters, head
-            )
+        self.draft = self._load_draft(threads_draft, place_draft, interrupt) if usable else None
         self.small = self._load("small draft", pair.small_path, pair.small, threads_draft, place_draft, interrupt)
         if (kernels_here := kernels.verdict()).fault:
             self.note(str(kernels_here))
@@ -126,6 +108,29 @@ class Weights:
         trained = model.n_ctx_train
         if settings.ctx and 0 < trained < settings.ctx:
             self.note(f"-c {settings.ctx:,} is more than the {trained:,} tokens that the target was trained on")
+
+    def _can_use_heads(self, place: Placement, interrupt: Interrupt) -> bool:
+        """Whether the heads that the settings ask for, if any, can draft here; else the notes say why not."""
+        head, pair = self.settings.chain.head, self.pair
+        if head in ("", "medusa"):  # of Medusa's llama.cpp computes nothing but the target's rows
+            return True
+        with self.optional("draft"):
+            if pair.draft_path == pair.target_path and place.is_remote:
+                what = "next-token layers of the target's own file go with it to the servers"
+                raise SpecdecError(what, "Take another draft: -md, or --drafter ngram.")
+            require_heads(pair.target_path, pair.draft_path or pair.target_path, interrupt)
+            return True
+        return False
+
+    def _load_draft(self, threads: int, placement: Placement, interrupt: Interrupt) -> LoadedModel | None:
+        head, pair, target = self.settings.chain.head, self.pair, self.target
+        if head and pair.draft_path == pair.target_path:
+            return replace(target, role="draft", threads=threads, head=head)
+        if head == "medusa" and pair.draft_path and pair.draft:  # its file is read as a context is opened
+            place = replace(target.placement, servers=())
+            return LoadedModel("draft", pair.draft_path, pair.draft, target.model, threads, place, head=head)
+        adapters = pair.draft_adapters
+        return self._load("draft", pair.draft_path, pair.draft, threads, placement, interrupt, adapters, head)
 
     def _load(
         self,
@@ -182,11 +187,13 @@ class Weights:
 
         progress: is called with what is being done. Raises UsageError if there is no text, Interrupted on Ctrl-C.
         """
-        files, self._corpus_files = self._corpus_files, []
-        if files:
-            started, target, names = perf_counter(), self.target, self.settings.ngram_corpus
-            self.corpus = corpus.read(names, files, target.header, target.model, interrupt.is_set, progress, self.note)
-            self.load_s += perf_counter() - started
+        with self._reading:
+            files, self._corpus_files = self._corpus_files, []
+            if files:
+                started, target, names = perf_counter(), self.target, self.settings.ngram_corpus
+                stopped = interrupt.is_set
+                self.corpus = corpus.read(names, files, target.header, target.model, stopped, progress, self.note)
+                self.load_s += perf_counter() - started
 
     def close(self) -> None:
         """Free the weights."""
