@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from specdec_cli.engine.config import Settings
-from specdec_cli.engine.engine import one_session
+from specdec_cli.engine.engine import Engine
 from specdec_cli.engine.session import Session
 from specdec_cli.llama import host, library
 
@@ -43,7 +43,7 @@ def open_demo(ways: Sequence[Mapping[str, object]] = (), **changes: object) -> S
     """The bundled pair, or the one in `changes`, with a context of 1024 tokens and room for all ways to run it."""
     chosen = {"target": str(DEMO / "target.gguf"), "draft": str(DEMO / "draft.gguf"), "ctx": N_CTX, **changes}
     settings = Settings(**{"max_tokens": 128, **chosen})  # type: ignore[arg-type]
-    session = one_session(settings)
+    session = Engine(settings).session()
     session.open(1, [replace(settings, **way) for way in ways])  # type: ignore[arg-type]
     return session
 
