@@ -35,7 +35,7 @@ def rpc_server(
     host = rpc_serving.free_address(host, port)
     print_parts(f"{', '.join(devices)} at {host}:{port}; Ctrl-C ends it", stderr=True, pipe_width=200)
     if not ip_address(host).is_loopback:
-        warning = "whoever can reach this port can use this machine, and worse: let only your own network reach it"
+        warning = "Anyone who can reach this port can use this machine, or worse: open it to your own network only."
         print_parts(warning, stderr=True, pipe_width=200)
     threads = min(threads or machine.physical_cores(), machine.processors())
     with interruptible() as interrupt:

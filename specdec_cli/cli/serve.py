@@ -30,7 +30,7 @@ def serve(
     queue: Annotated[int, typer.Option(min=0, help="Answers that may wait for a slot.")] = 64,
     api_key: Annotated[str | None, typer.Option(envvar="SPECDEC_API_KEY", help="Key that requests must bring.")] = None,
     cors: Annotated[list[str] | None, typer.Option(help="Origin whose pages may ask; may be repeated.")] = None,
-    grace: Annotated[float, typer.Option(min=0, help="Seconds to finish answers when told to stop.")] = 30.0,
+    grace: Annotated[float, typer.Option(min=0, help="Seconds to finish running answers after a stop signal.")] = 30.0,
 ) -> None:
     """Serve a model to editors and other programs by OpenAI's API, with a page to chat on.
 
