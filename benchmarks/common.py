@@ -42,7 +42,7 @@ def add_models(parser: argparse.ArgumentParser) -> None:
 def open_demo(ways: Sequence[Mapping[str, object]] = (), **changes: object) -> Session:
     """The bundled pair, or the one in `changes`, with a context of 1024 tokens and room for all ways to run it."""
     chosen = {"target": str(DEMO / "target.gguf"), "draft": str(DEMO / "draft.gguf"), "ctx": N_CTX, **changes}
-    settings = Settings(**{"max_tokens": 128, **chosen})  # type: ignore[arg-type]
+    settings = Settings(**{"drafter": "model", "max_tokens": 128, **chosen})  # type: ignore[arg-type]
     session = Engine(settings).session()
     session.open(1, [replace(settings, **way) for way in ways])  # type: ignore[arg-type]
     return session

@@ -20,7 +20,8 @@ from common import geometric_mean, head, open_demo, row
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Step
-from specdec_cli.engine.config import AUTO, Settings
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.options import AUTO
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.measure import hardware, suites
 
@@ -77,7 +78,7 @@ class Elsewhere:
     def __init__(self, tokens: int, temp: float, seeds: int) -> None:
         self.seeds = seeds
         self.clock = Clock()
-        self.session = open_demo(max_tokens=tokens, temp=temp, draft_tokens=AUTO, threads=1)
+        self.session = open_demo(max_tokens=tokens, temperature=temp, draft_tokens=AUTO, threads=1)
         ways = [replace(self.session.settings, **its) for its in VARIANTS.values()]
         self.session.open(1, ways)
         self.session.clock = self.clock
@@ -97,7 +98,7 @@ class Elsewhere:
         """Reports by category; several of each prompt where they are sampled."""
         found: dict[str, list[Metrics]] = {}
         for number, (category, prompt) in enumerate(prompts):
-            for seed in range(self.seeds if way.temp else 1):
+            for seed in range(self.seeds if way.temperature else 1):
                 events = self.session.events(prompt, 1000 * seed + number, settings=way)
                 found.setdefault(category, []).append(Metrics.of(events))
         return found
@@ -109,8 +110,8 @@ def prompts_of(elsewhere: Elsewhere, seed: int = 1) -> list[tuple[str, list[int]
     found = []
     for prompt in suites.load("python"):
         ids = session.tokenize(prompt.text, raw=True)
-        if session.settings.temp == 0:
-            sampled = replace(session.settings.alone(), temp=0.8, max_tokens=CUT)
+        if session.settings.temperature == 0:
+            sampled = replace(session.settings.alone(), temperature=0.8, max_tokens=CUT)
             events = session.events(ids, seed, settings=sampled)
             ids += [token.id for event in events if isinstance(event, Step) for token in event.tokens]
         found.append((prompt.category, ids))

@@ -22,8 +22,9 @@ from typing import Any
 from common import add_models, machine
 
 from specdec_cli.decoding.divergence import Transcript
-from specdec_cli.engine.config import AUTO, Settings
+from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import one_session
+from specdec_cli.engine.options import AUTO
 from specdec_cli.engine.session import Session
 from specdec_cli.measure import suites
 
@@ -44,7 +45,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--bitwise", action="store_true")
     options = parser.parse_args()
-    sampling = {"max_tokens": options.tokens, "temp": options.temp, "accept": "coupled"}
+    sampling = {"max_tokens": options.tokens, "temperature": options.temp, "accept": "coupled"}
     settings = Settings(options.target, options.draft, threads=options.threads, bitwise=options.bitwise, **sampling)
     lengths = [length if length == AUTO else int(length) for length in options.lengths.split(",")]
     ways = [

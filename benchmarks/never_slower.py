@@ -49,7 +49,7 @@ def main() -> None:
         options.draft if needs == "model" else None,
         drafter=needs,
         max_tokens=options.tokens,
-        temp=options.temp,
+        temperature=options.temp,
         accept="coupled",
         threads=options.threads,
         ctx=options.ctx,

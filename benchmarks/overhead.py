@@ -34,11 +34,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "k=3, greedy": {"draft_tokens": 3},
     "k=8, greedy": {"draft_tokens": 8},
     "k=auto, greedy": {"draft_tokens": "auto"},
-    "target alone, temp 0.8": {"drafter": "none", "temp": 0.8},
-    "k=1, temp 0.8": {"draft_tokens": 1, "temp": 0.8},
-    "k=3, temp 0.8": {"draft_tokens": 3, "temp": 0.8},
-    "k=auto, temp 0.8": {"draft_tokens": "auto", "temp": 0.8},
-    "k=3, temp 0.8, match": {"draft_tokens": 3, "temp": 0.8, "accept": "match"},
+    "target alone, temp 0.8": {"drafter": "none", "temperature": 0.8},
+    "k=1, temp 0.8": {"draft_tokens": 1, "temperature": 0.8},
+    "k=3, temp 0.8": {"draft_tokens": 3, "temperature": 0.8},
+    "k=auto, temp 0.8": {"draft_tokens": "auto", "temperature": 0.8},
+    "k=3, temp 0.8, match": {"draft_tokens": 3, "temperature": 0.8, "accept": "match"},
 }
 PARTS = ("draft", "verify", "sample", "rest")
 

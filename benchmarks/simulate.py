@@ -51,8 +51,8 @@ def record_all() -> None:
     """Record the suite of the bundled pair, at both temperatures."""
     greedy: list[Answer] = []
     sampled: list[Answer] = []
-    with open_demo(temp=TEMPERATURE, max_tokens=SAMPLED_TOKENS) as engine:
-        cold = replace(engine.settings, temp=0.0, max_tokens=GREEDY_TOKENS)
+    with open_demo(temperature=TEMPERATURE, max_tokens=SAMPLED_TOKENS) as engine:
+        cold = replace(engine.settings, temperature=0.0, max_tokens=GREEDY_TOKENS)
         for prompt in suites.load("python"):
             start = engine.tokenize(prompt.text, raw=True)
             for seed in SEEDS:
@@ -73,7 +73,7 @@ def record_all() -> None:
 def record_coupled() -> None:
     """The sampled part once more, with the draws of `coupled`."""
     answers = []
-    with open_demo(temp=TEMPERATURE, max_tokens=SAMPLED_TOKENS, accept="coupled") as engine:
+    with open_demo(temperature=TEMPERATURE, max_tokens=SAMPLED_TOKENS, accept="coupled") as engine:
         for prompt in suites.load("python"):
             start = engine.tokenize(prompt.text, raw=True)
             answers += [record(engine, start, engine.settings, seed, prompt.category)[0] for seed in SEEDS]

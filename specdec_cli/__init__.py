@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from specdec_cli.decoding.errors import DownloadError, IncompatiblePair, SpecdecError, UsageError
     from specdec_cli.decoding.metrics import Metrics
     from specdec_cli.decoding.types import Done, Event, Prefill, Step, Token
-    from specdec_cli.engine.config import SamplingParams, SpeculativeConfig
     from specdec_cli.engine.engine import Engine
     from specdec_cli.engine.generation import GenerationResult
+    from specdec_cli.engine.options import SamplingParams, SpeculativeConfig
     from specdec_cli.pairs.loading import load
 
 __version__ = "0.1.0"
@@ -22,7 +22,7 @@ _MODULES = {
     "decoding.errors": ("DownloadError", "IncompatiblePair", "SpecdecError", "UsageError"),
     "decoding.metrics": ("Metrics",),
     "decoding.types": ("Done", "Event", "Prefill", "Step", "Token"),
-    "engine.config": ("SamplingParams", "SpeculativeConfig"),
+    "engine.options": ("SamplingParams", "SpeculativeConfig"),
     "engine.engine": ("Engine",),
     "engine.generation": ("GenerationResult",),
     "pairs.loading": ("load",),

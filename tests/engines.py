@@ -20,7 +20,9 @@ TARGET, DRAFT = str(DEMO / "target.gguf"), str(DEMO / "draft.gguf")
 
 def open_session(prompt_tokens=64, ways=(), **changes):
     """The bundled pair for prompts of so many tokens; ways: other settings that its contexts must serve, too."""
-    chosen = Settings(**{"target": TARGET, "draft": DRAFT, "max_tokens": 64, "threads": 1, **changes})
+    chosen = Settings(
+        **{"target": TARGET, "draft": DRAFT, "drafter": "model", "max_tokens": 64, "threads": 1, **changes}
+    )
     session = session_of(Engine(chosen))
     session.open(prompt_tokens, [replace(chosen, **way) for way in ways])
     return session

@@ -15,8 +15,9 @@ from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
 from scipy.stats import chi2
 
 from specdec_cli.decoding.accept import match
+from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.rules import RULES
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Verdict
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
@@ -24,14 +25,12 @@ from specdec_cli.drafters.draft_model import ModelDrafter
 PROMPT = (0, 1)
 V = 5
 COMBINATIONS = [
-    SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0),
-    SamplingSettings(temperature=0.7, top_k=3, top_p=1.0, min_p=0.0),
-    SamplingSettings(temperature=1.5, top_k=0, top_p=0.8, min_p=0.0),
-    SamplingSettings(temperature=0.9, top_k=0, top_p=1.0, min_p=0.15),
-    SamplingSettings(temperature=1.2, top_k=4, top_p=0.9, min_p=0.05),
-    SamplingSettings(
-        temperature=1.0, repeat_penalty=1.4, presence_penalty=0.3, frequency_penalty=0.2, top_k=0, min_p=0
-    ),
+    SamplingOptions(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0),
+    SamplingOptions(temperature=0.7, top_k=3, top_p=1.0, min_p=0.0),
+    SamplingOptions(temperature=1.5, top_k=0, top_p=0.8, min_p=0.0),
+    SamplingOptions(temperature=0.9, top_k=0, top_p=1.0, min_p=0.15),
+    SamplingOptions(temperature=1.2, top_k=4, top_p=0.9, min_p=0.05),
+    SamplingOptions(temperature=1.0, repeat_penalty=1.4, presence_penalty=0.3, frequency_penalty=0.2, top_k=0, min_p=0),
 ]
 PLAIN = COMBINATIONS[0]
 EXACT, WRONG = 1e-12, 1e-6

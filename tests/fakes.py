@@ -12,8 +12,9 @@ import numpy as np
 from specdec_cli import drafters
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.loop import Ending, generate
+from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.rules import RULES, sampler_of
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.text import TextStream
 from specdec_cli.decoding.types import NO_DRAFT, Draft, Event, LengthPolicy, Logits, Step, Verdict
 from specdec_cli.draft_length.fixed import FixedLength
@@ -21,7 +22,7 @@ from specdec_cli.drafters.chain import ChainDrafter
 from specdec_cli.drafters.drafter_context import DrafterContext
 from specdec_cli.drafters.none import NoDrafter
 
-GREEDY = SamplingSettings()
+GREEDY = SamplingOptions()
 
 
 class Table:
@@ -258,7 +259,7 @@ def run(
     drafter=None,
     k: int = 3,
     max_tokens: int = 8,
-    settings: SamplingSettings = GREEDY,
+    settings: SamplingOptions = GREEDY,
     rule: str = "rejection",
     seed: int = 0,
     end: int = -1,

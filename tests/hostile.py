@@ -72,7 +72,14 @@ def trace(text: str) -> str:
     step = {"event": "step", "index": 1, "tokens": [token], "drafted": [3, 4], "accepted": 0, "draft_s": 0.1,
             "rejected_text": [text, text], "source": text, "why": text, "verify_s": 0.1, "sample_s": 0.0, "at": 0.02}  # fmt: skip
     done = {"event": "done", "reason": "stop", "tail": text, "notes": [text], "at": 0.03}
-    settings = {"target": text, "draft": text, "drafter": "model", "prompt": text, "draft_tokens": 3, "temp": 0.0}
+    settings = {
+        "target": text,
+        "draft": text,
+        "drafter": "model",
+        "prompt": text,
+        "draft_tokens": 3,
+        "temperature": 0.0,
+    }
     lines = ({"event": "run", "format": 1, **settings}, {**step, "index": 0, "at": 0.01}, step, done)
     return "".join(json.dumps(line) + "\n" for line in lines)
 

@@ -117,7 +117,7 @@ def differs_by_repacking(here, there, plain, prompt, seed=0, **way):
     position = first_difference(mine.tokens, own.tokens)
     if position is not None:
         text = [*prompt, *own.tokens[:position]]
-        sampler = rules.sampler_of(settings.accept, settings.sampling, seed)
+        sampler = rules.sampler_of(settings.accept, settings, seed)
         sampler.watch(text, len(prompt))
         choice = Choice(sampler, position, len(text), seed)
         divergence = explain(

@@ -106,7 +106,8 @@ def sweep(plan: Plan, peer: Peer, settings: Settings, grid: Sequence[Static]) ->
             return False
         for temp, category in missing:
             answers = [
-                peer.answer(task, static, replace(settings, temp=temp), 1) for task in plan.tasks[category][:SWEPT]
+                peer.answer(task, static, replace(settings, temperature=temp), 1)
+                for task in plan.tasks[category][:SWEPT]
             ]
             counted = [answer.tokens_per_s for answer in answers if answer.counts]
             speeds[cell(temp, category)] = statistics.mean(counted) if counted else 0.0
@@ -189,7 +190,7 @@ def matches(plan: Plan, server: Peer, simple: Peer | None, session: Session) -> 
     """The finals and the matches of each cell that has had none; whether all are through."""
     found = plan.load()
     for temp in plan.temps:
-        settings = replace(session.settings, temp=temp)
+        settings = replace(session.settings, temperature=temp)
         for category, tasks in plan.tasks.items():
             name = cell(temp, category)
             if name in found["cells"]:
@@ -230,7 +231,7 @@ def table(data: Mapping[str, Any]) -> str:
 
 def equal(peer: Peer, session: Session, tasks: Mapping[str, Sequence[Task]], k: int, rounds: int) -> str:
     """A row: the peer and specdec with drafts of k tokens, greedy."""
-    settings = replace(session.settings, temp=0.0, draft_tokens=k)
+    settings = replace(session.settings, temperature=0.0, draft_tokens=k)
     trials = match(peer, Static(k), session, settings, [task for each in tasks.values() for task in each], rounds)
     its = summary(trials)
     if its is None:

@@ -47,7 +47,7 @@ def main() -> None:
         target=given.target, draft=given.draft, threads=given.threads, threads_draft=given.threads, accept="match"
     )
     tune.tune(settings, given.suite, seconds=given.seconds)
-    asked = {"target": given.target, "draft": given.draft, "temp": 0.0, "threads": given.threads}
+    asked = {"target": given.target, "draft": given.draft, "temperature": 0.0, "threads": given.threads}
     found = export("llama-server", None, asked)
     exported = shlex.split(found.command)[1:]
     if found.setting is None:

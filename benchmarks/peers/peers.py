@@ -101,7 +101,7 @@ class SpeculativeSimple:
         command: list[object] = [
             *(self.binary, "-m", settings.target, "-md", settings.draft, "-p", task.text, "--no-escape"),
             *("-n", settings.max_tokens, "-c", settings.ctx, "-t", settings.threads, "--seed", seed),
-            *("--temp", settings.temp, "--top-k", settings.top_k, "--top-p", settings.top_p),
+            *("--temp", settings.temperature, "--top-k", settings.top_k, "--top-p", settings.top_p),
             *("--min-p", settings.min_p, *static.flags(), *self.flags),
         ]
         for _ in range(_TRIES):
@@ -128,7 +128,7 @@ class LlamaServer:
         self._running: dict[Static, RunningServer] = {}
 
     def answer(self, task: Task, static: Static, settings: Settings, seed: int = 0) -> Answer:
-        sampling = {"temperature": settings.temp, "top_k": settings.top_k, "top_p": settings.top_p}
+        sampling = {"temperature": settings.temperature, "top_k": settings.top_k, "top_p": settings.top_p}
         sampling |= {"min_p": settings.min_p, "seed": seed}
         asked = {"prompt": list(task.tokens), "n_predict": settings.max_tokens, "cache_prompt": False}
         found = self._at(static, settings).complete({**asked, **sampling})

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine.config import SamplingParams, Settings, SpeculativeConfig
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.options import SamplingParams, SpeculativeConfig
 from specdec_cli.engine.prompt import Message, render
 from specdec_cli.engine.session import Generation, Session
 

@@ -17,10 +17,12 @@ from specdec_cli.cli.output import print_parts, show_answer
 from specdec_cli.cli.prompt_input import read_file
 from specdec_cli.decoding.divergence import first_difference
 from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.decoding.options import options_of
 from specdec_cli.display.run_report import alone_line, turn_line
 from specdec_cli.display.terminal import raw
 from specdec_cli.engine.config import check_value
 from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.engine.options import name_of
 from specdec_cli.engine.session import Generation
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.user_files import expanded
@@ -135,16 +137,16 @@ def _system(session: ChatSession, argument: str) -> None:
 
 
 def _set(session: ChatSession, argument: str) -> None:
-    name, _, text = argument.partition(" ")
-    field = "temperature" if name == "temp" else name
+    written, _, text = argument.partition(" ")
+    name = name_of(written)
     conversation = session.conversation
     for which in ("sampling", "speculative"):
         values = getattr(conversation, which)
-        if hasattr(values, field) and field != "stop":
-            values = replace(values, **{field: check_value(name, text.strip(), text=True)})
+        if name in options_of(type(values)):
+            values = replace(values, **{name: check_value(name, text.strip(), text=True)})
             conversation.go_by(**{which: values})
             return
-    raise UsageError(f"there is nothing called {name!r} to set", "For example: /set temp 0.7; /show lists what is set.")
+    raise UsageError(f"there is no option {written!r} to set", "For example: /set temp 0.7; /show lists what is set.")
 
 
 def _show(session: ChatSession, _: str) -> None:
@@ -186,7 +188,7 @@ def _alone(session: ChatSession, _: str) -> None:
 def _drafts(session: ChatSession, argument: str) -> None:
     if argument not in ("on", "off"):
         raise UsageError(f"drafts are on or off, not {argument!r}", "/drafts off switches them off.")
-    drafter = "none" if argument == "off" else None
+    drafter = "none" if argument == "off" else session.conversation.session.settings.drafter
     session.conversation.go_by(speculative=replace(session.conversation.speculative, drafter=drafter))
     session.say(f"drafts are {argument}")
 

@@ -13,7 +13,7 @@ from specdec_cli.cli.output import print_json, print_parts
 
 
 @opt.takes(
-    *("target", "draft", "profile", "drafter", "temp", "top_k", "top_p", "min_p"),
+    *("target", "draft", "profile", "drafter", "temperature", "top_k", "top_p", "min_p"),
     *("ctx", "threads", "gpu_layers", "gpu_layers_draft"),
 )
 def export(

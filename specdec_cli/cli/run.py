@@ -74,8 +74,8 @@ def run(
     _begin_trials(given)
 
     from specdec_cli.decoding.rules import REPRODUCIBLE
-    from specdec_cli.engine.config import SamplingParams
     from specdec_cli.engine.model_pair import check_pair
+    from specdec_cli.engine.options import SamplingParams
     from specdec_cli.pairs.config_layers import require_used, resolve
 
     sampling = SamplingParams(

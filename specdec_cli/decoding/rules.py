@@ -5,7 +5,8 @@ from __future__ import annotations
 from specdec_cli.decoding.accept import coupled, match, rejection
 from specdec_cli.decoding.constraint import Constraint
 from specdec_cli.decoding.noise import SharedNoise
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.options import SamplingOptions
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import AcceptRule
 from specdec_cli.decoding.typical import typical
 
@@ -19,7 +20,7 @@ REPRODUCIBLE = frozenset({"coupled", "match"})
 
 
 def sampler_of(
-    rule: str, sampling: SamplingSettings, seed: int, constraint: Constraint | None = None
+    rule: str, sampling: SamplingOptions, seed: int, constraint: Constraint | None = None
 ) -> StandardSampler:
     """The sampler that a rule's draws go through; `seed` matters to `coupled` alone."""
     noise = SharedNoise(seed) if rule == "coupled" and sampling.temperature > 0 else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,48 +15,12 @@ from numpy.typing import NDArray
 
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.constraint import Constraint
-from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.noise import SharedNoise
+from specdec_cli.decoding.options import SamplingOptions
 
 Row = NDArray[np.float32]
 _CERTAIN = np.ones(1)
 _FORBIDDEN = np.float32(-np.inf)
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingSettings:
-    """What to sample from. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 switch a cut off."""
-
-    temperature: float = 0.0
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    repeat_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    penalty_window: int = 64
-
-    def __post_init__(self) -> None:
-        infinity = math.inf
-        usable = self.temperature == 0 or 0.001 <= self.temperature <= 1000
-        for name, valid, fix in (
-            ("temperature", usable, "0 (greedy), or a number from 0.001 to 1000"),
-            ("top-k", self.top_k >= 0, "0 (off) or more"),
-            ("top-p", 0 < self.top_p <= 1, "a number in (0, 1]; 1 is off"),
-            ("min-p", 0 <= self.min_p <= 1, "a number in [0, 1]; 0 is off"),
-            ("repeat penalty", 0 < self.repeat_penalty < infinity, "more than 0; 1 is off"),
-            ("frequency penalty", abs(self.frequency_penalty) < infinity, "a number"),
-            ("presence penalty", abs(self.presence_penalty) < infinity, "a number"),
-            ("penalty window", self.penalty_window >= 0, "0 or more tokens"),
-        ):
-            if not valid:
-                value = getattr(self, name.replace(" ", "_").replace("-", "_"))
-                raise UsageError(f"{name} cannot be {value}", f"Give {fix}.")
-
-    @property
-    def penalises(self) -> bool:
-        off = (self.repeat_penalty, self.frequency_penalty, self.presence_penalty) == (1, 0, 0)
-        return self.penalty_window > 0 and not off
 
 
 class StandardSampler:
@@ -66,7 +29,7 @@ class StandardSampler:
     """
 
     def __init__(
-        self, settings: SamplingSettings, noise: SharedNoise | None = None, constraint: Constraint | None = None
+        self, settings: SamplingOptions, noise: SharedNoise | None = None, constraint: Constraint | None = None
     ) -> None:
         self.settings = settings
         self.greedy = settings.temperature == 0
@@ -174,7 +137,7 @@ class StandardSampler:
         s = self.settings
         if not s.penalises:
             return row
-        recent = [*self._context[-s.penalty_window :], *ahead][-s.penalty_window :]
+        recent = [*self._context[-s.repeat_last_n :], *ahead][-s.repeat_last_n :]
         ids, counts = np.unique(np.array(recent, dtype=np.int64), return_counts=True)
         known = ids < row.size  # a padded target may have emitted an id that the draft's rows lack
         ids, counts = ids[known], counts[known]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +10,7 @@ from specdec_cli.decoding.divergence import first_difference
 from specdec_cli.decoding.statistics import Interval
 from specdec_cli.display import comparison_tables as tables
 from specdec_cli.display.pages import render
+from specdec_cli.engine.options import given_in
 from specdec_cli.measure.compare import ComparisonResult
 from specdec_cli.measure.statistics import FEW_DRAFTS, Trial
 
@@ -232,12 +233,12 @@ def _answer(result: ComparisonResult, trial: Trial, baseline: Trial | None) -> _
     )
 
 
-_PATHS = dict.fromkeys(("target", "draft", "draft_small", "ngram_corpus"))
+_PATHS: dict[str, Any] = dict.fromkeys(("target", "draft", "draft_small", "ngram_corpus"))
 
 
 def _facts(result: ComparisonResult) -> tuple[dict[str, object], dict[str, str]]:
     """What all figures depend on, and what each variant has of its own; paths are left out, they may name the user."""
-    own = {each.name: {**asdict(replace(each.settings, **_PATHS)), **each.settings.adapters} for each in result.arms}
+    own = {each.name: {**given_in(replace(each.settings, **_PATHS)), **each.settings.adapters} for each in result.arms}
     first = next(iter(own.values()), {})
     shared = {name: value for name, value in first.items() if all(each.get(name) == value for each in own.values())}
     facts = {

@@ -215,12 +215,12 @@ def settings_line(settings: RecordedSettings, more: Sequence[str] = ()) -> str:
         parts += [f"draft-min-p={settings.draft_min_p}"] if settings.draft_min_p else []
         parts += [f"tree={settings.tree}"] if settings.tree not in (None, 1) else []
         parts += [f"lookahead={settings.lookahead}"] if "lookahead" in drafter and settings.lookahead else []
-    if settings.temp:
-        parts.append(f"temp={settings.temp}")
+    if settings.temperature:
+        parts.append(f"temp={settings.temperature}")
         if settings.accept and (drafter != "none" or settings.accept == "coupled"):  # which shapes the baseline, too
             parts.append(f"accept={label(settings.accept)}")
         parts += [f"seed={settings.seed}"] if settings.seed is not None else []
-    elif settings.temp is not None:
+    elif settings.temperature is not None:
         parts.append("greedy")
     parts += ["bitwise"] if settings.bitwise else []
     parts += [f"{name.replace('_', '-')}={files}" for name, files in settings.adapters.items() if files]

@@ -1,69 +1,33 @@
-"""The configuration of an engine and of its answers: typed values. What makes no sense is refused when it is made."""
+"""The settings of an engine and of its answers: options with their defaults, and what follows from them."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
 
 from specdec_cli import drafters
 from specdec_cli.constraints.grammar import Grammar
+from specdec_cli.decoding.constraint import Constraint
 from specdec_cli.decoding.errors import UsageError
+from specdec_cli.decoding.options import SamplingOptions, fill, options_of
 from specdec_cli.decoding.rules import REPRODUCIBLE, RULES
-from specdec_cli.decoding.sampling import SamplingSettings
+from specdec_cli.engine.options import AUTO, KINDS, OPTIONS, ModelOptions, SamplingParams, SpeculativeConfig
 from specdec_cli.llama.placement import Placement
 
-AUTO: Literal["auto"] = "auto"
-MOST_BRANCHES = 64
-"""Of a token tree. llama.cpp has room for 256 sequences, but so wide a tree would verify little but first guesses."""
-LEAST_WINDOW = 64
-"""Of a draft model's memory, in tokens: less has no room for a draft."""
+if TYPE_CHECKING:
+    from specdec_cli.constraints.grammar_state import TokenVocabulary
 
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How one answer is sampled, and what ends it. None stands for what the engine was loaded with.
-
-    temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repeat_penalty 1 are off. seed: from 0; the same seed gives
-    the same text, whatever drafts. max_tokens: of the answer. stop: strings that end it. grammar: what the answer must
-    be.
-    """
-
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repeat_penalty: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repeat_last_n: int | None = None
-    seed: int | None = None
-    max_tokens: int | None = None
-    stop: str | tuple[str, ...] = ()
-    grammar: Grammar | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SpeculativeConfig:
-    """How tokens are drafted and accepted. None stands for what the profile or the default says.
-
-    drafter: a name of `specdec drafters`, several, as "ngram+model", or "auto". draft_tokens: a step's, or "auto".
-    accept: "rejection", "coupled" or "match", which are exact, or "typical", which is not. The other fields are the
-    options of `specdec run` with the same names.
-    """
-
-    drafter: str | None = None
-    draft_tokens: int | Literal["auto"] | None = None
-    draft_min_p: float | None = None
-    tree: int | None = None
-    lookahead: str | None = None
-    accept: str | None = None
-    bitwise: bool | None = None
-    ngram_corpus: tuple[str, ...] | None = None
+_SHAPING = (
+    *options_of(SpeculativeConfig),
+    *("lora", "lora_draft"),
+    *options_of(SamplingOptions),
+    *("seed", "max_tokens", "ctx"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,61 +85,25 @@ class DrafterChain:
         return "ngram" in self.names
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """All that a run depends on, whatever layer it came from. Names are those of the options and of config.yaml."""
+@dataclass(frozen=True)
+class Options(SamplingParams, SpeculativeConfig, ModelOptions):
+    """All that can be set; None where nothing was given."""
 
-    target: str = ""
-    draft: str | None = None
-    draft_small: str | None = None
-    drafter: str = "model"
-    accept: str = "rejection"
-    bitwise: bool = False
-    draft_tokens: int | Literal["auto"] = AUTO
-    draft_min_p: float = 0.0
-    tree: int = 1
-    lookahead: str = "4:3:4"
-    ngram_corpus: tuple[str, ...] = ()
-    lora: tuple[str, ...] = ()
-    lora_draft: tuple[str, ...] = ()
-    max_tokens: int = 256
-    temp: float = 0.0
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    repeat_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
-    repeat_last_n: int = 64
-    seed: int | None = None
-    draft_window: int | None = None
-    ctx: int | None = None
-    threads: int | None = None
-    threads_draft: int | None = None
-    gpu_layers: int = -1
-    gpu_layers_draft: int = -1
-    device: str | None = None
-    device_draft: str | None = None
-    tensor_split: str | None = None
-    rpc: str | None = None
-    rpc_insecure: bool = False
+
+@dataclass(frozen=True)
+class Settings(Options):
+    """All that a run depends on, whatever layer it came from. What makes no sense is refused when this is made."""
 
     def __post_init__(self) -> None:
+        fill(self)
         if self.drafter == AUTO:
             object.__setattr__(self, "drafter", drafters.auto(has_model=self.draft is not None))
-        for name, valid, fix in (
-            ("max_tokens", self.max_tokens >= 1, "Give -n 1 or more."),
-            ("tree", 1 <= self.tree <= MOST_BRANCHES, f"Give --tree 1 (a chain) to {MOST_BRANCHES}."),
-            ("ctx", self.ctx is None or 1 <= self.ctx < 2**31, "Give -c 1 or more, or leave it out."),
-            ("draft_window", _is_window(self.draft_window), f"Give {LEAST_WINDOW} or more, or leave it out."),
-            ("threads", _is_count(self.threads), "Give -t 1 or more, or leave it out."),
-            ("threads_draft", _is_count(self.threads_draft), "Give -td 1 or more, or leave it out."),
-            ("seed", self.seed is None or 0 <= self.seed < 2**63, "Give a whole number from 0."),
-            ("accept", self.accept in RULES, f"Acceptance rules: {', '.join(RULES)}."),
-        ):
-            if not valid:
-                raise UsageError(f"{name.replace('_', ' ')} cannot be {getattr(self, name)}", fix)
-        _ = self.sampling, self.placements
+        if self.accept not in RULES:
+            raise UsageError(f"accept cannot be {self.accept}", f"Acceptance rules: {', '.join(RULES)}.")
+        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
+        if "" in self.stop:
+            raise UsageError("a stop string cannot be empty", "Leave it out, or name the text to stop at.")
+        _ = self.placements
         _check_length(self)
         _check_lookahead(self)
         _check_bitwise(self)
@@ -196,19 +124,13 @@ class Settings:
         return target, Placement.parse(self.gpu_layers_draft, self.device_draft)
 
     @property
-    def sampling(self) -> SamplingSettings:
-        """What makes distributions of logits."""
-        penalties = self.repeat_penalty, self.frequency_penalty, self.presence_penalty, self.repeat_last_n
-        return SamplingSettings(self.temp, self.top_k, self.top_p, self.min_p, *penalties)
-
-    @property
     def adapts(self) -> bool:
         return self.draft_tokens == AUTO and self.drafter != "none"
 
     @property
     def reproduces(self) -> bool:
         """Whether an answer must have the very tokens of the target alone with the same seed."""
-        return self.temp == 0 or self.drafter == "none" or self.accept in REPRODUCIBLE
+        return self.temperature == 0 or self.drafter == "none" or self.accept in REPRODUCIBLE
 
     @property
     def drafted_branches(self) -> int:
@@ -224,38 +146,23 @@ class Settings:
         """The same, with the target alone: the baseline of these settings."""
         return replace(self, drafter="none")
 
-    @staticmethod
-    def named(sampling: SamplingParams | None, speculative: SpeculativeConfig | None) -> dict[str, Any]:
-        """What is given there, by the names of settings."""
-        values = {**(asdict(speculative) if speculative else {}), **(asdict(sampling) if sampling else {})}
-        values = {name: value for name, value in values.items() if name not in ("stop", "grammar")}
-        return {("temp" if name == "temperature" else name): each for name, each in values.items() if each is not None}
+    def constraint(self, vocabulary: TokenVocabulary, written: int = 0) -> Constraint | None:
+        """What an answer must follow, from its beginning. written: so many of its tokens end the prompt."""
+        if self.grammar is None:
+            return None
+        from specdec_cli.constraints.grammar_state import GrammarState
+
+        return GrammarState(vocabulary, self.grammar, written)
 
     def shaping(self) -> dict[str, Any]:
         """What shapes an answer or how it comes about, beside its models: what a record of a run repeats."""
         return {name: getattr(self, name) for name in _SHAPING}
 
 
-_SHAPING = (
-    *("drafter", "accept", "bitwise", "draft_tokens", "draft_min_p", "tree", "lookahead", "ngram_corpus"),
-    *("lora", "lora_draft"),
-    *("temp", "top_k", "top_p", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty", "repeat_last_n"),
-    *("seed", "max_tokens", "ctx"),
-)
-
-
 @lru_cache
 def _chain(drafter: str) -> DrafterChain:
     needs = drafters.needs_model(drafter), drafters.needs_small(drafter), drafters.drafts_itself(drafter)
     return DrafterChain(tuple(drafters.split(drafter)), *needs, drafters.head(drafter))
-
-
-def _is_window(tokens: int | None) -> bool:
-    return tokens is None or LEAST_WINDOW <= tokens < 2**31
-
-
-def _is_count(number: int | None) -> bool:
-    return number is None or number >= 1
 
 
 def _check_length(settings: Settings) -> None:
@@ -266,8 +173,6 @@ def _check_length(settings: Settings) -> None:
         fewest = "Give -k 1 or more, or auto; to run the target alone, use --drafter none."
         most = f"Give -k up to {N_BATCH - 1}: one pass of llama.cpp takes {N_BATCH} tokens."
         raise UsageError(f"the number of draft tokens cannot be {tokens}", fewest if tokens < 1 else most)
-    if not 0 <= settings.draft_min_p < 1:
-        raise UsageError(f"draft-min-p cannot be {settings.draft_min_p}", "Give a number in [0, 1); 0 is off.")
 
 
 def _check_lookahead(settings: Settings) -> None:
@@ -309,7 +214,7 @@ _KINDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "
 
 
 def check_value(name: str, value: Any, text: bool = False) -> Any:
-    """A setting's value, of the right type. text: it may be written as text, as on the command line.
+    """An option's value, of the right type and in its bounds. text: it may be text, as on the command line.
 
     Raises UsageError: a settings file may hold anything.
     """
@@ -320,19 +225,22 @@ def check_value(name: str, value: Any, text: bool = False) -> Any:
     if isinstance(value, str) and "\0" in value:
         raise UsageError(f"{name} holds a zero character", "Leave it out.")
     with suppress(msgspec.ValidationError, UnicodeEncodeError):  # the latter: bytes that are no text
-        return msgspec.convert(value, _types()[name], strict=not (text or name == "draft_tokens"))
+        value = msgspec.convert(value, types()[name], strict=not (text or name == "draft_tokens"))
+        if name in OPTIONS:
+            OPTIONS[name].check(name, value)
+        return value
     if name == "draft_tokens":
         raise UsageError(f"the number of draft tokens cannot be {value!r:.60}", "Give -k a whole number, or auto.")
-    kind = str(Settings.__dataclass_fields__[name].type).partition(" ")[0]
-    fix = "Fix it in config.yaml or in the profile."
-    if kind == "str" and isinstance(value, (int, float)):
-        fix = "YAML reads a number there: put it in quotes, in config.yaml or in the profile."
+    kind = KINDS[name]
+    quoted = kind == "str" and isinstance(value, (int, float))
+    fix = "YAML reads a number there: put it in quotes." if quoted else f"Give {_KINDS[kind]}."
     raise UsageError(f"{name} is {value!r:.60}, not {_KINDS[kind]}", fix)
 
 
 @cache
-def _types() -> dict[str, Any]:
-    return get_type_hints(Settings)
+def types() -> dict[str, Any]:
+    """The types of all that can be set."""
+    return get_type_hints(Options, localns={"Grammar": Grammar})
 
 
 def _paths(name: str, value: Any) -> tuple[str, ...]:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.draft_length.auto import LONGEST
-from specdec_cli.engine.config import AUTO, Settings
+from specdec_cli.engine.config import Settings
+from specdec_cli.engine.options import AUTO
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.passes import MAX_SNAPSHOTS
 

@@ -80,10 +80,10 @@ class Drafting:
 
     def _fixed(self, settings: Settings) -> LengthPolicy:
         tokens = settings.draft_tokens if isinstance(settings.draft_tokens, int) else 1
-        key = (tokens, settings.draft_min_p, settings.drafter, settings.tree, settings.sampling)
+        key = (tokens, settings.draft_min_p, settings.drafter, settings.tree, settings.sampling_key)
         known = self._known(key)
         return known or self._keep(
-            key, fixed_length(tokens, settings.draft_min_p, settings.temp == 0, settings.chain.looks_ahead)
+            key, fixed_length(tokens, settings.draft_min_p, settings.temperature == 0, settings.chain.looks_ahead)
         )
 
     def _known(self, key: object) -> LengthPolicy | None:
@@ -102,7 +102,7 @@ class Drafting:
 
     def _adaptive(self, name: str, settings: Settings, prompt: Sequence[int]) -> LengthPolicy | None:
         shape = (settings.drafter, settings.draft_min_p, settings.tree, settings.lookahead)
-        key = (name, shape, settings.sampling, settings.accept, settings.bitwise)
+        key = (name, shape, settings.sampling_key, settings.accept, settings.bitwise)
         if known := self._known(key):
             return known
         try:
@@ -119,12 +119,12 @@ class Drafting:
         calibration = self._calibration(settings)
         if self._load:
             calibration = self._load.calibrations.setdefault(key, calibration)
-        policy = adaptive_length(form, costs, calibration, settings.draft_min_p, greedy=settings.temp == 0)
+        policy = adaptive_length(form, costs, calibration, settings.draft_min_p, greedy=settings.temperature == 0)
         return self._keep(key, policy, costs if plain and not settings.bitwise else None)
 
     def _calibration(self, settings: Settings) -> Calibration:
         """What the draft model's confidence is worth, as far as it is known before the first answer."""
-        greedy = settings.temp == 0
+        greedy = settings.temperature == 0
         known = self._models.tuning.calibrations if self._models.tuning else {}
         alike = [settings.accept, "rejection"] if settings.accept == "coupled" else [settings.accept]
         for rule in alike:  # `coupled` accepts nearly as much as `rejection`

@@ -9,9 +9,10 @@ from time import perf_counter
 from typing import Any
 
 from specdec_cli.decoding.types import Event
-from specdec_cli.engine.config import SamplingParams, Settings, SpeculativeConfig
+from specdec_cli.engine.config import Settings
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.model_pair import ModelPair, check_pair
+from specdec_cli.engine.options import SamplingParams, SpeculativeConfig
 from specdec_cli.engine.prompt import Prompt
 from specdec_cli.engine.session import Generation, Session
 from specdec_cli.engine.weights import Weights

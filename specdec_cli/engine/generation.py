@@ -1,39 +1,15 @@
-"""An answer: what bounds it, and what it amounted to."""
+"""What an answer amounted to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from specdec_cli.constraints.grammar import Grammar
-from specdec_cli.decoding.constraint import Constraint
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.rules import LOSSY
 from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.decoding.types import Done, Event, FinishReason, Step
 from specdec_cli.engine.baseline import BaselineResult, ProbedRatios, where_drafting_does_not_pay
 from specdec_cli.engine.config import Settings
-from specdec_cli.llama.model import Model
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerBounds:
-    """stop: strings that end the answer. written: so many tokens of it end its prompt."""
-
-    stop: Sequence[str] = ()
-    grammar: Grammar | None = None
-    written: int = 0
-
-    def constraint(self, model: Model) -> Constraint | None:
-        """What follows the answer; one that begins anew."""
-        if self.grammar is None:
-            return None
-        from specdec_cli.constraints.grammar_state import GrammarState
-
-        return GrammarState(model, self.grammar, self.written)
-
-
-NO_BOUNDS = AnswerBounds()
 
 
 @dataclass(slots=True)

@@ -10,7 +10,6 @@ from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.divergence import Choice, Divergence, Transcript, explain, first_difference
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.contexts import ModelContext
-from specdec_cli.engine.generation import NO_BOUNDS, AnswerBounds
 from specdec_cli.llama.target import LlamaTarget
 
 
@@ -21,7 +20,6 @@ def divergence(
     mine: Transcript,
     seed: int,
     settings: Settings,
-    bounds: AnswerBounds = NO_BOUNDS,
     agreement: Agreement | None = None,
 ) -> Divergence | None:
     """Where an answer leaves the target's own, and whether that is rounding or a bug; None if it does not.
@@ -33,8 +31,7 @@ def divergence(
     if position is None:
         return None
     text = [*prompt, *own.tokens[:position]]
-    constraint = bounds.constraint(target.model)
-    sampler = rules.sampler_of(settings.accept, settings.sampling, seed, constraint)
+    sampler = rules.sampler_of(settings.accept, settings, seed, settings.constraint(target.model))
     sampler.watch(text, len(prompt))
     choice = Choice(sampler, position, len(text), seed)
     context = target.opened

@@ -23,11 +23,12 @@ from specdec_cli.decoding.types import AcceptRule, Event
 from specdec_cli.draft_length.cost_model import SharedLoad
 from specdec_cli.engine import proof
 from specdec_cli.engine.baseline import BaselineResult, paired_speedup
-from specdec_cli.engine.config import SamplingParams, Settings, SpeculativeConfig, check_value
+from specdec_cli.engine.config import Settings, check_value
 from specdec_cli.engine.contexts import Contexts, ModelContext, PairCosts
 from specdec_cli.engine.drafting import Drafting
-from specdec_cli.engine.generation import NO_BOUNDS, AnswerBounds, GenerationResult
+from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.model_pair import ModelPair
+from specdec_cli.engine.options import SamplingParams, SpeculativeConfig, given_in
 from specdec_cli.engine.prompt import Prompt
 from specdec_cli.engine.weights import Weights
 from specdec_cli.json_store import to_json as record_to_json
@@ -101,19 +102,15 @@ class Session(AbstractContextManager["Session"]):
         Passes of other widths round differently, so what a cache holds may differ in the last bits from what reading
         the prompt anew would give. With --bitwise nothing is reused.
         """
-        settings, grammar = self.settings_of(sampling, speculative), sampling.grammar if sampling else None
-        if grammar is not None:
-            grammar.compiled()  # here, for what it may raise
+        settings = self.settings_of(sampling, speculative)
+        if settings.grammar is not None:
+            settings.grammar.compiled()  # here, for what it may raise
             settings = replace(settings, drafter=drafters.auto_with_grammar(settings.drafter))
-        given = sampling.stop if sampling else ()
-        stop = (given,) if isinstance(given, str) else given
-        if "" in stop:
-            raise UsageError("a stop string cannot be empty", "Leave it out, or name the text to stop at.")
         self.weights.read_corpus(self.interrupt)
         text = self.weights.tokenize(prompt, system, raw, self.interrupt.is_set)
         seed = secrets.randbits(32) if settings.seed is None else settings.seed
         result = GenerationResult(settings, seed, text.tokens, (*self.pair.notes, *text.notes))
-        return Generation(self, result, AnswerBounds(stop, grammar), reuse, watch)
+        return Generation(self, result, reuse, watch)
 
     def generate(
         self,
@@ -148,8 +145,7 @@ class Session(AbstractContextManager["Session"]):
 
     def settings_of(self, sampling: SamplingParams | None, speculative: SpeculativeConfig | None) -> Settings:
         """What an answer goes by. Raises UsageError on senseless values, and on what needs another engine."""
-        named = Settings.named(sampling, speculative)
-        changes = {name: check_value(name, value) for name, value in named.items()}
+        changes = {name: check_value(name, value) for name, value in given_in(sampling, speculative).items()}
         chosen = changes.get("accept") or self._accept or self.settings.accept != "rejection"
         if not chosen and (changes.get("seed") is not None or changes.get("bitwise")):
             changes["accept"] = "coupled"
@@ -176,16 +172,18 @@ class Session(AbstractContextManager["Session"]):
         self,
         prompt: Sequence[int],
         seed: int,
-        bounds: AnswerBounds = NO_BOUNDS,
         settings: Settings | None = None,
         watch: Callable[[AcceptRule], AcceptRule] | None = None,
+        written: int = 0,
     ) -> Iterator[Event]:
-        """Decode an answer to tokens, with the contexts as they are open."""
+        """Decode an answer to tokens, with the contexts as they are open. written: how much of the prompt is a part of
+        the answer that was decoded before.
+        """
         settings = settings or self.settings
         rule = rules.RULES[settings.accept]
         self.answers = mine = self.answers + 1
         target = self.models.target
-        sampler = rules.sampler_of(settings.accept, settings.sampling, seed, bounds.constraint(target.model))
+        sampler = rules.sampler_of(settings.accept, settings, seed, settings.constraint(target.model, written))
         context = target.opened
         if target.costs and target.costs.watch:
             target.costs.watch.on = not settings.bitwise
@@ -199,7 +197,7 @@ class Session(AbstractContextManager["Session"]):
             watch(rule) if watch else rule,
             sampler,
             np.random.default_rng(seed),
-            TextStream(target.model.piece, bounds.stop),
+            TextStream(target.model.piece, settings.stop),
             Ending(settings.max_tokens, target.model.is_end, self.interrupt.is_set),
             self.clock,
         ):
@@ -211,13 +209,12 @@ class Session(AbstractContextManager["Session"]):
                 )
 
     def paired_speedup(
-        self, prompt: Sequence[int], answer: Sequence[int], seed: int, bounds: AnswerBounds, settings: Settings
+        self, prompt: Sequence[int], answer: Sequence[int], seed: int, settings: Settings
     ) -> Interval | None:
         """How much faster an answer, of which these are the tokens, is written with drafts; see `baseline`."""
 
         def written(start: int, own: Settings) -> Metrics:
-            part = replace(bounds, written=start)
-            return Metrics.of(self.events([*prompt, *answer[:start]], seed, part, own))
+            return Metrics.of(self.events([*prompt, *answer[:start]], seed, own, written=start))
 
         with reusing(self):
             return paired_speedup(written, answer, settings)
@@ -229,11 +226,10 @@ class Session(AbstractContextManager["Session"]):
         mine: Transcript,
         seed: int,
         settings: Settings,
-        bounds: AnswerBounds = NO_BOUNDS,
     ) -> Divergence | None:
         """Where an answer leaves the target's own, and the proof; see `proof.divergence`."""
         agreement = self.costs.agreement if settings.bitwise else None
-        return proof.divergence(self.models.target, prompt, own, mine, seed, settings, bounds, agreement)
+        return proof.divergence(self.models.target, prompt, own, mine, seed, settings, agreement)
 
     def keep_costs(self) -> None:
         """Keep what is known of costs for the next start; the notes say so if that fails."""
@@ -252,12 +248,11 @@ class Generation:
         self,
         session: Session,
         result: GenerationResult,
-        bounds: AnswerBounds,
         reuse: bool,
         watch: Callable[[AcceptRule], AcceptRule] | None = None,
     ) -> None:
         self.result = result
-        self._session, self._bounds, self._watch = session, bounds, watch
+        self._session, self._watch = session, watch
         self._reuse = reuse and not result.settings.bitwise
 
     def prepare(self) -> None:
@@ -275,7 +270,7 @@ class Generation:
         models, known = session.models, session.notes
         models.reuse(self._reuse)
         result.notes += known[len(session.pair.notes) :]
-        answer = session.events(result.prompt, result.seed, self._bounds, result.settings, self._watch)
+        answer = session.events(result.prompt, result.seed, result.settings, self._watch)
         number = session.answers + 1
         try:
             for event in answer:
@@ -286,7 +281,7 @@ class Generation:
             if (context := models.target.context) and session.answers == number:
                 models.reuse(allowed=False)
                 result.threads = tuple(context.thread_log)
-                if self._bounds.grammar and result.finish_reason in ("length", "context"):
+                if result.settings.grammar and result.finish_reason in ("length", "context"):
                     result.notes += ("the answer was cut off before it fulfilled its grammar: -n gives it more tokens",)
                 session.keep_costs()
                 result.notes += tuple(note for note in session.notes if note not in known)
@@ -310,19 +305,18 @@ class Generation:
             result.unmeasured = f"not measured: the target alone failed: {error}"
 
     def _baseline(self) -> BaselineResult | None:
-        result, session, bounds = self.result, self._session, self._bounds
-        settings = result.settings
-        alone = Metrics.of(session.events(result.prompt, result.seed, bounds, settings.alone()))
+        result, session, settings = self.result, self._session, self.result.settings
+        alone = Metrics.of(session.events(result.prompt, result.seed, settings.alone()))
         if alone.reason == "interrupted":
             return None
         own = Transcript.of(alone.history, session.models.target.opened.thread_log)
         speedup = None
         if result.metrics.drafted:  # otherwise there is nothing to compare
-            speedup = session.paired_speedup(result.prompt, alone.tokens, result.seed, bounds, settings)
+            speedup = session.paired_speedup(result.prompt, alone.tokens, result.seed, settings)
         if not settings.reproduces:
             return BaselineResult(alone.tokens_per_s, None, speedup=speedup)
         mine = Transcript.of(result.metrics.history, result.threads)
-        divergence = session.divergence(result.prompt, own, mine, result.seed, settings, bounds)
+        divergence = session.divergence(result.prompt, own, mine, result.seed, settings)
         return BaselineResult(alone.tokens_per_s, divergence is None, divergence, speedup)
 
 

@@ -12,8 +12,9 @@ from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.draft_length import DraftForm
-from specdec_cli.engine.config import SamplingParams, Settings
+from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import one_session
+from specdec_cli.engine.options import SamplingParams
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.measure import hardware
 from specdec_cli.measure.statistics import acceptance_by_position
@@ -65,7 +66,7 @@ def draft_figures(
     settings: Settings, prompts: Mapping[Prompt, Sequence[int]], what_if: Sequence[str], interrupt: Interrupt
 ) -> DraftFigures:
     """Answer the prompts greedily, with drafts of a fixed size. what_if: machines to predict the speed on."""
-    settings = replace(settings, draft_tokens=CHAIN * settings.tree, temp=0.0, max_tokens=_ANSWER)
+    settings = replace(settings, draft_tokens=CHAIN * settings.tree, temperature=0.0, max_tokens=_ANSWER)
     sampling = SamplingParams(temperature=0.0, max_tokens=_ANSWER)
     chosen = in_turn(prompts)[:_PROMPTS]
     metrics: defaultdict[str, list[Metrics]] = defaultdict(list)

@@ -17,7 +17,7 @@ import numpy as np
 from specdec_cli.chat import kept_conversations
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.types import Logits
-from specdec_cli.engine.config import SamplingParams
+from specdec_cli.engine.options import SamplingParams
 from specdec_cli.engine.prompt import Prompt as PromptInput
 from specdec_cli.engine.session import Session
 from specdec_cli.gguf.vocab import Vocabulary

@@ -190,7 +190,7 @@ class _Recorder:
         self._n_shared = session.pair.n_shared
         self._max_tokens = settings.max_tokens
         self._rule = settings.accept
-        self._sampler = rules.sampler_of(self._rule, settings.sampling, seed)
+        self._sampler = rules.sampler_of(self._rule, settings, seed)
         self._target_rng = np.random.default_rng(seed)
         self._draft_rng = np.random.default_rng((seed, 1))
 

@@ -15,6 +15,7 @@ import numpy as np
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.draft_length.auto import LONGEST
+from specdec_cli.engine.options import AUTO
 from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.measure.simulate import half_priced
 from specdec_cli.measure.statistics import (
@@ -253,7 +254,7 @@ def families_of(
     for variant in variants:
         k = variant.settings.draft_tokens
         if isinstance(k, int) and variant.name in speedups and (variant.settings.tree or 1) == 1:
-            members.setdefault(replace(variant.settings, draft_tokens=None), {})[k] = variant.name
+            members.setdefault(replace(variant.settings, draft_tokens=AUTO), {})[k] = variant.name
     families = []
     for settings, lengths in members.items():
         mine = [trial for trial in trials if trial.arm in lengths.values()]

@@ -24,6 +24,7 @@ from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.statistics import LEAST_PROMPTS
+from specdec_cli.engine.options import given_in
 from specdec_cli.gguf import memory
 from specdec_cli.llama.placement import Device
 from specdec_cli.measure.advice import advise, costs_of, findings
@@ -135,7 +136,8 @@ class ComparisonResult:
         """What `to_json` gave, also in an older version. Raises msgspec.ValidationError on anything else, ValueError or
         RecursionError on what is no JSON.
         """
-        return msgspec.json.decode(text, type=cls)
+        data = text.encode() if isinstance(text, str) else text
+        return msgspec.json.decode(data.replace(b'"temp":', b'"temperature":'), type=cls)  # as older versions called it
 
     def to_json(self) -> Any:
         return {**msgspec.to_builtins(self, str_keys=True), "verdict": msgspec.to_builtins(self.verdict)}
@@ -392,7 +394,7 @@ def _recorded(variant: Variant) -> RecordedSettings:
     settings, chain = variant.settings, variant.settings.chain
     corpus = settings.ngram_corpus if chain.reads_corpus else ()
     lora = {"lora": settings.lora or None, "lora_draft": (settings.lora_draft if chain.needs_model else ()) or None}
-    return RecordedSettings(**{**asdict(settings), "ngram_corpus": corpus or None, **lora})
+    return RecordedSettings(**{**given_in(settings), "ngram_corpus": corpus or None, **lora})
 
 
 def _models(pair: ModelPair, n_ctx: int) -> dict[str, ModelInfo]:

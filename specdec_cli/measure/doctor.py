@@ -215,7 +215,9 @@ def _run_pair(folder: str) -> BundledPair:
         from specdec_cli.llama.interrupt import Interrupt
 
         threads = usual_threads()
-        settings = Settings(target, draft, draft_tokens=3, max_tokens=16, bitwise=True, ctx=512, threads=threads)
+        settings = Settings(
+            target, draft, drafter="model", draft_tokens=3, max_tokens=16, bitwise=True, ctx=512, threads=threads
+        )
         with Interrupt() as interrupt, one_session(settings, interrupt) as session:
             metrics = session.generate("def main():").metrics
             rounding = str(session.costs.agreement)

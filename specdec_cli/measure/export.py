@@ -35,7 +35,7 @@ _OF_DRAFT_MODELS = (
 _NGRAMS = "Its n-gram drafts are of its own kind, and of fixed lengths, also where none pays."
 _OF_BATCHES = (*_OF_DRAFT_MODELS, "No least confidence ends a draft.", "The weights are the maker's, not the GGUF's.")
 _LLAMA_NAMES = {
-    **{"temp": "temp", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p"},
+    **{"temperature": "temp", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p"},
     **{"ctx": "ctx-size", "threads": "threads", "gpu_layers": "gpu-layers", "gpu_layers_draft": "spec-draft-ngl"},
 }
 
@@ -147,7 +147,7 @@ def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, what_if: st
     if checked.overlap is not None:
         raise SpecdecError("the draft has another tokenizer, which only specdec can use", "Name another one with -md.")
     paths, setup = (checked.target_path, checked.draft_path), setup_of_pair(checked, settings)
-    path = acceptance_traces.recording_of(*paths, tuning.kind_of(settings.temp == 0, settings.accept), setup)
+    path = acceptance_traces.recording_of(*paths, tuning.kind_of(settings.temperature == 0, settings.accept), setup)
     if what_if:
         machine = hardware.load(what_if)
         costs, where = machine.costs, f"{machine.name} ({machine.basis} costs)"
@@ -156,7 +156,11 @@ def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, what_if: st
     else:
         path = None
     if path is None:
-        sampled = ["--temp", f"{settings.temp:g}", "--accept", policy.rule] if settings.temp else ["--temp", "0"]
+        sampled = (
+            ["--temp", f"{settings.temperature:g}", "--accept", policy.rule]
+            if settings.temperature
+            else ["--temp", "0"]
+        )
         command = ["specdec", "tune", "-m", str(paths[0]), "-md", str(paths[1]), *sampled]
         return replace(pair, expected=(_usual(shlex.join(command)),))
     recording = acceptance_traces.read(path)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import platformdirs
@@ -22,7 +22,7 @@ from specdec_cli.user_files import read_bytes, require_writable, suggest, write_
 if TYPE_CHECKING:
     from specdec_cli.measure.compare import ComparisonResult
 
-_PLACE = dict.fromkeys(
+_PLACE: dict[str, Any] = dict.fromkeys(
     (
         *("target", "draft", "threads", "ctx", "gpu_layers", "gpu_layers_draft"),
         *("device", "device_draft", "tensor_split", "rpc", "rpc_insecure"),

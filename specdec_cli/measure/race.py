@@ -89,7 +89,7 @@ def settings(arrangement: Arrangement) -> Settings:
     each other where other programs run.
     """
     target, draft = (str(_folder() / f"{role}.gguf") for role in ("target", "draft"))
-    own = Settings(target=target, draft=draft, threads=1, max_tokens=_TOKENS)
+    own = Settings(target=target, draft=draft, drafter="model", threads=1, max_tokens=_TOKENS)
     return replace(own, drafter=arrangement.drafter, draft_tokens=arrangement.draft_tokens)
 
 

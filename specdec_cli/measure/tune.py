@@ -19,8 +19,9 @@ from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.errors import IncompatiblePair, Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.rules import LOSSY
 from specdec_cli.engine import tuning
-from specdec_cli.engine.config import AUTO, Settings
+from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_pair import ModelPair, check_pair, setup_of_pair
+from specdec_cli.engine.options import AUTO
 from specdec_cli.engine.tuning import Tuning
 from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
@@ -118,10 +119,10 @@ def predict_for(settings: Settings, machine_name: str) -> HardwarePrediction:
     pair = check_pair(settings)
     paths = _paths(pair)
     machine = hardware.load(machine_name)
-    kind_of_run = tuning.kind_of(settings.temp == 0, settings.accept)
+    kind_of_run = tuning.kind_of(settings.temperature == 0, settings.accept)
     path = recording_of(*paths, kind_of_run, setup_of_pair(pair, settings))
     if path is None:
-        kind = "at temperature 0" if settings.temp == 0 else f"with --accept {settings.accept}"
+        kind = "at temperature 0" if settings.temperature == 0 else f"with --accept {settings.accept}"
         raise SpecdecError(
             f"nothing is recorded of this pair {kind}",
             "Run specdec tune on it once, on any machine, with the same --temp and --accept.",
@@ -299,11 +300,11 @@ class Tuner:
         if sum(len(answer.stands) for answer in answers) < _LEAST_TOKENS:
             problem = "too little could be recorded to predict anything"
             raise SpecdecError(problem, "Give more --seconds, or other --prompts.")
-        return Recording(settings.temp == 0, tuple(answers), acceptance_traces.identity(*_paths(session.pair)))
+        return Recording(settings.temperature == 0, tuple(answers), acceptance_traces.identity(*_paths(session.pair)))
 
     def _in_turn(self) -> list[tuple[Prompt, list[int]]]:
         """One prompt of each category after the other; at a temperature again and again, as the answers differ."""
-        return in_turn(self._prompts) * (1 if self._settings.temp == 0 else 4)
+        return in_turn(self._prompts) * (1 if self._settings.temperature == 0 else 4)
 
 
 def place_draft(path: Path, settings: Settings, interrupt: Interrupt) -> tuple[Settings, dict[str, float]]:

@@ -7,21 +7,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.engine.config import AUTO, Settings
+from specdec_cli.decoding.options import SamplingOptions, options_of
+from specdec_cli.engine.config import Settings, check_value
+from specdec_cli.engine.options import AUTO, SpeculativeConfig, flag_of, name_of
 from specdec_cli.pairs.config_layers import with_made_draft
 from specdec_cli.user_files import suggest
 
 ALONE = "target alone"
 
 _CUTS = ("top_k", "top_p", "min_p")
-_SAMPLING: dict[str, type] = {
-    **{"temp": float, "top_k": int, "top_p": float, "min_p": float, "repeat_penalty": float},
-    **{"frequency_penalty": float, "presence_penalty": float, "repeat_last_n": int},
-}
-_VARIABLE: dict[str, type] = {
-    **{"draft_tokens": int, "draft_min_p": float, "tree": int, "lookahead": str, "drafter": str, "accept": str},
-    **_SAMPLING,
-}
+_SAMPLING = options_of(SamplingOptions)
+_VARIABLE = {name for name in options_of(SpeculativeConfig) if name not in ("bitwise", "ngram_corpus")} | {*_SAMPLING}
 """What may differ between variants: nothing that would need other models, contexts or lengths of answer."""
 _LENGTH = ("k", "draft-tokens", "draft_tokens")
 
@@ -99,11 +95,12 @@ def _with_drafter(text: str, settings: Settings) -> str:
 def _baseline_name(base: Settings, settings: Settings) -> str:
     """One baseline for each kind of sampling, named by what is special about it; greedy knows no cuts."""
     special = [
-        f"{name.replace('_', '-')}={getattr(settings, name):g}"
+        f"{flag_of(name)}={getattr(settings, name):g}"
         for name in _SAMPLING
-        if getattr(settings, name) != getattr(base, name) and (settings.temp > 0 or name not in _CUTS)
+        if getattr(settings, name) != getattr(base, name) and (settings.temperature > 0 or name not in _CUTS)
     ]
-    if settings.temp > 0 and (settings.accept == "coupled") != (base.accept == "coupled"):  # it draws in another way
+    draws_otherwise = (settings.accept == "coupled") != (base.accept == "coupled")
+    if settings.temperature > 0 and draws_otherwise:
         special.append(f"accept={settings.accept}")
     return ", ".join(["alone", *special]) if special else ALONE
 
@@ -116,22 +113,12 @@ def _changed(base: Settings, text: str, draft_named: bool) -> Settings:
         if not (equals and key and value):
             problem = f"the variant {text!r} does not parse at {part!r}"
             raise UsageError(problem, 'Write it as key=value: --vs "k=4,temp=0.8".')
-        name = "draft_tokens" if key == "k" else key.lstrip("-").replace("-", "_")
+        name = "draft_tokens" if key == "k" else name_of(key)
         if name not in _VARIABLE:
-            keys = ["k", *(known.replace("_", "-") for known in _VARIABLE)]
+            keys = ["k", *map(flag_of, sorted(_VARIABLE))]
             raise UsageError(f"{key!r} cannot differ between variants, as in {text!r}", suggest(key, keys, "What can"))
-        changes[name] = _parsed(name, value, text)
+        changes[name] = check_value(name, value, text=True)
     changed = replace(base, **changes)
     if changed.chain.drafts_itself and not base.chain.drafts_itself and not draft_named:
         return with_made_draft(replace(changed, draft=None))
     return changed
-
-
-def _parsed(name: str, value: str, text: str) -> Any:
-    if name == "draft_tokens" and value == AUTO:
-        return value
-    try:
-        return _VARIABLE[name](value)
-    except ValueError:
-        problem = f"{value!r} in the variant {text!r} is not a{'' if _VARIABLE[name] is float else ' whole'} number"
-        raise UsageError(problem, 'Write it as in --vs "k=4,temp=0.8".') from None

@@ -6,21 +6,20 @@ import shlex
 from collections import ChainMap
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine.config import AUTO, Settings, check_value
+from specdec_cli.engine.config import Settings, check_value
+from specdec_cli.engine.options import AUTO, OPTIONS, name_of
 from specdec_cli.gguf.head_files import head_of, is_head_alone
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.pairs import made_drafts, profiles, pulled_pairs
 from specdec_cli.pairs.hub.cache import locate
 from specdec_cli.pairs.profiles import Profile
 from specdec_cli.user_files import check_keys, config_dir, expanded, read_mapping
-
-_NAMES = tuple(field.name for field in fields(Settings))
 
 
 def resolve(profile: str | None, given: dict[str, Any]) -> Settings:
@@ -48,12 +47,12 @@ def merged(profile: str | None, given: dict[str, Any]) -> tuple[Settings, list[d
     """
     config_file = config_dir() / "config.yaml"
     config = read_mapping(config_file) if config_file.is_file() else {}
-    check_keys(config, (*_NAMES, "profile"), config_file)
+    config_profile = config.pop("profile", None)
+    config = _checked(config, config_file)
     given = {name: value for name, value in given.items() if value is not None}
-    named = profile or config.get("profile")
-    skipped = ("profile", "target", "draft") if profile else ("profile",)  # -p sets both models, and beats config.yaml
-    checked = {name: value if name == "profile" else check_value(name, value) for name, value in config.items()}
-    config = {name: value for name, value in checked.items() if name not in skipped}
+    named = profile or config_profile
+    if profile:  # -p sets both models, and beats config.yaml
+        config = {name: value for name, value in config.items() if name not in ("target", "draft")}
     layers = [given, config]
     target = given.get("target") or config.get("target")
     if named is None and target is None:
@@ -92,8 +91,6 @@ def _with_heads(settings: Settings, layers: list[dict[str, Any]]) -> Settings:
 def _merge(layers: list[dict[str, Any]]) -> Settings:
     said = ({name: value for name, value in layer.items() if value is not None} for layer in layers)
     merged: dict[str, Any] = dict(ChainMap(*said))
-    if merged.get("drafter") is None:
-        merged["drafter"] = AUTO
     if merged.get("seed") is not None or merged.get("bitwise"):  # a fixed seed asks for one text
         merged.setdefault("accept", "coupled")
     values = {name: check_value(name, value) for name, value in merged.items()}
@@ -142,20 +139,26 @@ def _pull_command(settings: Settings) -> str:
 
 def _profile_layer(name: str) -> dict[str, Any]:
     profile = profiles.load(name)
-    require_known(profile)
     models = {"target": profile.model("target"), "draft": profile.model("draft")}
-    settings = {**profile.settings, **{role: model for role, model in models.items() if model}}
+    settings = {**settings_of(profile), **{role: model for role, model in models.items() if model}}
     for role in {"lora", "lora_draft"} & settings.keys():
-        paths = check_value(role, settings[role])
-        settings[role] = paths and [str(profile.folder / expanded(path)) for path in paths]
+        settings[role] = settings[role] and [str(profile.folder / expanded(path)) for path in settings[role]]
     return settings
 
 
-def require_known(profile: Profile) -> None:
-    """Raise UsageError on settings of a profile that do not exist, or cannot have such a value."""
-    check_keys(profile.settings, _NAMES, profile.folder / f"{profile.name}.yaml")
-    for name, value in profile.settings.items():
-        check_value(name, value)
+def settings_of(profile: Profile) -> dict[str, Any]:
+    """A profile's settings by the names of options. Raises UsageError on one that does not exist or makes no sense."""
+    return _checked(profile.settings, profile.folder / f"{profile.name}.yaml")
+
+
+def _checked(values: dict[Any, Any], path: Path) -> dict[str, Any]:
+    """What a file says of options, by their names and of their types."""
+    named = {name_of(key) if isinstance(key, str) else key: value for key, value in values.items()}
+    check_keys(named, OPTIONS, path)
+    try:
+        return {name: check_value(name, value) for name, value in named.items()}
+    except UsageError as error:
+        raise UsageError(f"{path.name}: {error}", error.hint) from None
 
 
 def require_used(typed: Collection[str], ways: Iterable[Settings]) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from specdec_cli.engine.config import SamplingParams, Settings, SpeculativeConfig
+from specdec_cli.decoding.options import options_of
 from specdec_cli.engine.engine import Engine
+from specdec_cli.engine.options import ModelOptions, SamplingParams, SpeculativeConfig, given_in
 from specdec_cli.pairs.config_layers import resolve
 
 
@@ -43,13 +44,8 @@ def load(
     Raises UsageError on senseless values, DownloadError on a model that is not on this machine, IncompatiblePair on
     different tokenizers, SpecdecError on files that cannot be used; each has a `hint`.
     """
-    paths = {"target": target, "draft": draft, "draft_small": draft_small}
-    given: dict[str, object] = {name: str(path) for name, path in paths.items() if path is not None}
-    given |= {"draft_window": draft_window, "ctx": ctx, "threads": threads, "threads_draft": threads_draft}
-    given |= {"gpu_layers": gpu_layers, "gpu_layers_draft": gpu_layers_draft, "lora": lora, "lora_draft": lora_draft}
-    given |= {"device": device, "device_draft": device_draft, "tensor_split": tensor_split}
-    given |= Settings.named(sampling, speculative)
-    given |= {"rpc": rpc, "rpc_insecure": rpc_insecure}
-    settings = resolve(profile, given)
+    given = {name: value for name, value in locals().items() if name in options_of(ModelOptions)}
+    models = {name: str(path) if isinstance(path, Path) else path for name, path in given.items()}
+    settings = resolve(profile, {**models, **given_in(sampling, speculative)})
     ways = [settings, replace(settings, drafter="ngram")] if speculative and speculative.ngram_corpus else []
     return Engine(settings, accept=speculative.accept if speculative else None, ways=ways)

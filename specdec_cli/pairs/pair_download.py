@@ -15,7 +15,7 @@ from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
 from specdec_cli.gguf.tokenizer_comparison import Compatibility
 from specdec_cli.pairs import draft_candidates, profiles, pulled_pairs, references
-from specdec_cli.pairs.config_layers import require_known
+from specdec_cli.pairs.config_layers import settings_of
 from specdec_cli.pairs.hub import cache, repository
 from specdec_cli.pairs.hub.download import DownloadProgress, download, is_right
 from specdec_cli.pairs.hub.failures import hub_errors
@@ -122,7 +122,7 @@ class PairDownload:
             raise UsageError("a profile has its name already", "Leave out --as, or name the models.")
         if name:
             profile = profiles.load(name)
-            require_known(profile)
+            settings_of(profile)  # for what it may raise
             self.name, self.target, self.draft = name, str(profile.model("target")), profile.model("draft")
         elif target:
             self.name, self.target = save_as or "", _checked(target, "target")

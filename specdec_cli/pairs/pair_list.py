@@ -13,7 +13,7 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.gguf.head_files import head_of
 from specdec_cli.gguf.reader import part_names, read_header
 from specdec_cli.pairs import profiles, pulled_pairs, references, speeds
-from specdec_cli.pairs.config_layers import require_known
+from specdec_cli.pairs.config_layers import settings_of
 from specdec_cli.pairs.hub import cache
 from specdec_cli.pairs.profiles import Profile
 from specdec_cli.pairs.speeds import Speed
@@ -75,7 +75,7 @@ def list_pairs(here_only: bool = False) -> PairList:
 def pair_details(name: str) -> PairDetails:
     """A profile, and what is known of it on this machine. Raises UsageError if there is none, or it is wrong."""
     profile = profiles.load(name)
-    require_known(profile)
+    settings_of(profile)  # for what it may raise
     summary = _summary(profile)
     heads = ""
     with suppress(SpecdecError):  # a damaged file

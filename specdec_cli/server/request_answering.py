@@ -15,11 +15,12 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.decoding.sampling import Row, SamplingSettings, StandardSampler
+from specdec_cli.decoding.options import SamplingOptions
+from specdec_cli.decoding.sampling import Row, StandardSampler
 from specdec_cli.decoding.types import AcceptRule, Draft, Event, Prefill, Rows, Step, Token, Verdict
-from specdec_cli.engine.config import SamplingParams
 from specdec_cli.engine.context_plan import require_chains
 from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.engine.options import SamplingParams
 from specdec_cli.engine.scheduler import Scheduler
 from specdec_cli.engine.session import Session
 from specdec_cli.server.request_bodies import Body, ChatBody, InvalidRequest
@@ -27,7 +28,7 @@ from specdec_cli.server.request_bodies import Body, ChatBody, InvalidRequest
 _T = TypeVar("_T")
 _TOKENIZERS = 2
 """Threads."""
-_PLAIN = StandardSampler(SamplingSettings())
+_PLAIN = StandardSampler(SamplingOptions())
 
 
 class TokenLogprob(NamedTuple):

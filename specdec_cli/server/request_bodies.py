@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Collection
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from specdec_cli.constraints.grammar import Grammar
-from specdec_cli.engine.config import SamplingParams, SpeculativeConfig
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.decoding.options import SamplingOptions, options_of
+from specdec_cli.engine.config import check_value
+from specdec_cli.engine.options import SamplingParams, SpeculativeConfig
 from specdec_cli.engine.prompt import Prompt
 
 MOST_CHOICES = 16
@@ -53,15 +57,6 @@ class StreamOptions(Struct):
     include_usage: bool | None = None
 
 
-class Drafts(Struct, forbid_unknown_fields=True):
-    """A request's own way of drafting."""
-
-    drafter: str | None = None
-    draft_tokens: Annotated[int, Meta(ge=1, lt=512)] | Literal["auto"] | None = None
-    draft_min_p: Annotated[float, Meta(ge=0, lt=1)] | None = None
-    accept: str | None = None
-
-
 class TextPart(Struct):
     type: str
     text: str | None = None
@@ -81,25 +76,21 @@ class Message(Struct):
 
 
 class Body(Struct):
-    """What both endpoints take. speculative: whether to draft, or how. return_steps: send each step's event, too."""
+    """What both endpoints take. Sampling options go by the names that they have everywhere: `parse` puts those that are
+    given into `options`. speculative: whether to draft, or how. return_steps: send each step's event, too.
+    """
 
     model: str | None = None
     max_tokens: _Count | None = None
-    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=0, lt=2**31)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
-    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
-    presence_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
     seed: int | None = None
     stop: str | Annotated[list[str], Meta(max_length=_MOST_STOPS)] | None = None
     n: Annotated[int, Meta(ge=1, le=MOST_CHOICES)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    speculative: bool | Drafts | None = None
+    speculative: bool | dict[str, Any] | None = None
     return_steps: bool | None = None
     structured_outputs: StructuredOutputs | None = None
+    options: dict[str, Any] = {}
 
     @property
     def grammar(self) -> Grammar | None:
@@ -120,12 +111,10 @@ class Body(Struct):
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         if "" in stop:
             raise InvalidRequest("a stop string cannot be empty", "stop")
-        same = {name: getattr(self, name) for name in ("temperature", "top_p", "top_k", "min_p", "repeat_penalty")}
-        same |= {name: getattr(self, name) for name in ("frequency_penalty", "presence_penalty")}
         seed = seed if self.seed is None else self.seed
         seed = None if seed is None else (seed + choice) % 2**63
         most = self.most_tokens or most
-        return SamplingParams(seed=seed, max_tokens=most, stop=stop, grammar=self.grammar, **same)
+        return SamplingParams(seed=seed, max_tokens=most, stop=stop, grammar=self.grammar, **self.options)
 
     @property
     def most_tokens(self) -> int | None:
@@ -144,8 +133,7 @@ class Body(Struct):
     def speculation(self) -> SpeculativeConfig:
         if self.speculative is False:
             return SpeculativeConfig(drafter="none")
-        drafts = self.speculative if isinstance(self.speculative, Drafts) else Drafts()
-        return SpeculativeConfig(drafts.drafter, drafts.draft_tokens, drafts.draft_min_p, accept=drafts.accept)
+        return SpeculativeConfig(**(self.speculative if isinstance(self.speculative, dict) else {}))
 
 
 class ChatBody(Body, kw_only=True):
@@ -215,6 +203,10 @@ class CompletionBody(Body, kw_only=True):
         return self.logprobs
 
 
+_DRAFTING = ("drafter", "draft_tokens", "draft_min_p", "accept")
+"""What a request may choose of how it is drafted."""
+
+
 class TokenizeBody(Struct):
     content: str
     add_special: bool | None = None
@@ -223,9 +215,31 @@ class TokenizeBody(Struct):
 def parse(body: bytes, kind: type[_Body]) -> _Body:
     """Raises InvalidRequest on what is not of this kind."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        parsed = msgspec.json.decode(body, type=kind)
+        if isinstance(parsed, Body):
+            raw = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+            given = {name: msgspec.json.decode(raw[name]) for name in options_of(SamplingOptions) if name in raw}
+            parsed.options = _options(given, given)
+            if isinstance(parsed.speculative, dict):
+                parsed.speculative = _options(parsed.speculative, _DRAFTING, "speculative")
+        return parsed
     except msgspec.ValidationError as error:
         _, _, where = str(error).partition(" - at `$")
         raise InvalidRequest(str(error), where.strip(".`").partition(".")[0].partition("[")[0] or None) from None
     except (ValueError, RecursionError) as error:
         raise InvalidRequest(f"the body is not JSON: {error}") from None
+
+
+def _options(data: dict[str, Any], names: Collection[str], param: str = "") -> dict[str, Any]:
+    """What is given of these options. Raises InvalidRequest on one that makes no sense. param: what they are part of,
+    where there is nothing else.
+    """
+    if param and (unknown := next((name for name in data if name not in names), None)):
+        raise InvalidRequest(f"{param} has the unknown field {unknown!r:.60}", param)
+    options = {}
+    for name in names:
+        try:
+            options[name] = check_value(name, data.get(name))
+        except UsageError as error:
+            raise InvalidRequest(f"{error}. {error.hint}", param or name) from None
+    return {name: value for name, value in options.items() if value is not None}

@@ -7,8 +7,9 @@ from specdec_cli.chat import kept_conversations
 from specdec_cli.chat.conversation import ContextFull, Conversation
 from specdec_cli.chat.kept_conversations import CONVERSATIONS
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.engine.config import SamplingParams, Settings
+from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import one_session
+from specdec_cli.engine.options import SamplingParams
 
 TEMPLATE = (
     "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}"
@@ -24,7 +25,7 @@ def pair(tmp_path):
         if not draft.exists():
             tiny.write(target, "llama", chat_template=template)
             tiny.write(draft, "llama", noise=0.05, chat_template=template)
-        settings = {"draft_tokens": 3, "max_tokens": 12, "ctx": ctx, "threads": 1, **settings}
+        settings = {"drafter": "model", "draft_tokens": 3, "max_tokens": 12, "ctx": ctx, "threads": 1, **settings}
         return one_session(Settings(target=str(target), draft=str(draft), **settings), tune=False)
 
     return made

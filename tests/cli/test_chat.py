@@ -80,7 +80,7 @@ def test_a_script_of_turns(models, tmp_path):
     )
     assert code == 0 and len(re.findall("tokens read", err)) == 4
     assert "wrote the same text, token for token" in err and "5 characters go with" in err and "taken back: " in err
-    assert re.search(r"^temp +0.7$", err, re.MULTILINE) and re.search(r"^seed +3$", err, re.MULTILINE)
+    assert re.search(r"^temperature +0.7$", err, re.MULTILINE) and re.search(r"^seed +3$", err, re.MULTILINE)
     assert "system message: Be brief." in err and all(name in err for name in COMMANDS)
     again = script(models, "/show", more=["--resume", "mine"])
     assert again[0] == 0 and "4 messages" in again[2] and "note" not in again[2]

@@ -102,7 +102,7 @@ def test_the_users_own_settings_do_not_change_the_race():
     before = [racing.settings(each) for each in racing.ARRANGEMENTS]
     configure("temp: 0.9\ndrafter: none\n")
     assert [racing.settings(each) for each in racing.ARRANGEMENTS] == before
-    assert {each.temp for each in before} == {0.0}
+    assert {each.temperature for each in before} == {0.0}
 
 
 def test_a_damaged_pair_is_told(monkeypatch, tmp_path):

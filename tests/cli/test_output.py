@@ -35,7 +35,7 @@ def test_a_file_holds_only_the_answer(tmp_path):
 
 JSON_KEYS = {
     "": "text tokens finish_reason prompt_tokens completion_tokens target draft draft_small drafter accept bitwise "
-    "lossless draft_tokens draft_min_p tree lookahead ngram_corpus lora lora_draft temp top_k top_p min_p "
+    "lossless draft_tokens draft_min_p tree lookahead ngram_corpus lora lora_draft temperature top_k top_p min_p "
     "repeat_penalty frequency_penalty presence_penalty repeat_last_n max_tokens ctx seed stats timing rounding "
     "baseline speedup",
     "stats": "steps drafted accepted forced emitted acceptance_rate tokens_per_step per_position histogram lengths "
@@ -52,7 +52,7 @@ def test_json_is_one_object_with_the_keys_of_the_contract():
     for part in ("stats", "timing", "baseline"):
         assert set(found[part]) == set(JSON_KEYS[part].split())
     values = {"seed": 5, "drafter": "model", "accept": "coupled", "draft_tokens": 3, "draft_small": None}
-    values |= {"draft_min_p": 0, "tree": 1, "lookahead": None, "temp": 0, "finish_reason": "length"}
+    values |= {"draft_min_p": 0, "tree": 1, "lookahead": None, "temperature": 0, "finish_reason": "length"}
     values |= {"completion_tokens": 12, "target": str(TARGET), "draft": str(DRAFT)}
     assert {name: found[name] for name in values} == values and len(found["tokens"]) == 12
     assert found["baseline"]["method"] == "measured" and isinstance(found["baseline"]["identical"], bool)
@@ -69,7 +69,7 @@ def test_a_trace_is_json_lines(tmp_path):
     result = succeeded(*SHORT, "--trace", path)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [line["event"] for line in lines[:3]] == ["run", "prefill", "step"] and lines[-1]["event"] == "done"
-    assert {"temp", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "ctx"} <= set(lines[0])
+    assert {"temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed", "ctx"} <= set(lines[0])
     text = "".join(token["text"] for line in lines if line["event"] == "step" for token in line["tokens"])
     assert (text + lines[-1]["tail"]).rstrip("\n") == result.stdout.rstrip("\n")
     assert_refused(run(PROMPT, "-n", 2, "--trace", tmp_path), 2, "cannot write")

@@ -19,7 +19,7 @@ from specdec_cli.decoding.types import Done, Prefill, Step, Token
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.measure.traces import INCOMPLETE, TraceWriter, event_json, read_trace
 
-SETTINGS = {"target": "/models/big.gguf", "draft": "small.gguf", "draft_tokens": 3, "max_tokens": 9, "temp": 0.0}
+SETTINGS = {"target": "/models/big.gguf", "draft": "small.gguf", "draft_tokens": 3, "max_tokens": 9, "temperature": 0.0}
 
 
 def step(index, at, *tokens, drafted=(), rejected=()):
@@ -310,7 +310,7 @@ def test_a_picture(trace, tmp_path):
 def test_a_picture_of_odd_text(tmp_path):
     text = "\x1b[2J {code} {{ \\ & ]]> </style> #000000 http \ufffe\uffff 漢字 😀\t|" + "x" * 300
     odd = [step(0, 0.1, Token(1, text, "plain")), Done("length", "", (), 0.2)]
-    _, shown = drawn(record(tmp_path / "run.jsonl", odd, {"target": "[red]\udcff.gguf", "temp": 0}), tmp_path)
+    _, shown = drawn(record(tmp_path / "run.jsonl", odd, {"target": "[red]\udcff.gguf", "temperature": 0}), tmp_path)
     assert "[red]\ufffd.gguf, " in shown
     assert "␛[2J {code} {{ \\ & ]]> </style> #000000 http " in shown and "漢字 😀" in shown
     assert "".join(ET.parse(tmp_path / "run.svg").getroot().itertext()).count("x") >= 300

@@ -102,7 +102,7 @@ REPACKED_WAYS = [
     {"drafter": "model", "draft_tokens": 6, "tree": 3},
     {"drafter": "ngram+model", "draft_tokens": "auto"},
     {"drafter": "lookahead", "draft_tokens": "auto"},
-    {"drafter": "model", "draft_tokens": 4, "temp": 0.8, "accept": "coupled"},
+    {"drafter": "model", "draft_tokens": 4, "temperature": 0.8, "accept": "coupled"},
 ]
 
 

@@ -74,7 +74,7 @@ def timed(monkeypatch):
 def quick(monkeypatch, timed):
     """Tuning in no time: nothing is recorded either."""
     monkeypatch.setattr(tuner, "_CONTEXT", 256)
-    monkeypatch.setattr(tuner.Tuner, "record", lambda self: recording(self._settings.temp == 0))
+    monkeypatch.setattr(tuner.Tuner, "record", lambda self: recording(self._settings.temperature == 0))
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_what_is_known_of_the_pair_is_where_auto_begins(opened, timed, greedy):
     known = Calibration(offset=-9.0, slope=0.1, variance=0.001)  # never accepted
     keep(calibrations={tuning.kind_of(greedy, "rejection"): known})
     for temp in (0.0, 0.8):
-        session = opened(temp=temp)
+        session = opened(temperature=temp)
         report = Metrics.of(session.events(session.tokenize(PROMPT, raw=True), 1))
         assert (report.drafted < 24) == (greedy == (temp == 0)), report.drafted  # a first draft may still be tried
 

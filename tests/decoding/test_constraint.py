@@ -6,10 +6,10 @@ from exactness import EXACT, PLAIN, WRONG, V, Whims, error_of_answers, pair, wit
 from fakes import FakeTarget, ScriptedDrafter, Table, origins_of, run, steps_of, tokens_of
 
 from specdec_cli.decoding import guard
+from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.rules import sampler_of
-from specdec_cli.decoding.sampling import SamplingSettings
 
-CUTS = SamplingSettings(temperature=1.2, top_k=3, top_p=0.9, min_p=0.05)
+CUTS = SamplingOptions(temperature=1.2, top_k=3, top_p=0.9, min_p=0.05)
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +108,7 @@ def test_a_mask_that_is_late_or_does_not_go_back_is_seen(rule, made):
 )
 def test_the_text_is_that_of_the_target_alone(rule, temperature):
     """Of the rules that promise it, and greedily of all; forced tokens use up the numbers that draws would."""
-    settings = SamplingSettings(temperature=temperature, top_k=0, top_p=1.0, min_p=0.0)
+    settings = SamplingOptions(temperature=temperature, top_k=0, top_p=1.0, min_p=0.0)
     for seed in range(40):
         target = Table(V, seed)
         texts = []
@@ -126,7 +126,7 @@ def test_the_text_is_that_of_the_target_alone(rule, temperature):
 def test_forced_tokens_take_no_pass_and_are_read_with_the_next():
     """3, 4, 1 and 0 follow each other without a choice after the first token."""
     path = {0: {3}, 1: {4}, 2: {1}, 3: {0}}
-    sampler = sampler_of("match", SamplingSettings(temperature=0.0), 0, Rules(lambda text: path.get(len(text) - 1)))
+    sampler = sampler_of("match", SamplingOptions(temperature=0.0), 0, Rules(lambda text: path.get(len(text) - 1)))
     target = FakeTarget(Table(V, 5))
     events = run(target, (1,), ScriptedDrafter([]), 1, 7, sampler=sampler)
     first, second, third = steps_of(events)
@@ -138,7 +138,7 @@ def test_forced_tokens_take_no_pass_and_are_read_with_the_next():
 
 
 def test_what_is_forbidden_costs_no_row():
-    sampler = sampler_of("match", SamplingSettings(temperature=0.0), 0, Rules(lambda _: {0, 1}))
+    sampler = sampler_of("match", SamplingOptions(temperature=0.0), 0, Rules(lambda _: {0, 1}))
     target = FakeTarget(Table(V, 5))
     events = run(target, (1,), ScriptedDrafter([(0, 1, 4, 0), (4, 0)]), 4, 6, sampler=sampler)
     assert [len(step.drafted) for step in steps_of(events)][1:3] == [2, 0]

@@ -8,14 +8,14 @@ from fakes import FakeDraftModel, FakeTarget, Table, run
 
 from specdec_cli.decoding import rules
 from specdec_cli.decoding.divergence import Choice, Transcript, explain, first_difference, recomputed
-from specdec_cli.decoding.sampling import SamplingSettings
+from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.types import NO_DRAFT
 from specdec_cli.drafters.draft_model import ModelDrafter
 
 V = 30
 PROMPT = (1, 2, 3)
-SAMPLED = SamplingSettings(temperature=0.9, top_k=8)
-GREEDY = SamplingSettings()
+SAMPLED = SamplingOptions(temperature=0.9, top_k=8)
+GREEDY = SamplingOptions()
 
 
 class Rounding(FakeTarget):
@@ -97,10 +97,10 @@ def explained(own, mine, settings, rule, target_class=Rounding, **options):
 
 WAYS = [
     (GREEDY, "rejection"),
-    (SamplingSettings(repeat_penalty=1.3), "match"),
+    (SamplingOptions(repeat_penalty=1.3), "match"),
     (SAMPLED, "match"),
     (SAMPLED, "coupled"),
-    (SamplingSettings(temperature=1.0, top_k=0, top_p=1, min_p=0), "coupled"),
+    (SamplingOptions(temperature=1.0, top_k=0, top_p=1, min_p=0), "coupled"),
 ]
 
 
@@ -174,9 +174,9 @@ def test_margins_are_between_the_two_tokens():
     assert greedy.token(row) == 1 and greedy.unit == "logits"
     assert greedy.margin(row, 2) == pytest.approx(0.01, abs=1e-6)
     assert greedy.margin(row, 0) == pytest.approx(2.0)
-    matched = choice(SamplingSettings(temperature=1, top_k=2), "match")
+    matched = choice(SamplingOptions(temperature=1, top_k=2), "match")
     assert matched.unit == "probability" and matched.margin(row, 0) is None, "the other token has been cut"
-    coupled = choice(SamplingSettings(temperature=1, top_k=0, top_p=1, min_p=0), "coupled")
+    coupled = choice(SamplingOptions(temperature=1, top_k=0, top_p=1, min_p=0), "coupled")
     best = coupled.token(row)
     margins = [coupled.margin(row, token) for token in range(4)]
     assert margins[best] == 0 and min(margins) == 0
@@ -184,7 +184,7 @@ def test_margins_are_between_the_two_tokens():
 
 @pytest.mark.parametrize(("token", "margin"), [(3, 0.01), (9, 0.49), (5, 0), (4, None)])
 def test_a_draw_misses_by_the_distance_to_the_other_tokens_share(token, margin):
-    matched = choice(SamplingSettings(temperature=1, top_k=3, top_p=1, min_p=0), "match")
+    matched = choice(SamplingOptions(temperature=1, top_k=3, top_p=1, min_p=0), "match")
     matched._uniform = 0.21
     row = np.full(10, -9, np.float32)
     row[[3, 5, 9]] = np.log([0.2, 0.5, 0.3])

@@ -28,7 +28,8 @@ from timed import FLAT, STEEP, Timed
 
 from specdec_cli.decoding import accept, guard
 from specdec_cli.decoding.categorical import Categorical
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.options import SamplingOptions
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Draft
 from specdec_cli.draft_length.fixed import FixedLength
 
@@ -89,7 +90,7 @@ def test_whole_answers_keep_it(rule, sampling, width):
 )
 def test_a_step_keeps_it_at_random_settings(rule, width, k, temperature, top_k, top_p, min_p, share, seed):
     """Exactness does not depend on how good the draft is."""
-    sampling = SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    sampling = SamplingOptions(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     assert tree_step(width, rule, FixedLength(k), sampling, seed, share).error < EXACT
 
 

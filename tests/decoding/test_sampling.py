@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler, confidence
+from specdec_cli.decoding.options import SamplingOptions
+from specdec_cli.decoding.sampling import StandardSampler, confidence
 
 
 def obvious(row, s):
@@ -50,7 +51,7 @@ def as_dict(distribution):
 )
 def test_agrees_with_the_obvious_sampler(seed, size, temperature, top_k, top_p, min_p, scale):
     row = (np.random.default_rng(seed).standard_normal(size) * scale).astype(np.float32)
-    s = SamplingSettings(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    s = SamplingOptions(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     got, want = as_dict(StandardSampler(s).categorical(row)), obvious(row, s)
     assert got.keys() == want.keys()
     assert list(got) == sorted(got)
@@ -61,7 +62,7 @@ def test_agrees_with_the_obvious_sampler(seed, size, temperature, top_k, top_p, 
 def test_ties_at_the_edge_keep_the_lower_ids(size):
     row = np.zeros(size, np.float32)
     row[7] = 1
-    s = SamplingSettings(temperature=1, top_k=4, top_p=1, min_p=0)
+    s = SamplingOptions(temperature=1, top_k=4, top_p=1, min_p=0)
     assert list(as_dict(StandardSampler(s).categorical(row))) == list(obvious(row, s)) == [0, 1, 2, 7]
 
 
@@ -75,7 +76,7 @@ def test_draw_at_the_ends_of_the_unit_interval(is_sparse):
 
 def test_penalties_follow_llama_cpp():
     row = np.array([2.0, -1.0, 0.5, 3.0], np.float32)
-    s = SamplingSettings(repeat_penalty=2.0, frequency_penalty=0.1, presence_penalty=0.5, penalty_window=4)
+    s = SamplingOptions(repeat_penalty=2.0, frequency_penalty=0.1, presence_penalty=0.5, repeat_last_n=4)
     sampler = StandardSampler(s)
     sampler.watch([3, 3, 0, 1, 1, 9])  # the window holds 0, 1, 1, 9; 9 is not in this vocabulary
     assert sampler.prepared(row).tolist() == pytest.approx([2 / 2 - 0.1 - 0.5, -2 - 0.2 - 0.5, 0.5, 3.0])
@@ -102,10 +103,10 @@ def test_confidence_in_a_large_vocabulary(share):
         *(("temperature", value) for value in (-0.1, math.nan, math.inf)),
         *(("top_p", value) for value in (0.0, 1.1, math.nan)),
         *(("min_p", value) for value in (-0.1, 1.1)),
-        *(("top_k", -1), ("penalty_window", -1), ("repeat_penalty", 0.0)),
+        *(("top_k", -1), ("repeat_last_n", -1), ("repeat_penalty", 0.0)),
         *(("frequency_penalty", math.nan), ("presence_penalty", math.inf)),
     ],
 )
 def test_senseless_settings_are_refused(field, value):
     with pytest.raises(UsageError, match="cannot be"):
-        SamplingSettings(**{field: value})
+        SamplingOptions(**{field: value})

@@ -9,8 +9,9 @@ from fakes import FakeTarget, run, tokens_of
 
 from specdec_cli.decoding.categorical import Categorical
 from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.rules import LOSSY, RULES, label
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Draft
 from specdec_cli.decoding.typical import typical
 from specdec_cli.draft_length.fixed import FixedLength
@@ -35,14 +36,14 @@ def test_a_token_stands_where_the_target_finds_it_typical():
 
 
 def test_greedy_is_match():
-    greedy = SamplingSettings()
+    greedy = SamplingOptions()
     found = verdict(Draft((0, 1)), *[row(0.5, 0.3, 0.2)] * 3, sampling=greedy)
     assert (found.path, found.token, found.kind, found.distance) == ((0,), 0, "correction", None)
     assert verdict(Draft(), row(0.5, 0.3, 0.2)).distance is None, "a place without a draft is exact"
 
 
 P = np.array([0.55, 0.2, 0.12, 0.06, 0.04, 0.03])
-CUT = SamplingSettings(temperature=1.0, top_k=4, top_p=0.97, min_p=0.0)
+CUT = SamplingOptions(temperature=1.0, top_k=4, top_p=0.97, min_p=0.0)
 DENSE, SPARSE = Categorical(None, np.array([0.1, 0.3, 0.4, 0.0, 0.2, 0.0])), Categorical(np.arange(5), np.full(5, 0.2))
 IMPOSSIBLE = Categorical(np.array([5]), np.ones(1))
 

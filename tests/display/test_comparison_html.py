@@ -22,7 +22,7 @@ from specdec_cli.measure.statistics import Trial, VariantInfo, summarise
 
 ORIGINS = ("accepted", "correction", "bonus", "plain")
 SPEEDS = {"target alone": 50.0, "k=2": 80.0, "k=8": 40.0}
-SETTINGS = RecordedSettings(target="someone/private/t.gguf", temp=0.0)
+SETTINGS = RecordedSettings(target="someone/private/t.gguf", temperature=0.0)
 
 
 def trial(arm, prompt, category, number=0, speed=50.0, words=("one ", "two ", "three ", "four ")):

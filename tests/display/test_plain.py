@@ -63,7 +63,7 @@ def fixed_report():
     return report
 
 
-SETTINGS = RecordedSettings("m/a.gguf", "m/b.gguf", draft_tokens=3, temp=0.0)
+SETTINGS = RecordedSettings("m/a.gguf", "m/b.gguf", draft_tokens=3, temperature=0.0)
 
 
 def shown(metrics, *parts, **known):

@@ -12,7 +12,7 @@ from specdec_cli.decoding.types import Done, Prefill, Step, Token
 from specdec_cli.display.player import html
 from specdec_cli.measure.recorded_settings import RecordedSettings
 
-SETTINGS = RecordedSettings(target="big.gguf", draft="small.gguf", draft_tokens=3, temp=0.8)
+SETTINGS = RecordedSettings(target="big.gguf", draft="small.gguf", draft_tokens=3, temperature=0.8)
 
 
 def step(index, at, *tokens, drafted=(), rejected=(), **more):

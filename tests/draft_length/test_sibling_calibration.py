@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.rules import RULES
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Draft, Step
 from specdec_cli.draft_length.calibration import Calibration, SiblingCalibration, outcomes
 
@@ -40,7 +41,7 @@ def test_nothing_is_learned_of_no_draft():
 def test_what_is_tried_is_what_the_rule_looks_at():
     """The same answer from the rule itself: a token is tried where the probability of its place is compared."""
     rng = np.random.default_rng(0)
-    sampler = StandardSampler(SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0))
+    sampler = StandardSampler(SamplingOptions(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0))
     parents, tokens = (-1, -1, 0, 0, 1, 2), (0, 1, 0, 1, 0, 1)
 
     class Watched(tuple):

@@ -16,11 +16,12 @@ from fakes import (
 )
 
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.options import SamplingOptions
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
 
-SAMPLED = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+SAMPLED = SamplingOptions(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 WIDTHS = pytest.mark.parametrize("width", [1, 3])
 
 

@@ -11,13 +11,14 @@ from faulty_drafters import NAME, RAISED, ROWS, TOKENS, WRITES, Fault, drafter, 
 from specdec_cli import drafters
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.options import SamplingOptions
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Draft
 from specdec_cli.drafters.drafter_context import DrafterContext
 
 PROMPT = (0, 2, 1, 3, 0, 2)
 TABLE = Table(8, 3, order=1)
-PENALISED = SamplingSettings(repeat_penalty=1.3)
+PENALISED = SamplingOptions(repeat_penalty=1.3)
 """So that it shows if a drafter writes to the history that the target's sampler goes by."""
 OWN = tokens_of(run(FakeTarget(TABLE), PROMPT, settings=PENALISED, max_tokens=24))
 

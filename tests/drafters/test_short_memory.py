@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from fakes import Counting, FakeDraftModel, FakeTarget, Table, drafts_of, run, tokens_of
 
+from specdec_cli.decoding.options import SamplingOptions
 from specdec_cli.decoding.rules import sampler_of
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.short_memory import FIRST, ShortMemory
 
 N_CTX = 64
-GREEDY, SAMPLED = SamplingSettings(), SamplingSettings(temperature=0.9, top_k=0, top_p=1.0, min_p=0.0)
+GREEDY, SAMPLED = SamplingOptions(), SamplingOptions(temperature=0.9, top_k=0, top_p=1.0, min_p=0.0)
 
 
 class Movable(FakeDraftModel):

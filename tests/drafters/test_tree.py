@@ -10,12 +10,13 @@ from fakes import GREEDY, FakeDraftModel, FakeTarget, Table, drafts_of, paths_of
 from timed import FLAT, STEEP, Timed
 
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.options import SamplingOptions
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
 
-SAMPLED = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-PENALISED = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repeat_penalty=3.0, penalty_window=2)
+SAMPLED = SamplingOptions(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+PENALISED = SamplingOptions(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, repeat_penalty=3.0, repeat_last_n=2)
 PROMPT = (1, 2, 3)
 
 

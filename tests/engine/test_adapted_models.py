@@ -103,7 +103,7 @@ def written(session, seed=0):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("sampling", [{}, {"temp": 0.9, "accept": "coupled"}], ids=["greedy", "coupled"])
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "accept": "coupled"}], ids=["greedy", "coupled"])
 def test_the_text_is_that_of_the_adapted_target(adapter, of_draft, way, sampling):
     way = {**way, "lora_draft": (str(of_draft),)} if "lora_draft" in way else way
     settings = {"lora": (str(adapter),), "draft_tokens": 4, "ctx": 256, "max_tokens": 48, **sampling}

@@ -14,7 +14,8 @@ from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.options import SamplingOptions
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Done, Draft, Step, Token
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.drafters.draft_model import ModelDrafter
@@ -89,7 +90,7 @@ def test_greedy_text_is_the_targets_own_with_auto(monkeypatch, alone, costs, eve
 def test_match_with_a_seed_equals_the_sampled_target_alone(monkeypatch, width, k, least, drafts):
     """But for a draw that falls within rounding of a boundary. drafts: more are accepted, whatever kernels round."""
     same = accepted = 0
-    sampled = {"temp": 0.8, "accept": "match", "max_tokens": 40}
+    sampled = {"temperature": 0.8, "accept": "match", "max_tokens": 40}
     opened = open_auto(monkeypatch, **sampled) if k == "auto" else open_session(**sampled, draft_tokens=k, tree=width)
     with opened as session:
         for seed, text in enumerate(PROMPTS[:8]):
@@ -102,7 +103,7 @@ def test_match_with_a_seed_equals_the_sampled_target_alone(monkeypatch, width, k
 
 
 def test_the_same_seed_gives_the_same_rejection_sample_of_as_many_tokens_as_asked_for():
-    with open_session(temp=0.8, draft_tokens=500) as session:
+    with open_session(temperature=0.8, draft_tokens=500) as session:
         prompt = session.tokenize("x = ", raw=True)
         first, second = (tokens_of(session.events(prompt, seed=5)) for _ in range(2))
     assert first == second and len(first) == 64
@@ -191,7 +192,7 @@ def test_a_step_keeps_the_targets_distribution(opened, width, wrong):
         Alone(opened("target")),
         lambda sampler, rng: Drafter(model, 4096, sampler, True, rng, width),
         Even(3),
-        SamplingSettings(temperature=1.2, top_k=3, top_p=1.0, min_p=0.0),
+        SamplingOptions(temperature=1.2, top_k=3, top_p=1.0, min_p=0.0),
         "rejection",
         (prompt,),
         verify,
@@ -235,9 +236,9 @@ def test_hindsight_is_what_the_draft_would_have_done(monkeypatch):
 @pytest.mark.slow
 def test_acceptance_at_a_temperature_is_the_overlap(monkeypatch):
     """With `rejection`, every draft token stands with probability sum(min(p, q)): within 1 % over many tokens."""
-    with open_auto(monkeypatch, temp=0.8, max_tokens=200) as session:
+    with open_auto(monkeypatch, temperature=0.8, max_tokens=200) as session:
         target, draft = session.models.contexts
-        sampler = StandardSampler(session.settings.sampling)
+        sampler = StandardSampler(session.settings)
         overlaps, accepted, tried = [], 0, 0
         for seed, text in enumerate(PROMPTS[:12]):
             prompt = session.tokenize(text, raw=True)

@@ -7,7 +7,6 @@ from engines import open_session
 
 from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.engine.baseline import BaselineResult
-from specdec_cli.engine.generation import NO_BOUNDS
 
 PROMPT = "def median(values):\n"
 
@@ -23,9 +22,9 @@ def calls(session, monkeypatch):
     """Each answer that was asked for: its prompt's tokens, whether drafts help, its most tokens."""
     made, events = [], session.events
 
-    def watched(prompt, seed, stop=(), settings=None, watch=None):
+    def watched(prompt, seed, settings, *watch, written=0):
         made.append((len(prompt), settings.drafter != "none", settings.max_tokens))
-        return events(prompt, seed, stop, settings)
+        return events(prompt, seed, settings, written=written)
 
     monkeypatch.setattr(session, "events", watched)
     return made
@@ -53,7 +52,7 @@ def test_a_short_answer_is_written_several_times(session, calls):
     tokens = answer_of(session).result.tokens[:10]
     calls.clear()
     prompt = session.tokenize(PROMPT, raw=True)
-    assert session.paired_speedup(prompt, tokens, 0, NO_BOUNDS, session.settings).count == 5
+    assert session.paired_speedup(prompt, tokens, 0, session.settings).count == 5
     assert {(start, size) for start, _, size in calls} == {(len(prompt), 10)} and len(calls) == 10
 
 
@@ -65,7 +64,7 @@ def test_what_was_read_is_not_read_again(session):
         loaded.opened.passes.on_pass = lambda count, _s, role=loaded.role: counts.update(
             {role: counts.get(role, 0) + count}
         )
-    session.paired_speedup(prompt, tokens, 0, NO_BOUNDS, session.settings)
+    session.paired_speedup(prompt, tokens, 0, session.settings)
     for loaded in session.models.all:
         loaded.opened.passes.on_pass = None
         assert not loaded.opened.reuses

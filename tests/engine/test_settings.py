@@ -7,6 +7,7 @@ from driver import told
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.config import Settings
+from specdec_cli.engine.options import name_of
 from specdec_cli.pairs import profiles
 from specdec_cli.pairs.config_layers import resolve
 
@@ -59,13 +60,18 @@ def test_the_profile_comes_from_flag_then_config(config):
 def test_a_users_profile_overrides_the_bundled_one_of_its_name(config):
     (config / "profiles" / "demo.yaml").write_text("target: mine.gguf\nsettings:\n  temp: 0.5\n")
     settings = resolve(None, {})
-    assert (settings.target, settings.draft, settings.temp) == (str(config / "profiles" / "mine.gguf"), None, 0.5)
+    assert (settings.target, settings.draft, settings.temperature) == (
+        str(config / "profiles" / "mine.gguf"),
+        None,
+        0.5,
+    )
     assert settings.max_tokens == 256
 
 
 @pytest.mark.parametrize(
     ("line", "value"),
-    [("temp: 1", 1.0), ("temp: 0.7", 0.7), ("seed:", None), ("max_tokens: 12", 12), ("draft_tokens: 7", 7),
+    [("temperature: 1", 1.0), ("temperature: 0.7", 0.7), ("seed:", None),
+     ("max_tokens: 12", 12), ("draft_tokens: 7", 7),
      ("draft_tokens: auto", "auto"), ("# nothing yet", None), ('lookahead: "4:3:4"', "4:3:4")],
 )  # fmt: skip
 def test_values_of_the_right_kind_are_taken(config, line, value):
@@ -85,7 +91,7 @@ OF_A_WRONG_KIND = (
         *[(text, r"config\.yaml", "") for text in ("a: [", "- temp", "words", "temp: 1\ntemp: [")],
         (b"temp: \xff", r"config\.yaml", ""),
         ("max_token: 5", "unknown key 'max_token'", "Did you mean 'max_tokens'?"),
-        *[(line, line.split(":")[0], r"in config\.yaml") for line in OF_A_WRONG_KIND],
+        *[(line, r"config\.yaml: " + name_of(line.split(":")[0]), "") for line in OF_A_WRONG_KIND],
         ("lookahead: 434", "lookahead is 434, not text", "in quotes"),
         *[(f"draft_tokens: {value}", "tokens cannot be", "auto") for value in ("many", "1.5", "true", "[3]", "Auto")],
     ],

@@ -7,15 +7,12 @@ from pathlib import Path
 import pytest
 from fuzzing import cases, specdec
 
+from specdec_cli.engine.options import OPTIONS
+
 pytestmark = pytest.mark.fuzz
 
 KEPT = Path(__file__).parent.parent / "cli" / "unchanged" / "kept-comparison.json"
-SETTINGS = [
-    *("target", "draft", "draft_small", "drafter", "accept", "bitwise", "draft_tokens", "draft_min_p", "tree", "temp"),
-    *("lookahead", "ngram_corpus", "max_tokens", "top_k", "top_p", "min_p", "repeat_penalty", "frequency_penalty"),
-    *("presence_penalty", "repeat_last_n", "seed", "ctx", "threads_draft", "gpu_layers", "profile", "nonsense"),
-    *("lora", "lora_draft", "device", "device_draft", "tensor_split"),
-]
+SETTINGS = [*OPTIONS, "temp", "profile", "nonsense"]
 PROFILE = [
     *("target", "draft", "description", "why", "licence", "gated", "download_gb", "memory_gb", "fits_gb", "settings"),
     *("sources", "verified", "name", "folder"),

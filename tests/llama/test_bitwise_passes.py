@@ -111,8 +111,8 @@ def test_pieces_give_the_bits_of_the_reference_and_read_no_more_than_is_asked(mo
     "changes",
     [
         {},
-        pytest.param({"temp": 0.8, "accept": "coupled"}, marks=pytest.mark.slow),
-        pytest.param({"temp": 0.8, "accept": "match"}, marks=pytest.mark.slow),
+        pytest.param({"temperature": 0.8, "accept": "coupled"}, marks=pytest.mark.slow),
+        pytest.param({"temperature": 0.8, "accept": "match"}, marks=pytest.mark.slow),
     ],
     ids=str,
 )

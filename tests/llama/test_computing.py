@@ -11,7 +11,7 @@ from time import perf_counter
 import pytest
 from engines import TARGET, open_session
 
-from specdec_cli.engine.config import SamplingParams
+from specdec_cli.engine.options import SamplingParams
 from specdec_cli.engine.scheduler import Scheduler
 from specdec_cli.llama import computing, host
 from specdec_cli.llama.context import LlamaContext

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from specdec_cli import Grammar, SamplingParams, SpecdecError, SpeculativeConfig
 from specdec_cli.decoding.categorical import Categorical
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.options import SamplingOptions
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.head_drafters import MtpDrafter
 from specdec_cli.gguf.head_files import read_medusa
@@ -255,7 +256,7 @@ def test_sampled_answers_have_the_targets_distribution(tmp_path, kind, wrong, mo
     target, draft = files(tmp_path, kind)
     drafter = tiny.HEAD_FILES.get(kind, "mtp")
     how = SpeculativeConfig(drafter, 2, accept="rejection")
-    sampling = SamplingSettings(1.0, top_k=4, top_p=1.0, min_p=0.0)
+    sampling = SamplingOptions(1.0, top_k=4, top_p=1.0, min_p=0.0)
     n = 800
     with loaded(target=target, draft=draft, threads=1, speculative=how) as session:
         if wrong:

@@ -12,7 +12,8 @@ from exactness import p_value
 from test_heads import PROMPT, TEXT, Opened, _exact, answered, both, halved
 
 from specdec_cli import IncompatiblePair, SamplingParams, SpecdecError, SpeculativeConfig
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.options import SamplingOptions
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.drafters.head_drafters import MedusaDrafter
 from specdec_cli.gguf import memory
 from specdec_cli.gguf.reader import read_header
@@ -200,7 +201,7 @@ def known_ahead(target, top_k):
     """Rows and logits, of two heads, after the prompt and each continuation by up to two tokens: the target's own
     distribution two tokens ahead.
     """
-    sampler = StandardSampler(SamplingSettings(1.0, top_k=top_k, top_p=1.0, min_p=0.0))
+    sampler = StandardSampler(SamplingOptions(1.0, top_k=top_k, top_p=1.0, min_p=0.0))
     sampler.watch([])
     rows, wanted = [], []
 
@@ -225,7 +226,7 @@ def test_sampled_answers_have_the_targets_distribution(tmp_path, target, width, 
     """By chi-square, with heads that know much; and a q that is another than the one drawn from is seen."""
     head = fitted(tmp_path / "fitted.gguf", *known_ahead(target, 3))
     how = SpeculativeConfig("medusa", 2, accept="rejection", tree=width)
-    sampling, n, counts, accepted = SamplingSettings(1.0, top_k=3, top_p=1.0, min_p=0.0), 900, Counter(), 0
+    sampling, n, counts, accepted = SamplingOptions(1.0, top_k=3, top_p=1.0, min_p=0.0), 900, Counter(), 0
     with loaded(target=target, draft=head, threads=1, speculative=how) as session:
         if wrong:
             own = MedusaDrafter.propose

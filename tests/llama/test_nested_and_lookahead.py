@@ -26,7 +26,7 @@ FREE = Costs(Curve({1: 5e-4, 64: 6e-4}), Curve({1: 2e-5, 512: 2e-4}))
 MODES = {
     "greedy": {},
     "auto": {"draft_tokens": "auto"},
-    "match": {"temp": 0.8, "accept": "match"},
+    "match": {"temperature": 0.8, "accept": "match"},
     "a full context": {"ctx": 48},
     "another": {"ctx": 40},
 }

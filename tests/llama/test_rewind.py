@@ -6,7 +6,8 @@ import tiny
 from fakes import drafts_of, run, steps_of, tokens_of
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.options import SamplingOptions
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Draft
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.llama.context import LlamaContext
@@ -114,7 +115,7 @@ def test_a_draft_models_logits_after_a_rewind(open_context, kind, of, k):
     """For a target of its own kind, which it resembles, and for one of another, which refuses nearly all."""
     noise = 0.03 if kind == of else 0.0
     target, draft, other = LlamaTarget(open_context(of, k + 1)), *(open_context(kind, noise=noise) for _ in range(2))
-    alone, sampler = tokens_of(run(target, PROMPT, max_tokens=ANSWER)), StandardSampler(SamplingSettings())
+    alone, sampler = tokens_of(run(target, PROMPT, max_tokens=ANSWER)), StandardSampler(SamplingOptions())
     for length in (ANSWER - 30, ANSWER - 7, ANSWER):
         drafter = ModelDrafter(draft, tiny.N_VOCAB, sampler, False, np.random.default_rng(0))
         events = run(target, PROMPT, drafter, k, length, sampler=sampler)

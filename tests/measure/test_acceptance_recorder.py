@@ -12,7 +12,8 @@ from scipy.stats import chi2
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.decoding.metrics import Metrics
-from specdec_cli.decoding.sampling import SamplingSettings, StandardSampler
+from specdec_cli.decoding.options import SamplingOptions
+from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Step
 from specdec_cli.draft_length.fixed import FixedLength
 from specdec_cli.engine.config import Settings
@@ -26,7 +27,9 @@ ANY = Costs(Curve({1: 0.0}), Curve({1: 0.0}))
 
 @pytest.fixture(scope="module")
 def session():
-    with one_session(Settings(target=str(TARGET), draft=str(DRAFT), max_tokens=64, threads=1)) as session:
+    with one_session(
+        Settings(target=str(TARGET), draft=str(DRAFT), drafter="model", max_tokens=64, threads=1)
+    ) as session:
         session.open(64)
         yield session
 
@@ -80,7 +83,7 @@ def test_each_rule_draws_in_its_own_way(session):
     prompt = session.tokenize(PROMPTS[0], raw=True)
 
     def recorded(rule, seed):
-        return record(session, prompt, replace(session.settings, temp=0.8, accept=rule), seed, "code")
+        return record(session, prompt, replace(session.settings, temperature=0.8, accept=rule), seed, "code")
 
     coupled, tokens = recorded("coupled", 3)
     assert recorded("coupled", 3) == (coupled, tokens) != recorded("coupled", 4)
@@ -121,13 +124,13 @@ def test_each_place_is_a_draw_from_the_draft_that_stands_as_often_as_the_rule_ac
     n, n_vocab = 3000, 6
     tables = Unchanging(n_vocab, 1), Unchanging(n_vocab, 3)
     target, draft = FakeDraftModel(tables[0]), Proposals(tables[1])
-    settings = Settings(temp=1.0, top_k=0, top_p=1.0, min_p=0.0, max_tokens=n, accept=rule)
+    settings = Settings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, max_tokens=n, accept=rule)
     opened = SimpleNamespace(model=SimpleNamespace(is_end=lambda token: False), opened=target)
     models = SimpleNamespace(target=opened, draft=SimpleNamespace(drafting=draft))
     pair = SimpleNamespace(models=models, pair=SimpleNamespace(n_shared=n_vocab))
     monkeypatch.setattr(recorder, "before_a_loop", len)
     answer, own = record(pair, [0], settings, 1, "fake")
-    p, q = (StandardSampler(SamplingSettings(1.0, 0, 1.0, 0.0)).categorical(table.row(())).probs for table in tables)
+    p, q = (StandardSampler(SamplingOptions(1.0, 0, 1.0, 0.0)).categorical(table.row(())).probs for table in tables)
     share = np.minimum(p, q).sum() if rule == "rejection" else p[q.argmax()]
     assert 0.2 < share < 0.8
     assert abs(np.mean(answer.stands) - share) < 4 * (share * (1 - share) / n) ** 0.5

@@ -8,7 +8,7 @@ from specdec_cli.decoding.errors import UsageError
 from specdec_cli.engine.config import Settings
 from specdec_cli.measure.variants import ALONE, parse_variants
 
-BASE = Settings(target="t.gguf", draft="d.gguf")
+BASE = Settings(target="t.gguf", draft="d.gguf", drafter="model")
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_a_variant_with_other_sampling_has_a_baseline_of_its_own():
         ("k=4,,", "does not parse", "key=value"),
         ("tmep=0.5", "cannot differ", "'temp'"),
         ("profile=x", "cannot differ", "What can"),
-        ("k=four", "not a whole number", "k=4"),
-        ("temp=hot", "not a number", "k=4"),
+        ("k=four", "cannot be 'four'", "whole number"),
+        ("temp=hot", "not a number", "Give a number"),
         ("k=0", "cannot be 0", "-k"),
         ("drafter=nothing", "no drafter", "model"),
         ("temp=-1", "temperature cannot be", "0"),

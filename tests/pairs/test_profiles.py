@@ -129,5 +129,5 @@ def test_a_bundled_profile_is_complete(name, monkeypatch):
     monkeypatch.setattr(config_layers, "locate", lambda model, command: model)
     found = config_layers.resolve(name, {})
     assert (found.target, found.draft) == (profile.target, profile.draft)
-    assert profile.settings and "temp" in profile.settings, "no sampling is suggested"
+    assert profile.settings and "temperature" in profile.settings, "no sampling is suggested"
     assert all(getattr(found, key) == value for key, value in profile.settings.items())

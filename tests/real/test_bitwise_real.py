@@ -24,7 +24,7 @@ def test_a_prompt_of_a_thousand_tokens(smol, threads):
 
 def test_smollm_sampled(smol):
     ways = [{**way, "accept": rule} for rule in ("coupled", "match") for way in every_way(["model"], (4, "auto"))]
-    identical(smol, smol, PROMPTS[:1], ways, 2, temp=0.8, accept="coupled")
+    identical(smol, smol, PROMPTS[:1], ways, 2, temperature=0.8, accept="coupled")
 
 
 def test_the_small_qwen_with_ngram(qwen_small):

@@ -87,7 +87,7 @@ def test_answers_are_the_targets_own(target, draft, prompts, ways, rule, threads
     """
     models = [request.getfixturevalue(name) for name in (target, draft)]
     ways = [{**way, **({"accept": rule} if rule else {})} for way in ways]
-    with opened(*models, prompts, ways, threads, **({"temp": 0.8} if rule else {})) as (session, texts):
+    with opened(*models, prompts, ways, threads, **({"temperature": 0.8} if rule else {})) as (session, texts):
         found = compared(session, texts, ways)
     with capsys.disabled():
         print(f"\n  {target}, {rule or 'greedy'}: {dict(found)}", end="")

@@ -127,7 +127,7 @@ def test_stop_strings_and_several_prompts(server):
         (TEXT, {"prompt": []}, 400, "prompts", None),
         (TEXT, {"prompt": "x", "n": 0}, 400, ">= 1", "n"),
         (TEXT, {"prompt": "x", "max_tokens": "many"}, 400, "int", "max_tokens"),
-        (TEXT, {"prompt": "x", "temperature": -1}, 400, ">= 0", "temperature"),
+        (TEXT, {"prompt": "x", "temperature": -1}, 400, "cannot be -1", "temperature"),
         (TEXT, {"prompt": "x", "model": "gpt-9"}, 404, "gpt-9", "model"),
         (TEXT, {"prompt": "x " * 2000}, 400, "context", "prompt"),
         (TEXT, {"prompt": [99999]}, 400, "vocabulary", None),

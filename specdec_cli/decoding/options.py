@@ -1,0 +1,147 @@
+"""Options: what users may set. Each is one field, with its type, its default, the values it takes and a line of help.
+
+The command line, config.yaml, profiles, SPECDEC_* variables, the server, variants and records are derived from these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from specdec_cli.decoding.errors import UsageError
+
+_KEY = "option"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What is known of an option beside its type.
+
+    panel: of `--help`. flag, short: on the command line; a flag that is empty is the field's name. shown: the default
+    as `--help` says it, where it is not the value. takes: the values that make sense, in words; valid: checks one.
+    """
+
+    default: Any
+    help: str
+    panel: str | None = None
+    flag: str = ""
+    short: str = ""
+    shown: str = ""
+    metavar: str | None = None
+    takes: str = ""
+    valid: Callable[[Any], bool] | None = None
+
+    @property
+    def default_text(self) -> str:
+        """The default for `--help`; empty where there is none to show."""
+        if self.shown or self.default in (None, False, "", ()):
+            return self.shown or ("0" if self.default == 0 and self.default is not False else "")
+        return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+
+    def check(self, name: str, value: Any) -> None:
+        """Raise UsageError on a value that makes no sense. It has the right type."""
+        if self.valid and not self.valid(value):
+            raise UsageError(f"{name.replace('_', '-')} cannot be {value}", f"Give {self.takes}.")
+
+
+def option(default: Any, help_: str, **more: Any) -> Any:
+    """A field that is an option; `more` are the fields of `Option`.
+
+    A struct holds None where nothing was given, until `fill` puts the default there: the field's type is that of the
+    value that counts in the end.
+    """
+    return field(default=None, metadata={_KEY: Option(default, help_, **more)})
+
+
+def options_of(struct: type) -> dict[str, Option]:
+    """The options of a struct by name."""
+    return {each.name: each.metadata[_KEY] for each in fields(struct) if _KEY in each.metadata}
+
+
+def fill(struct: Any) -> None:
+    """Put defaults where nothing was given. Raises UsageError on a value that makes no sense."""
+    for name, about in options_of(type(struct)).items():
+        value = getattr(struct, name)
+        if value is None:
+            object.__setattr__(struct, name, about.default)
+        else:
+            about.check(name, value)
+
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """What makes a distribution of logits."""
+
+    temperature: float = option(
+        0.0,
+        "Temperature; 0 is greedy.",
+        panel="Sampling",
+        flag="temp",
+        takes="0 (greedy), or a number from 0.001 to 1000",
+        valid=lambda value: value == 0 or 0.001 <= value <= 1000,
+    )
+    top_k: int = option(
+        40,
+        "Keep the k most likely tokens; 0 is off.",
+        panel="Sampling",
+        takes="0 (off) or more",
+        valid=lambda value: 0 <= value < 2**31,
+    )
+    top_p: float = option(
+        0.95,
+        "Keep the most likely tokens up to this sum; 1 is off.",
+        panel="Sampling",
+        takes="a number in (0, 1]; 1 is off",
+        valid=lambda value: 0 < value <= 1,
+    )
+    min_p: float = option(
+        0.05,
+        "Drop tokens below this share of the most likely one; 0 is off.",
+        panel="Sampling",
+        takes="a number in [0, 1]; 0 is off",
+        valid=lambda value: 0 <= value <= 1,
+    )
+    repeat_penalty: float = option(
+        1.0,
+        "Penalty for recent tokens; 1 is off.",
+        panel="Sampling",
+        takes="more than 0; 1 is off",
+        valid=lambda value: 0 < value < math.inf,
+    )
+    frequency_penalty: float = option(
+        0.0,
+        "Penalty for each recent occurrence; 0 is off.",
+        panel="Sampling",
+        takes="a number",
+        valid=math.isfinite,
+    )
+    presence_penalty: float = option(
+        0.0,
+        "Penalty for having occurred recently; 0 is off.",
+        panel="Sampling",
+        takes="a number",
+        valid=math.isfinite,
+    )
+    repeat_last_n: int = option(
+        64,
+        "How many tokens back the penalties look.",
+        panel="Sampling",
+        takes="0 or more tokens",
+        valid=lambda value: value >= 0,
+    )
+
+    def __post_init__(self) -> None:
+        fill(self)
+
+    @property
+    def sampling_key(self) -> tuple[float, ...]:
+        """These options alone, whatever else the struct holds."""
+        return tuple(getattr(self, name) for name in options_of(SamplingOptions))
+
+    @property
+    def penalises(self) -> bool:
+        """Whether what a token may be depends on the tokens before it."""
+        off = (self.repeat_penalty, self.frequency_penalty, self.presence_penalty) == (1, 0, 0)
+        return self.repeat_last_n > 0 and not off

@@ -1,0 +1,57 @@
+"""Every option is said once: whatever takes options takes these."""
+
+import inspect
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from specdec_cli import SamplingParams, SpeculativeConfig, load
+from specdec_cli.cli.app import app
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.decoding.options import SamplingOptions, options_of
+from specdec_cli.engine.config import Settings, check_value
+from specdec_cli.engine.options import OPTIONS, ModelOptions, flag_of, given_in, name_of
+from specdec_cli.measure.recorded_settings import RecordedSettings
+from specdec_cli.server.request_bodies import CompletionBody, parse
+
+
+def test_load_takes_the_options_of_models():
+    arguments = set(inspect.signature(load).parameters) - {"profile", "speculative", "sampling"}
+    assert arguments == set(options_of(ModelOptions))
+
+
+def test_run_takes_all_options():
+    shown = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
+    assert not [name for name in OPTIONS if f"--{flag_of(name)}" not in shown]
+
+
+def test_a_request_takes_the_options_of_sampling():
+    given = {name: about.default for name, about in options_of(SamplingOptions).items()}
+    body = parse(json.dumps({"prompt": "x", **given, "options": {"top_k": 1}}).encode(), CompletionBody)
+    assert body.options == given
+    assert given_in(body.sampling(0, 9)) == {**given, "max_tokens": 9}
+
+
+@pytest.mark.parametrize("written", ["temp", "--temp", "temperature"])
+def test_a_temperature_has_one_name_and_its_flag(written):
+    assert name_of(written) == "temperature"
+
+
+def test_what_is_not_given_is_none_until_settings_fill_it_in():
+    assert given_in(SamplingParams(temperature=0.0), SpeculativeConfig(bitwise=False)) == {
+        "temperature": 0.0,
+        "bitwise": False,
+    }
+    assert Settings(drafter="none").top_k == OPTIONS["top_k"].default
+    assert RecordedSettings.of({"temp": 0.8, "top_k": None}) == RecordedSettings(temperature=0.8)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("temperature", 0.0001), ("top_p", 0.0), ("min_p", 1.1), ("seed", -1), ("threads", 0)]
+)
+def test_bounds_hold_for_every_source(name, value):
+    flag = name.replace("_", "-")
+    for refused in (lambda: Settings(**{name: value}), lambda: check_value(name, str(value), text=True)):
+        with pytest.raises(UsageError, match=f"{flag} cannot be"):
+            refused()
