@@ -30,8 +30,8 @@ from specdec_cli.cli.tune import tune
 app = typer.Typer(
     name="specdec",
     cls=ErrorReporting,
-    help="Exact speculative decoding for local GGUF models: faster answers, not one word changed.",
-    epilog="See what it does, in ten seconds:  specdec demo",
+    help="Speculative decoding for local GGUF models: faster answers, same text.",
+    epilog="Start here:  specdec demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

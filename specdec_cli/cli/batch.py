@@ -27,10 +27,12 @@ def batch(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.jsonl", help="Where the answers go.")],
     parallel: Annotated[int, typer.Option("--parallel", "-np", min=1, max=64, help="Answers at the same time.")] = 4,
 ) -> None:
-    """Answer the requests of a file, several at a time. Started again, it goes on where it was.
+    """Answer a file of requests, several at a time.
 
-    A line asks as {"custom_id": "1", "url": "/v1/chat/completions", "body": {"messages": [...]}}, and each answer is
-    a line with the same custom_id. -c is the context of one answer.
+    If you run it again, it continues where it stopped.
+
+    Each line of the file is {"custom_id": "1", "url": "/v1/chat/completions", "body": {"messages": [...]}}, and each
+    answer is a line with the same custom_id. -c is the context of one answer.
     """
     import asyncio
 

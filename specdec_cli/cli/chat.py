@@ -27,9 +27,9 @@ def chat(
         typer.Option(help="When the context is full: drop the oldest turns, or stop."),
     ] = "drop",
 ) -> None:
-    """Talk with a model: the draft model proposes, the target model decides.
+    """Chat with a model.
 
-    /help lists the commands. Piped input is a script: each line a turn, several between lines of three quotes.
+    /help lists the commands. In a pipe, each line is a message; three quotes begin and end one of several lines.
     """
     from specdec_cli.engine.model_pair import check_pair
     from specdec_cli.gguf.chat_template import template_of

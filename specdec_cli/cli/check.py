@@ -25,7 +25,9 @@ def check(
     ctx: Annotated[int, typer.Option("--ctx", "-c", min=1, help="Context in tokens to estimate memory for.")] = 4096,
     json_: opt.Json = False,
 ) -> None:
-    """Compare two models' tokenizers, sizes and memory before any weights are downloaded or loaded.
+    """Compare two models' tokenizers, sizes and memory.
+
+    No weights are downloaded or loaded.
 
     Exit code 0: they can be used together; 3: they cannot; 4: a model cannot be reached.
     """

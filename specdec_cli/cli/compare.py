@@ -59,7 +59,7 @@ def compare(
     ] = None,
     list_: Annotated[bool, _output("--list", help="List the kept results.")] = False,
 ) -> None:
-    """Measure variants against the target alone: speed with intervals, exactness, causes."""
+    """Measure drafters and settings against the target alone."""
     from specdec_cli.measure import kept_comparisons
     from specdec_cli.measure.compare import ComparisonRun, require_exact
     from specdec_cli.measure.suites import choose_prompts

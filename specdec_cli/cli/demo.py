@@ -14,7 +14,7 @@ _WHOLE_S = 14.0
 
 
 def demo() -> None:
-    """Race the target alone against the target with drafts, on a small pair that comes with specdec."""
+    """See the speedup on a small pair that comes with specdec."""
     until = monotonic() + _WHOLE_S
     with interruptible() as interrupt, ExitStack() as stack:
         with status_line("finding out what pays on this processor", silent=False):

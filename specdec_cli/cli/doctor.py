@@ -9,7 +9,7 @@ from specdec_cli.cli.output import print_json
 
 
 def doctor(json_: opt.Json = False) -> None:
-    """Say what this installation can do: build, devices, memory, versions, caches, the bundled pair."""
+    """Check the installation."""
     from specdec_cli.display.diagnosis_table import print_diagnosis
     from specdec_cli.measure.doctor import diagnose
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from specdec_cli.make_drafts.recipe import Recipe
 
 draft = typer.Typer(
-    help="Make a draft for a target: a copy with fewer layers or bits, or one that learns from it.",
+    help="Make a draft model or heads for a target.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

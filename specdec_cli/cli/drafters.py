@@ -8,7 +8,7 @@ from specdec_cli.decoding.errors import UsageError
 
 
 def drafters(json_: opt.Json = False) -> None:
-    """List the drafters: what each needs and when it helps. Packages can bring more."""
+    """List the drafters and when each helps."""
     from specdec_cli.display.parts import lines_table
     from specdec_cli.drafters import names
 

@@ -79,9 +79,9 @@ def _reporting() -> Iterator[None]:
         yield
         return
     except _WrongUse as error:
-        code = 2
+        code = 0
         if what := error.format_message():  # else Typer has printed the help instead
-            command = error.ctx.command_path if error.ctx else "specdec"
+            code, command = 2, error.ctx.command_path if error.ctx else "specdec"
             complain(UsageError(what[0].lower() + what[1:].rstrip("."), f"{command} -h says more."))
     except SpecdecError as error:
         if os.environ.get("SPECDEC_DEBUG"):

@@ -33,7 +33,7 @@ def export(
     ] = None,
     json_: opt.Json = False,
 ) -> None:
-    """Write a pair's settings for another engine: what starts it, which draft length suits it, and what is lost.
+    """Print the settings of a pair for another engine.
 
     The length is the best fixed one for the recorded text and the measured costs (specdec tune).
     """

@@ -14,7 +14,7 @@ def ls(
     here: Annotated[bool, typer.Option("--here", help="Only pairs on this machine.")] = False,
     json_: opt.Json = False,
 ) -> None:
-    """List the pairs: which are on this machine, how large they are, how fast they were when last measured."""
+    """List the model pairs."""
     from specdec_cli.display.pair_tables import UNCUT, list_table
     from specdec_cli.pairs.pair_list import list_pairs
 

@@ -35,27 +35,37 @@ _COMPLETIONS = {
     **{"profile": completion.pairs, "drafter": completion.drafters, "accept": completion.rules},
 }
 _PROFILE = Option(
-    None, "A named pair (specdec ls); sets both models. Default: the bundled demo.", panel="Models", short="-p"
+    None,
+    "Model pair by name (specdec ls).\nIt sets both models. Default: the bundled demo.",
+    common=True,
+    panel="Models",
+    short="-p",
 )
 _OPTIONS = {"profile": _PROFILE, **OPTIONS}
 _KINDS = {"bool": bool, "int": int, "float": float}
-ALL = tuple(_OPTIONS)
+_PANELS = (None, "Models", "Speculation", "Sampling", "Machine")
+ALL = tuple(sorted(_OPTIONS, key=lambda name: _PANELS.index(_OPTIONS[name].panel)))
 """The names of all options of settings."""
 
-Raw = Annotated[bool, typer.Option("--raw", help="Send the prompt as it is, without the chat template.")]
-System = Annotated[str | None, typer.Option(help="System message, for models with a chat template.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Report everything that is known of the run.")]
+Raw = Annotated[bool, typer.Option("--raw", hidden=True, help="Send the prompt as it is, without the chat template.")]
+System = Annotated[str | None, typer.Option(help="System message.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Report all details of the run.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def _default(about: Option) -> str:
+    return f" \\[default: {about.default_text}]" if about.default_text else ""
 
 
 def _annotation(name: str) -> Any:
     """The type of one option of settings, as Typer takes it."""
     about, kind = _OPTIONS[name], KINDS.get(name, "str")
-    default = f" \\[default: {about.default_text}]" if about.default_text else ""
     flags = (f"--{(about.flag or name).replace('_', '-')}", about.short) if about.short or about.flag else ()
     option = typer.Option(
         *filter(None, flags),
-        help=about.help + default,
+        help=about.help.partition("\n")[0] + _default(about),
+        hidden=not about.common,
+        show_envvar=False,
         rich_help_panel=about.panel,
         metavar=about.metavar,
         autocompletion=_COMPLETIONS.get(name),
@@ -68,6 +78,33 @@ def _annotation(name: str) -> Any:
     return Annotated[one | None, option]
 
 
+def _show_all(context: typer.Context, wanted: bool) -> None:
+    """The help with every option, and all that is said of each."""
+    if not wanted:
+        return
+    parameters: list[Any] = context.command.params
+    before = [(parameter, parameter.hidden, parameter.help) for parameter in parameters]
+    for parameter in parameters:
+        parameter.hidden = False
+        if about := _OPTIONS.get(parameter.name or ""):
+            parameter.help = about.help.replace("\n", " ") + _default(about)
+    print(context.get_help())
+    for parameter, hidden, help_ in before:  # a program may run several commands
+        parameter.hidden, parameter.help = hidden, help_
+    raise typer.Exit
+
+
+_HelpAll = Annotated[
+    bool,
+    typer.Option(
+        "--help-all",
+        is_eager=True,
+        callback=_show_all,
+        help="Show all options.",
+    ),
+]
+
+
 def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Let a command take options of settings: it gets what was given of them as its first argument, a `Given`."""
 
@@ -76,13 +113,16 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         hints = get_type_hints(command, include_extras=True)
         parameters = [inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)]
         parameters += [parameter.replace(annotation=hints[parameter.name]) for parameter in own]
+        parameters.append(
+            inspect.Parameter("help_all", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_HelpAll)
+        )
         parameters += [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name))
             for name in names
         ]
 
         @wraps(command)
-        def run(context: typer.Context, **arguments: Any) -> None:
+        def run(context: typer.Context, help_all: bool, **arguments: Any) -> None:
             flags = {name: arguments.pop(name) for name in names}
             command(_given(context, flags), **arguments)
 

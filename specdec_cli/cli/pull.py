@@ -40,10 +40,12 @@ def pull(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; take the first draft proposed.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; do not ask.")] = False,
 ) -> None:
-    """Download a pair, after its tokenizers were compared from the headers: one that does not fit costs no weights.
+    """Download a model pair.
 
-    A pull that was cut short goes on where it stopped. Each file's checksum is checked when it has come; --check does
-    it again. Weights go to the Hugging Face cache (HF_HOME); HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE apply.
+    Its tokenizers are compared first, from the file headers.
+
+    If a pull is interrupted, run it again: it continues where it stopped. Each file's checksum is verified; --check
+    verifies them again. Weights go to the Hugging Face cache (HF_HOME); HF_TOKEN, HF_ENDPOINT and HF_HUB_OFFLINE apply.
     """
     from specdec_cli.display.pair_tables import plan_tables
     from specdec_cli.pairs.pair_download import PairDownload

@@ -35,7 +35,7 @@ def replay(
     html: Annotated[Path | None, typer.Option(help="Write a web page that plays the run, with p and q.")] = None,
     verbose: opt.Verbose = False,
 ) -> None:
-    """Show a recorded run again, with no model.
+    """Replay a recorded run.
 
     In a pipe, or where --svg or --html writes a file and no --speed is given, nothing is waited for.
     """

@@ -17,7 +17,10 @@ def rm(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; needs --yes.")] = False,
 ) -> None:
-    """Remove a pulled pair from the disk, but for files that another pulled pair uses."""
+    """Delete a pulled pair.
+
+    Files that another pulled pair uses are kept.
+    """
     from specdec_cli.pairs.pair_list import plan_removal
     from specdec_cli.user_files import format_bytes
 

@@ -21,7 +21,9 @@ def rpc_server(
         typer.Option(help="Devices to compute on. \\[default: all GPUs, or else the CPU]", metavar="NAME[,NAME...]"),
     ] = None,
 ) -> None:
-    """Compute layers of a model that runs on another machine, with its --rpc.
+    """Compute part of a model for another machine.
+
+    That machine runs specdec with --rpc.
 
     It speaks llama.cpp's own protocol, as its rpc-server does: without a password and without encryption.
     """

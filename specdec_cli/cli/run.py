@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from specdec_cli.measure.traces import TraceWriter
 
 
-_Prompt = Annotated[str | None, typer.Argument(help="The prompt, joined with what is piped in; - is standard input.")]
+_Prompt = Annotated[str | None, typer.Argument(help="The prompt; what is piped in is added to it.")]
 _File = Annotated[
     Path | None,
-    typer.Option("--file", "-f", help="Read the prompt from a file, without line breaks at its end, as from a pipe."),
+    typer.Option("--file", "-f", help="Read the prompt from a file."),
 ]
-_Baseline = Annotated[bool, typer.Option("--baseline", help="Also run the target alone, and compare speed and text.")]
+_Baseline = Annotated[bool, typer.Option("--baseline", help="Also run the target alone and compare.")]
 _Stop = Annotated[
     list[str] | None,
-    typer.Option(help=r"End the answer at this string; \n, \t and \\ are understood; may be repeated."),
+    typer.Option(hidden=True, help=r"End the answer at this string; \n, \t and \\ are understood; may be repeated."),
 ]
 
 _JsonSchema = Annotated[
@@ -41,15 +41,19 @@ _JsonSchema = Annotated[
     typer.Option(
         help="Bind the answer to a JSON schema: a file, or the schema itself.",
         metavar="FILE|TEXT",
+        hidden=True,
         rich_help_panel="Constraints",
     ),
 ]
 _GrammarFile = Annotated[
     Path | None,
-    typer.Option("--grammar", help="Bind the answer to a grammar in GBNF or Lark.", rich_help_panel="Constraints"),
+    typer.Option(
+        "--grammar", hidden=True, help="Bind the answer to a grammar in GBNF or Lark.", rich_help_panel="Constraints"
+    ),
 ]
 _Regex = Annotated[
-    str | None, typer.Option(help="Bind the answer to a regular expression.", rich_help_panel="Constraints")
+    str | None,
+    typer.Option(hidden=True, help="Bind the answer to a regular expression.", rich_help_panel="Constraints"),
 ]
 
 
@@ -65,12 +69,14 @@ def run(
     grammar: _GrammarFile = None,
     regex: _Regex = None,
     baseline: _Baseline = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the text.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer alone.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the answer.")] = False,
     verbose: opt.Verbose = False,
-    trace: Annotated[Path | None, typer.Option(help="Record prompt and run to this file, as JSON lines.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(hidden=True, help="Record the prompt and the run to this file, as JSON lines.")
+    ] = None,
 ) -> None:
-    """Answer one prompt: the draft model proposes, the target model decides."""
+    """Answer one prompt."""
     _begin_trials(given)
 
     from specdec_cli.decoding.rules import REPRODUCIBLE

@@ -32,7 +32,7 @@ def serve(
     cors: Annotated[list[str] | None, typer.Option(help="Origin whose pages may ask; may be repeated.")] = None,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to finish running answers after a stop signal.")] = 30.0,
 ) -> None:
-    """Serve a model to editors and other programs by OpenAI's API, with a page to chat on.
+    """Start a server with OpenAI's API and a chat page.
 
     -c is the context of one slot. Sampling options are the defaults for requests that don't set their own.
     """

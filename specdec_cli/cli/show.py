@@ -18,7 +18,7 @@ def show(
     ] = False,
     json_: opt.Json = False,
 ) -> None:
-    """Tell about one pair: why these two, sizes, licence, sampling, speedup; --sources also where that comes from."""
+    """Show details of a pair."""
     from specdec_cli.display.pair_tables import details_table
     from specdec_cli.pairs.pair_list import pair_details
 

@@ -19,12 +19,14 @@ _KEY = "option"
 class Option:
     """What is known of an option beside its type.
 
-    panel: of `--help`. flag, short: on the command line; a flag that is empty is the field's name. shown: the default
-    as `--help` says it, where it is not the value. takes: the values that make sense, in words; valid: checks one.
+    help: a line; what follows on further lines is for `--help-all`. common: `--help` lists it, too. panel: of both.
+    flag, short: on the command line; a flag that is empty is the field's name. shown: the default in words.
+    takes: the values that make sense, in words; valid: checks one.
     """
 
     default: Any
     help: str
+    common: bool = False
     panel: str | None = None
     flag: str = ""
     short: str = ""
@@ -77,6 +79,7 @@ class SamplingOptions:
     temperature: float = option(
         0.0,
         "Temperature; 0 is greedy.",
+        common=True,
         panel="Sampling",
         flag="temp",
         takes="0 (greedy), or a number from 0.001 to 1000",

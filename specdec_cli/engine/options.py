@@ -34,8 +34,10 @@ _sampling = partial(option, panel="Sampling")
 class ModelOptions:
     """Which models, and what computes them: what an engine is loaded with."""
 
-    target: str = _model("", "Target model: a .gguf file, REPO:QUANT (pulled), or a profile.", short="-m")
-    draft: str | None = _model(None, "Draft model: a .gguf file, REPO:QUANT (pulled), or a profile.", short="-md")
+    target: str = _model(
+        "", "Target model: .gguf file, REPO:QUANT or profile.\nREPO:QUANT has been pulled.", common=True, short="-m"
+    )
+    draft: str | None = _model(None, "Draft model, likewise.", common=True, short="-md")
     draft_small: str | None = _model(
         None, "A still smaller model that drafts for the draft model: --drafter small>model.", short="-mds"
     )
@@ -53,33 +55,34 @@ class ModelOptions:
     ctx: int | None = _machine(
         None,
         "Context in tokens.",
+        common=True,
         short="-c",
-        shown="what prompt and -n need",
+        shown="as needed",
         takes="-c 1 or more, or leave it out",
         valid=lambda value: 1 <= value < _MOST,
     )
-    threads: int | None = _threads("CPU threads.", short="-t", shown="the physical cores")
+    threads: int | None = _threads("CPU threads.", common=True, short="-t", shown="the physical cores")
     threads_draft: int | None = _threads("CPU threads of the draft model.", short="-td", shown="as --threads")
-    gpu_layers: int = _machine(-1, "Target layers on the GPU; -1 is all.", short="-ngl")
-    gpu_layers_draft: int = _machine(-1, "Draft layers on the GPU; -1 is all.", short="-ngld")
+    gpu_layers: int = _machine(-1, "Target layers on the GPU.", common=True, short="-ngl", shown="-1, all")
+    gpu_layers_draft: int = _machine(-1, "Draft layers on the GPU.", short="-ngld", shown="-1, all")
     device: str | None = _machine(
         None,
-        "Devices of the target by their names in specdec doctor; none is the CPU.",
+        "Devices of the target, as specdec doctor names them; commas separate several; none is the CPU.",
         shown="all GPUs",
-        metavar="NAME[,NAME...]",
+        metavar="NAME",
     )
     device_draft: str | None = _machine(
-        None, "Devices of the draft model.", shown="the GPU with most memory free", metavar="NAME[,NAME...]"
+        None, "Devices of the draft model.", shown="the GPU with most memory free", metavar="NAME"
     )
     tensor_split: str | None = _machine(
-        None, "The target's shares of several devices.", shown="by their free memory", metavar="N,N[,N...]"
+        None, "The target's shares of several devices.", shown="by their free memory", metavar="N,N"
     )
     rpc: str | None = _machine(
         None,
-        "Machines that compute the target, by the addresses of their servers (specdec rpc-server).",
-        metavar="HOST:PORT[,HOST:PORT...]",
+        "Machines that compute the target (specdec rpc-server); commas separate several.",
+        metavar="HOST:PORT",
     )
-    rpc_insecure: bool = _machine(False, "Connect to servers outside private networks, too.")
+    rpc_insecure: bool = _machine(False, "Connect to servers outside private networks, too.", flag="rpc_insecure")
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,10 @@ class SpeculativeConfig:
 
     drafter: str = _speculation(
         AUTO,
-        "What drafts: ngram or lookahead (need no model), model, self (a copy of the target made by specdec draft), "
-        "none; ngram+model and model<ngram combine two (specdec drafters). auto: ngram, then the model, if any.",
+        "What drafts: model, ngram, none ... (specdec drafters).\n"
+        "ngram and lookahead need no model; self is a copy of the target made by specdec draft; ngram+model and "
+        "model<ngram combine two. auto: ngram, then the model, if there is one.",
+        common=True,
     )
     accept: str = _speculation(
         "rejection",
@@ -106,7 +111,11 @@ class SpeculativeConfig:
         False, "Draft only within passes that round alike here, so that the text is the target's own to the bit."
     )
     draft_tokens: int | Literal["auto"] = _speculation(
-        AUTO, "Tokens to draft per step; auto: as many as pay, none included.", short="-k", metavar="N|auto"
+        AUTO,
+        "Tokens to draft per step; auto: as many as pay off.",
+        common=True,
+        short="-k",
+        metavar="N|auto",
     )
     draft_min_p: float = _speculation(
         0.0,
@@ -141,13 +150,19 @@ class SamplingParams(SamplingOptions):
     seed: int | None = _sampling(
         None,
         "Seed for sampling.",
+        common=True,
         short="-s",
         shown="random",
         takes="a whole number from 0",
         valid=lambda value: 0 <= value < 2**63,
     )
     max_tokens: int = option(
-        256, "Tokens to generate at most.", short="-n", takes="-n 1 or more", valid=lambda value: 1 <= value < _MOST
+        256,
+        "Max tokens of the answer.",
+        common=True,
+        short="-n",
+        takes="-n 1 or more",
+        valid=lambda value: 1 <= value < _MOST,
     )
     stop: str | tuple[str, ...] = ()
     grammar: Grammar | None = None

@@ -259,4 +259,4 @@ def test_a_server_says_where_it_listens_and_ends_on_ctrl_c():
         assert f"CPU at {server.address}" in server.process.stderr.read().decode()
     unknown = call("rpc-server", "--device", "CUDA7")
     assert unknown.exit_code == 2 and "CPU" in unknown.stderr
-    assert "--rpc-insecure" in succeeded("run", "-h").stdout
+    assert "--rpc-insecure" in succeeded("run", "--help-all").stdout

@@ -22,8 +22,15 @@ def test_load_takes_the_options_of_models():
 
 
 def test_run_takes_all_options():
-    shown = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": "200", "TERM": "dumb"}).output
-    assert not [name for name in OPTIONS if f"--{flag_of(name)}" not in shown]
+    short, whole = (
+        CliRunner().invoke(app, ["run", flag], env={"COLUMNS": "80", "TERM": "dumb"}).output
+        for flag in ("--help", "--help-all")
+    )
+    assert len(short.splitlines()) <= 45
+    assert {name for name in OPTIONS if f"--{flag_of(name)} " not in short} == {
+        name for name, about in OPTIONS.items() if not about.common
+    }
+    assert not [name for name in OPTIONS if f"--{flag_of(name)} " not in whole]
 
 
 def test_a_request_takes_the_options_of_sampling():
