@@ -24,6 +24,7 @@ from specdec_cli.engine.config import Settings
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.engine.options import SamplingParams
 from specdec_cli.engine.scheduler import Scheduler
+from specdec_cli.server.endpoints import Server
 from specdec_cli.server.request_answering import Answering, ChoiceEvent, RequestChoice
 from specdec_cli.server.request_bodies import Body
 from specdec_cli.server.running import Gate, listen, serve_forever
@@ -54,7 +55,7 @@ class ScriptedAnswering(Answering):
 
 
 def serve(port: int) -> None:
-    serve_forever(ScriptedAnswering(), ["scripted"], listen("127.0.0.1", port), Gate(None, [], True), 1.0)
+    serve_forever(Server(ScriptedAnswering(), ["scripted"]), listen("127.0.0.1", port), Gate(None, [], True), 1.0)
 
 
 def client(port: int, stream: bool, count: int) -> list[float]:

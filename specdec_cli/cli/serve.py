@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,6 +32,9 @@ def serve(
     queue: Annotated[int, typer.Option(min=0, help="Answers that may wait for a slot.")] = 64,
     api_key: Annotated[str | None, typer.Option(envvar="SPECDEC_API_KEY", help="Key that requests must bring.")] = None,
     cors: Annotated[list[str] | None, typer.Option(help="Origin whose pages may ask; may be repeated.")] = None,
+    strict_model: Annotated[
+        bool, typer.Option("--strict-model", help="Refuse requests for a model of another name.")
+    ] = False,
     grace: Annotated[float, typer.Option(min=0, help="Seconds to finish running answers after a stop signal.")] = 30.0,
 ) -> None:
     """Start a server with OpenAI's API and a chat page.
@@ -39,6 +44,7 @@ def serve(
     if api_key == "":
         raise UsageError("the API key is empty", "Give one, or leave --api-key and SPECDEC_API_KEY out.")
     try:
+        from specdec_cli.server.endpoints import Server
         from specdec_cli.server.running import LOOPBACK, Gate, listen, serve_forever
     except ImportError as error:
         what = f"specdec serve needs more packages: {error.name} is missing"
@@ -50,8 +56,13 @@ def serve(
         slots = f"{parallel} slots of {answering.scheduler.n_ctx:,} tokens"
         what = f"{names[0]}: API at {url}/v1, chat at {url}; {slots}"
         print_parts(f"{what}; Ctrl-C ends it", stderr=True, pipe_width=200)
-        number = serve_forever(answering, names, listening, Gate(api_key, cors or (), local), grace)
+        server = Server(answering, names, strict_model, _log if sys.stderr.isatty() else None)
+        number = serve_forever(server, listening, Gate(api_key, cors or (), local), grace)
     raise typer.Exit(128 + number)
+
+
+def _log(line: str) -> None:
+    print_parts(f"{datetime.now():%H:%M:%S}  {line}", stderr=True, style="dim")
 
 
 @contextmanager

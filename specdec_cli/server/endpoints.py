@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from itertools import groupby
+from time import perf_counter
 from typing import TypeVar
 
 import msgspec
@@ -19,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.engine.scheduler import QueueFull, Scheduler
 from specdec_cli.server import answer_objects as objects
 from specdec_cli.server.chat_page import chat_page
@@ -36,10 +38,16 @@ _T = TypeVar("_T")
 
 
 class Server:
-    """The endpoints of one model. names: those that requests may call it by, the first one is its own."""
+    """The endpoints of one model.
 
-    def __init__(self, answering: Answering, names: Sequence[str]) -> None:
-        self._answering, self._names = answering, names
+    names: the model's, its own first. strict: refuse requests that name another model; editors send names of their own.
+    log: takes a line about each request that was answered.
+    """
+
+    def __init__(
+        self, answering: Answering, names: Sequence[str], strict: bool = False, log: Callable[[str], None] | None = None
+    ) -> None:
+        self._answering, self._names, self._strict, self._log = answering, names, strict, log
         self._metrics = ServerMetrics(answering.scheduler)
 
     def app(self, middleware: Sequence[Middleware]) -> Starlette:
@@ -98,7 +106,8 @@ class Server:
         return await self._answer(request, body)
 
     async def _answer(self, request: Request, body: Body) -> Response:
-        self._require(body.model)
+        if self._strict:
+            self._require(body.model)
         choices = await self._answering.prepare(body)
         if body.stream:
             chunks = self._chunks(body, choices)
@@ -108,13 +117,14 @@ class Server:
         return _json(answer) if answer is not None else Response(status_code=_GONE)
 
     async def _whole(self, body: Body, choices: Sequence[RequestChoice]) -> dict[str, object]:
+        began = perf_counter()
         await self._answering.run_to_end(body, choices)
-        self._metrics.add(choices)
+        self._answered(choices, perf_counter() - began)
         return objects.whole(body, choices, self._names[0])
 
     async def _chunks(self, body: Body, choices: Sequence[RequestChoice]) -> AsyncGenerator[list[object], None]:
         """What a stream sends, some chunks at a time."""
-        style = objects.style_of(body, self._names[0])
+        style, began = objects.style_of(body, self._names[0]), perf_counter()
         async with aclosing(self._answering.events(body, choices)) as events:
             opened: set[int] = set()
             async for together in events:
@@ -126,9 +136,24 @@ class Server:
                     for some in [[each] for each in run] if body.return_steps else [[*run]]:
                         chunks += style.chunks(index, some, bool(body.return_steps))
                 yield chunks
-        self._metrics.add(choices)
+        self._answered(choices, perf_counter() - began)
         if body.tells_usage:
             yield [style.chunk([], **objects.figures(choices))]
+
+    def _answered(self, choices: Sequence[RequestChoice], seconds: float) -> None:
+        self._metrics.add(choices)
+        if self._log:
+            self._log(log_line([choice.answered.metrics for choice in choices], seconds))
+
+
+def log_line(answers: Sequence[Metrics], seconds: float) -> str:
+    """A request that was answered: how long it took, its tokens, its speed, and how many drafts were accepted."""
+    tokens, drafted = (sum(getattr(each, name) for each in answers) for name in ("emitted", "drafted"))
+    parts = [f"{answers[0].prompt_tokens:,} prompt tokens, {tokens:,} new in {seconds:.1f} s"]
+    parts += [f"{tokens / seconds:,.1f} tokens/s"] if seconds else []
+    if drafted:
+        parts.append(f"{sum(each.accepted for each in answers) / drafted:.0%} of {drafted:,} draft tokens accepted")
+    return ", ".join(parts)
 
 
 class _Stream(StreamingResponse):

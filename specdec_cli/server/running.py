@@ -23,7 +23,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.server.answer_objects import error_object
 from specdec_cli.server.endpoints import Server
-from specdec_cli.server.request_answering import Answering
 
 _BACKLOG = 256
 _OPEN = ("/", "/health")
@@ -48,22 +47,20 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def serve_forever(
-    answering: Answering, names: Sequence[str], listening: socket.socket, gate: Gate, grace_s: float
-) -> int:
+def serve_forever(server: Server, listening: socket.socket, gate: Gate, grace_s: float) -> int:
     """Answer until a signal comes, whose number is returned. What runs then may go on for a while."""
     cors = Middleware(CORSMiddleware, allow_origins=gate.cors, allow_methods=["*"], allow_headers=["*"])
     config = uvicorn.Config(
-        Server(answering, names).app([*([cors] if gate.cors else []), Middleware(gate.middleware)]),
+        server.app([*([cors] if gate.cors else []), Middleware(gate.middleware)]),
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=max(grace_s, 0.01),  # type: ignore[arg-type]
         lifespan="off",
     )
-    server = _Uvicorn(config)
-    server.run(sockets=[listening])
-    return server.ended_by
+    running = _Uvicorn(config)
+    running.run(sockets=[listening])
+    return running.ended_by
 
 
 class _Uvicorn(uvicorn.Server):

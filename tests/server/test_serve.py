@@ -14,6 +14,9 @@ from driver import assert_refused, call
 from schemas import invalid, thing, whole
 from serving import TEMPLATE, Serving
 
+from specdec_cli.decoding.metrics import Metrics
+from specdec_cli.server.endpoints import log_line
+
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ASKED = [{"role": "user", "content": "hello"}]
 
@@ -128,7 +131,6 @@ def test_stop_strings_and_several_prompts(server):
         (TEXT, {"prompt": "x", "n": 0}, 400, ">= 1", "n"),
         (TEXT, {"prompt": "x", "max_tokens": "many"}, 400, "int", "max_tokens"),
         (TEXT, {"prompt": "x", "temperature": -1}, 400, "cannot be -1", "temperature"),
-        (TEXT, {"prompt": "x", "model": "gpt-9"}, 404, "gpt-9", "model"),
         (TEXT, {"prompt": "x " * 2000}, 400, "context", "prompt"),
         (TEXT, {"prompt": [99999]}, 400, "vocabulary", None),
         (TEXT, {"prompt": "x", "stop": ""}, 400, "stop", "stop"),
@@ -336,3 +338,18 @@ def test_two_thousand_requests_leave_nothing_behind(models):
         assert after - before < 5, f"{before:.1f} MiB after 400 requests, {after:.1f} after 2,000"
         assert threads_after <= threads_before
         assert "Traceback" not in server.said and server.ended() == 143
+
+
+def test_names_of_models_count_if_they_are_to(models, server):
+    asked = {"messages": ASKED, "model": "gpt-4o", "max_tokens": 2}
+    assert server.post(CHAT, asked)[1]["model"] == "target"
+    with Serving(*models, "-np", 1, "--strict-model") as strict:
+        status, answer = strict.post(CHAT, asked)
+        assert (status, answer["error"]["code"]) == (404, "model_not_found")
+        assert strict.post(CHAT, {**asked, "model": "target"})[0] == 200
+
+
+def test_the_line_of_a_request():
+    answers = [Metrics(1200, [1] * 30), Metrics(1200, [1] * 20, drafted=8, accepted=6)]
+    assert log_line(answers[:1], 2.0) == "1,200 prompt tokens, 30 new in 2.0 s, 15.0 tokens/s"
+    assert log_line(answers, 2.0).endswith("25.0 tokens/s, 75% of 8 draft tokens accepted")
