@@ -57,7 +57,7 @@ def measure(
             text = [token for prompt in suites.load("python") for token in model.tokenize(prompt.text, False)]
             rows = longest if role == "target" else min(REVIEWED, longest)
             for fill in contexts:
-                with closing(LlamaContext(model, fill + max(sizes), rows, threads, Interrupt())) as context:
+                with closing(LlamaContext.open(model, fill + max(sizes), rows, threads, Interrupt())) as context:
                     laps = pass_laps(context, text, sizes, len(sizes), each, fill=fill)
                     orders = planning(context, text) if fill == min(contexts) else []
                 yield {"model": role, "context": fill, **summary(laps), "planning": orders}

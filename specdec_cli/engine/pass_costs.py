@@ -18,7 +18,7 @@ from specdec_cli.decoding.costs import Curve
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.json_store import JsonStore, Points, record_name
 from specdec_cli.llama import agreement, host, kernels, library
-from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.context import Context
 from specdec_cli.llama.threads import ThreadWatch
 from specdec_cli.llama.timing import pass_seconds
 
@@ -58,7 +58,7 @@ class PassCosts:
     """One model's passes. note: called with what the user should know of them. setup: devices and adapters, if any."""
 
     def __init__(
-        self, path: Path, context: LlamaContext, gpu_layers: int, note: Callable[[str], None], setup: str = ""
+        self, path: Path, context: Context, gpu_layers: int, note: Callable[[str], None], setup: str = ""
     ) -> None:
         self.measured_s = 0.0
         """Seconds that measuring took."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.types import Logits
-from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.context import Context
 
 _CONTEXTS = (96, 320)
 """Tokens in the cache where passes are compared: few, and more than the 256 from which attention may be split."""
@@ -27,7 +27,7 @@ def contexts_of(n_ctx: int) -> tuple[int, ...]:
     return (short, long) if n_ctx > _SPLIT and long > short else (short,)
 
 
-def measure(context: LlamaContext, text: Sequence[int], threads: int, watch: Callable[[], None]) -> Agreement:
+def measure(context: Context, text: Sequence[int], threads: int, watch: Callable[[], None]) -> Agreement:
     """Compare passes of 2 tokens and more with single-token passes, and with padded ones, bit for bit.
 
     text: what to read, repeated as need be. Compared are all rows of a pass, and the row of the token after it, which
@@ -74,7 +74,7 @@ def _distance(rows: Logits, expected: Logits) -> float:
 
 
 def _rows(
-    context: LlamaContext,
+    context: Context,
     tokens: Sequence[int],
     watch: Callable[[], None],
     fill: int,

@@ -16,7 +16,7 @@ def main(target: str, head: str) -> None:
     from specdec_cli.decoding.errors import SpecdecError
     from specdec_cli.llama import kernels
     from specdec_cli.llama.context import LlamaContext
-    from specdec_cli.llama.heads import head_context
+    from specdec_cli.llama.head_context import HeadContext
     from specdec_cli.llama.interrupt import Interrupt
     from specdec_cli.llama.model import Model
     from specdec_cli.llama.placement import Placement
@@ -26,8 +26,8 @@ def main(target: str, head: str) -> None:
         repacks = kernels.verdict().extra_buffers
         model = Model(Path(target), place, interrupt, heads=target == head, repacks=repacks)
         heads = model if target == head else Model(Path(head), place, interrupt, heads=True, repacks=repacks)
-        context = LlamaContext(model, 256, 2, 1, interrupt)
-        drafts = head_context(heads, model, 256, 2, 1, interrupt, context, branches=2)
+        context = LlamaContext.open(model, 256, 2, 1, interrupt)
+        drafts = HeadContext(heads, context, 2, 1, interrupt, branches=2)
         context.decode((0, 0, 0))
         context.decode((0, 0), all_rows=True)
         drafts.begin((0, 0, 0, 0))

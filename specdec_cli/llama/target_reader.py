@@ -19,7 +19,7 @@ class TargetReader:
     """layers: whose rows are read, as `HiddenRows` has them; none for logits alone."""
 
     def __init__(self, model: Model, n_ctx: int, layers: Sequence[int], threads: int, interrupt: Interrupt) -> None:
-        self._context = LlamaContext(model, n_ctx, PIECE, threads, interrupt)
+        self._context = LlamaContext.open(model, n_ctx, PIECE, threads, interrupt)
         self.width = len(layers) * int(lib.llama_model_n_embd(model.handle))
         if layers:
             width = self.width // len(layers)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from time import perf_counter
 
 from specdec_cli.decoding.costs import SETTLED
-from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.context import Context
 
 _FILL, _MOST_ROUNDS = 128, 64
 _SLOW = 1 / 12
@@ -14,7 +14,7 @@ _SLOW = 1 / 12
 
 
 def pass_seconds(
-    context: LlamaContext,
+    context: Context,
     text: Sequence[int],
     sizes: Sequence[int],
     needed: int,
@@ -34,7 +34,7 @@ def pass_seconds(
 
 
 def pass_laps(
-    context: LlamaContext,
+    context: Context,
     text: Sequence[int],
     sizes: Sequence[int],
     needed: int,
@@ -73,7 +73,7 @@ def pass_laps(
     return {size: times for size, times in laps.items() if times}
 
 
-def single_pass_s(context: LlamaContext, token: int) -> float:
+def single_pass_s(context: Context, token: int) -> float:
     """Seconds of a pass over one token in an empty cache, which it leaves empty."""
     times = []
     for _ in range(2):  # the first pass of all also pays for pages

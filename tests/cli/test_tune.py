@@ -197,8 +197,8 @@ def eight_cores(monkeypatch, quick):
     monkeypatch.delenv("SPECDEC_THREADS")
     for count in ("physical_cores", "processors"):
         monkeypatch.setattr(host, count, lambda: 8)
-    init, now = LlamaContext.__init__, {}
-    monkeypatch.setattr(LlamaContext, "__init__", lambda self, *args: init(self, *args[:3], 1, args[4]))
+    opened, now = LlamaContext.open, {}
+    monkeypatch.setattr(LlamaContext, "open", lambda *args: opened(*args[:3], 1, args[4]))
     monkeypatch.setattr(LlamaContext, "set_threads", lambda self, threads: now.update({self: threads}))
     target, draft = {1: 8, 2: 6, 3: 6, 4: 5, 8: 4}, {1: 3, 2: 2, 3: 3, 4: 4, 8: 5}
     four = {1: 30, 2: 20, 3: 15, 4: 10, 8: 40}

@@ -47,7 +47,7 @@ class Caller:
 def contexts():
     """Two models of one file, each with a context of as many threads as there are cores."""
     models = [Model(TARGET, Placement(0), Interrupt()) for _ in range(2)]
-    made = [LlamaContext(model, 512, 1, host.physical_cores(), Interrupt()) for model in models]
+    made = [LlamaContext.open(model, 512, 1, host.physical_cores(), Interrupt()) for model in models]
     yield made
     for context, model in zip(made, models, strict=True):
         context.close()
