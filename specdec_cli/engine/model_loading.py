@@ -20,7 +20,7 @@ from specdec_cli.llama import kernels
 from specdec_cli.llama.adapter import Adapter, identity
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
-from specdec_cli.llama.trial_load import TrialLoad
+from specdec_cli.llama.trials import TrialLoad
 
 if TYPE_CHECKING:
     from specdec_cli.llama.model import Model
