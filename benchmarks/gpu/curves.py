@@ -27,8 +27,8 @@ from specdec_cli.llama import host, library
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
+from specdec_cli.llama.pass_probes import pass_laps
 from specdec_cli.llama.placement import Placement
-from specdec_cli.llama.timing import pass_laps
 from specdec_cli.measure import suites
 
 LONGEST = 64

@@ -21,7 +21,7 @@ from specdec_cli.engine.weights import LoadedModel, Weights
 from specdec_cli.gguf import memory, reduced_vocabulary
 from specdec_cli.gguf.head_files import read_medusa
 from specdec_cli.gguf.header import Header
-from specdec_cli.llama import host, placing, repacking
+from specdec_cli.llama import host, library, placing
 from specdec_cli.llama.context import Context, LlamaContext
 from specdec_cli.llama.head_context import HeadContext
 from specdec_cli.llama.interrupt import Interrupt
@@ -323,7 +323,7 @@ class PairCosts:
 
 def memory_of(models: Contexts) -> list[ModelMemory]:
     """What the models take with the contexts that are open."""
-    types, parts = repacking.repacked_types(), []
+    types, parts = library.repacked_types(), []
     for own in models.all:
         if own.loaded.head and own.path == models.target.path:
             continue  # heads in the target's own file

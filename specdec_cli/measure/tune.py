@@ -256,7 +256,7 @@ class Tuner:
 
     def _fastest(self, role: str, context: Context, sizes: tuple[int, ...]) -> int:
         """The number of threads with which passes of these sizes together take least."""
-        from specdec_cli.llama.timing import pass_seconds
+        from specdec_cli.llama.pass_probes import pass_seconds
 
         cores = host.physical_cores()
         candidates = sorted({1, 2, 4, 8, 12, 16, 24, 32, cores} & set(range(1, cores + 1)))
@@ -315,7 +315,7 @@ def place_draft(path: Path, settings: Settings, interrupt: Interrupt) -> tuple[S
     from specdec_cli.engine.model_loading import load_model
     from specdec_cli.llama import library, placing
     from specdec_cli.llama.context import LlamaContext
-    from specdec_cli.llama.timing import pass_seconds
+    from specdec_cli.llama.pass_probes import pass_seconds
 
     if settings.gpu_layers_draft != -1 or settings.device_draft or not library.supports_gpu():
         return settings, {}

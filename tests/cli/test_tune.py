@@ -23,7 +23,7 @@ from specdec_cli.engine import model_loading, tuning, weights
 from specdec_cli.engine import pass_costs as costing
 from specdec_cli.engine.tuning import Tuning
 from specdec_cli.json_store import to_json
-from specdec_cli.llama import host, library, timing
+from specdec_cli.llama import host, library, pass_probes
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
@@ -65,7 +65,7 @@ def timed(monkeypatch):
         asked.append(context)
         return PASSES
 
-    for module in (costing, timing):
+    for module in (costing, pass_probes):
         monkeypatch.setattr(module, "pass_seconds", pass_seconds)
     return asked
 
@@ -119,7 +119,7 @@ def test_what_was_tuned_is_told_and_kept_and_a_later_run_measures_nothing(monkey
     assert sum(len(answer.stands) for answer in own.answers) == result["recorded_tokens"]
     assert list(recordings.by_category(own.answers)) == CATEGORIES and own.about["target"] == "target.gguf"
 
-    for module in (costing, timing):
+    for module in (costing, pass_probes):
         monkeypatch.setattr(module, "pass_seconds", None)
     answer = told("run", PROMPT, "-n", 24)
     assert (answer["notes"], answer["completion_tokens"]) == ([], 24)
@@ -208,7 +208,7 @@ def eight_cores(monkeypatch, quick):
         single = target if 4 in sizes else draft
         return {size: (single if size == 1 else four)[threads] / 1000 for size in sizes}
 
-    for module in (costing, timing):
+    for module in (costing, pass_probes):
         monkeypatch.setattr(module, "pass_seconds", pass_seconds)
 
 
@@ -242,7 +242,7 @@ def beside_a_gpu(quick, monkeypatch):
     monkeypatch.setattr(library, "supports_gpu", lambda: True)
     for module in (weights, model_loading):
         monkeypatch.setattr(module, "load_model", load)
-    monkeypatch.setattr(timing, "pass_seconds", lambda *_, **__: {1: seconds[layers[-1]], 4: 1.0})
+    monkeypatch.setattr(pass_probes, "pass_seconds", lambda *_, **__: {1: seconds[layers[-1]], 4: 1.0})
     return seconds, layers
 
 

@@ -14,11 +14,11 @@ from engines import TARGET, open_session
 from specdec_cli.engine.options import SamplingParams
 from specdec_cli.engine.scheduler import Scheduler
 from specdec_cli.llama import computing, host
+from specdec_cli.llama.computing import PendingCall, Worker
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
-from specdec_cli.llama.worker import PendingCall, Worker
 
 TOKENS, ROUNDS, ATTEMPTS = 40, 9, 20
 WITHIN = 1.1

@@ -27,7 +27,7 @@ def test_what_goes_on_after_ctrl_c_is_waited_for_by_the_next_call():
         import time
         from specdec_cli.decoding.errors import Interrupted
         from specdec_cli.llama.interrupt import Interrupt
-        from specdec_cli.llama.rpc_servers import calls
+        from specdec_cli.llama.rpc import calls
 
         interrupt, remote = Interrupt(), calls()
         interrupt.set()
@@ -48,7 +48,7 @@ def test_what_never_ends_is_lost_once_for_all():
         """
         import time
         from specdec_cli.decoding.errors import SpecdecError
-        from specdec_cli.llama.rpc_servers import calls
+        from specdec_cli.llama.rpc import calls
 
         remote = calls()
         remote.add("10.0.0.1:5")
