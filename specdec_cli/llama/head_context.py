@@ -176,13 +176,4 @@ def _encoded_rows(target: Model, head: Model) -> tuple[int, list[int]]:
     if not all(0 <= layer <= last for layer in layers):
         problem = f"{head.path.name} reads the layers {', '.join(map(str, layers))} of {target.path.name}, which has"
         raise SpecdecError(f"{problem} {last}", "Use the head of this very target.")
-    return int(lib.llama_model_n_embd(target.handle)), [LAST if layer == last else layer for layer in layers]
-
-
-def require_extensions() -> None:
-    """Raise SpecdecError if this build of llama.cpp gives no hidden rows."""
-    if lacking := extensions.missing():
-        raise SpecdecError(
-            f"this build of llama.cpp gives no hidden rows: it lacks {', '.join(lacking)}",
-            "Install the version of llama-cpp-python that specdec names, or use another drafter.",
-        )
+    return target.n_embd, [LAST if layer == last else layer for layer in layers]

@@ -73,7 +73,7 @@ class MedusaContext:
 
     def begin(self, text: Sequence[int]) -> int:
         """There is nothing to read of it."""
-        self.rewind(0)
+        self.end_draft(0)
         self.length = len(text) - 1
         return self.length
 
@@ -86,6 +86,8 @@ class MedusaContext:
         self._drafts, self._depth = True, 0
 
     def end_draft(self, length: int) -> None:
+        self._drafts = False
+        self._depths.clear()
         self.rewind(length)
 
     def decode(self, tokens: Sequence[int], all_rows: bool = False) -> Logits:
@@ -111,12 +113,9 @@ class MedusaContext:
 
     def keep(self, path: Sequence[int]) -> None:
         self.length += len(path)
-        self.rewind(self.length)
+        self.end_draft(self.length)
 
     def rewind(self, length: int) -> None:
-        """No draft outlives it."""
-        self._drafts, self._depth = False, 0
-        self._depths.clear()
         self.length = min(self.length, length)
 
     def set_threads(self, threads: int) -> None:

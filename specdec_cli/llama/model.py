@@ -76,6 +76,7 @@ class Model:
         self._adapters = [(self._adapter(adapter.path), adapter.scale) for adapter in adapters]
         self._vocab = lib.llama_model_get_vocab(handle)
         self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
+        self.n_embd: int = lib.llama_model_n_embd(handle)
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(handle)
         self.rewinds: bool = not (lib.llama_model_is_recurrent(handle) or lib.llama_model_is_hybrid(handle))
         """Whether a cache of this model can drop its last tokens; recurrent states cannot."""
