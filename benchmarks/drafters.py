@@ -84,8 +84,8 @@ class Elsewhere:
         self.session.clock = self.clock
         self.session.keep_costs = lambda: None  # type: ignore[method-assign]
         target, draft = self.session.models.contexts
-        self.session.models.target.context = Timed(target, self.clock, True)  # type: ignore[assignment]
-        self.session.models.draft.context = Timed(draft, self.clock, False)  # type: ignore[assignment]
+        self.session.models.target.text = Timed(target, self.clock, True)  # type: ignore[assignment]
+        self.session.models.draft.drafting = Timed(draft, self.clock, False)  # type: ignore[assignment]
 
     def go_to(self, costs: Costs) -> None:
         """Be on a machine where nothing has been learned yet."""

@@ -363,7 +363,7 @@ def compare(source: Path, result: Path, tokens: int, threads: int, prompts: Sequ
     models = [Model(path, Placement(), interrupt) for path in (source, result)]
     count, missed, apart, below = 0, {}, 0.0, math.inf
     for prompt in prompts:
-        contexts = [LlamaContext(model, N_CTX, 1, threads, interrupt) for model in models]
+        contexts = [LlamaContext.open(model, N_CTX, 1, threads, interrupt) for model in models]
         read = models[0].tokenize(prompt)
         for _ in range(tokens):
             wanted, found = (context.decode(read)[0] for context in contexts)

@@ -34,7 +34,7 @@ def main() -> None:
     if args.direct:
         computing.has_openmp, computing._pool = lambda: False, lambda _: None
     model = Model(args.target, Placement(0), Interrupt())
-    context = LlamaContext(model, 512, 1, host.physical_cores(), Interrupt())
+    context = LlamaContext.open(model, 512, 1, host.physical_cores(), Interrupt())
 
     def lap() -> float:
         context.rewind(0)

@@ -77,7 +77,7 @@ def opened(load):
     """Opens contexts that are closed after the test."""
     contexts = []
 
-    def open_context(name, rows=17, branches=1, n_ctx=1024, noise=0.0, interrupt=None, made=LlamaContext):
+    def open_context(name, rows=17, branches=1, n_ctx=1024, noise=0.0, interrupt=None, made=LlamaContext.open):
         contexts.append(made(load(name, noise), n_ctx, rows, 1, interrupt or Interrupt(), branches))
         return contexts[-1]
 

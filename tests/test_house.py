@@ -133,7 +133,7 @@ def test_models_are_loaded_in_one_place():
     for path in FILES:
         for node in nodes_of(path):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Model":
-                assert path.name in ("model_loading.py", "head_trial.py"), path
+                assert path.name in ("model_loading.py", "trial_child.py"), path
 
 
 def test_nobody_asks_which_class_a_policy_or_a_drafter_is():

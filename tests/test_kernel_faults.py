@@ -175,7 +175,7 @@ def test_a_trial_that_is_interrupted_leaves_nothing(environment):
         [*SPECDEC, "run", "def f("], env=own, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        while not any(b"kernel_trial" in command for _, command in running(Path(own["LLAMA_CPP_LIB_PATH"]))):
+        while not any(b"trial_child.py\0kernels" in command for _, command in running(Path(own["LLAMA_CPP_LIB_PATH"]))):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)

@@ -33,7 +33,7 @@ class Reader:
     def __init__(self, path: Path) -> None:
         interrupt = Interrupt()
         self.model = Model(path, Placement(0), interrupt)
-        self._context = LlamaContext(self.model, self.model.n_ctx_train, N_BATCH, 1, interrupt)
+        self._context = LlamaContext.open(self.model, self.model.n_ctx_train, N_BATCH, 1, interrupt)
 
     def rows(self, ids: Sequence[int]) -> np.ndarray:
         """Logits after each token of a text that begins with them, float32 (len(ids), n_vocab)."""

@@ -27,8 +27,8 @@ from specdec_cli.llama import host, library
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
+from specdec_cli.llama.pass_probes import pass_laps
 from specdec_cli.llama.placement import Placement
-from specdec_cli.llama.timing import pass_laps
 from specdec_cli.measure import suites
 
 LONGEST = 64
@@ -57,7 +57,7 @@ def measure(
             text = [token for prompt in suites.load("python") for token in model.tokenize(prompt.text, False)]
             rows = longest if role == "target" else min(REVIEWED, longest)
             for fill in contexts:
-                with closing(LlamaContext(model, fill + max(sizes), rows, threads, Interrupt())) as context:
+                with closing(LlamaContext.open(model, fill + max(sizes), rows, threads, Interrupt())) as context:
                     laps = pass_laps(context, text, sizes, len(sizes), each, fill=fill)
                     orders = planning(context, text) if fill == min(contexts) else []
                 yield {"model": role, "context": fill, **summary(laps), "planning": orders}

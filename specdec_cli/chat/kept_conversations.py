@@ -15,7 +15,7 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine import model_loading
 from specdec_cli.engine.contexts import ModelContext
 from specdec_cli.json_store import JsonStore
-from specdec_cli.llama import context_state, kernels
+from specdec_cli.llama import kernels
 from specdec_cli.llama.adapter import identity
 from specdec_cli.user_files import suggest
 
@@ -54,8 +54,8 @@ def save(conversation: Conversation, name: str) -> Path:
     name, read = _checked(name), conversation.read
     caches = {}
     for loaded in conversation.session.models.all:
-        if loaded.context and loaded.context.tokens:
-            context_state.save(loaded.context, cache_path(name, loaded.role))
+        if loaded.text and loaded.text.tokens:
+            loaded.text.save(cache_path(name, loaded.role))
             caches[loaded.role] = _identity(loaded)
     messages = tuple(KeptMessage(**message) for message in conversation.messages)  # type: ignore[arg-type]
     return CONVERSATIONS.save(name, KeptConversation(messages, read.text, read.tokens, read.marks, caches))
@@ -72,11 +72,11 @@ def restore(conversation: Conversation, name: str) -> list[str]:
     notes = []
     for loaded in session.models.all:
         path = cache_path(name, loaded.role)
-        if loaded.role not in kept.caches or not loaded.context:
+        if loaded.role not in kept.caches or not loaded.text:
             continue
         if kept.caches[loaded.role] != _identity(loaded):
             notes.append(f"what the {loaded.role} had read is of another file, adapter or build: it is read again")
-        elif not (path.is_file() and context_state.restore(loaded.context, path)):
+        elif not (path.is_file() and loaded.text.load(path)):
             notes.append(f"what the {loaded.role} had read does not fit: it is read again")
     return notes
 

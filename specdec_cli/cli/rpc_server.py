@@ -30,16 +30,16 @@ def rpc_server(
     from ipaddress import ip_address
 
     from specdec_cli.llama import host as machine
-    from specdec_cli.llama import rpc_serving
+    from specdec_cli.llama import rpc
 
     names = [name.strip() for name in device.split(",")] if device else []
-    devices = rpc_serving.chosen_devices(names)
-    host = rpc_serving.free_address(host, port)
+    devices = rpc.chosen_devices(names)
+    host = rpc.free_address(host, port)
     print_parts(f"{', '.join(devices)} at {host}:{port}; Ctrl-C ends it", stderr=True, pipe_width=200)
     if not ip_address(host).is_loopback:
         warning = "Anyone who can reach this port can use this machine, or worse: open it to your own network only."
         print_parts(warning, stderr=True, pipe_width=200)
     threads = min(threads or machine.physical_cores(), machine.processors())
     with interruptible() as interrupt:
-        rpc_serving.serve(host, port, threads, devices, interrupt)
+        rpc.serve(host, port, threads, devices, interrupt)
         raise typer.Exit(interrupt.exit_code)

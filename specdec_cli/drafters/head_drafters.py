@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from specdec_cli.decoding.sampling import Row, confidence
-from specdec_cli.decoding.types import NO_DRAFT, Draft, LengthPolicy, Step
+from specdec_cli.decoding.types import NO_DRAFT, Draft, DraftModel, LengthPolicy, Step
 from specdec_cli.draft_length import DraftForm
 from specdec_cli.drafters.draft_model import ModelDrafter
 from specdec_cli.drafters.tree import Tree
@@ -44,6 +45,13 @@ class Eagle3Drafter(MtpDrafter):
     helps = "nearly everywhere: a head reads what the target itself was about to say"
 
 
+class MedusaHeads(DraftModel, Protocol):
+    """What Medusa heads are beside a draft model."""
+
+    longest: int
+    """The most tokens of a draft after what was read last; 0: the heads had no row to go by."""
+
+
 class MedusaDrafter(MtpDrafter):
     """Drafts with Medusa heads, each of which drafts one place, knowing nothing of the tokens in the others."""
 
@@ -51,10 +59,11 @@ class MedusaDrafter(MtpDrafter):
     needs = "a file of Medusa heads that were trained for the target (-md)"
     helps = "nearly everywhere; all heads together cost a small part of a pass"
     form = DraftForm.KNOWN
+    _model: MedusaHeads
 
     def propose(self, context: Sequence[int], budget: int, policy: LengthPolicy) -> Draft:
         row = self._begin(context, budget, policy)
-        deepest = getattr(self._model, "longest", budget)
+        deepest = self._model.longest
         if not deepest:  # the prompt, or what was restored, was read without rows
             return NO_DRAFT
         if self._width == 1 and policy.uses_confidence and not self._sampler.needs_history:  # all is known at once

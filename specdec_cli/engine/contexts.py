@@ -21,9 +21,9 @@ from specdec_cli.engine.weights import LoadedModel, Weights
 from specdec_cli.gguf import memory, reduced_vocabulary
 from specdec_cli.gguf.head_files import read_medusa
 from specdec_cli.gguf.header import Header
-from specdec_cli.llama import host, placing, repacking
-from specdec_cli.llama.context import LlamaContext
-from specdec_cli.llama.heads import head_context
+from specdec_cli.llama import host, library, placing
+from specdec_cli.llama.context import Context, LlamaContext
+from specdec_cli.llama.head_context import HeadContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.medusa_context import MedusaContext
 from specdec_cli.llama.model import Model
@@ -31,12 +31,14 @@ from specdec_cli.llama.threads import ThreadWatch
 
 
 class ModelContext:
-    """A model as one session has it. The context and what its passes cost come with `use`."""
+    """A model as one session has it. Its context and what its passes cost come with `use`."""
 
     def __init__(self, loaded: LoadedModel) -> None:
         self.loaded = loaded
         self.threads = loaded.threads
-        self.context: LlamaContext | None = None
+        self.context: Context | None = None
+        self.text: LlamaContext | None = None
+        """What it has read, in a KV cache: of most models the context itself, of Medusa heads none."""
         self.costs: PassCosts | None = None
         self.drafting: DraftModel | None = None
         """Of a draft model: the context as a drafter uses it."""
@@ -59,9 +61,9 @@ class ModelContext:
 
     @property
     def opened(self) -> LlamaContext:
-        if self.context is None:
+        if self.text is None:
             raise RuntimeError("the contexts are opened first")
-        return self.context
+        return self.text
 
     @property
     def passes(self) -> PassCosts:
@@ -70,10 +72,10 @@ class ModelContext:
             raise RuntimeError("the contexts are opened first")
         return self.costs
 
-    def use(self, context: LlamaContext, costs: PassCosts, text_tokens: int) -> None:
+    def use(self, context: Context, text: LlamaContext | None, costs: PassCosts, text_tokens: int) -> None:
         """Take a context, for texts of up to so many tokens."""
-        self.context, self.costs = context, costs
-        self.drafting = context if context.n_ctx >= text_tokens else ShortMemory(context)
+        self.context, self.text, self.costs = context, text, costs
+        self.drafting = ShortMemory(text) if text and text.n_ctx < text_tokens else context
         if vocabulary := reduced_vocabulary.read(self.header):
             self.drafting = ReducedDraft(self.drafting, vocabulary.ids, vocabulary.reads)
 
@@ -83,7 +85,7 @@ class ModelContext:
             self.costs.keep()
         if self.context is not None:
             self.context.close()
-        self.context = self.costs = self.drafting = None
+        self.context = self.text = self.costs = self.drafting = None
 
 
 class Contexts:
@@ -114,11 +116,11 @@ class Contexts:
         return [own for own in (self.target, self.draft, self.small) if own]
 
     @property
-    def contexts(self) -> tuple[LlamaContext, LlamaContext]:
+    def contexts(self) -> tuple[LlamaContext, Context]:
         """Of the target and of the draft model, which must be there."""
-        if self.draft is None:
+        if self.draft is None or self.draft.context is None:
             raise RuntimeError("there is no draft model")
-        return self.target.opened, self.draft.opened
+        return self.target.opened, self.draft.context
 
     @property
     def threads(self) -> tuple[int, int]:
@@ -161,10 +163,11 @@ class Contexts:
         taken = {role: (context, costs) for role, context, costs in parts}
         for own in self.all:
             if own.role in taken:
-                own.use(*taken[own.role], plan.n_ctx)
+                text, costs = taken[own.role]
+                own.use(text, text, costs, plan.n_ctx)
             elif own.loaded.head and own.loaded.head != "medusa":
                 with self._weights.optional(own.role):
-                    self._open_head(own, plan.n_ctx, REVIEWED, branches=1)
+                    self._open_head(own, REVIEWED, branches=1)
         self.draft = self.draft if self.drafts else None
         self.small = self.small if self.small and self.small.context else None
 
@@ -184,35 +187,38 @@ class Contexts:
             with nullcontext() if required or own is self.target else self._weights.optional(loaded.role):
                 rows, branches = shapes[loaded.role]
                 if loaded.head:
-                    self._open_head(own, n_ctx, rows, branches)
+                    self._open_head(own, rows, branches)
                     continue
                 memory.require(loaded.header, n_ctx, None if loaded.offloaded else free)  # its cache is there, too
-                context = LlamaContext(loaded.model, n_ctx, rows, own.threads, self._interrupt, branches)
-                own.use(context, self.timed(own, context), plan.n_ctx)
+                text = LlamaContext.open(loaded.model, n_ctx, rows, own.threads, self._interrupt, branches)
+                own.use(text, text, self.timed(own, text), plan.n_ctx)
                 if free is not None and not loaded.offloaded:
                     free -= memory.cache_bytes(loaded.header, n_ctx)
         self.plan = plan
 
-    def _open_head(self, own: ModelContext, n_ctx: int, rows: int, branches: int) -> None:
+    def _open_head(self, own: ModelContext, rows: int, branches: int) -> None:
         """Make the context of heads, which draft from the hidden rows of the target's."""
-        target, model = self.target, own.loaded.model
-        context: LlamaContext
-        if own.loaded.head == "medusa":
-            context = medusa_context(own, target.opened, branches, self._interrupt)
+        loaded, target = own.loaded, self.target.opened
+        if loaded.head == "medusa":  # with the target's model, and where that lies
+            file = read_medusa(loaded.header, loaded.path, loaded.model.n_vocab)
+            device = placing.device_of(loaded.placement)
+            medusa = MedusaContext(file.heads, file.words, device, target, own.threads, branches)
+            own.use(medusa, None, self._costs(own, medusa), target.n_ctx)
         else:
-            context = head_context(
-                model, target.model, n_ctx, rows, own.threads, self._interrupt, target.opened, branches
-            )
-        own.use(context, self.timed(own, context), n_ctx)
+            heads = HeadContext(loaded.model, target, rows, own.threads, self._interrupt, branches)
+            own.use(heads, heads.text, self._costs(own, heads), target.n_ctx)
 
-    def timed(self, own: ModelContext, context: LlamaContext) -> PassCosts:
+    def _costs(self, own: ModelContext, context: Context) -> PassCosts:
+        loaded = own.loaded
+        return PassCosts(loaded.path, context, loaded.placement.layers, self.note, loaded.setup)
+
+    def timed(self, own: ModelContext, text: LlamaContext) -> PassCosts:
         """What a model's passes cost in a context, which goes to fewer threads where they wait for each other, unless
         the user chose their number, or the text depends on it.
         """
-        loaded, settings = own.loaded, self._settings
-        costs = PassCosts(loaded.path, context, loaded.placement.layers, self.note, loaded.setup)
+        loaded, settings, costs = own.loaded, self._settings, self._costs(own, text)
         chosen = settings.threads or (own is self.draft and settings.threads_draft)
-        fixed = chosen or settings.bitwise or loaded.head or loaded.offloaded or own is self.small
+        fixed = chosen or settings.bitwise or loaded.offloaded or own is self.small
         if fixed or not self._weights.tunes:
             return costs
 
@@ -227,20 +233,20 @@ class Contexts:
                 f"each other on a busy processor: it goes on with {counted} (-t N fixes the number)"
             )
 
-        costs.watch = ThreadWatch(context, costs.expected, changed)
+        costs.watch = ThreadWatch(text, costs.expected, changed)
         return costs
 
     def reuse(self, allowed: bool) -> None:
         """Whether the models may go by what their contexts hold of a prompt, instead of reading it again."""
         for own in self.all:
-            if own.context:
-                own.context.reuses = allowed
+            if own.text:
+                own.text.reuses = allowed
 
     def show_reading(self, show: Callable[[str, int, int], None] | None) -> None:
         """Report how much of a prompt has been read: what reads it, tokens read, tokens in all. None: no more."""
         for own, what in ((self.target, "prompt"), (self.draft, "prompt (draft model)")):
-            if own and own.context:
-                own.context.on_read = partial(show, what) if show else None
+            if own and own.text:
+                own.text.on_read = partial(show, what) if show else None
 
     def use_threads(self, target: int, draft: int) -> None:
         """Compute with so many CPU threads from now on; costs are measured anew."""
@@ -256,14 +262,6 @@ class Contexts:
         self.plan = None
         for own in reversed(self.all):
             own.close()
-
-
-def medusa_context(own: ModelContext, target: LlamaContext, branches: int, interrupt: Interrupt) -> MedusaContext:
-    """A context of Medusa heads, whose file is read now."""
-    loaded = own.loaded  # with the target's model, and where that lies
-    file = read_medusa(loaded.header, loaded.path, loaded.model.n_vocab)
-    device = placing.device_of(loaded.placement)
-    return MedusaContext(file.heads, file.words, device, loaded.model, own.threads, interrupt, target, branches)
 
 
 class PairCosts:
@@ -325,7 +323,7 @@ class PairCosts:
 
 def memory_of(models: Contexts) -> list[ModelMemory]:
     """What the models take with the contexts that are open."""
-    types, parts = repacking.repacked_types(), []
+    types, parts = library.repacked_types(), []
     for own in models.all:
         if own.loaded.head and own.path == models.target.path:
             continue  # heads in the target's own file

@@ -20,7 +20,7 @@ from specdec_cli.llama import kernels
 from specdec_cli.llama.adapter import Adapter, identity
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
-from specdec_cli.llama.trial_load import TrialLoad
+from specdec_cli.llama.trials import TrialLoad
 
 if TYPE_CHECKING:
     from specdec_cli.llama.model import Model
@@ -93,9 +93,9 @@ def require_heads(path: Path, heads: Path, interrupt: Interrupt) -> None:
     """Raise SpecdecError if the heads in a file, perhaps in `path` itself, cannot draft for that model with this build
     of llama.cpp.
     """
-    from specdec_cli.llama.head_context import require_extensions
+    from specdec_cli.llama import extensions
 
-    require_extensions()
+    extensions.require()
     with _lock:
         death = _death(path, (), interrupt, heads)
     if death:

@@ -17,10 +17,10 @@ from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.costs import Curve
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.json_store import JsonStore, Points, record_name
-from specdec_cli.llama import agreement, host, kernels, library
-from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama import host, kernels, library
+from specdec_cli.llama.context import Context
+from specdec_cli.llama.pass_probes import contexts_of, measure_agreement, pass_seconds
 from specdec_cli.llama.threads import ThreadWatch
-from specdec_cli.llama.timing import pass_seconds
 
 _VERIFY_SIZES = (1, 2, 4, 8, 3, 9, 16, 6, 12, 5, 17)
 _DRAFT_SIZES = (1, 8, 2, 32, 128, 512)
@@ -58,7 +58,7 @@ class PassCosts:
     """One model's passes. note: called with what the user should know of them. setup: devices and adapters, if any."""
 
     def __init__(
-        self, path: Path, context: LlamaContext, gpu_layers: int, note: Callable[[str], None], setup: str = ""
+        self, path: Path, context: Context, gpu_layers: int, note: Callable[[str], None], setup: str = ""
     ) -> None:
         self.measured_s = 0.0
         """Seconds that measuring took."""
@@ -75,7 +75,7 @@ class PassCosts:
         kept, context = self._kept.agreement, self._context
         if kept is None or kept.threads != context.threads:
             return None
-        return kept if max(kept.contexts) >= max(agreement.contexts_of(context.n_ctx)) else None
+        return kept if max(kept.contexts) >= max(contexts_of(context.n_ctx)) else None
 
     @property
     def expected(self) -> dict[int, float]:
@@ -105,7 +105,7 @@ class PassCosts:
         agreed = self.agreement
         if agreed is None:
             started = perf_counter()
-            agreed = agreement.measure(self._context, text, self._context.threads, lambda: None)
+            agreed = measure_agreement(self._context, text, self._context.threads, lambda: None)
             self.measured_s += perf_counter() - started
             self._add(agreement=agreed)
         self._note_limits(agreed)

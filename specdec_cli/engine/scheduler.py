@@ -22,7 +22,7 @@ from specdec_cli.engine.weights import Weights
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.passes import N_BATCH, Piece
-from specdec_cli.llama.shared_context import SharedPasses
+from specdec_cli.llama.shared_context import SharedContext
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Job:
     work: Work
     slot: Session | None = None
     run: greenlet | None = None
-    waits_for: tuple[SharedPasses, Piece] | None = None
+    waits_for: tuple[SharedContext, Piece] | None = None
 
     @property
     def tokens(self) -> int:
@@ -73,9 +73,9 @@ class Scheduler(AbstractContextManager["Scheduler"]):
     ) -> None:
         self._load = SharedLoad()
         self.slots = Slots(weights, count, n_ctx, self._load, interrupt or Interrupt())
-        for passes in self.slots.passes.values():
-            passes.ask = _ask
-        self._roles = {passes: _COSTS[role] for role, passes in self.slots.passes.items()}
+        for shared in self.slots.shared.values():
+            shared.ask = _ask
+        self._roles = {shared: _COSTS[role] for role, shared in self.slots.shared.items()}
         self.n_ctx = n_ctx
         self.jobs: list[Job] = []
         """Those that have a slot."""
@@ -133,10 +133,10 @@ class Scheduler(AbstractContextManager["Scheduler"]):
 
     def _run(self) -> None:
         while self._admit():
-            passes, jobs = self._next_pass()
+            shared, jobs = self._next_pass()
             try:
-                rows = passes.read_together([job.waits_for[1] for job in jobs if job.waits_for])
-                self._observe(passes, jobs)
+                rows = shared.read_together([job.waits_for[1] for job in jobs if job.waits_for])
+                self._observe(shared, jobs)
             except Exception as error:  # whatever it is, it must not end the thread
                 for job in jobs:
                     self._go_on(job, error=error)
@@ -144,11 +144,11 @@ class Scheduler(AbstractContextManager["Scheduler"]):
                 for job, own in zip(jobs, rows, strict=True):
                     self._go_on(job, own)
 
-    def _observe(self, passes: SharedPasses, jobs: Sequence[Job]) -> None:
+    def _observe(self, shared: SharedContext, jobs: Sequence[Job]) -> None:
         """Let draft lengths know what a pass cost, with all that led to it, if no prompt was read meanwhile."""
         now = perf_counter()
         if self._passed_at is not None and not any(job.reads_prompt for job in jobs):
-            self._load.observe(self._roles[passes], sum(job.tokens for job in jobs), now - self._passed_at)
+            self._load.observe(self._roles[shared], sum(job.tokens for job in jobs), now - self._passed_at)
         self._passed_at = now
 
     def _admit(self) -> bool:
@@ -205,24 +205,24 @@ class Scheduler(AbstractContextManager["Scheduler"]):
             for own in slot.models.all:
                 own.opened.rewind(0)
 
-    def _next_pass(self) -> tuple[SharedPasses, list[Job]]:
+    def _next_pass(self) -> tuple[SharedContext, list[Job]]:
         """Whose pieces come next: all for the same model."""
-        target = self.slots.passes["target"]
+        target = self.slots.shared["target"]
         waiting = {job: job.waits_for[0] for job in self.jobs if job.waits_for}
-        drafting = [job for job, passes in waiting.items() if passes is not target]
-        verifying = [job for job, passes in waiting.items() if passes is target]
+        drafting = [job for job, shared in waiting.items() if shared is not target]
+        verifying = [job for job, shared in waiting.items() if shared is target]
         short = any(not job.reads_prompt for job in drafting)
         # A draft model that reads a prompt takes turns with the target, so that nobody waits for all of it.
         self._drafted_last = short or bool(drafting and not (self._drafted_last and verifying))
-        passes = waiting[(drafting if self._drafted_last else verifying)[0]]
-        return passes, _fitting([job for job, own in waiting.items() if own is passes], passes.most_read)
+        shared = waiting[(drafting if self._drafted_last else verifying)[0]]
+        return shared, _fitting([job for job, own in waiting.items() if own is shared], shared.most_read)
 
 
-def _ask(passes: SharedPasses, piece: Piece) -> Logits:
+def _ask(shared: SharedContext, piece: Piece) -> Logits:
     """Leave a job until its piece has been read."""
     scheduler = getcurrent().parent
     assert scheduler is not None
-    rows: Logits = scheduler.switch((passes, piece))
+    rows: Logits = scheduler.switch((shared, piece))
     return rows
 
 

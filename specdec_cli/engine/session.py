@@ -202,7 +202,7 @@ class Session(AbstractContextManager["Session"]):
             self.clock,
         ):
             yield event
-            if self.answers != mine or target.context is not context:
+            if self.answers != mine or target.text is not context:
                 raise SpecdecError(
                     "another answer has begun on this session, or it was closed",
                     "Finish a stream first, or take a second session of the engine.",
@@ -278,7 +278,7 @@ class Generation:
                 yield event
         finally:
             # None: the session was closed, and the stream only then; or another answer has begun.
-            if (context := models.target.context) and session.answers == number:
+            if (context := models.target.text) and session.answers == number:
                 models.reuse(allowed=False)
                 result.threads = tuple(context.thread_log)
                 if result.settings.grammar and result.finish_reason in ("length", "context"):

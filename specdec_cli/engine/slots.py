@@ -18,7 +18,7 @@ from specdec_cli.engine.weights import Weights
 from specdec_cli.gguf import memory
 from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.llama.shared_context import SharedPasses
+from specdec_cli.llama.shared_context import SharedContext
 
 _MEASURED_TEXT = "def add(a, b):\n    return a + b\n"
 """What passes are timed with before the first request comes."""
@@ -40,22 +40,22 @@ class Slots(AbstractContextManager["Slots"]):
         self.sessions = [Session(weights, settings=settings, load=load) for _ in range(count)]
         first = self.sessions[0]
         first.models.on_threads_changed = self._forget
-        self.passes: dict[str, SharedPasses] = {}
+        self.shared: dict[str, SharedContext] = {}
         """By the roles of the models, the target first."""
         costs: dict[str, PassCosts] = {}
         for own in first.models.all:
-            if passes := self._opened(own, n_ctx, plan.rows):
-                self.passes[own.role] = passes
-                costs[own.role] = first.models.timed(own, passes.texts[0])
+            if shared := self._opened(own, n_ctx, plan.rows):
+                self.shared[own.role] = shared
+                costs[own.role] = first.models.timed(own, shared.texts[0])
         for number, session in enumerate(self.sessions):
-            parts = [(role, passes.texts[number], costs[role]) for role, passes in self.passes.items()]
+            parts = [(role, shared.texts[number], costs[role]) for role, shared in self.shared.items()]
             session.models.share(parts, plan)
         self.costs = self._measured()
         load.begin(self.costs)
         for session in self.sessions:
             session.models.tuned_costs = self.costs  # nothing is measured while other answers are written
 
-    def _opened(self, own: ModelContext, n_ctx: int, rows: int) -> SharedPasses | None:
+    def _opened(self, own: ModelContext, n_ctx: int, rows: int) -> SharedContext | None:
         """A model's cache, shared by all sessions. A draft model that has no room costs the drafts: None."""
         loaded, weights = own.loaded, self._weights
         if loaded.head:  # which has a context of its own in each session: it reads little
@@ -69,7 +69,7 @@ class Slots(AbstractContextManager["Slots"]):
             needed = held * len(interrupts)
             memory.require(loaded.header, needed, None if loaded.offloaded else host.available_memory())
             rows = rows if is_target else REVIEWED
-            return SharedPasses(loaded.model, held, rows, loaded.threads, self._interrupt, interrupts)
+            return SharedContext(loaded.model, held, rows, loaded.threads, self._interrupt, interrupts)
         except SpecdecError as error:
             if is_target:
                 raise
@@ -86,12 +86,12 @@ class Slots(AbstractContextManager["Slots"]):
         first = self.sessions[0]
         text = first.tokenize(_MEASURED_TEXT, raw=True)
         costs = first.costs.of_pair(text) if first.models.draft else Costs(first.costs.verify(text), Curve({1: 1e-6}))
-        for passes in self.passes.values():
-            passes.texts[0].rewind(0)
+        for shared in self.shared.values():
+            shared.texts[0].rewind(0)
         return costs
 
     def __exit__(self, *_: object) -> None:
         for session in self.sessions:
             session.models.close()
-        for passes in self.passes.values():
-            passes.close()
+        for shared in self.shared.values():
+            shared.close()

@@ -16,12 +16,12 @@ import ctypes
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from threading import Lock
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
 from typing import Any, TypeVar
 
 from specdec_cli.llama import ggml, library
 from specdec_cli.llama.bindings import lib
-from specdec_cli.llama.worker import PendingCall, Worker
 
 Result = TypeVar("Result")
 Call = Callable[..., Any]
@@ -38,6 +38,37 @@ a wake-up a pass, the default of 50 keeps the cores busy for a fifth of a second
 _DEFAULT_POLL = 50
 _N_THREADS, _POLL_AT, _PARAMS_BYTES = 512, 520, 4096
 """Where ggml_threadpool_params has the number of threads and the poll level; room for it, whatever its size is."""
+
+
+class PendingCall:
+    """A call of a function. Once `done` is set, it has a result or an error."""
+
+    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self.function, self.arguments = function, arguments
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.done = Event()
+
+
+class Worker:
+    """A thread that calls functions for others, one after another; it ends with the process."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[PendingCall] = SimpleQueue()
+        Thread(target=self._work, name=name, daemon=True).start()
+
+    def submit(self, call: PendingCall) -> None:
+        """Have it done as soon as earlier ones are."""
+        self._calls.put(call)
+
+    def _work(self) -> None:
+        while True:
+            call = self._calls.get()
+            try:
+                call.result = call.function(*call.arguments)
+            except Exception as error:
+                call.error = error
+            call.done.set()
 
 
 @cache

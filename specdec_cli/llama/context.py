@@ -1,86 +1,100 @@
-"""A text in one model's cache, and a tree at its end: append tokens, read logits, drop what should not stay."""
+"""A text in one model's KV cache, and a tree at its end: append tokens, read logits, drop what should not stay."""
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import takewhile
 from operator import eq
+from pathlib import Path
+from typing import Protocol
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.decoding.types import Logits
-from specdec_cli.llama.bindings import lib
-from specdec_cli.llama.branches import Branches
-from specdec_cli.llama.cells import Cells
+from specdec_cli.decoding.types import DraftModel, Logits
 from specdec_cli.llama.hidden_rows import HiddenRows
 from specdec_cli.llama.interrupt import Interrupt
+from specdec_cli.llama.kv_cache import KVCache
 from specdec_cli.llama.model import Model
-from specdec_cli.llama.passes import N_BATCH, Passes, Piece
+from specdec_cli.llama.passes import Passes, Piece
 
-_FIRST_PIECE, CPU_PIECE = 32, 128
-"""Tokens of a long text that a CPU reads at once: a small piece first, to know how long it will take. Pieces of 128
-cost 2 to 3 % more than the whole, and show progress."""
+_FIRST_PIECE = 32
+"""Tokens of a long text that are read first, to know how long the rest will take."""
 
-_PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: just the state that cannot be rewound
+
+class Context(DraftModel, Protocol):
+    """What a session holds of any model: of one that writes text, of next-token layers, of Medusa heads."""
+
+    passes: Passes
+
+    @property
+    def threads(self) -> int: ...
+
+    def set_threads(self, threads: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class SharedCache(Protocol):
+    """A KV cache that several texts share."""
+
+    n_ctx: int
+    """Tokens of each."""
+
+    @property
+    def texts(self) -> Sequence[LlamaContext]: ...
+
+    def read(self, piece: Piece) -> Logits:
+        """A pass over a piece of one text."""
 
 
 class LlamaContext:
-    """A cache for up to `n_ctx` tokens, with one reused batch.
+    """A text, in a KV cache with the passes that fill it. sequence: its part of a cache that is `shared`.
 
-    max_rows: the most rows of logits that a pass may yield, of n_vocab floats each: 1 for a draft model, 1 + the draft
-    length for a target. At most N_BATCH. branches: the most of a tree, for `grow`; at most max_rows. passes: those of
-    a cache that is not its own alone; sequence: its part of that.
     Rows of logits are views into llama.cpp's own buffer, valid until the next decode.
-    Raises SpecdecError if the cache does not fit in memory.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        n_ctx: int,
-        max_rows: int,
-        threads: int,
-        interrupt: Interrupt,
-        branches: int = 1,
-        passes: Passes | None = None,
-        sequence: int = 0,
-    ) -> None:
-        # A tree's pass may be asked for the logits of what is read again, too, for the hidden rows that come with them.
-        all_rows = min(2 * max_rows, N_BATCH) if branches > 1 else max_rows
-        self.passes = passes or Passes(model, n_ctx, max_rows, threads, interrupt, branches, all_rows)
-        self._owns_passes = passes is None
-        self._handle, self._sequence = self.passes.handle, sequence
-        self.threads = threads
-        self.thread_log = [(0, threads)]
+    def __init__(self, passes: Passes, sequence: int = 0, shared: SharedCache | None = None) -> None:
+        self.passes, self._sequence, self._shared = passes, sequence, shared
+        self.cache = KVCache(passes, sequence)
+        self.read: Callable[[Piece], Logits] = shared.read if shared else passes.read
+        """What makes a pass over a piece of the text."""
+        self.hidden: HiddenRows | None = None
+        """What is kept of each token's hidden rows, for heads that draft with them."""
+        self.n_ctx, self.n_vocab = shared.n_ctx if shared else passes.n_ctx, passes.n_vocab
+        self.max_rows, self.rewinds = passes.max_rows, passes.rewinds
+        self.max_branches = passes.branches if passes.rewinds else 0
+        self.shifts = passes.rewinds and not shared and self.cache.can_move
+        """Whether `forget` is possible: cells that several texts share cannot move for one of them."""
+        self.thread_log = [(0, self.threads)]
         """The threads that the text began with, then each change: the tokens in the cache before the pass that it came
         after, and the new threads.
         """
         self.on_read: Callable[[int, int], None] | None = None
         """Called while a long text is read: tokens read so far, and all."""
-        self.n_ctx = min(n_ctx, self.passes.n_ctx)
-        self.n_vocab = model.n_vocab
-        self.max_rows = max_rows
         self.length = 0
         self.reuses = False
         """Whether `begin` may keep what is held of a text already."""
         self.tokens: list[int] = []
         """The text, `length` tokens; and the nodes of the tree at its end, by number."""
         self._grown: list[int] = []
-        self.rewinds = model.rewinds
-        """Whether the last tokens can be dropped at any time; else only where `checkpoint` says."""
-        self.max_branches = branches if model.rewinds else 0
-        most = self.passes.most_read or (N_BATCH if model.on_gpu else CPU_PIECE)
-        self._first_piece, self._piece = self.passes.most_read or _FIRST_PIECE, most
         self._failed = False
-        self.cells = Cells(self._handle, branches, sequence, self.passes.call)
-        self.shifts = model.rewinds and passes is None and self.cells.can_move
-        """Whether `forget` is possible: cells that several texts share cannot move for one of them."""
-        self._snapshots: int = lib.llama_n_rs_seq(self._handle)  # 0: llama.cpp has none for this architecture
-        self._last_pass = 0
-        self._saved: tuple[int, ctypes.Array[ctypes.c_uint8]] | None = None
-        self._branches = Branches(branches)
-        self.hidden: HiddenRows | None = None
-        """What is kept of each token's hidden rows, for heads that draft with them."""
+
+    @classmethod
+    def open(
+        cls, model: Model, n_ctx: int, max_rows: int, threads: int, interrupt: Interrupt, branches: int = 1
+    ) -> LlamaContext:
+        """One with a cache of its own, for up to `n_ctx` tokens.
+
+        max_rows: the most rows of logits that a pass may yield, of n_vocab floats each: 1 for a draft model, 1 + the
+        draft length for a target. At most N_BATCH. branches: the most of a tree, for `grow`; at most max_rows.
+        Raises SpecdecError if the cache does not fit in memory.
+        """
+        return cls(Passes(model, n_ctx, max_rows, threads, interrupt, branches))
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of a pass."""
+        return self.passes.threads
 
     def begin(self, text: Sequence[int]) -> int:
         """Forget everything, or where `reuses` allows it all but the longest common beginning with `text`, of which at
@@ -88,16 +102,19 @@ class LlamaContext:
         """
         kept = 0
         if self._failed:  # a recurrent state may have been overwritten in part
-            self.cells.clear()
-            self.length, self.tokens, self._saved, self._failed = 0, [], None, False
-        if self.reuses and self.rewinds:
-            self.passes.lend(self, text)
+            self.cache.clear()
+            self.length, self.tokens, self._failed = 0, [], False
         if self.reuses:
-            limit = min(len(text) - 1, self.length)
-            while kept < limit and self.tokens[kept] == text[kept]:
-                kept += 1
+            limit = len(text) - 1
+            kept = min(self.common(text), limit)
             if kept < self.length and not self.rewinds:
                 kept = 0
+            if self._shared and self.rewinds:
+                best = max(self._shared.texts, key=lambda other: other.common(text))
+                if (more := min(best.common(text), limit)) > kept:
+                    self.rewind(0)
+                    self.cache.copy(best.cache, more)
+                    self.length, self.tokens, kept = more, best.tokens[:more], more
         self.rewind(kept)
         self.thread_log = [(0, self.threads)]
         return kept
@@ -105,12 +122,6 @@ class LlamaContext:
     def common(self, text: Sequence[int]) -> int:
         """How many tokens of a text it begins with."""
         return sum(1 for _ in takewhile(bool, map(eq, self.tokens, text)))
-
-    def copy(self, other: LlamaContext, length: int) -> None:
-        """Take over the first tokens of another text in the same cache, in place of what was held."""
-        self.rewind(0)
-        self.cells.copy(other.cells, length)
-        self.length, self.tokens = length, other.tokens[:length]
 
     def make_room(self, news: Sequence[int], more: int) -> Sequence[int]:
         """Raise ValueError if there is no room for `news` and `more` tokens; returns the news."""
@@ -120,7 +131,7 @@ class LlamaContext:
 
     def forget(self, first: int, count: int) -> None:
         """Drop `count` tokens from position `first` on; what follows moves up. Only where it `shifts`."""
-        self.cells.forget(first, count)
+        self.cache.forget(first, count)
         self.length -= count
         del self.tokens[first : first + count]
 
@@ -132,18 +143,21 @@ class LlamaContext:
         if llama.cpp fails.
         """
         total = len(tokens)
-        if not all_rows and total > self._piece:
+        if not all_rows and total > self.passes.most_read:
             tokens = self._read_most(tokens)
         count, first = len(tokens), self.length
         if first + count > self.n_ctx:
             raise SpecdecError(f"the context of {self.n_ctx} tokens is full", "Give a larger one (-c).")
-        rows = self._read(tokens, first, all_rows, unread)
+        self._failed = not self.rewinds
+        extra = self.hidden.ask(count, unread, all_rows) if self.hidden else 0
+        rows = self.read(Piece(self._sequence, tokens, first, all_rows, unread - extra, self.hidden))
+        self._failed = False
         self.length = first + count
         self.tokens.extend(tokens)
-        self._last_pass = count
+        self.cache.last_pass = count
         if count < total and self.on_read is not None:
             self.on_read(total, total)
-        return rows
+        return rows[extra : extra + (count - unread if all_rows else 1)]
 
     def _read_most(self, tokens: Sequence[int]) -> Sequence[int]:
         """Read a long text but for its last piece, which is returned. The pieces depend on nothing but its length, for
@@ -151,7 +165,9 @@ class LlamaContext:
         """
         total, done, report = len(tokens), 0, self.on_read or (lambda done, total: None)
         report(0, total)
-        while total - done > (piece := self._piece if done else self._first_piece):
+        most = self.passes.most_read
+        first = most if self._shared else min(_FIRST_PIECE, most)
+        while total - done > (piece := most if done else first):
             self.decode(tokens[done : done + piece])
             done += piece
             report(done, total)
@@ -166,11 +182,9 @@ class LlamaContext:
         """
         if not self.rewinds:
             raise SpecdecError("this model cannot check a tree: its memory is recurrent", "Draft chains: --tree 1.")
-        if self.length + len(self._branches) + len(tokens) > self.n_ctx:
+        if self.length + self.cache.nodes + len(tokens) > self.n_ctx:
             raise SpecdecError(f"the context of {self.n_ctx} tokens is full", "Give a larger one (-c).")
-        layout = self._branches.grow(parents)
-        for source, goal, depth in layout.copies:
-            self.cells.share(source, goal, self.length, depth)
+        layout = self.cache.grow(parents, self.length)
         extra = self.hidden.ask(len(tokens), unread, all_rows=True) if self.hidden else 0
         self.passes.batch.fill_tree(tokens, layout, self.length, unread - extra)
         try:
@@ -187,50 +201,17 @@ class LlamaContext:
 
         ahead: nodes that follow in the text, and are read again: heads may go by their hidden rows before that.
         """
-        branches = self._branches
-        self.cells.keep(branches.sequence(path[-1]) if path else 0, branches.used, self.length, len(path))
         if self.hidden is not None:
             self.hidden.keep(self.length, (*path, *ahead))
-        self.length += len(path)
-        self.tokens.extend([self._grown[node] for node in path])
+        kept = [self._grown[node] for node in path]
         self._grown.clear()
-        if len(branches) > len(path):
-            self._drop(self.length)
-        branches.clear()
-
-    def _drop(self, length: int) -> None:
-        if not self.cells.drop(length):
-            raise SpecdecError("llama.cpp refused to drop rejected tokens from its cache", "Run with --drafter none.")
-
-    def _read(self, tokens: Sequence[int], first: int, all_rows: bool, unread: int = 0) -> Logits:
-        """One pass. Returns the last token's row, or all but the first `unread`."""
-        self._failed = not self.rewinds
-        extra = self.hidden.ask(len(tokens), unread, all_rows) if self.hidden else 0
-        rows = self.passes.read(Piece(self._sequence, tokens, first, all_rows, unread - extra, self.hidden))
-        self._failed = False
-        return rows[extra : extra + (len(tokens) - unread if all_rows else 1)]
-
-    def set_threads(self, threads: int) -> None:
-        self.threads = threads
-        self.thread_log.append((self.length, threads))
-        self.passes.use_threads(threads)
-
-    def checkpoint(self) -> None:
-        """Make what follows the present length something that `rewind` can drop. Free where the cache can do that; with
-        snapshots, which contexts of several rows have, a part of the very next pass can be, once.
-        """
-        if self.rewinds or self._snapshots:
-            return
-        size = lib.llama_state_seq_get_size_ext(self._handle, self._sequence, _PARTIAL)
-        state = self._saved[1] if self._saved and len(self._saved[1]) == size else (ctypes.c_uint8 * size)()
-        arguments = self._handle, state, size, self._sequence, _PARTIAL
-        if self.passes.call(lib.llama_state_seq_get_data_ext, *arguments) != size:
-            raise SpecdecError("llama.cpp cannot save this model's state", "Run it alone: --drafter none.")
-        self._saved = (self.length, state)
+        first, self.length = self.length, self.length + len(path)
+        self.tokens.extend(kept)
+        self.cache.keep(path, first)
 
     def begin_draft(self) -> None:
-        """What follows can be dropped by `end_draft`."""
-        self.checkpoint()
+        """Let what follows be something that `end_draft` can drop, whatever the model's memory is."""
+        self.cache.checkpoint(self.length)
 
     def end_draft(self, length: int) -> None:
         """Drop what was drafted from position `length` on."""
@@ -238,23 +219,20 @@ class LlamaContext:
 
     def rewind(self, length: int) -> None:
         """Drop every token from position `length` on. A recurrent or hybrid model cannot forget: its state is taken
-        from the last pass's snapshots, or restored from the checkpoint, and what follows is decoded again. Raises
+        from the last pass's snapshots, or restored from where a draft began, and what follows is decoded again. Raises
         SpecdecError rather than leave a wrong state.
         """
-        if len(self._branches):  # a failure left a tree
+        if self.cache.nodes:  # a failure left a tree
             self.keep(())
         if length >= self.length:
             return
         if self.hidden is not None:
             self.hidden.cut(length)
         if length == 0:
-            self.cells.clear()
+            self.cache.clear()
             self.thread_log = [(0, self.threads)]
-            self._saved = None
-        # llama.cpp does not check whether the last pass left a state for `length`: it would take a stale one.
-        elif self.rewinds or self.length - length <= min(self._snapshots, self._last_pass - 1):
-            self._last_pass = 0
-            self._drop(length)
+        elif self.cache.can_drop(self.length - length):
+            self.cache.drop(length)
         else:
             self._restore(length)
             return
@@ -262,20 +240,40 @@ class LlamaContext:
         del self.tokens[length:]
 
     def _restore(self, length: int) -> None:
-        if self._saved is None or self._saved[0] > length:
-            raise SpecdecError("this model cannot go back so far", "Run it alone: --drafter none.")
-        saved, state = self._saved
-        arguments = self._handle, state, len(state), self._sequence, _PARTIAL
-        restored = self.passes.call(lib.llama_state_seq_set_data_ext, *arguments)
-        if restored != len(state) or not self.cells.drop(saved):
-            raise SpecdecError("llama.cpp cannot restore this model's state", "Run it alone: --drafter none.")
+        saved = self.cache.restore(length)
         again = self.tokens[saved:length]
         self.length = saved
         del self.tokens[saved:]
         if again:
             self.decode(again, all_rows=self.hidden is not None and len(again) <= self.max_rows)
 
+    def set_threads(self, threads: int) -> None:
+        self.thread_log.append((self.length, threads))
+        self.passes.set_threads(threads)
+
+    def save(self, path: Path) -> None:
+        """Keep the text's cache in a file, some kilobytes a token. Raises SpecdecError if it cannot be written."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(f"{path.name}.new")
+        try:
+            if not self.cache.save(new, self.tokens):
+                raise SpecdecError(f"cannot write {path}", "Free some space.")
+            new.replace(path)
+        finally:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
+
+    def load(self, path: Path) -> bool:
+        """Take a cache back that a context of the same model saved. False, and an empty context, if it does not fit."""
+        self.rewind(0)
+        tokens = self.cache.load(path, self.n_ctx)
+        if not tokens:
+            self.cache.clear()
+            return False
+        self.length, self.tokens[:] = len(tokens), tokens
+        return True
+
     def close(self) -> None:
-        """Free the cache and the batch, if they are its own."""
-        if self._owns_passes:
+        """Free the cache, if it is the text's own."""
+        if not self._shared:
             self.passes.close()

@@ -50,6 +50,15 @@ def missing() -> list[str]:
     return lacking + [name for name in ("ctx_type", "ctx_other", "load_mtp") if name not in fields]
 
 
+def require() -> None:
+    """Raise SpecdecError if this build of llama.cpp gives no hidden rows."""
+    if lacking := missing():
+        raise SpecdecError(
+            f"this build of llama.cpp gives no hidden rows: it lacks {', '.join(lacking)}",
+            "Install the version of llama-cpp-python that specdec names, or use another drafter.",
+        )
+
+
 def give_hidden_rows(context: Any, masked: bool) -> None:
     """Let a context give what leaves its last layer. masked: of the tokens alone whose logits are asked for."""
     _function("llama_set_embeddings_nextn")(context, True, masked)

@@ -2,7 +2,7 @@
 
 Some do not. A build made for another processor ends at an instruction that this one lacks; a compiler may get the code
 for matrix units wrong (building.py); a new kernel may give wrong numbers. So before the library is loaded here, a child
-decodes with it as specdec will (kernel_trial.py). What fails with the extra buffers, where weights are kept in another
+decodes with it as specdec will (trial_child.py). What fails with the extra buffers, where weights are kept in another
 order for faster kernels, is tried without them.
 """
 
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.llama import building, host
-from specdec_cli.llama.child import Child, name_of
+from specdec_cli.llama.trials import NO_GPU, SCRIPT, Child, name_of
 
 USUAL = frozenset({1, 2, 8, 12, 14})
 """ggml's numbers of the weight types that every build is tried with: F16, Q4_0, Q8_0, Q4_K, Q6_K."""
@@ -34,8 +34,6 @@ _WAIT_S, _HANG = 10.0, "a trial came to no end"
 _FROM_OUTSIDE = {getattr(signal, name) for name in ("SIGKILL", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
 """Signals that others send: the system where memory is short, or a user."""
 _DEVICES = ("/dev/nvidia[0-9]*", "/dev/dri/renderD*", "/dev/kfd")
-NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1", "GGML_VK_VISIBLE_DEVICES": ""}
-"""For children that are to try the processor alone: a GPU takes a second to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +105,10 @@ def _fault(types: frozenset[int], extra_buffers: bool) -> str | None:
     """How a trial fails; empty if it does not, None if that cannot be known."""
     given = os.environ.get("SPECDEC_THREADS", "")
     threads = min(int(given), host.processors()) if given.isdigit() and int(given) else host.physical_cores()
-    script = str(Path(__file__).with_name("kernel_trial.py"))
     how = "extra" if extra_buffers else "plain"
     for count in dict.fromkeys((threads, 1)):  # on a busy machine, several threads may wait for each other for long
-        child = Child([script, str(os.getpid()), str(count), how, *map(str, sorted(types))], _WAIT_S, NO_GPU)
+        arguments = "kernels", os.getpid(), count, how, *sorted(types)
+        child = Child([SCRIPT, *map(str, arguments)], _WAIT_S, NO_GPU)
         try:
             code = child.wait()
             if not child.timed_out:

@@ -1,4 +1,4 @@
-"""llama.cpp as a library: started once, its log kept off the screen, its devices listed."""
+"""llama.cpp as a library: started once, its log kept off the screen, its devices and kernels listed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 
-from specdec_cli.llama import ggml, host
+from specdec_cli.llama import ggml, host, kernels
 from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.placement import Device
 
@@ -17,6 +17,17 @@ recent_errors: deque[str] = deque(maxlen=8)
 """The last lines that llama.cpp logged as errors: why a load failed."""
 
 _GGML_LOG_LEVEL_ERROR = 4
+
+# Features of the CPU, all of which are needed, and the tensor types that are repacked where they are there.
+# From ggml_repack_get_optimal_repack_type in ggml's repack.cpp, and from its amx folder.
+_RULES = (
+    ({"REPACK", "AVX2"}, {"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"}),
+    ({"REPACK", "AVX512"}, {"Q2_K"}),
+    ({"REPACK", "NEON"}, {"IQ4_NL"}),
+    ({"REPACK", "NEON", "DOTPROD"}, {"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "MXFP4", "Q1_0"}),
+    ({"REPACK", "NEON", "MATMUL_INT8"}, {"Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "Q1_0"}),
+    ({"AMX_INT8", "AVX512_VNNI"}, {"Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"}),
+)
 
 
 # A global, since llama.cpp keeps a bare pointer to it.
@@ -105,6 +116,22 @@ def build_flags() -> str:
     """llama.cpp's own line about the instruction sets and backends it was built with."""
     start()
     return str(lib.llama_print_system_info().decode())
+
+
+def repacked_types() -> frozenset[str]:
+    """The tensor types of which a CPU run keeps a copy here, in another order for its faster kernels. The file stays
+    mapped, so such weights are in memory twice. None in a build with a GPU, or where that fails.
+    """
+    if supports_gpu() or not kernels.verdict().extra_buffers:
+        return frozenset()
+    return repacked_by(build_flags())
+
+
+def repacked_by(flags: str) -> frozenset[str]:
+    """The same for llama.cpp's line about its build, such as "CPU : AVX2 = 1 | REPACK = 1 | "."""
+    parts = [part.rpartition(":")[2].split("=") for part in flags.split("|")]
+    features = {part[0].strip() for part in parts if len(part) == 2 and part[1].strip() != "0"}
+    return frozenset().union(*(types for needed, types in _RULES if needed <= features))
 
 
 def versions() -> dict[str, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.llama import computing, library, placing, rpc_servers
+from specdec_cli.llama import computing, library, placing, rpc
 from specdec_cli.llama.adapter import Adapter
 from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.computing import Call
@@ -59,7 +59,7 @@ class Model:
         if heads:
             params.load_mtp = True
         self._arrays = placing.fill(params, placement)
-        self.remote: RemoteCalls | None = rpc_servers.calls() if placement.is_remote else None
+        self.remote: RemoteCalls | None = rpc.calls() if placement.is_remote else None
         """What calls go through that servers take part in."""
         self.call: Call = partial(self.remote.call, interrupt=interrupt) if self.remote else computing.call
         """How functions of llama.cpp are called that compute with this model, or move its numbers."""
@@ -76,6 +76,7 @@ class Model:
         self._adapters = [(self._adapter(adapter.path), adapter.scale) for adapter in adapters]
         self._vocab = lib.llama_model_get_vocab(handle)
         self.n_vocab: int = lib.llama_vocab_n_tokens(self._vocab)
+        self.n_embd: int = lib.llama_model_n_embd(handle)
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(handle)
         self.rewinds: bool = not (lib.llama_model_is_recurrent(handle) or lib.llama_model_is_hybrid(handle))
         """Whether a cache of this model can drop its last tokens; recurrent states cannot."""

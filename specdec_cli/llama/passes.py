@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.decoding.types import Logits
 from specdec_cli.llama import computing, extensions, library
 from specdec_cli.llama.bindings import lib
-from specdec_cli.llama.decode_batch import Batch
+from specdec_cli.llama.branches import Layout
 from specdec_cli.llama.hidden_rows import HiddenRows
 from specdec_cli.llama.interrupt import POLL, Interrupt
 from specdec_cli.llama.model import Model
@@ -29,6 +28,9 @@ cannot be aborted."""
 MAX_SNAPSHOTS = 8
 """The longest draft that a recurrent state is kept for at each token, since each costs a whole state. llama.cpp's
 graph has no room for many: it aborts the process from 10 on for a Nemotron-H of 42 layers, from 22 on for an LFM2."""
+
+CPU_PIECE = 128
+"""Tokens of a long text that a CPU reads at once. It costs 2 to 3 % more than the whole at once, and shows progress."""
 
 MOST_SEQUENCES = 256
 """What llama.cpp is built for (LLAMA_MAX_SEQ); it aborts the process beyond."""
@@ -60,11 +62,85 @@ class Piece(NamedTuple):
     hidden: HiddenRows | None = None
 
 
-class Passes:
-    """One llama.cpp context with one reused batch. Arguments: n_ctx: tokens of the cache, over all sequences. max_rows:
-    of logits that a sequence may get of a pass. sequences: how many there may be, which share the cache. head: that
-    it is one, of which kind.
+class Batch:
+    """Room for `size` tokens, each in up to `branches` sequences; in sequence 0 alone but for `fill_tree`. width: of
+    the hidden row that comes with each token, for a head; 0: there is none.
+    """
 
+    def __init__(self, size: int, n_ctx: int, branches: int, width: int = 0) -> None:
+        self.struct = lib.llama_batch_init(size, 0, branches)
+        view = np.ctypeslib.as_array
+        self._token, self._position = view(self.struct.token, (size,)), view(self.struct.pos, (size,))
+        self._output, self._n_seq = view(self.struct.logits, (size,)), view(self.struct.n_seq_id, (size,))
+        self._output[:] = 0
+        self._positions = np.arange(n_ctx, dtype=np.int32)
+        self.struct.n_tokens = size
+        self.clear_tree()
+        self.rows = np.zeros((size, width), np.float32)
+        """To be filled before a pass."""
+        if width:
+            self.struct.embd = self.rows.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+
+    def fill(self, tokens: Sequence[int], first: int, all_rows: bool, unread: int = 0) -> None:
+        """Text from position `first` on; of it the last row is computed, or all but the first `unread`."""
+        self.struct.n_tokens = count = len(tokens)
+        if count == 1:  # a draft model does little else: no slices
+            self._token[0], self._position[0], self._output[0] = tokens[0], first, 1
+        else:
+            self._token[:count] = tokens
+            self._position[:count] = self._positions[first : first + count]
+            self._output[:count] = all_rows
+            self._output[:unread] = 0
+            self._output[count - 1] = 1
+
+    def ask_for_none(self) -> None:
+        """No row is computed of what was filled in."""
+        self._output[: self.struct.n_tokens] = 0
+
+    def fill_texts(self, pieces: Iterable[tuple[int, Sequence[int], int, bool, int, object]]) -> None:
+        """Pieces of several texts, each with its sequence and then as `fill` takes one."""
+        end = 0
+        for sequence, tokens, first, all_rows, unread, _ in pieces:
+            start, end = end, end + len(tokens)
+            self._token[start:end] = tokens
+            self._position[start:end] = self._positions[first : first + len(tokens)]
+            self._output[start:end] = all_rows
+            self._output[start : start + unread] = 0
+            self._output[end - 1] = 1
+            for i in range(start, end):
+                self.struct.seq_id[i][0] = sequence
+        self.struct.n_tokens = end
+
+    def fill_tree(self, tokens: Sequence[int], layout: Layout, first: int, unread: int) -> None:
+        """Nodes of a tree after a text of `first` tokens; of the first `unread` no row is computed."""
+        self.struct.n_tokens = count = len(tokens)
+        self._token[:count] = tokens
+        self._position[:count] = layout.depths
+        self._position[:count] += first
+        self._output[:count] = 1
+        self._output[:unread] = 0
+        for i, sequences in enumerate(layout.sequences):
+            self._n_seq[i] = len(sequences)
+            for j, sequence in enumerate(sequences):
+                self.struct.seq_id[i][j] = sequence
+
+    def clear_tree(self) -> None:
+        """Put what `fill_tree` filled back into sequence 0."""
+        count = self.struct.n_tokens
+        self._n_seq[:count] = 1
+        for i in range(count):
+            self.struct.seq_id[i][0] = 0
+
+    def free(self) -> None:
+        self.struct.embd = None  # which is not llama.cpp's own
+        lib.llama_batch_free(self.struct)
+
+
+class Passes:
+    """One llama.cpp context, that is a KV cache and the passes that fill it, with one reused batch.
+
+    n_ctx: tokens of the cache, over all texts. max_rows: of logits that a text may get of a pass. branches: of a tree
+    at the end of the text. texts: how many share the cache; then none has a tree. head: that it is one, of which kind.
     Raises SpecdecError if the cache does not fit in memory.
     """
 
@@ -75,29 +151,71 @@ class Passes:
         max_rows: int,
         threads: int,
         interrupt: Interrupt,
-        sequences: int = 1,
-        all_rows: int | None = None,
+        branches: int = 1,
+        texts: int = 1,
         head: HeadKind | None = None,
     ) -> None:
-        self.max_rows, self.all_rows = max_rows, all_rows or max_rows
+        self.model, self.max_rows, self.branches = model, max_rows, branches
+        self.all_rows = texts * max_rows
+        if branches > 1 and head is None:
+            # A tree's pass may be asked for the logits of what is read again, for the hidden rows that come with them.
+            self.all_rows = min(2 * max_rows, N_BATCH)
+        self.rewinds = model.rewinds or head is not None  # a head's own layers are no recurrent ones
+        """Whether the last tokens can be dropped at any time; else only where a checkpoint says."""
         self.call, self._free, self.remote = model.call, model.free, model.remote is not None
         self._patience = PassPatience(model.n_bytes)
-        self.handle = _opened(model, n_ctx, (self.max_rows, self.all_rows), threads, interrupt, sequences, head)
-        self._turn = computing.turn(model.offloaded)
-        self.use_threads = partial(computing.use_threads, self.handle, offloaded=model.offloaded)
-        """Lets passes compute with so many CPU threads from now on."""
-        self.use_threads(threads)
+        self.interrupt = interrupt
+        self.handle = self._opened(n_ctx, max(branches, texts), head)
+        self._turn, self._offloaded = computing.turn(model.offloaded), model.offloaded
+        self.set_threads(threads)
         self.n_ctx: int = min(n_ctx, lib.llama_n_ctx(self.handle))  # llama.cpp rounds up to a multiple of 256
-        self.batch = Batch(N_BATCH, self.n_ctx, sequences, head.width if head else 0)
+        self.batch = Batch(N_BATCH, self.n_ctx, max(branches, texts), head.width if head else 0)
         self.decode_s = 0.0
         """Seconds spent in llama_decode since the context was made, waiting for the device included."""
         self.on_pass: Callable[[int, float], None] | None = None
         """Called after each pass: its tokens, and its seconds."""
-        self.interrupt = interrupt
-        self.most_read = 0
-        """Tokens of a prompt that a pass reads, at most; 0: as many as a context likes."""
+        self.most_read = N_BATCH if model.on_gpu else CPU_PIECE
+        """Tokens of a long text that a pass reads, at most."""
+        self.n_vocab = model.n_vocab
         self._address = 0
         self._rows: Logits = np.empty((0, model.n_vocab), np.float32)
+
+    def _opened(self, n_ctx: int, sequences: int, head: HeadKind | None) -> Any:
+        """llama.cpp's own context."""
+        model = self.model
+        params = lib.llama_context_default_params()
+        params.n_ctx = n_ctx
+        params.n_batch = params.n_ubatch = N_BATCH
+        params.n_outputs_max_per_seq, params.n_outputs_max = self.max_rows, self.all_rows
+        params.n_seq_max, params.kv_unified = sequences, sequences > 1
+        params.no_perf, params.pooling_type = True, lib.LLAMA_POOLING_TYPE_NONE  # a row of each token, if any
+        if head is not None:
+            params.ctx_other = head.target
+            params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP if head.nextn else params.ctx_type
+        elif not model.rewinds and self.max_rows - 1 <= MAX_SNAPSHOTS:
+            params.n_rs_seq = self.max_rows - 1
+        if POLL is not None:
+            params.abort_callback = lib.ggml_abort_callback(POLL)
+            params.abort_callback_data = self.interrupt.address
+        library.recent_errors.clear()
+        handle = model.call(lib.llama_init_from_model, model.handle, params)
+        if self.interrupt.is_set():
+            if handle:
+                model.free(lib.llama_free, handle)
+            raise Interrupted
+        if not handle:
+            reason = library.last_error() or "llama.cpp gave no reason"
+            raise SpecdecError(
+                f"no room for a context of {n_ctx} tokens of {model.path.name}: {reason}",
+                "Give a smaller context (-c), or fewer GPU layers (-ngl).",
+            )
+        model.adapt(handle)
+        return handle
+
+    def set_threads(self, threads: int) -> None:
+        """Let passes compute with so many CPU threads from now on."""
+        self.threads = threads
+        computing.use_threads(self.handle, threads, self._offloaded)
 
     def read(self, piece: Piece) -> Logits:
         """One pass over a piece of the one text. Returns its rows, and more below them."""
@@ -106,9 +224,6 @@ class Passes:
         if piece.hidden is not None:
             piece.hidden.take(piece.first, len(piece.tokens))
         return rows
-
-    def lend(self, context: Any, text: Sequence[int]) -> None:
-        """Give a context what others hold of a text's beginning: here there are no others."""
 
     def run(self) -> Logits:
         """One pass over the batch. Returns its rows in their order, and more below them; valid until the next pass."""
@@ -178,44 +293,3 @@ def _rows_alone(rows: NDArray[np.float32], first: int) -> Iterator[Any]:
         yield struct
     finally:
         lib.llama_batch_free(struct)
-
-
-def _opened(
-    model: Model,
-    n_ctx: int,
-    rows: tuple[int, int],
-    threads: int,
-    interrupt: Interrupt,
-    sequences: int,
-    head: HeadKind | None,
-) -> Any:
-    """llama.cpp's own context. rows: the most of a sequence in a pass, and of all."""
-    params = lib.llama_context_default_params()
-    params.n_ctx = n_ctx
-    params.n_batch = params.n_ubatch = N_BATCH
-    params.n_threads = params.n_threads_batch = threads
-    params.n_outputs_max_per_seq, params.n_outputs_max = rows
-    params.n_seq_max, params.kv_unified = sequences, sequences > 1
-    params.no_perf, params.pooling_type = True, lib.LLAMA_POOLING_TYPE_NONE  # a row of each token, if any
-    if head is not None:
-        params.ctx_other = head.target
-        params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP if head.nextn else params.ctx_type
-    elif not model.rewinds and rows[0] - 1 <= MAX_SNAPSHOTS:
-        params.n_rs_seq = rows[0] - 1
-    if POLL is not None:
-        params.abort_callback = lib.ggml_abort_callback(POLL)
-        params.abort_callback_data = interrupt.address
-    library.recent_errors.clear()
-    handle = model.call(lib.llama_init_from_model, model.handle, params)
-    if interrupt.is_set():
-        if handle:
-            model.free(lib.llama_free, handle)
-        raise Interrupted
-    if not handle:
-        reason = library.last_error() or "llama.cpp gave no reason"
-        raise SpecdecError(
-            f"no room for a context of {n_ctx} tokens of {model.path.name}: {reason}",
-            "Give a smaller context (-c), or fewer GPU layers (-ngl).",
-        )
-    model.adapt(handle)
-    return handle

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from specdec_cli.decoding.errors import UsageError
-from specdec_cli.llama import library, rpc_servers
+from specdec_cli.llama import library, rpc
 from specdec_cli.llama.bindings import lib
 from specdec_cli.llama.placement import Device, Placement
 
@@ -16,7 +16,7 @@ def require_possible(placement: Placement) -> None:
     """Raise UsageError on devices that are not there, and on a split that does not fit the devices; SpecdecError if a
     server does not answer.
     """
-    remote = rpc_servers.connect(placement.servers, placement.insecure) if placement.is_remote else []
+    remote = rpc.connect(placement.servers, placement.insecure) if placement.is_remote else []
     if placement.devices is None and not placement.split:
         return
     known = [device.name for device in library.devices() if device.is_gpu]
@@ -69,7 +69,7 @@ def fill(params: Any, placement: Placement) -> list[object]:
     arrays: list[object] = []
     if placement.is_remote or placement.devices is not None:
         names = [device.name for device in _chosen()] if placement.devices is None else placement.devices
-        remote = rpc_servers.connect(placement.servers) if placement.is_remote else []
+        remote = rpc.connect(placement.servers) if placement.is_remote else []
         handles = [*remote, *map(library.device_handle, names)]
         devices = (ctypes.c_void_p * (len(handles) + 1))(*handles, None)
         params.devices = ctypes.cast(devices, ctypes.c_void_p)

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.llama import library
+from specdec_cli.llama.computing import PendingCall, Worker
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.llama.worker import PendingCall, Worker
 
 Result = TypeVar("Result")
 PATIENCE_S = 5.0

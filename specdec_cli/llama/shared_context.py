@@ -1,4 +1,4 @@
-"""One llama.cpp context for several texts: a pass reads on in many of them."""
+"""One KV cache for several texts: a pass reads on in many of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from specdec_cli.decoding.errors import Interrupted
 from specdec_cli.decoding.types import Logits
-from specdec_cli.llama.context import CPU_PIECE, LlamaContext
+from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.passes import N_BATCH, Passes, Piece
@@ -14,8 +14,8 @@ from specdec_cli.llama.passes import N_BATCH, Passes, Piece
 _LEAST_PIECE = 64
 
 
-class SharedPasses(Passes):
-    """A cache that several texts share, each of up to n_ctx tokens; arguments otherwise as of `LlamaContext`.
+class SharedContext:
+    """`texts` of up to n_ctx tokens each, whose passes are shared; arguments otherwise as of `LlamaContext.open`.
 
     interrupt: ends the passes of all texts. interrupts: of each, end what is read of that one.
     """
@@ -29,22 +29,19 @@ class SharedPasses(Passes):
         interrupt: Interrupt,
         interrupts: Sequence[Interrupt],
     ) -> None:
-        count = len(interrupts)
+        self.n_ctx, count = n_ctx, len(interrupts)
         max_rows = min(max_rows, (N_BATCH - _LEAST_PIECE) // count)
-        super().__init__(model, count * n_ctx, max_rows, threads, interrupt, count, count * max_rows)
+        self.passes = Passes(model, count * n_ctx, max_rows, threads, interrupt, texts=count)
         # So many tokens of prompts have room in a pass, whatever the other texts need.
-        self.most_read = min(N_BATCH - count * max_rows, N_BATCH if model.on_gpu else CPU_PIECE)
+        self.passes.most_read = self.most_read = min(N_BATCH - count * max_rows, self.passes.most_read)
         self._interrupts = interrupts
-        self.texts = [
-            LlamaContext(model, n_ctx, max_rows, threads, own, passes=self, sequence=i)
-            for i, own in enumerate(interrupts)
-        ]
-        self.ask: Callable[[SharedPasses, Piece], Logits] = lambda passes, piece: passes.read_together([piece])[0]
+        self.texts = [LlamaContext(self.passes, i, shared=self) for i in range(count)]
+        self.ask: Callable[[SharedContext, Piece], Logits] = lambda shared, piece: shared.read_together([piece])[0]
         """What a text calls to have a piece read; by default that is done at once."""
 
     def is_long(self, piece: Piece) -> bool:
         """Whether it belongs to a prompt: a draft is shorter."""
-        return not piece.all_rows and len(piece.tokens) > self.max_rows
+        return not piece.all_rows and len(piece.tokens) > self.passes.max_rows
 
     def read(self, piece: Piece) -> Logits:
         """A piece of one text, with those that others ask for meanwhile."""
@@ -54,8 +51,8 @@ class SharedPasses(Passes):
 
     def read_together(self, pieces: Sequence[Piece]) -> list[Logits]:
         """One pass over pieces of different texts, at most N_BATCH tokens. Returns the rows of each."""
-        self.batch.fill_texts(pieces)
-        rows, found, row, token = self.run(), [], 0, 0
+        self.passes.batch.fill_texts(pieces)
+        rows, found, row, token = self.passes.run(), [], 0, 0
         for piece in pieces:
             count = len(piece.tokens)
             start, row = row, row + (count - piece.unread if piece.all_rows else 1)
@@ -65,9 +62,6 @@ class SharedPasses(Passes):
             token += count
         return found
 
-    def lend(self, context: LlamaContext, text: Sequence[int]) -> None:
-        """Give a context what another one has read of a text's beginning, if that is more than its own."""
-        best = max(self.texts, key=lambda other: other.common(text))
-        kept = min(best.common(text), len(text) - 1)
-        if kept > context.common(text):
-            context.copy(best, kept)
+    def close(self) -> None:
+        """Free the cache."""
+        self.passes.close()

@@ -34,7 +34,7 @@ class LlamaTarget:
 
     @property
     def length(self) -> int:
-        return self._context.cells.length + len(self._again)
+        return self._context.cache.length + len(self._again)
 
     def prefill(self, prompt: Sequence[int]) -> Logits:
         self.reused = self._context.begin(prompt)
@@ -55,7 +55,7 @@ class LlamaTarget:
         self._tree = None
         unread, self._again = self._again, ()
         if draft.tokens:
-            self._context.checkpoint()
+            self._context.begin_draft()
         self._verified = self._context.length + len(unread) + 1
         tokens = (*unread, pending, *draft.tokens)
         if self._agreement is not None:
@@ -70,7 +70,7 @@ class LlamaTarget:
 
     def _keep(self, verdict: Verdict) -> None:
         if self._tree is None:
-            self._context.rewind(self._verified + verdict.accepted)
+            self._context.end_draft(self._verified + verdict.accepted)
             return
         draft, order = self._tree
         steps = enumerate(zip(verdict.path, order, strict=False))

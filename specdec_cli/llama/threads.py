@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from specdec_cli.llama.context import LlamaContext
-from specdec_cli.llama.timing import single_pass_s
+from specdec_cli.llama.pass_probes import single_pass_s
 
 _LARGEST = 32
 """Tokens of the largest pass that counts: waiting shows in small ones."""

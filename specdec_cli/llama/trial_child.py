@@ -1,4 +1,9 @@
-"""The child of trial_load: loads a model file and decodes some tokens with it. It runs as a script, apart from specdec.
+"""What a child of trials.py does, as a script: it tries kernels, a model file, or heads, and llama.cpp may end it.
+
+    trial_child.py kernels PARENT THREADS extra|plain TYPE...  ends with code 1 and says why where kernels do not work,
+                                                                with 2 if they could not be tried
+    trial_child.py model CPU_S DATA_BYTES whole| FILE ADAPTER...
+    trial_child.py heads CPU_S DATA_BYTES FILE HEADS
 
 A file that llama.cpp refuses with an error is the parent's to tell: this process then ends like one that went well.
 """
@@ -9,28 +14,72 @@ import ctypes
 import importlib.util
 import os
 import signal
+import struct
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 EVERY_BYTE = bytes(range(1, 256)).decode("latin-1").encode() + bytes(range(0x80, 0x100))
 """Characters of one and two bytes, and bytes that are no UTF-8: all that a tokenizer may have to fall back to."""
 
-_ERROR = 4  # GGML_LOG_LEVEL_ERROR
-_N_CTX, _SEVERAL = 256, 17
+WIDTHS = (1, 2, 4, 5, 16, 17, 64)
+MOST_DISTANCE = 0.15
+"""Of rows, as a share of their spread. Rounding of 8-bit activations comes to 0.01 to 0.03, a wrong kernel to 1."""
+
+_WIDTH, _HIDDEN, _VOCABULARY, _HEADS, _LAYERS, _N_CTX = 256, 512, 512, 4, 1, 128
+_SINGLE, _ALIGNMENT = 8, 32
+_F32, _TEXT, _U32, _FLOAT = 0, 8, 4, 6
+_MODEL_N_CTX, _SEVERAL = 256, 17
 _MOST_S = 600
 """A trial ends by itself after so many seconds, should its parent be gone."""
+_ERROR = 4  # GGML_LOG_LEVEL_ERROR
+_END_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_callbacks: list[Any] = []
+"""llama.cpp keeps bare pointers to them."""
 
 
-def main(path: str, cpu_s: int, data_bytes: int, whole: bool, adapters: list[str]) -> None:
-    """Limits: seconds of processor time, and bytes of memory beside the file's own pages. whole: read the weights and
-    compute with them; else the graph is built without them. adapters: of the model, which act as it computes.
+def limit(cpu_s: int, data_bytes: int) -> None:
+    """Set seconds of processor time, and bytes of memory beside the pages of files, of this process."""
+    with suppress(ImportError, ValueError, OSError):  # Windows has none, and macOS not all
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
+    if hasattr(signal, "alarm"):
+        signal.alarm(_MOST_S)
+
+
+def started(log: Callable[[int, bytes, object], None]) -> ModuleType:
+    """llama.cpp by its low-level bindings alone: the package around them imports for a quarter of a second what is not
+    needed.
     """
-    limit(cpu_s, data_bytes)
-    lib = bindings()
-    log = lib.llama_log_callback(_print_errors)
-    lib.llama_log_set(log, ctypes.c_void_p(0))
+    package = ModuleType("llama_cpp")
+    spec = importlib.util.find_spec("llama_cpp")
+    package.__path__ = list(spec.submodule_search_locations or ()) if spec else []
+    sys.modules["llama_cpp"] = package
+    import llama_cpp.llama_cpp as lib
+
+    _callbacks.append(lib.llama_log_callback(log))
+    lib.llama_log_set(_callbacks[0], ctypes.c_void_p(0))
     lib.llama_backend_init()
+    return lib  # type: ignore[no-any-return]
+
+
+def _print_errors(level: int, text: bytes, _user: object) -> None:
+    if level == _ERROR:
+        with suppress(OSError):
+            os.write(2, text)
+
+
+def try_model(path: str, whole: bool, adapters: list[str]) -> None:
+    """Load a model file and decode some tokens with it. whole: read the weights and compute with them; else the graph
+    is built without them. adapters: of the model, which act as it computes.
+    """
+    lib = started(_print_errors)
     params = lib.llama_model_default_params()
     params.n_gpu_layers, params.use_extra_bufts, params.no_alloc = 0, False, not whole
     if not whole:
@@ -46,7 +95,7 @@ def main(path: str, cpu_s: int, data_bytes: int, whole: bool, adapters: list[str
         lib.llama_token_to_piece(vocab, token, piece, len(piece), 0, False)
     loaded = [lib.llama_adapter_lora_init(model, os.fsencode(adapter)) for adapter in adapters]
     params = lib.llama_context_default_params()
-    params.n_ctx, params.n_batch, params.n_ubatch = _N_CTX, _SEVERAL, _SEVERAL
+    params.n_ctx, params.n_batch, params.n_ubatch = _MODEL_N_CTX, _SEVERAL, _SEVERAL
     params.n_threads = params.n_threads_batch = 1
     context = lib.llama_init_from_model(model, params)
     if not (context and all(loaded)):
@@ -59,35 +108,216 @@ def main(path: str, cpu_s: int, data_bytes: int, whole: bool, adapters: list[str
         lib.llama_decode(context, lib.llama_batch_get_one(several, _SEVERAL))
 
 
-def limit(cpu_s: int, data_bytes: int) -> None:
-    """Set seconds of processor time and bytes of memory of this process."""
-    with suppress(ImportError, ValueError, OSError):  # Windows has none, and macOS not all
-        import resource
+def try_heads(target: str, head: str) -> None:
+    """Load heads and their target, and decode some tokens with both.
 
-        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_DATA, (data_bytes, data_bytes))
-    if hasattr(signal, "alarm"):
-        signal.alarm(_MOST_S)
+    What neither header tells: whether the target's graph gives the rows that the heads read, and whether llama.cpp has
+    a graph for the heads. Where it has not, it ends the process.
+    """
+    from specdec_cli.decoding.errors import SpecdecError
+    from specdec_cli.llama import kernels
+    from specdec_cli.llama.context import LlamaContext
+    from specdec_cli.llama.head_context import HeadContext
+    from specdec_cli.llama.interrupt import Interrupt
+    from specdec_cli.llama.model import Model
+    from specdec_cli.llama.placement import Placement
+
+    with suppress(SpecdecError):  # which is the parent's to tell
+        interrupt, place = Interrupt(), Placement(0)
+        repacks = kernels.verdict().extra_buffers
+        model = Model(Path(target), place, interrupt, heads=target == head, repacks=repacks)
+        heads = model if target == head else Model(Path(head), place, interrupt, heads=True, repacks=repacks)
+        context = LlamaContext.open(model, 256, 2, 1, interrupt)
+        drafts = HeadContext(heads, context, 2, 1, interrupt, branches=2)
+        context.decode((0, 0, 0))
+        context.decode((0, 0), all_rows=True)
+        drafts.begin((0, 0, 0, 0))
+        drafts.decode((0, 0))
+        drafts.begin_draft()
+        drafts.decode((0,))
+        if drafts.max_rows > 1:
+            drafts.grow((0, 1), (-1, -1))
+            drafts.keep(())
 
 
-def bindings() -> ModuleType:
-    """The low-level bindings alone: the package around them imports for a quarter of a second what is not needed."""
-    package = ModuleType("llama_cpp")
-    spec = importlib.util.find_spec("llama_cpp")
-    package.__path__ = list(spec.submodule_search_locations or ()) if spec else []
-    sys.modules["llama_cpp"] = package
-    import llama_cpp.llama_cpp as lib
+def try_kernels(threads: int, extra_buffers: bool, types: list[int]) -> str:
+    """Decode with a small random model as specdec will. Returns what is wrong; empty if nothing is.
 
-    return lib  # type: ignore[no-any-return]
+    For each of ggml's numbers of weight types a model of random weights is made. What it gives for a text, read in
+    passes of several widths, must be what it gives token by token without the extra buffers, but for rounding.
+    """
+    import tempfile
+
+    import numpy as np
+
+    limit(60, 4 << 30)
+    lib = started(lambda *_: None)
+    base = _ggml(lib)
+    random = np.random.default_rng(0)
+    shapes = _shapes()
+    weights = {name: _weight(np, random, name, shape) for name, shape in shapes.items()}
+    text = random.integers(0, _VOCABULARY, max(WIDTHS)).tolist()
+    with tempfile.TemporaryDirectory(prefix="specdec-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder) / "trial.gguf"
+        for kind in (_F32, *types):
+            path.write_bytes(_gguf(np, base, weights, kind))
+            own = _rows(lib, np, path, text, 1, (1,), False)[1]
+            # Several threads, which wait for each other where other programs run, once: the last type has them.
+            count = threads if kind == types[-1] else 1
+            found = _rows(lib, np, path, text, count, WIDTHS, extra_buffers, _SINGLE)
+            for width, rows in found.items():
+                if not np.isfinite(rows).all():
+                    return f"passes of {width} tokens give no numbers, for weights of type {kind}"
+                expected = own[: len(rows)]
+                distance = float(np.sqrt(np.mean((rows - expected) ** 2)) / max(float(expected.std()), 1e-9))
+                if os.environ.get("SPECDEC_DEBUG"):
+                    print(kind, width, round(distance, 4), file=sys.stderr)
+                if distance > MOST_DISTANCE:
+                    return f"passes of {width} tokens give wrong numbers, for weights of type {kind}"
+    return ""
 
 
-def _print_errors(level: int, text: bytes, _user: object) -> None:
-    if level == _ERROR:
-        with suppress(OSError):
-            os.write(2, text)
+def _shapes() -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {"token_embd": (_VOCABULARY, _WIDTH), "output_norm": (_WIDTH,)}
+    for layer in range(_LAYERS):
+        block = f"blk.{layer}."
+        shapes |= {f"{block}attn_{part}": (_WIDTH, _WIDTH) for part in ("q", "k", "v", "output")}
+        shapes |= {f"{block}{part}_norm": (_WIDTH,) for part in ("attn", "ffn")}
+        shapes |= {f"{block}ffn_{part}": (_HIDDEN, _WIDTH) for part in ("gate", "up")}
+        shapes[f"{block}ffn_down"] = (_WIDTH, _HIDDEN)
+    return shapes
+
+
+def _weight(np: Any, random: Any, name: str, shape: tuple[int, ...]) -> Any:
+    if len(shape) == 1:
+        return np.ones(shape, np.float32)
+    return (random.standard_normal(shape) / shape[-1] ** 0.5).astype(np.float32)
+
+
+def _ggml(lib: Any) -> ctypes.CDLL:
+    folder = Path(lib._lib._name).parent
+    names = (folder / name for name in ("libggml-base.so", "libggml-base.dylib", "ggml-base.dll"))
+    base = ctypes.CDLL(str(next(path for path in names if path.exists())))
+    pointer = ctypes.c_void_p
+    base.ggml_quantize_chunk.argtypes = [ctypes.c_int, pointer, pointer, *[ctypes.c_int64] * 3, pointer]
+    base.ggml_quantize_chunk.restype = base.ggml_row_size.restype = ctypes.c_size_t
+    base.ggml_row_size.argtypes = [ctypes.c_int, ctypes.c_int64]
+    return base
+
+
+def _gguf(np: Any, base: ctypes.CDLL, weights: dict[str, Any], kind: int) -> bytes:
+    """A file of these weights, its matrices in one type."""
+    named = {"block_count": _LAYERS, "context_length": _N_CTX, "embedding_length": _WIDTH}
+    named |= {"feed_forward_length": _HIDDEN, "attention.head_count": _HEADS, "vocab_size": _VOCABULARY}
+    values = [
+        _pair("general.architecture", _TEXT, _string("llama")),
+        _pair("tokenizer.ggml.model", _TEXT, _string("none")),
+        *(_pair(f"llama.{name}", _U32, struct.pack("<I", value)) for name, value in named.items()),
+        _pair("llama.attention.layer_norm_rms_epsilon", _FLOAT, struct.pack("<f", 1e-5)),
+    ]
+    table, data = b"", b""
+    for name, weight in weights.items():
+        own = kind if weight.ndim > 1 else _F32
+        dims = weight.shape[::-1]
+        table += _string(f"{name}.weight") + struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, own, len(data))
+        data += _quantized(np, base, weight, own)
+        data += b"\0" * (-len(data) % _ALIGNMENT)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(weights), len(values)) + b"".join(values) + table
+    return head + b"\0" * (-len(head) % _ALIGNMENT) + data
+
+
+def _pair(name: str, kind: int, value: bytes) -> bytes:
+    return _string(name) + struct.pack("<I", kind) + value
+
+
+def _string(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def _quantized(np: Any, base: ctypes.CDLL, weight: Any, kind: int) -> bytes:
+    if kind == _F32:
+        return bytes(weight.tobytes())
+    rows, width = weight.shape
+    made = ctypes.create_string_buffer(rows * base.ggml_row_size(kind, width))
+    importance = np.ones(width, np.float32)  # which some types cannot do without
+    base.ggml_quantize_chunk(kind, weight.ctypes.data, made, 0, rows, width, importance.ctypes.data)
+    return made.raw
+
+
+def _rows(
+    lib: Any,
+    np: Any,
+    path: Path,
+    text: list[int],
+    threads: int,
+    widths: tuple[int, ...],
+    extra_buffers: bool,
+    single: int | None = None,
+) -> dict[int, Any]:
+    """Rows of logits by the width of the passes, from the text's beginning: one pass, or of single tokens so many."""
+    params = lib.llama_model_default_params()
+    params.n_gpu_layers, params.use_extra_bufts = 0, extra_buffers
+    model = lib.llama_model_load_from_file(os.fsencode(path), params)
+    if not model:
+        raise SystemExit("a model of random weights is refused")
+    params = lib.llama_context_default_params()
+    params.n_ctx, params.n_batch, params.n_ubatch = _N_CTX, len(text), len(text)
+    params.n_threads = params.n_threads_batch = threads
+    context = lib.llama_init_from_model(model, params)
+    if not context:
+        raise SystemExit("a model of random weights gets no context")
+    batch, found = lib.llama_batch_init(len(text), 0, 1), {}
+    for width in widths:
+        lib.llama_memory_clear(lib.llama_get_memory(context), True)
+        rows = []
+        for first in range((single or len(text)) if width == 1 else 1):
+            for i in range(width):
+                batch.token[i], batch.pos[i], batch.n_seq_id[i] = text[first + i], first + i, 1
+                batch.seq_id[i][0], batch.logits[i] = 0, 1
+            batch.n_tokens = width
+            if code := lib.llama_decode(context, batch):
+                raise SystemExit(f"a pass of {width} tokens fails with code {code}")
+            rows.append(np.ctypeslib.as_array(lib.llama_get_logits(context), (width, _VOCABULARY)).copy())
+        found[width] = np.concatenate(rows)
+    lib.llama_batch_free(batch)
+    lib.llama_free(context)
+    lib.llama_model_free(model)
+    return found
+
+
+def _end_with(parent: int) -> None:
+    with suppress(OSError, AttributeError, TypeError):  # Linux alone can end a process with its parent
+        ctypes.CDLL(None).prctl(_END_WITH_PARENT, int(signal.SIGKILL))
+    if os.getppid() != parent:  # which has ended already
+        os._exit(2)
+
+
+def _kernels(arguments: list[str]) -> int:
+    """Try them; returns the code to end with."""
+    _end_with(int(arguments[0]))
+    code, fault = 0, ""
+    try:
+        fault = try_kernels(int(arguments[1]), arguments[2] == "extra", list(map(int, arguments[3:])))
+        code = 1 if fault else 0
+    except SystemExit as error:
+        code, fault = 1, str(error)
+    except (OSError, MemoryError) as error:  # but for a library that is not there, this says nothing of the kernels
+        code, fault = 1 if isinstance(error, FileNotFoundError) else 2, str(error)
+    print(fault, flush=True)
+    return code
+
+
+def main(what: str, arguments: list[str]) -> int:
+    if what == "kernels":
+        return _kernels(arguments)
+    limit(int(arguments[0]), int(arguments[1]))
+    if what == "model":
+        try_model(arguments[3], arguments[2] == "whole", arguments[4:])
+    else:
+        try_heads(*arguments[2:])
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "whole", sys.argv[5:])
-    os._exit(0)  # nothing has to be freed in order
+    sys.path[0] = str(Path(__file__).parents[2])  # the folder of this file has names of other packages' modules
+    os._exit(main(sys.argv[1], sys.argv[2:]))  # nothing has to be freed in order

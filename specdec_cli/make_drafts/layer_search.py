@@ -141,7 +141,7 @@ class _Answers:
         return agreed / self.n_tokens
 
     def _context(self, model: Model, rows: int) -> LlamaContext:
-        return LlamaContext(model, self._n_ctx, rows, self._job.threads, self._job.options.interrupt)
+        return LlamaContext.open(model, self._n_ctx, rows, self._job.threads, self._job.options.interrupt)
 
 
 def _answer(prompt: Sequence[int], model: Model, context: LlamaContext) -> list[int]:

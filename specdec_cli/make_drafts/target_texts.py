@@ -21,8 +21,10 @@ from specdec_cli.engine.options import SamplingParams
 from specdec_cli.engine.prompt import Prompt as PromptInput
 from specdec_cli.engine.session import Session
 from specdec_cli.gguf.vocab import Vocabulary
+from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.hidden_rows import FloatRows, HiddenRows
+from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
-from specdec_cli.llama.target_reader import TargetReader
 from specdec_cli.make_drafts.training.recorded_texts import LIKELIEST, RecordedText
 from specdec_cli.measure.suites import Prompt, tuning_prompts
 
@@ -30,6 +32,8 @@ Report = Callable[[int, int, float], None]
 """Called with how many tokens are there, how many there will be, and the seconds that are left."""
 
 SEED = 1
+_PIECE = 64
+"""Tokens of a pass, each of which gives a row of logits: a fixed number, for passes of other widths round otherwise."""
 CONVERSATIONS = "conversations"
 """The name that stands for all conversations that were kept."""
 
@@ -169,13 +173,13 @@ def record_texts(
     return paths
 
 
-def _readers(session: Session, rows: RowsWanted) -> Iterator[TargetReader]:
+def _readers(session: Session, rows: RowsWanted) -> Iterator[_Reader]:
     """The target's, for logits, and that of the rows, if these are another model's."""
     target = session.models.target
     shape, own = (target.opened.n_ctx, target.threads), () if rows.other else rows.layers
-    yield TargetReader(target.model, shape[0], own, shape[1], session.interrupt)
+    yield _Reader(target.model, shape[0], own, shape[1], session.interrupt)
     if rows.other:
-        yield TargetReader(rows.other, shape[0], rows.layers, shape[1], session.interrupt)
+        yield _Reader(rows.other, shape[0], rows.layers, shape[1], session.interrupt)
 
 
 def _in_turn(prompts: Mapping[Prompt, Sequence[int]], wanted: TextsWanted) -> list[tuple[Sequence[int], float]]:
@@ -209,7 +213,7 @@ def _answered(
     return tokens
 
 
-def _read(tokens: Sequence[int], prompt: int, readers: Sequence[TargetReader]) -> RecordedText:
+def _read(tokens: Sequence[int], prompt: int, readers: Sequence[_Reader]) -> RecordedText:
     likeliest, log_p = np.empty((len(tokens), LIKELIEST), np.int32), np.empty((len(tokens), LIKELIEST), np.float16)
     rows = np.empty((len(tokens), readers[-1].width), np.float16)
     for reader in readers:
@@ -222,6 +226,31 @@ def _read(tokens: Sequence[int], prompt: int, readers: Sequence[TargetReader]) -
                 rows[part] = np.clip(hidden, -65504, 65504)
             first += len(logits)
     return RecordedText(np.array(tokens, np.int32), likeliest, log_p, rows, prompt)
+
+
+class _Reader:
+    """Reads whole texts with a model. layers: whose rows are read, as `HiddenRows` has them; none for logits alone."""
+
+    def __init__(self, model: Model, n_ctx: int, layers: Sequence[int], threads: int, interrupt: Interrupt) -> None:
+        self._context = LlamaContext.open(model, n_ctx, _PIECE, threads, interrupt)
+        self.width = len(layers) * model.n_embd
+        if layers:
+            width = self.width // len(layers)
+            self._context.hidden = HiddenRows(self._context.passes.handle, width, list(layers), _PIECE)
+
+    def read(self, tokens: Sequence[int]) -> Iterator[tuple[Logits, FloatRows | None]]:
+        """Of each piece of a text in turn the rows of logits, (n, n_vocab), and the hidden rows, (n, width); valid
+        until the next.
+        """
+        context, hidden = self._context, self._context.hidden
+        context.rewind(0)
+        for first in range(0, len(tokens), _PIECE):
+            piece = tokens[first : first + _PIECE]
+            rows = context.decode(piece, all_rows=True)
+            yield rows, hidden.before(first + 1, len(piece)) if hidden else None
+
+    def close(self) -> None:
+        self._context.close()
 
 
 def _likeliest(logits: Logits) -> tuple[np.ndarray, np.ndarray]:

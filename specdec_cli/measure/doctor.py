@@ -22,8 +22,8 @@ from specdec_cli.decoding.errors import DownloadError, SpecdecError
 from specdec_cli.drafters import corpus
 from specdec_cli.engine.config import Settings
 from specdec_cli.llama import building, host, kernels
-from specdec_cli.llama.child import Child
 from specdec_cli.llama.placement import Device
+from specdec_cli.llama.trials import Child
 from specdec_cli.pairs import profiles
 from specdec_cli.pairs.config_layers import resolve
 from specdec_cli.pairs.hub import cache

@@ -34,7 +34,7 @@ from specdec_cli.measure.suites import Prompt, fitting, in_turn, tuning_prompts
 
 if TYPE_CHECKING:
     from specdec_cli.engine.session import Session
-    from specdec_cli.llama.context import LlamaContext
+    from specdec_cli.llama.context import Context
 
 _CONTEXT = 1024
 _ANSWER = 64
@@ -254,9 +254,9 @@ class Tuner:
             self.filled = {"tokens": fill, **laps}
         return costs
 
-    def _fastest(self, role: str, context: LlamaContext, sizes: tuple[int, ...]) -> int:
+    def _fastest(self, role: str, context: Context, sizes: tuple[int, ...]) -> int:
         """The number of threads with which passes of these sizes together take least."""
-        from specdec_cli.llama.timing import pass_seconds
+        from specdec_cli.llama.pass_probes import pass_seconds
 
         cores = host.physical_cores()
         candidates = sorted({1, 2, 4, 8, 12, 16, 24, 32, cores} & set(range(1, cores + 1)))
@@ -269,7 +269,7 @@ class Tuner:
             total[threads] = sum(laps.values())
         return min(candidates, key=lambda threads: total[threads])
 
-    def _seconds_after(self, fill: int, context: LlamaContext) -> float:
+    def _seconds_after(self, fill: int, context: Context) -> float:
         """What a pass of one token takes with so many in the cache: the median of five."""
         text = (self._text_for(context) * (fill // len(self._text) + 1))[:fill]
         context.rewind(0)
@@ -282,7 +282,7 @@ class Tuner:
             context.rewind(len(text))
         return median(laps)
 
-    def _text_for(self, context: LlamaContext) -> list[int]:
+    def _text_for(self, context: Context) -> list[int]:
         """A text to time passes with: of a draft with fewer tokens than the target, any tokens will do."""
         return [token % context.n_vocab for token in self._text]
 
@@ -315,7 +315,7 @@ def place_draft(path: Path, settings: Settings, interrupt: Interrupt) -> tuple[S
     from specdec_cli.engine.model_loading import load_model
     from specdec_cli.llama import library, placing
     from specdec_cli.llama.context import LlamaContext
-    from specdec_cli.llama.timing import pass_seconds
+    from specdec_cli.llama.pass_probes import pass_seconds
 
     if settings.gpu_layers_draft != -1 or settings.device_draft or not library.supports_gpu():
         return settings, {}
@@ -326,7 +326,7 @@ def place_draft(path: Path, settings: Settings, interrupt: Interrupt) -> tuple[S
         with (
             suppress(SpecdecError),  # it may not fit beside the target
             closing(load_model(path, placing.whole(Placement(layers)), interrupt)) as model,
-            closing(LlamaContext(model, _PLACEMENT_CONTEXT, 1, threads, interrupt)) as context,
+            closing(LlamaContext.open(model, _PLACEMENT_CONTEXT, 1, threads, interrupt)) as context,
         ):
             text = range(min(model.n_vocab, 9))  # a draft with a part of its target's tokens reads no text
             laps[place] = pass_seconds(context, text, (1,), needed=1, budget_s=1.0, needed_rounds=8)[1]

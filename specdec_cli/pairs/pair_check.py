@@ -102,10 +102,10 @@ class FreeMemory:
 
     @classmethod
     def now(cls) -> FreeMemory:
-        from specdec_cli.llama import host, library, repacking
+        from specdec_cli.llama import host, library
 
         gpus = [device.free for device in library.devices() if "GPU" in device.kind] if library.supports_gpu() else []
-        return cls(sum(gpus), host.available_memory(), repacking.repacked_types())
+        return cls(sum(gpus), host.available_memory(), library.repacked_types())
 
     def place(self, needed: int) -> Place:
         """Where so many bytes fit."""

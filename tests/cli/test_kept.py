@@ -73,14 +73,14 @@ def test_no_baseline_for_a_reader_that_has_gone():
 
 
 def test_a_draft_that_cannot_be_had_leaves_the_target_alone(monkeypatch):
-    init = LlamaContext.__init__
+    opened = LlamaContext.open
 
-    def fail_for_the_draft(self, model, *args):
+    def fail_for_the_draft(model, *args):
         if model.path.name == "draft.gguf":
             raise SpecdecError("no room for a context", "")
-        init(self, model, *args)
+        return opened(model, *args)
 
-    monkeypatch.setattr(LlamaContext, "__init__", fail_for_the_draft)
+    monkeypatch.setattr(LlamaContext, "open", fail_for_the_draft)
     command = ("run", PROMPT, "-n", 24, "-k", 3)
     result = told(*command)
     assert result["tokens"] == told(*command, "--drafter", "none")["tokens"] and result["stats"]["drafted"] == 0

@@ -23,7 +23,7 @@ from specdec_cli.engine import model_loading, tuning, weights
 from specdec_cli.engine import pass_costs as costing
 from specdec_cli.engine.tuning import Tuning
 from specdec_cli.json_store import to_json
-from specdec_cli.llama import host, library, timing
+from specdec_cli.llama import host, library, pass_probes
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
@@ -65,7 +65,7 @@ def timed(monkeypatch):
         asked.append(context)
         return PASSES
 
-    for module in (costing, timing):
+    for module in (costing, pass_probes):
         monkeypatch.setattr(module, "pass_seconds", pass_seconds)
     return asked
 
@@ -119,7 +119,7 @@ def test_what_was_tuned_is_told_and_kept_and_a_later_run_measures_nothing(monkey
     assert sum(len(answer.stands) for answer in own.answers) == result["recorded_tokens"]
     assert list(recordings.by_category(own.answers)) == CATEGORIES and own.about["target"] == "target.gguf"
 
-    for module in (costing, timing):
+    for module in (costing, pass_probes):
         monkeypatch.setattr(module, "pass_seconds", None)
     answer = told("run", PROMPT, "-n", 24)
     assert (answer["notes"], answer["completion_tokens"]) == ([], 24)
@@ -197,8 +197,8 @@ def eight_cores(monkeypatch, quick):
     monkeypatch.delenv("SPECDEC_THREADS")
     for count in ("physical_cores", "processors"):
         monkeypatch.setattr(host, count, lambda: 8)
-    init, now = LlamaContext.__init__, {}
-    monkeypatch.setattr(LlamaContext, "__init__", lambda self, *args: init(self, *args[:3], 1, args[4]))
+    opened, now = LlamaContext.open, {}
+    monkeypatch.setattr(LlamaContext, "open", lambda *args: opened(*args[:3], 1, args[4]))
     monkeypatch.setattr(LlamaContext, "set_threads", lambda self, threads: now.update({self: threads}))
     target, draft = {1: 8, 2: 6, 3: 6, 4: 5, 8: 4}, {1: 3, 2: 2, 3: 3, 4: 4, 8: 5}
     four = {1: 30, 2: 20, 3: 15, 4: 10, 8: 40}
@@ -208,7 +208,7 @@ def eight_cores(monkeypatch, quick):
         single = target if 4 in sizes else draft
         return {size: (single if size == 1 else four)[threads] / 1000 for size in sizes}
 
-    for module in (costing, timing):
+    for module in (costing, pass_probes):
         monkeypatch.setattr(module, "pass_seconds", pass_seconds)
 
 
@@ -242,7 +242,7 @@ def beside_a_gpu(quick, monkeypatch):
     monkeypatch.setattr(library, "supports_gpu", lambda: True)
     for module in (weights, model_loading):
         monkeypatch.setattr(module, "load_model", load)
-    monkeypatch.setattr(timing, "pass_seconds", lambda *_, **__: {1: seconds[layers[-1]], 4: 1.0})
+    monkeypatch.setattr(pass_probes, "pass_seconds", lambda *_, **__: {1: seconds[layers[-1]], 4: 1.0})
     return seconds, layers
 
 

@@ -51,7 +51,7 @@ def row(path, *adapters):
     """The logits after a few tokens."""
     with (
         closing(Model(path, Placement(0), Interrupt(), adapters)) as model,
-        closing(LlamaContext(model, 256, 4, 1, Interrupt())) as context,
+        closing(LlamaContext.open(model, 256, 4, 1, Interrupt())) as context,
     ):
         return context.decode([5, 9, 40, 77]).copy()
 

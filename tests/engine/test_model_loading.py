@@ -12,7 +12,7 @@ from driver import TARGET, assert_refused, run
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.engine import model_loading
 from specdec_cli.engine.model_loading import TRIALS, begin_trial, load_model
-from specdec_cli.llama import kernels, trial_load
+from specdec_cli.llama import kernels, trials
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
 
@@ -94,16 +94,16 @@ def test_a_trial_runs_beside_other_work_and_by_one_at_a_time(tmp_path, children)
 
 @pytest.mark.parametrize("kind", [*tiny.RECURRENT, *tiny.HYBRID])
 def test_what_is_too_large_is_tried_without_its_weights(tmp_path, children, monkeypatch, kind):
-    monkeypatch.setattr(trial_load, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(trials, "_MOST_BYTES", 1000)
     load(tiny.write(tmp_path / "m.gguf", kind))
-    assert [(child.returncode, child.args[-1]) for child in children] == [(0, "")]
+    assert [(child.returncode, child.args[-2]) for child in children] == [(0, "")]
 
 
 def test_a_trial_without_end(tmp_path, children, monkeypatch):
     path = tiny.write(tmp_path / "m.gguf", "llama")
-    monkeypatch.setattr(trial_load.trial_child, "__file__", str(tmp_path / "endless.py"))
+    monkeypatch.setattr(trials, "SCRIPT", str(tmp_path / "endless.py"))
     (tmp_path / "endless.py").write_text("import time; time.sleep(60)")
-    monkeypatch.setattr(trial_load, "_WAIT_S", 0.1)
+    monkeypatch.setattr(trials, "_WAIT_S", 0.1)
     with pytest.raises(SpecdecError, match="on trial, which did not end"):
         load(path)
     interrupt = Interrupt()

@@ -13,10 +13,10 @@ from specdec_cli import SamplingParams, SpeculativeConfig
 from specdec_cli import load as load_engine
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.scheduler import QueueFull, Scheduler
-from specdec_cli.llama import shared_context
+from specdec_cli.llama import passes
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.passes import N_BATCH
-from specdec_cli.llama.shared_context import SharedPasses
+from specdec_cli.llama.shared_context import SharedContext
 
 PROMPTS = (
     "def median(values):\n    return",
@@ -104,9 +104,9 @@ def rounding(load, tokens):
     """
     rows, chance = [], np.random.default_rng(0)
     for _ in range(8):
-        passes = SharedPasses(load("target"), 512, 17, 1, Interrupt(), [Interrupt(), Interrupt()])
-        text, other = passes.texts
-        with closing(passes):
+        shared = SharedContext(load("target"), 512, 17, 1, Interrupt(), [Interrupt(), Interrupt()])
+        text, other = shared.texts
+        with closing(shared):
             for start in range(0, len(tokens), 2):
                 if chance.random() < 0.7:
                     other.decode([5] * int(chance.integers(1, 8)))
@@ -202,7 +202,7 @@ def test_idle_slots_hold_no_more_than_one_may():
 @pytest.mark.parametrize("count", [2, pytest.param(64, marks=pytest.mark.slow)])
 def test_a_prompt_is_read_while_others_write(monkeypatch, count):
     """As on a GPU, where a pass takes all that there is room for."""
-    monkeypatch.setattr(shared_context, "CPU_PIECE", N_BATCH)
+    monkeypatch.setattr(passes, "CPU_PIECE", N_BATCH)
     with answers(count, n_ctx=2048) as some:
         writing = threading.Event()
         some.ask("x", SamplingParams(max_tokens=800), number="long", each=lambda _: writing.set())

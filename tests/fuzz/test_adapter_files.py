@@ -40,7 +40,7 @@ def loads(model, path):
         pair = check_pair(Settings(str(model), drafter="none", lora=(str(path),)))
         with (
             closing(load_model(model, Placement(0), Interrupt(), pair.adapters)) as adapted,
-            closing(LlamaContext(adapted, 256, 1, 1, Interrupt())) as context,
+            closing(LlamaContext.open(adapted, 256, 1, 1, Interrupt())) as context,
         ):
             assert context.decode([1, 2, 3]).shape == (1, adapted.n_vocab)
         return True

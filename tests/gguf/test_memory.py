@@ -7,7 +7,7 @@ from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.gguf.header import Header, Tensor
 from specdec_cli.gguf.memory import cache_bytes, footprint, require
 from specdec_cli.gguf.reader import read_header
-from specdec_cli.llama import repacking
+from specdec_cli.llama import library
 
 DEMO = Path(__file__).parents[2] / "profiles" / "demo"
 BASE = {"block_count": 10, "attention.head_count": 8, "attention.head_count_kv": 2, "embedding_length": 512}
@@ -100,4 +100,4 @@ def test_which_weights_are_in_memory_twice(rows, repacked):
     ],
 )
 def test_which_types_a_machine_repacks(flags, types):
-    assert repacking.types_for(flags) == types
+    assert library.repacked_by(flags) == types

@@ -12,7 +12,8 @@ from specdec_cli.decoding.bitwise import Agreement
 from specdec_cli.decoding.divergence import Transcript
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.types import Draft, Verdict
-from specdec_cli.llama import agreement
+from specdec_cli.engine import pass_costs
+from specdec_cli.llama import pass_probes
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.target import LlamaTarget
 
@@ -64,11 +65,11 @@ BIASES = {
 @pytest.mark.parametrize(("bias", "reference", "widest", "off"), BIASES.values(), ids=BIASES)
 def test_what_agrees_is_found(bias, reference, widest, off):
     passes = []
-    found = agreement.measure(Jagged(bias), [5, 6, 7], 2, lambda: passes.append(1))
+    found = pass_probes.measure_agreement(Jagged(bias), [5, 6, 7], 2, lambda: passes.append(1))
     assert (found.reference, found.widest, dict(found.off)) == (reference, widest, off)
     assert found.contexts == (96, 320) and len(passes) < 250
     if reference == 2:  # where a pass of two is the widest, and differs
-        found = agreement.measure(Jagged(bias, max_rows=2), [5], 1, lambda: None)
+        found = pass_probes.measure_agreement(Jagged(bias, max_rows=2), [5], 1, lambda: None)
         assert (found.reference, found.widest, dict(found.off)) == (1, 1, {2: 0.25})
 
 
@@ -76,15 +77,17 @@ def test_what_agrees_is_found(bias, reference, widest, off):
     ("n_ctx", "contexts"), [(330, (96, 311)), (300, (96, 281)), (256, (96,)), (40, (21,)), (3, (0,))]
 )
 def test_a_short_context_is_measured_as_far_as_it_goes(n_ctx, contexts):
-    found = agreement.measure(Jagged(n_ctx=n_ctx), [5], 1, lambda: None)
+    found = pass_probes.measure_agreement(Jagged(n_ctx=n_ctx), [5], 1, lambda: None)
     assert found.contexts == contexts
 
 
 def test_the_bundled_target_agrees_with_itself(model, context):
     tokens = model.tokenize(LONG)
-    found = agreement.measure(context, tokens, context.threads, lambda: None)
+    found = pass_probes.measure_agreement(context, tokens, context.threads, lambda: None)
     assert found.widest > found.reference and context.length == 0
-    assert agreement.measure(context, tokens, context.threads, lambda: None) == found, "and says so every time"
+    assert pass_probes.measure_agreement(context, tokens, context.threads, lambda: None) == found, (
+        "and says so every time"
+    )
 
 
 @pytest.mark.parametrize("fill", [100, 320])
@@ -153,7 +156,7 @@ def test_a_broken_promise_is_a_bug_even_if_it_is_rounding(monkeypatch):
 
 @pytest.mark.parametrize("k", [8, "auto"])
 def test_no_pass_is_wider_than_what_agrees(monkeypatch, nothing_known, k):
-    monkeypatch.setattr(agreement, "measure", lambda *_: Agreement(1, 3, 1, (96, 320), {4: 0.4}))
+    monkeypatch.setattr(pass_costs, "measure_agreement", lambda *_: Agreement(1, 3, 1, (96, 320), {4: 0.4}))
     with open_session(drafter="ngram", draft_tokens=k, max_tokens=60, bitwise=True, ctx=640) as session:
         settings, prompt = session.settings, session.tokenize(LONG, raw=True)
         session.drafting.policy(settings, prompt)  # measures, with passes of all sizes

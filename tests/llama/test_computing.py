@@ -14,11 +14,11 @@ from engines import TARGET, open_session
 from specdec_cli.engine.options import SamplingParams
 from specdec_cli.engine.scheduler import Scheduler
 from specdec_cli.llama import computing, host
+from specdec_cli.llama.computing import PendingCall, Worker
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
-from specdec_cli.llama.worker import PendingCall, Worker
 
 TOKENS, ROUNDS, ATTEMPTS = 40, 9, 20
 WITHIN = 1.1
@@ -47,7 +47,7 @@ class Caller:
 def contexts():
     """Two models of one file, each with a context of as many threads as there are cores."""
     models = [Model(TARGET, Placement(0), Interrupt()) for _ in range(2)]
-    made = [LlamaContext(model, 512, 1, host.physical_cores(), Interrupt()) for model in models]
+    made = [LlamaContext.open(model, 512, 1, host.physical_cores(), Interrupt()) for model in models]
     yield made
     for context, model in zip(made, models, strict=True):
         context.close()

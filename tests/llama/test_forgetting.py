@@ -7,7 +7,7 @@ from engines import loaded
 
 from specdec_cli import SamplingParams, SpeculativeConfig
 from specdec_cli.drafters.short_memory import FIRST, ShortMemory
-from specdec_cli.llama import cells
+from specdec_cli.llama import kv_cache
 
 TEXT = [1 + 7 * i % 290 for i in range(300)]
 
@@ -49,8 +49,8 @@ def test_what_follows_the_forgotten_moves_up(opened, branches):
 def test_places_left_as_they_were_would_be_seen(opened, monkeypatch):
     context, fresh = opened("llama-flat", n_ctx=512), opened("llama-flat")
     context.decode(TEXT[:200])
-    monkeypatch.setattr(cells.lib, "llama_memory_seq_add", lambda *_: None)
-    context.cells.forget(FIRST, 100)
+    monkeypatch.setattr(kv_cache.lib, "llama_memory_seq_add", lambda *_: None)
+    context.cache.forget(FIRST, 100)
     rows = context.decode(TEXT[200:204], all_rows=True)
     assert np.abs(rows - rows_of(fresh, [*TEXT[:FIRST], *TEXT[104:204]])).max() > 0.5
 

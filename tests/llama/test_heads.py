@@ -21,7 +21,7 @@ from specdec_cli.gguf.head_files import read_medusa
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import extensions
 from specdec_cli.llama.context import LlamaContext
-from specdec_cli.llama.heads import head_context
+from specdec_cli.llama.head_context import HeadContext
 from specdec_cli.llama.hidden_rows import HiddenRows
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.medusa_context import MedusaContext
@@ -92,11 +92,11 @@ def test_a_conversation_goes_on(pair):
     session = pair[1]
     first = session.generate(PROMPT, SamplingParams(max_tokens=20))
     longer = [*PROMPT, *first.tokens, 9, 10, 11]
-    session.models.target.opened.reuses = session.models.draft.opened.reuses = True
+    session.models.reuse(True)
     try:
         again = session.generate(longer, SamplingParams(max_tokens=30))
     finally:
-        session.models.target.opened.reuses = session.models.draft.opened.reuses = False
+        session.models.reuse(False)
     assert again.metrics.drafted and not [note for note in again.notes if "failed" in note]
     assert again.tokens == session.generate(longer, SamplingParams(max_tokens=30)).tokens
 
@@ -124,14 +124,13 @@ class Opened:
         draft = head or draft
         interrupt = Interrupt()
         self.model = self.heads = Model(target, Placement(0), interrupt, heads=draft is None)
-        self.target = LlamaContext(self.model, 256, 9, 1, interrupt)
+        self.target = LlamaContext.open(self.model, 256, 9, 1, interrupt)
         if kind.startswith("medusa"):
             file = read_medusa(read_header(draft), draft, self.model.n_vocab)
-            parts = file.heads, file.words, "", self.model
-            self.drafts = MedusaContext(*parts, 1, interrupt, self.target, branches)
+            self.drafts = MedusaContext(file.heads, file.words, "", self.target, 1, branches)
             return
         self.heads = Model(draft, Placement(0), interrupt, heads=True) if draft else self.model
-        self.drafts = head_context(self.heads, self.model, 256, 9, 1, interrupt, self.target, branches)
+        self.drafts = HeadContext(self.heads, self.target, 9, 1, interrupt, branches)
 
     def read(self, text):
         """The target reads a text, and the heads all of it but the last token. Returns their row after that."""
@@ -165,7 +164,7 @@ def test_rejected_tokens_leave_no_trace(opened, tmp_path):
             opened.drafts.decode((token,))
         opened.drafts.end_draft(end)
         opened.target.decode((TEXT[end], 7, 7), all_rows=True)
-        opened.target.checkpoint() if not opened.target.rewinds else None
+        opened.target.begin_draft() if not opened.target.rewinds else None
         opened.target.rewind(end + 1)
         news = TEXT[opened.drafts.length : end + 1]
         row = opened.drafts.decode(news)[0]

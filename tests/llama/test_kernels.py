@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.llama import building, kernel_trial, kernels
+from specdec_cli.llama import building, kernels, trial_child
 from specdec_cli.llama.bindings import lib
+from specdec_cli.llama.trials import SCRIPT, Child
 
 MORE = 39
 
@@ -109,8 +110,8 @@ def test_a_hang_is_tried_again_with_one_thread(monkeypatch):
 
     class Hanging:
         def __init__(self, arguments, *_):
-            counts.append(int(arguments[2]))
-            self.timed_out = arguments[2] != "1" or arguments[3] == "extra"
+            counts.append(int(arguments[3]))
+            self.timed_out = arguments[3] != "1" or arguments[4] == "extra"
 
         def wait(self):
             return -9 if self.timed_out else 0
@@ -144,17 +145,17 @@ def test_how_a_trial_ended(code, fault):
 
 def rows_of(path, widths, extra_buffers=True):
     text = np.random.default_rng(1).integers(0, 512, 17).tolist()
-    return kernel_trial._rows(lib, np, path, text, 1, widths, extra_buffers)
+    return trial_child._rows(lib, np, path, text, 1, widths, extra_buffers)
 
 
 @pytest.fixture
 def model(tmp_path):
-    random, base = np.random.default_rng(0), kernel_trial._ggml(lib)
-    weights = {name: kernel_trial._weight(np, random, name, shape) for name, shape in kernel_trial._shapes().items()}
+    random, base = np.random.default_rng(0), trial_child._ggml(lib)
+    weights = {name: trial_child._weight(np, random, name, shape) for name, shape in trial_child._shapes().items()}
 
     def write(kind, **changes):
         path = tmp_path / f"{kind}.gguf"
-        path.write_bytes(kernel_trial._gguf(np, base, weights | changes, kind))
+        path.write_bytes(trial_child._gguf(np, base, weights | changes, kind))
         return path
 
     return write, weights
@@ -169,19 +170,18 @@ def test_the_trial_sees_what_rounding_does_not_do(model):
         return np.sqrt(np.mean((rows - own[: len(rows)]) ** 2)) / own[: len(rows)].std()
 
     widths = (1, 2, 5, 16, 17)
-    assert max(map(distance, rows_of(write(12), widths).values())) < kernel_trial.MOST_DISTANCE / 3
+    assert max(map(distance, rows_of(write(12), widths).values())) < trial_child.MOST_DISTANCE / 3
     slipped = {"blk.0.ffn_down": np.roll(weights["blk.0.ffn_down"], 32, axis=1)}
-    assert min(map(distance, rows_of(write(12, **slipped), widths).values())) > 2 * kernel_trial.MOST_DISTANCE
+    assert min(map(distance, rows_of(write(12, **slipped), widths).values())) > 2 * trial_child.MOST_DISTANCE
 
 
 @pytest.mark.slow
 def test_every_type_of_weights_can_be_tried():
     from specdec_cli.gguf.header import TYPES
-    from specdec_cli.llama.child import Child
 
     kinds = sorted(set(TYPES) - kernels.UNTRIED - {9, 15})  # the last two are of activations
     for kind in kinds:
-        child = Child([kernel_trial.__file__, str(os.getpid()), "1", "extra", str(kind)], 60)
+        child = Child([SCRIPT, "kernels", str(os.getpid()), "1", "extra", str(kind)], 60)
         try:
             assert child.wait() == 0, (TYPES[kind], child.output(), child.last_words())
         finally:

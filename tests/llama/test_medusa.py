@@ -33,7 +33,7 @@ def rows_of(target, text):
     """llama.cpp's embeddings and logits of each token of a text, asked of it directly."""
     interrupt = Interrupt()
     model = Model(target, Placement(0), interrupt)
-    context = LlamaContext(model, 512, len(text), 1, interrupt)
+    context = LlamaContext.open(model, 512, len(text), 1, interrupt)
     lib.llama_set_embeddings(context.passes.handle, True)
     logits = context.decode(text, all_rows=True).copy()
     rows = np.ctypeslib.as_array(lib.llama_get_embeddings(context.passes.handle), (len(text), tiny.WIDTH)).copy()
@@ -175,7 +175,7 @@ def test_rows_that_are_kept_are_those_of_the_text(tmp_path, target):
     """Of chains and trees, with what is read again before them; llama.cpp gives them with logits alone."""
     opened = Opened(tmp_path, "medusa", branches=1)
     interrupt = Interrupt()
-    context = LlamaContext(opened.model, 256, 4, 1, interrupt, branches=3)
+    context = LlamaContext.open(opened.model, 256, 4, 1, interrupt, branches=3)
     context.hidden = hidden = HiddenRows(context.passes.handle, tiny.WIDTH, [OUTPUT], context.passes.all_rows)
     text = TEXT[:14]
     context.decode(text[:5])

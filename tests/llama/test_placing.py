@@ -183,7 +183,7 @@ def test_the_cpu_by_name_decodes():
     for placement in (Placement(0), Placement(devices=())):
         with closing(Model(TARGET, placement, Interrupt())) as model:
             assert not model.on_gpu
-            with closing(LlamaContext(model, 256, 1, 1, Interrupt())) as context:
+            with closing(LlamaContext.open(model, 256, 1, 1, Interrupt())) as context:
                 row = context.decode(model.tokenize("def f(")).copy()
         assert expected is None or (row == expected).all()
         expected = row

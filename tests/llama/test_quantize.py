@@ -32,7 +32,7 @@ def logits(path):
     interrupt = Interrupt()
     with (
         closing(Model(path, Placement(0), interrupt)) as model,
-        closing(LlamaContext(model, 256, len(TOKENS), 1, interrupt)) as context,
+        closing(LlamaContext.open(model, 256, len(TOKENS), 1, interrupt)) as context,
     ):
         return context.decode(TOKENS, all_rows=True).copy()
 

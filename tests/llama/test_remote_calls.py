@@ -27,7 +27,7 @@ def test_what_goes_on_after_ctrl_c_is_waited_for_by_the_next_call():
         import time
         from specdec_cli.decoding.errors import Interrupted
         from specdec_cli.llama.interrupt import Interrupt
-        from specdec_cli.llama.rpc_servers import calls
+        from specdec_cli.llama.rpc import calls
 
         interrupt, remote = Interrupt(), calls()
         interrupt.set()
@@ -48,7 +48,7 @@ def test_what_never_ends_is_lost_once_for_all():
         """
         import time
         from specdec_cli.decoding.errors import SpecdecError
-        from specdec_cli.llama.rpc_servers import calls
+        from specdec_cli.llama.rpc import calls
 
         remote = calls()
         remote.add("10.0.0.1:5")
@@ -100,17 +100,16 @@ def test_a_text_cannot_be_kept_where_its_server_is_gone(tmp_path):
             from pathlib import Path
             from specdec_cli import SamplingParams, load
             from specdec_cli.decoding.errors import SpecdecError
-            from specdec_cli.llama import context_state
 
             target, address, pid, folder = sys.argv[1:]
             with load(target=target, rpc=address, threads=1) as engine:
                 session = engine.session()
                 session.generate("def f(", SamplingParams(max_tokens=8))
                 context = session.models.target.opened
-                context_state.save(context, Path(folder) / "kept")
+                context.save(Path(folder) / "kept")
                 os.kill(int(pid), signal.SIGKILL)
                 try:
-                    context_state.save(context, Path(folder) / "again")
+                    context.save(Path(folder) / "again")
                 except SpecdecError as error:
                     print("gone" in str(error))
             """,

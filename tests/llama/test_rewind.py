@@ -53,7 +53,7 @@ class Oracle:
 def saved(context):
     """One that can come back to the end of PROMPT."""
     context.decode(PROMPT)
-    context.checkpoint()
+    context.begin_draft()
     return context
 
 
@@ -157,7 +157,7 @@ def test_after_rewinds_every_row_is_that_of_a_fresh_context(open_context, kind, 
     context, other, text, rewound = open_context(kind, rows), open_context(kind), [], False
     for step in steps:
         if step == "save":
-            context.checkpoint()
+            context.begin_draft()
         elif isinstance(step, int):
             context.rewind(step)
             text, rewound = text[:step], True
@@ -177,7 +177,7 @@ def test_no_way_back_before_the_checkpoint(open_context, kind):
     context.decode(PROMPT)
     with pytest.raises(SpecdecError, match="cannot go back"):
         context.rewind(len(PROMPT) - 1)  # there is no checkpoint
-    context.checkpoint()
+    context.begin_draft()
     context.decode((7, 8))
     with pytest.raises(SpecdecError, match="cannot go back"):
         context.rewind(len(PROMPT) - 1)
@@ -197,7 +197,8 @@ def replay_is_wrong(monkeypatch):
     restore = LlamaContext._restore
 
     def from_the_end(context, length):
-        context.tokens[context._saved[0] :] = context.tokens[: context._saved[0] - 1 : -1]
+        saved, _ = context.cache._saved
+        context.tokens[saved:] = context.tokens[: saved - 1 : -1]
         restore(context, length)
 
     monkeypatch.setattr(LlamaContext, "_restore", from_the_end)
@@ -220,7 +221,7 @@ def test_a_restore_that_does_nothing_is_refused(open_context, monkeypatch, kind)
     context = saved(open_context(kind))
     context.decode((1, 2, 3))
     monkeypatch.setattr(
-        "specdec_cli.llama.context.lib.llama_state_seq_set_data_ext", lambda handle, state, size, seq, flags: size
+        "specdec_cli.llama.kv_cache.lib.llama_state_seq_set_data_ext", lambda handle, state, size, seq, flags: size
     )
     with pytest.raises(SpecdecError, match="cannot restore"):
         context.rewind(len(PROMPT) + 1)
@@ -250,6 +251,6 @@ def test_a_snapshot_of_an_older_pass_would_be_wrong(open_context, kind) -> None:
     context.decode(PROMPT)
     for token in (1, 2, 3):
         context.decode((token,))
-    context._last_pass = 4
+    context.cache.last_pass = 4
     context.rewind(len(PROMPT) + 2)
     assert not same(context.decode((7,))[0], fresh(alone, [*PROMPT, 1, 2, 7]))

@@ -92,7 +92,7 @@ def test_before_anything_is_known_half_the_threads_are_tried(monkeypatch, long, 
             clock[0] += long if self.threads == 2 else short
 
     context = Clocked()
-    monkeypatch.setattr("specdec_cli.llama.timing.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("specdec_cli.llama.pass_probes.perf_counter", lambda: clock[0])
     context.watch.try_fewer(7)
     assert context.threads == threads and context.length == 0 and context.passes.on_pass is not None
     assert [now for now, _ in context.told] == ([1] if threads == 1 else [])

@@ -1,4 +1,9 @@
-"""A process beside this one, for what may end it: llama.cpp does so on bad files, and a build on a wrong processor."""
+"""Trials in a process beside this one, for what may end it: llama.cpp does so on bad files, and a build on a wrong
+processor. What a trial does is in trial_child.py.
+
+No check of a header can know all files that llama.cpp does not survive: each of its architectures has asserts of its
+own, and so have its tokenizers. So a child process loads a model file before this one does.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +14,32 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from time import monotonic
 from typing import IO
 
-from specdec_cli.decoding.errors import Interrupted
+from specdec_cli.decoding.errors import Interrupted, SpecdecError
+from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
+
+SCRIPT = str(Path(__file__).with_name("trial_child.py"))
+"""What a child runs."""
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1", "GGML_VK_VISIBLE_DEVICES": ""}
+"""For children that are to try the processor alone: a GPU takes a second to start."""
 
 _MOST_SAID = 1 << 20
 _PLACE = re.compile(r"^\S*?([\w.-]+:\d+): +(.*)$")  # of an assertion, with the folder it was compiled in
+
+_MOST_BYTES = 4 << 30
+"""Of a file whose weights are read; where less memory is free, that is the most."""
+_WAIT_S = 20.0
+_WAIT_BYTES_PER_S = 20 << 20
+_CPU_S = 4
+_CPU_BYTES_PER_S = 250 << 20
+_DATA_BYTES = 1 << 30
+"""What a trial may take, and more for each byte of the file: to wait for, to compute, to have in memory."""
+
+_LIMITS = {-getattr(signal, name) for name in ("SIGKILL", "SIGXCPU") if hasattr(signal, name)}
 
 
 class Child:
@@ -91,3 +114,36 @@ def name_of(code: int) -> str:
         return signal.Signals(-code).name
     except ValueError:
         return f"code {code}"
+
+
+class TrialLoad:
+    """A child process that loads a model and decodes some tokens, on one thread of the CPU. n_bytes: the file's size.
+    adapters: files that the model is loaded with. head: a file of heads that are tried with it.
+
+    Of a larger file than `_MOST_BYTES` the weights are not read: it would be read from the disk twice.
+    """
+
+    def __init__(self, path: Path, n_bytes: int, adapters: Sequence[Path] = (), head: Path | None = None) -> None:
+        free = host.available_memory()
+        whole = n_bytes <= min(_MOST_BYTES, free or _MOST_BYTES)
+        limits = (_CPU_S + n_bytes // _CPU_BYTES_PER_S, _DATA_BYTES + n_bytes // 8)
+        what = ("model", "whole" if whole else "", path, *adapters) if head is None else ("heads", path, head)
+        self._name = path.name
+        wait_s = _WAIT_S + n_bytes / _WAIT_BYTES_PER_S
+        self._child = Child([SCRIPT, *map(str, (*what[:1], *limits, *what[1:]))], wait_s, NO_GPU)
+
+    def death(self, interrupt: Interrupt) -> str:
+        """How the child died; empty if it came through. Raises SpecdecError if it came to no end within its limits,
+        Interrupted on Ctrl-C.
+        """
+        code = self._child.wait(interrupt)
+        if code in _LIMITS or self._child.timed_out:
+            raise SpecdecError(
+                f"{self._name} was loaded on trial, which did not end within its limits of time and memory",
+                "Close other programs and try again; if that does not help, the file is damaged: download it again.",
+            )
+        return self._child.death()
+
+    def stop(self) -> None:
+        """End the child, if it still runs."""
+        self._child.stop()
