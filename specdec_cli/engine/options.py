@@ -101,15 +101,6 @@ class SpeculativeConfig:
         "model<ngram combine two. auto: ngram, then the model, if there is one.",
         common=True,
     )
-    accept: str = _speculation(
-        "rejection",
-        "How drafts are accepted: rejection (accepts most), or coupled and match (with a seed, the very text of the "
-        "target alone); typical is LOSSY: faster, another distribution.",
-        shown="coupled with --seed or --bitwise, else rejection",
-    )
-    bitwise: bool = _speculation(
-        False, "Draft only within passes that round alike here, so that the text is the target's own to the bit."
-    )
     draft_tokens: int | Literal["auto"] = _speculation(
         AUTO,
         "Tokens to draft per step; auto: as many as pay off.",
@@ -132,6 +123,15 @@ class SpeculativeConfig:
     )
     lookahead: str = _speculation(
         "4:3:4", "For --drafter lookahead: window, size of n-grams, how many to verify at once.", metavar="W:N:G"
+    )
+    accept: str = _speculation(
+        "rejection",
+        "How drafts are accepted: rejection (accepts most), or coupled and match (with a seed, the very text of the "
+        "target alone); typical is LOSSY: faster, another distribution.",
+        shown="coupled with --seed or --bitwise, else rejection",
+    )
+    bitwise: bool = _speculation(
+        False, "Draft only within passes that round alike here, so that the text is the target's own to the bit."
     )
     ngram_corpus: tuple[str, ...] = _speculation(
         (), "A file or folder, such as your code base, that ngram also drafts from; may be repeated.", metavar="PATH"

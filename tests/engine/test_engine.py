@@ -179,7 +179,7 @@ def test_a_conversation_goes_through_the_chat_template(tmp_path):
         (["text"], {}, {}, "not a message"),
         ([{"role": "user", "content": "hello"}], {}, {}, "chat template"),
         (PROMPT, {"temperature": -1}, {}, "temperature"),
-        (PROMPT, {"max_tokens": 0}, {}, "max tokens"),
+        (PROMPT, {"max_tokens": 0}, {}, "max-tokens"),
         (PROMPT, {"max_tokens": "many"}, {}, "max_tokens is 'many'"),
         (PROMPT, {"stop": ("",)}, {}, "stop string"),
         (PROMPT, {"temperature": 1}, {"bitwise": True, "accept": "rejection"}, "--bitwise promises"),

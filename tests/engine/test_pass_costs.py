@@ -69,7 +69,7 @@ def test_after_a_change_of_threads_each_number_keeps_its_own(opened, monkeypatch
 def test_agreement_is_known_for_contexts_as_long_as_were_measured(opened, monkeypatch, contexts, n_ctx, known):
     monkeypatch.setattr(Context, "n_ctx", n_ctx)
     agreed = Agreement(1, 3, 1, contexts, {4: 0.4})
-    monkeypatch.setattr(costing.agreement, "measure", lambda *_: agreed)
+    monkeypatch.setattr(costing, "measure_agreement", lambda *_: agreed)
     first = opened()
     first.agree([1])
     first.keep()
