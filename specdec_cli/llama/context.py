@@ -61,7 +61,7 @@ class LlamaContext:
         self.hidden: HiddenRows | None = None
         """What is kept of each token's hidden rows, for heads that draft with them."""
         self.n_ctx, self.n_vocab = shared.n_ctx if shared else passes.n_ctx, passes.n_vocab
-        self.max_rows, self.rewinds = passes.max_rows, passes.rewinds
+        self.max_rows, self._most_read, self.rewinds = passes.max_rows, passes.most_read, passes.rewinds
         self.max_branches = passes.branches if passes.rewinds else 0
         self.shifts = passes.rewinds and not shared and self.cache.can_move
         """Whether `forget` is possible: cells that several texts share cannot move for one of them."""
@@ -143,7 +143,7 @@ class LlamaContext:
         if llama.cpp fails.
         """
         total = len(tokens)
-        if not all_rows and total > self.passes.most_read:
+        if not all_rows and total > self._most_read:
             tokens = self._read_most(tokens)
         count, first = len(tokens), self.length
         if first + count > self.n_ctx:
@@ -165,7 +165,7 @@ class LlamaContext:
         """
         total, done, report = len(tokens), 0, self.on_read or (lambda done, total: None)
         report(0, total)
-        most = self.passes.most_read
+        most = self._most_read
         first = most if self._shared else min(_FIRST_PIECE, most)
         while total - done > (piece := most if done else first):
             self.decode(tokens[done : done + piece])
@@ -182,7 +182,7 @@ class LlamaContext:
         """
         if not self.rewinds:
             raise SpecdecError("this model cannot check a tree: its memory is recurrent", "Draft chains: --tree 1.")
-        if self.length + self.cache.nodes + len(tokens) > self.n_ctx:
+        if self.length + len(self.cache.branches) + len(tokens) > self.n_ctx:
             raise SpecdecError(f"the context of {self.n_ctx} tokens is full", "Give a larger one (-c).")
         layout = self.cache.grow(parents, self.length)
         extra = self.hidden.ask(len(tokens), unread, all_rows=True) if self.hidden else 0
@@ -222,7 +222,7 @@ class LlamaContext:
         from the last pass's snapshots, or restored from where a draft began, and what follows is decoded again. Raises
         SpecdecError rather than leave a wrong state.
         """
-        if self.cache.nodes:  # a failure left a tree
+        if len(self.cache.branches):  # a failure left a tree
             self.keep(())
         if length >= self.length:
             return

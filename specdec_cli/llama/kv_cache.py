@@ -28,6 +28,8 @@ class KVCache:
 
     def __init__(self, passes: Passes, sequence: int) -> None:
         self._handle, self._call, self._sequence = passes.handle, passes.call, sequence
+        self._all = -1 if passes.branches > 1 else sequence
+        """The sequences of the text and its tree, as llama.cpp names them."""
         self._memory = lib.llama_get_memory(passes.handle)
         self.rewinds = passes.rewinds
         self.can_move = bool(lib.llama_memory_can_shift(self._memory))
@@ -36,7 +38,8 @@ class KVCache:
         """Tokens of the last pass, as far as its snapshots are still valid."""
         self._snapshots: int = lib.llama_n_rs_seq(passes.handle)  # 0: llama.cpp has none for this architecture
         self._saved: tuple[int, ctypes.Array[ctypes.c_uint8]] | None = None
-        self._branches = Branches(passes.branches)
+        self.branches = Branches(passes.branches)
+        """The nodes of the tree at the end of the text."""
         self._shared = [0] * passes.branches
         """How much of the text belongs to each sequence; unused for sequence 0, which has all of it."""
 
@@ -44,11 +47,6 @@ class KVCache:
     def length(self) -> int:
         """Tokens of the text, as llama.cpp counts them."""
         return int(lib.llama_memory_seq_pos_max(self._memory, self._sequence)) + 1
-
-    @property
-    def nodes(self) -> int:
-        """How many the tree at the end of the text has."""
-        return len(self._branches)
 
     # Positions
 
@@ -64,17 +62,13 @@ class KVCache:
         """
         self.last_pass = 0
         self._shared = [min(shared, length) for shared in self._shared]
-        if not self._remove(length):
+        if not lib.llama_memory_seq_rm(self._memory, self._all, length, -1):
             raise SpecdecError("llama.cpp refused to drop rejected tokens from its cache", "Run with --drafter none.")
 
     def clear(self) -> None:
-        self._remove(-1)
+        lib.llama_memory_seq_rm(self._memory, self._all, -1, -1)
         self._shared = [0] * len(self._shared)
         self._saved = None
-
-    def _remove(self, first: int) -> bool:
-        which = -1 if len(self._shared) > 1 else self._sequence
-        return bool(lib.llama_memory_seq_rm(self._memory, which, first, -1))
 
     def forget(self, first: int, count: int) -> None:
         """Take `count` cells from position `first` on from the text, and move those after them up. There must be no
@@ -113,7 +107,8 @@ class KVCache:
             raise SpecdecError("this model cannot go back so far", "Run it alone: --drafter none.")
         saved, state = self._saved
         arguments = self._handle, state, len(state), self._sequence, _PARTIAL
-        if self._call(lib.llama_state_seq_set_data_ext, *arguments) != len(state) or not self._remove(saved):
+        restored = self._call(lib.llama_state_seq_set_data_ext, *arguments)
+        if restored != len(state) or not lib.llama_memory_seq_rm(self._memory, self._all, saved, -1):
             raise SpecdecError("llama.cpp cannot restore this model's state", "Run it alone: --drafter none.")
         return saved
 
@@ -125,7 +120,7 @@ class KVCache:
         Each cell that is given to a sequence costs llama.cpp a third of a microsecond, so the text stays with those
         that it was once given to, and they are given what it has grown by since. None may be given twice.
         """
-        layout = self._branches.grow(parents)
+        layout = self.branches.grow(parents)
         for source, goal, depth in layout.copies:
             if source:
                 lib.llama_memory_seq_cp(self._memory, 0, goal, self._shared[goal], length)
@@ -136,7 +131,7 @@ class KVCache:
 
     def keep(self, path: Sequence[int], length: int) -> None:
         """End the tree: the nodes on this path follow the text of `length` tokens, the others are dropped."""
-        branches = self._branches
+        branches = self.branches
         sequence = branches.sequence(path[-1]) if path else 0
         if sequence:
             lib.llama_memory_seq_rm(self._memory, 0, length, -1)

@@ -120,7 +120,7 @@ def test_a_session_survives_an_interrupted_tree(monkeypatch, whose, failing):
         whole = Passes.run
 
         def interrupted(self):
-            if self is context.passes and context.cache.nodes:
+            if self is context.passes and len(context.cache.branches):
                 passes.append(self)
                 if len(passes) == failing:
                     session.interrupt.set()
