@@ -19,9 +19,14 @@ from specdec_cli.decoding.errors import Interrupted, UsageError
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.make_drafts import train as draft_training
-from specdec_cli.make_drafts.distill import DistilRecipe, ScratchRecipe
-from specdec_cli.make_drafts.heads import Eagle3Recipe, ExitRecipe, MedusaRecipe
-from specdec_cli.make_drafts.recipe import TrainingOptions
+from specdec_cli.make_drafts.recipe import (
+    DistilRecipe,
+    Eagle3Recipe,
+    ExitRecipe,
+    MedusaRecipe,
+    ScratchRecipe,
+    TrainingOptions,
+)
 
 pytestmark = pytest.mark.training
 

@@ -6,10 +6,9 @@ target's layers, and in a draft its own row. Training goes through STEPS tokens 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import gguf
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from specdec_cli.make_drafts.training.decoder import Layer, Norm, Rotary
 from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, add_shape, add_tensor, finish
 from specdec_cli.make_drafts.training.shape import Shape
-from specdec_cli.make_drafts.training.students import Words, agreement, cross_entropy, numbers_of, output_of, principal
+from specdec_cli.make_drafts.training.students import Words, WordStudent, numbers_of, output_of, principal
 from specdec_cli.make_drafts.training.windows import TextBatch
 
 STEPS, STEP_WEIGHTS = 3, (1.0, 0.8, 0.6)
@@ -85,13 +84,16 @@ def attend(q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor]) -> Tenso
     return out.transpose(1, 2).reshape(batch, length, heads * size)
 
 
-class Eagle3Student:
+class Eagle3Student(WordStudent):
     """layers: of the target, whose inputs the recorded rows are. width: of the head's own rows."""
+
+    weights = STEP_WEIGHTS
 
     def __init__(
         self, target: GgufWeights, layers: Sequence[int], target_width: int, context: int, words: Words, width: int
     ) -> None:
-        self._target, self._layers, self._words = target, tuple(layers), words
+        super().__init__(target, words)
+        self._layers = list(layers)
         embedding = target.read("token_embd.weight")
         head = next(size for size in (64, 32, 16) if width % size == 0)
         base = float(target.setting(f"{target.architecture}.rope.freq_base") or 10000.0)
@@ -102,32 +104,15 @@ class Eagle3Student:
         self._shares = width == embedding.shape[1]  # llama.cpp takes the target's, where a head has none of its own
         self.model.token_embd.requires_grad_(not self._shares)
 
-    def loss(self, batch: TextBatch) -> Tensor:
-        total = torch.zeros((), device=batch.tokens.device)
-        likeliest = self._words.of_target(batch.likeliest)
+    def drafts(self, batch: TextBatch) -> Iterator[tuple[Tensor, TextBatch]]:
         for step, logits in enumerate(self.model(batch.tokens, batch.before, STEPS)):
-            places = slice(step, None)
-            own = logits[:, places], likeliest[:, places], batch.log_p[:, places], batch.known[:, places]
-            total = total + STEP_WEIGHTS[step] * cross_entropy(*own)
-        return total
-
-    def agreement(self, batch: TextBatch) -> list[float]:
-        likeliest = self._words.of_target(batch.likeliest[..., 0])
-        steps = self.model(batch.tokens, batch.before, STEPS)
-        return [
-            agreement(logits[:, step:], likeliest[:, step:], batch.known[:, step:]) for step, logits in enumerate(steps)
-        ]
+            yield logits[:, step:], batch.after(step)
 
     def write(self, path: Path) -> None:
-        shape, target = self.shape, self._target
-        writer = gguf.GGUFWriter(path, "eagle3")
-        target.copy_settings(writer, ("tokenizer.",))
-        writer.add_name(f"EAGLE-3 head for {target.path.stem}")
-        add_shape(writer, shape)
-        writer.add_array("eagle3.target_layers", list(self._layers))
+        writer = self.head_writer(path, "eagle3", "EAGLE-3 head")
+        add_shape(writer, self.shape)
+        writer.add_array("eagle3.target_layers", self._layers)
         writer.add_uint32("eagle3.target_hidden_size", self.model.fc.in_features // 3)
-        if not self._words.all:
-            writer.add_tensor("d2t", self._words.ids)
         for name, values in numbers_of(self.model).items():
             if self._shares and name == "token_embd.weight":
                 continue

@@ -10,11 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, rewrite
-from specdec_cli.make_drafts.training.students import cross_entropy, output_of, said_in, whole_agreement
+from specdec_cli.make_drafts.training.students import RowStudent, output_of
 from specdec_cli.make_drafts.training.windows import TextBatch
 
 _OUTPUT, _NORM = "output.weight", "output_norm.weight"
@@ -32,7 +31,7 @@ class Lens(nn.Module):
         return normed + self.map(normed)
 
 
-class ExitStudent:
+class ExitStudent(RowStudent):
     """pruned: the target's first layers, a file, whose last rows, normed, are those recorded."""
 
     def __init__(self, pruned: GgufWeights) -> None:
@@ -40,13 +39,13 @@ class ExitStudent:
         self._output = torch.from_numpy(output_of(pruned))
         self.model: nn.Module = Lens(self._output.shape[1])
 
-    def loss(self, batch: TextBatch) -> Tensor:
-        ids, likeliest = said_in(batch)
-        logits = F.linear(self.model(batch.rows), self._output.to(batch.rows.device)[ids])
-        return cross_entropy(logits, likeliest, batch.log_p, batch.known)
+    def rows(self, batch: TextBatch) -> Tensor:
+        rows: Tensor = self.model(batch.rows)
+        return rows
 
-    def agreement(self, batch: TextBatch) -> list[float]:
-        return [whole_agreement(self.model(batch.rows), self._output.to(batch.rows.device), batch)]
+    @property
+    def output(self) -> Tensor:
+        return self._output.to(self.model.gain.device)
 
     def write(self, path: Path) -> None:
         pruned = self._pruned

@@ -5,15 +5,15 @@ The target says the next token itself; the first head says the one after that, t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-import gguf
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, add_tensor, finish
-from specdec_cli.make_drafts.training.students import Words, agreement, ahead, cross_entropy, numbers_of, output_of
+from specdec_cli.make_drafts.training.students import Words, WordStudent, numbers_of, output_of
 from specdec_cli.make_drafts.training.windows import TextBatch
 
 _WEIGHT = 0.8
@@ -31,11 +31,12 @@ class MedusaHead(nn.Module):
         return logits
 
 
-class MedusaStudent:
+class MedusaStudent(WordStudent):
     """The recorded rows are those of the target's last layer, normed."""
 
     def __init__(self, target: GgufWeights, heads: int, words: Words) -> None:
-        self._target, self._words = target, words
+        super().__init__(target, words)
+        self.weights = [_WEIGHT**number for number in range(heads)]
         output = torch.from_numpy(output_of(target, words.ids))
         self.heads = nn.ModuleList(MedusaHead(output.shape[1], len(output)) for _ in range(heads))
         self.model: nn.Module = nn.ModuleDict({"head": self.heads})
@@ -45,32 +46,14 @@ class MedusaStudent:
                 head.block.weight.zero_()
                 head.block.bias.zero_()
 
-    def loss(self, batch: TextBatch) -> Tensor:
-        total = torch.zeros((), device=batch.tokens.device)
-        for number, head in enumerate(self.heads):
-            likeliest, log_p, known = (ahead(part, number + 1) for part in (batch.likeliest, batch.log_p, batch.known))
-            own = cross_entropy(head(batch.rows), self._words.of_target(likeliest), log_p, known)
-            total = total + _WEIGHT**number * own
-        return total
-
-    def agreement(self, batch: TextBatch) -> list[float]:
-        return [
-            agreement(
-                head(batch.rows),
-                self._words.of_target(ahead(batch.likeliest[..., 0], number + 1)),
-                ahead(batch.known, number + 1),
-            )
-            for number, head in enumerate(self.heads)
-        ]
+    def drafts(self, batch: TextBatch) -> Iterator[tuple[Tensor, TextBatch]]:
+        for number, head in enumerate(self.heads, 1):
+            yield head(batch.rows[:, :-number]), batch.after(number)
 
     def write(self, path: Path) -> None:
-        writer = gguf.GGUFWriter(path, "medusa")
-        self._target.copy_settings(writer, ("tokenizer.",))
-        writer.add_name(f"Medusa heads for {self._target.path.stem}")
+        writer = self.head_writer(path, "medusa", "Medusa heads")
         writer.add_uint32("medusa.heads", len(self.heads))
         writer.add_uint32("medusa.embedding_length", self.heads[0].block.in_features)
-        if not self._words.all:
-            writer.add_tensor("d2t", self._words.ids)
         for name, values in numbers_of(self.model).items():
             add_tensor(writer, name, values)
         finish(writer)

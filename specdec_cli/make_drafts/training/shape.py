@@ -38,13 +38,6 @@ class Shape:
         """Numbers of a head."""
         return self.head_size or self.width // self.heads
 
-    @property
-    def parameters(self) -> int:
-        queries, keys = self.heads * self.size, (self.kv_heads or self.heads) * self.size
-        layer = 2 * self.width * (queries + keys) + 3 * self.width * self.feed_forward + 2 * self.width
-        layer += (queries + 2 * keys) * self.biases + 2 * self.size * self.head_norms
-        return self.layers * layer + (2 - self.tied) * self.vocabulary * self.width + self.width
-
 
 def shape_of(header: Header) -> Shape:
     """Raises SpecdecError if `decoder` does not compute such a model."""
