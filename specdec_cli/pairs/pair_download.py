@@ -18,8 +18,8 @@ from specdec_cli.pairs import draft_candidates, profiles, pulled_pairs, referenc
 from specdec_cli.pairs.config_layers import settings_of
 from specdec_cli.pairs.hub import cache, repository
 from specdec_cli.pairs.hub.download import DownloadProgress, download, is_right
-from specdec_cli.pairs.hub.failures import hub_errors
 from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
+from specdec_cli.pairs.hub.requests import hub_errors
 from specdec_cli.pairs.pair_check import CONTEXT, FreeMemory, PairCheck, compare_sources
 from specdec_cli.pairs.pulled_pairs import PulledPair
 from specdec_cli.pairs.sources import ModelSource, model_name, read_source

@@ -10,7 +10,7 @@ from specdec_cli.decoding.errors import UsageError
 from specdec_cli.gguf.header import Header
 from specdec_cli.gguf.reader import read_header, read_model
 from specdec_cli.pairs import profiles, references
-from specdec_cli.pairs.hub import cache, ranges, repository
+from specdec_cli.pairs.hub import cache, repository
 from specdec_cli.pairs.hub.repository import RemoteModel
 
 
@@ -54,4 +54,4 @@ def read_source(name: str, notes: list[str], here_first: bool) -> ModelSource:
     if reference is None or path:
         return ModelSource(name, read_header(path or Path(name)), None, path)
     remote = repository.resolve(reference)
-    return ModelSource(name, read_model(remote.files[0].name, ranges.opener(remote, notes)), remote, None)
+    return ModelSource(name, read_model(remote.files[0].name, repository.opener(remote, notes)), remote, None)
