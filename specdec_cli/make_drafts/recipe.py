@@ -14,8 +14,7 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.gguf import tokenizer_comparison
 from specdec_cli.gguf.header import Header
 from specdec_cli.gguf.reader import read_header
-from specdec_cli.gguf.reduced_vocabulary import digest_of
-from specdec_cli.gguf.vocab import Vocabulary
+from specdec_cli.gguf.vocabulary import Vocabulary, tokens_digest
 from specdec_cli.llama import host
 from specdec_cli.llama.hidden_rows import OUTPUT
 from specdec_cli.make_drafts.draft_copy import CopyOptions
@@ -125,15 +124,10 @@ class TrainingPlace:
     header: Header
     folder: Path
 
-    def number(self, key: str) -> int:
-        """A setting of the target's architecture; 0 if it is missing."""
-        value = self.header.setting(key)
-        return value if type(value) is int else 0
-
     @property
     def width(self) -> int:
         """Numbers in a hidden row."""
-        return self.number("embedding_length")
+        return self.header.count("embedding_length")
 
     @property
     def n_vocab(self) -> int:
@@ -263,8 +257,8 @@ class ScratchRecipe(Recipe):
     def student(self, place: TrainingPlace, counts: Counts) -> Student:
         from specdec_cli.make_drafts.training.draft_decoder import NewDraftStudent
 
-        digest, words = digest_of(Vocabulary(place.header).tokens), place.words(self.words, counts)
-        context = place.number("context_length")
+        digest, words = tokens_digest(Vocabulary(place.header).tokens), place.words(self.words, counts)
+        context = place.header.count("context_length")
         return NewDraftStudent(place.weights, digest, words, self.depth, self._width(place), context)
 
     def _width(self, place: TrainingPlace) -> int:
@@ -284,7 +278,7 @@ class Eagle3Recipe(Recipe):
         require_sizes(self.words, self.width)
 
     def layers(self, place: TrainingPlace) -> tuple[int, ...]:
-        count = place.number("block_count")
+        count = place.header.count("block_count")
         if count < 4:
             raise SpecdecError(
                 f"an EAGLE-3 head reads three layers, and {place.header.name} has {count}",
@@ -301,7 +295,7 @@ class Eagle3Recipe(Recipe):
     def student(self, place: TrainingPlace, counts: Counts) -> Student:
         from specdec_cli.make_drafts.training.eagle3_head import Eagle3Student
 
-        words, context = place.words(self.words, counts), place.number("context_length")
+        words, context = place.words(self.words, counts), place.header.count("context_length")
         return Eagle3Student(place.weights, self.layers(place), place.width, context, words, self._width(place))
 
     def _width(self, place: TrainingPlace) -> int:

@@ -20,7 +20,7 @@ from specdec_cli.decoding.types import Logits
 from specdec_cli.engine.options import SamplingParams
 from specdec_cli.engine.prompt import Prompt as PromptInput
 from specdec_cli.engine.session import Session
-from specdec_cli.gguf.vocab import Vocabulary
+from specdec_cli.gguf.vocabulary import Vocabulary
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.target_reader import TargetReader
 from specdec_cli.make_drafts.training.recorded_texts import LIKELIEST, RecordedText

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from specdec_cli.gguf.reduced_vocabulary import DIGEST, IDS, READS
+from specdec_cli.gguf.vocabulary import DIGEST, IDS, READS
 from specdec_cli.make_drafts.training.decoder import Decoder
 from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, add_shape, add_tensor, finish, rewrite
 from specdec_cli.make_drafts.training.shape import Shape

@@ -56,7 +56,7 @@ def shape_of(header: Header) -> Shape:
     if header.setting("attention.sliding_window"):
         raise _untrainable(header, "it looks back only so far")
     heads = numbers["attention.head_count"]
-    tensors = {tensor.name: tensor for tensor in header.tensors}
+    tensors = header.by_name
     size = header.setting("attention.key_length") or numbers["embedding_length"] // heads
     if header.setting("rope.dimension_count") not in (None, size):
         raise _untrainable(header, "positions turn a part of its heads only")
