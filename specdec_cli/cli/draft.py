@@ -135,15 +135,13 @@ def distill(
 ) -> Recipe:
     """Train a draft model on what the target says. --from scratch makes a small new one."""
     from specdec_cli.make_drafts.recipe import DistilRecipe, ScratchRecipe
-    from specdec_cli.pairs.sources import read_source
+    from specdec_cli.pairs.sources import read_local
 
     if from_ == "scratch":
         return ScratchRecipe(words, width, depth)
     if words is not None or width is not None:
         raise UsageError("--words and --width are for --from scratch", "Leave them out.")
-    if (draft := read_source(from_, [], here_first=True).path) is None:
-        raise UsageError(f"{from_} is not on this machine yet", f"Download it: specdec pull --target {from_}")
-    return DistilRecipe(draft)
+    return DistilRecipe(read_local(from_)[0])
 
 
 def eagle3(words: _Words = None, width: _Width = None) -> Recipe:

@@ -202,7 +202,7 @@ class DistilRecipe(Recipe):
     kind: ClassVar[str] = "distil"
 
     def layers(self, place: TrainingPlace) -> tuple[int, ...]:
-        from specdec_cli.make_drafts.training.shape import shape_of
+        from specdec_cli.make_drafts.training.decoder import shape_of
 
         draft = read_header(self.draft)
         comparison = tokenizer_comparison.compare(place.header, draft)
@@ -218,9 +218,9 @@ class DistilRecipe(Recipe):
         return (FIXED_BYTES if self._lora else TRAINING_BYTES) * read_header(self.draft).n_params
 
     def student(self, place: TrainingPlace, counts: Counts) -> Student:
+        from specdec_cli.make_drafts.training.decoder import shape_of
         from specdec_cli.make_drafts.training.draft_decoder import DraftStudent
         from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
-        from specdec_cli.make_drafts.training.shape import shape_of
 
         return DraftStudent(GgufWeights(self.draft), shape_of(read_header(self.draft)), self._lora)
 
@@ -293,7 +293,7 @@ class Eagle3Recipe(Recipe):
         return TRAINING_BYTES * own + read
 
     def student(self, place: TrainingPlace, counts: Counts) -> Student:
-        from specdec_cli.make_drafts.training.eagle3_head import Eagle3Student
+        from specdec_cli.make_drafts.training.heads import Eagle3Student
 
         words, context = place.words(self.words, counts), place.header.count("context_length")
         return Eagle3Student(place.weights, self.layers(place), place.width, context, words, self._width(place))
@@ -327,7 +327,7 @@ class MedusaRecipe(Recipe):
         return self.heads * TRAINING_BYTES * place.width * (place.width + place.n_words(self.words))
 
     def student(self, place: TrainingPlace, counts: Counts) -> Student:
-        from specdec_cli.make_drafts.training.medusa_heads import MedusaStudent
+        from specdec_cli.make_drafts.training.heads import MedusaStudent
 
         return MedusaStudent(place.weights, self.heads, place.words(self.words, counts))
 
@@ -362,8 +362,8 @@ class ExitRecipe(Recipe):
         return pruned
 
     def student(self, place: TrainingPlace, counts: Counts) -> Student:
-        from specdec_cli.make_drafts.training.early_exit import ExitStudent
         from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
+        from specdec_cli.make_drafts.training.heads import ExitStudent
 
         return ExitStudent(GgufWeights(self.source(place)))
 

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import one_session
 from specdec_cli.engine.model_loading import load_model, require_heads
 from specdec_cli.engine.session import Session
 from specdec_cli.gguf.head_files import head_of
+from specdec_cli.gguf.header import Header
 from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
@@ -49,7 +50,7 @@ from specdec_cli.make_drafts.training.recorded_texts import LIKELIEST
 from specdec_cli.measure import hardware
 from specdec_cli.measure.suites import Prompt
 from specdec_cli.pairs import made_drafts
-from specdec_cli.pairs.sources import ModelSource, read_source
+from specdec_cli.pairs.sources import read_local
 
 if TYPE_CHECKING:
     from specdec_cli.make_drafts.training.trainer import TrainingPlan
@@ -94,7 +95,7 @@ def train_draft(
     started = perf_counter()
     for machine in options.what_if:  # what is needed in the end is looked for before the work
         hardware.load(machine)
-    other = _other(options.before) if options.before else None
+    other = read_local(options.before) if options.before else None
     target, header = find_target(options.target)
     place = TrainingPlace(target, header, options.folder or options.out.with_suffix(".training"))
     training = _Training(recipe, options, place, progress, interrupt)
@@ -130,13 +131,6 @@ def require_torch() -> None:
             f"training takes PyTorch: {' and '.join(missing)} is not installed",
             'Install the extra: pip install "specdec-cli[train]".',
         )
-
-
-def _other(name: str) -> ModelSource:
-    """The draft to compare with."""
-    if (source := read_source(name, [], here_first=True)).path is None:
-        raise UsageError(f"{name} is not on this machine", "Download it first, with specdec pull --target.")
-    return source
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +250,7 @@ class _Training:
         return plan
 
     def measure(
-        self, prompts: Mapping[Prompt, Sequence[int]], other: ModelSource | None
+        self, prompts: Mapping[Prompt, Sequence[int]], other: tuple[Path, Header] | None
     ) -> tuple[DraftFigures | None, DraftFigures]:
         """The draft as it was before, or the one to compare with; and the new one."""
         recipe = self.recipe
@@ -269,8 +263,8 @@ class _Training:
         before = None
         if path := recipe.before(self.place):
             before = measured(path, recipe.use, recipe.tree)
-        elif other and other.path is not None:
-            before = measured(other.path, head_of(other.header) or "model", 1)
+        elif other:
+            before = measured(other[0], head_of(other[1]) or "model", 1)
         return before, measured(self.options.out, recipe.use, recipe.tree)
 
 

@@ -37,6 +37,14 @@ def model_name(name: str, role: Literal["target", "draft"]) -> str:
     return model
 
 
+def read_local(name: str) -> tuple[Path, Header]:
+    """A model on this machine. Raises as `read_source` does, and UsageError if it is not here yet."""
+    source = read_source(name, [], here_first=True)
+    if source.path is None:
+        raise UsageError(f"{name} is not on this machine yet", f"Download it: specdec pull --target {name}")
+    return source.path, source.header
+
+
 def read_source(name: str, notes: list[str], here_first: bool) -> ModelSource:
     """Read a model's header, of one on the Hub over ranges.
 

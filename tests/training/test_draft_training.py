@@ -116,9 +116,9 @@ def test_the_files_hold_what_pytorch_computes(folder):
     """llama.cpp's logits of every kind of decoder, float32 but for the cache."""
     import torch
 
+    from specdec_cli.make_drafts.training.decoder import shape_of
     from specdec_cli.make_drafts.training.draft_decoder import DraftStudent
     from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
-    from specdec_cli.make_drafts.training.shape import shape_of
     from training.check import Reader
 
     for kind in ("qwen3", "llama"):
@@ -146,9 +146,9 @@ def test_an_exit_of_a_target_with_one_matrix_for_both_ends_gets_its_own(folder, 
 
 
 def test_lora_changes_little_and_is_merged(folder):
+    from specdec_cli.make_drafts.training.decoder import shape_of
     from specdec_cli.make_drafts.training.draft_decoder import DraftStudent
     from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
-    from specdec_cli.make_drafts.training.shape import shape_of
     from specdec_cli.make_drafts.training.students import trained
 
     path = folder / "draft.gguf"

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from specdec_cli.gguf.vocabulary import DIGEST, IDS, READS
-from specdec_cli.make_drafts.training.decoder import Decoder
+from specdec_cli.make_drafts.training.decoder import Decoder, Shape
 from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, add_shape, add_tensor, finish, rewrite
-from specdec_cli.make_drafts.training.shape import Shape
 from specdec_cli.make_drafts.training.students import (
     RowStudent,
     Words,
