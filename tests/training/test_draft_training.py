@@ -103,7 +103,7 @@ def test_a_draft_learns_and_drafts_for_its_target(folder, kind, monkeypatch):
     assert result.after.expected[0].machine == "here"
     if kind == "exit":  # the layers are the same; what they say has become better
         assert overall.by_place[0] >= result.before.categories[-1].by_place[0]
-    way = SpeculativeConfig(use, 3, tree=2 if kind == "medusa" else 1)
+    way = SpeculativeConfig(use, draft_tokens=3, tree=2 if kind == "medusa" else 1)
     with load(target=folder / "target.gguf", draft=folder / f"{kind}.gguf", threads=1, speculative=way) as engine:
         for temperature in (0.0, 0.8):
             sampling = SamplingParams(temperature=temperature, seed=3, max_tokens=40)
