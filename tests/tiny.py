@@ -13,7 +13,7 @@ import gguf
 import numpy as np
 from ggufs import string_array
 
-from specdec_cli.gguf import reduced_vocabulary
+from specdec_cli.gguf.vocabulary import DIGEST, IDS, READS
 
 WIDTH, HEADS, FEED_FORWARD = 32, 2, 64
 CONV, STATE, INNER = 4, 16, 2 * WIDTH
@@ -121,9 +121,9 @@ class _Model:
         places = np.sort(kept).searchsorted(np.arange(N_VOCAB)).clip(max=kept.size - 1)
         raw = string_array([token.encode() for token in vocabulary()[0]]).raw
         self.writer.add_tokenizer_model("none")
-        self.writer.add_array(reduced_vocabulary.IDS, kept.astype(np.int32).tolist())
-        self.writer.add_array(reduced_vocabulary.READS, np.argsort(kept)[places].astype(np.int32).tolist())
-        self.writer.add_string(reduced_vocabulary.DIGEST, hashlib.sha256(raw).hexdigest())
+        self.writer.add_array(IDS, kept.astype(np.int32).tolist())
+        self.writer.add_array(READS, np.argsort(kept)[places].astype(np.int32).tolist())
+        self.writer.add_string(DIGEST, hashlib.sha256(raw).hexdigest())
         self.set("vocab_size", kept.size)
 
     def set(self, name: str, value: int | float | Sequence[int]) -> None:

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from specdec_cli import SpeculativeConfig, load
 from specdec_cli.gguf.reader import read_header
-from specdec_cli.make_drafts.training.decoder import Decoder
+from specdec_cli.make_drafts.training.decoder import Decoder, shape_of
 from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, rewrite
-from specdec_cli.make_drafts.training.shape import shape_of
 from specdec_cli.make_drafts.training.students import numbers_of
 from specdec_cli.make_drafts.training.trainer import Optimizers, optimizers_of
 from training import corpus

@@ -68,7 +68,7 @@ def prune(
     """
     from specdec_cli.display.draft_making import DraftView
     from specdec_cli.make_drafts.draft_copy import CopyOptions
-    from specdec_cli.make_drafts.prune import LayerChoice, ListedLayers
+    from specdec_cli.make_drafts.prune import LayerSearch
     from specdec_cli.make_drafts.prune import prune as prune_target
 
     if (keep_layers is None) == (search is None):
@@ -77,14 +77,12 @@ def prune(
         raise UsageError("--prompts is for --search", "Leave one of them out.")
 
     with interruptible(_NOTHING_LEFT) as interrupt, DraftView(json_) as view:
-        options = CopyOptions(target, out, force, given.flags["threads"], interrupt, view.copying)
-        layers: LayerChoice = ListedLayers(keep_layers or "")
+        options = CopyOptions(target, out, force, given.flags["threads"], interrupt, view)
+        layers: str | LayerSearch = keep_layers or ""
         if search is not None:
-            from specdec_cli.make_drafts.layer_search import LayerSearch
-
             view.answering()
             gpu_layers = given.flags["gpu_layers"]
-            layers = LayerSearch(search, prompts, -1 if gpu_layers is None else gpu_layers, view)
+            layers = LayerSearch(search, prompts, -1 if gpu_layers is None else gpu_layers)
         result = prune_target(options, layers)
     _show(result, json_)
 
@@ -105,7 +103,7 @@ def quantize(
     from specdec_cli.make_drafts.quantize import quantize as quantize_target
 
     with interruptible(_NOTHING_LEFT) as interrupt, DraftView(json_) as view:
-        options = CopyOptions(target, out, force, given.flags["threads"], interrupt, view.copying)
+        options = CopyOptions(target, out, force, given.flags["threads"], interrupt, view)
         result = quantize_target(options, type_)
     _show(result, json_)
 
@@ -136,35 +134,33 @@ def distill(
     depth: Annotated[int, typer.Option(help="Layers of a new one.")] = 2,
 ) -> Recipe:
     """Train a draft model on what the target says. --from scratch makes a small new one."""
-    from specdec_cli.make_drafts.distill import DistilRecipe, ScratchRecipe
-    from specdec_cli.pairs.sources import read_source
+    from specdec_cli.make_drafts.recipe import DistilRecipe, ScratchRecipe
+    from specdec_cli.pairs.sources import read_local
 
     if from_ == "scratch":
         return ScratchRecipe(words, width, depth)
     if words is not None or width is not None:
         raise UsageError("--words and --width are for --from scratch", "Leave them out.")
-    if (draft := read_source(from_, [], here_first=True).path) is None:
-        raise UsageError(f"{from_} is not on this machine yet", f"Download it: specdec pull --target {from_}")
-    return DistilRecipe(draft)
+    return DistilRecipe(read_local(from_)[0])
 
 
 def eagle3(words: _Words = None, width: _Width = None) -> Recipe:
     """Train an EAGLE-3 head: one layer that reads hidden rows of the target."""
-    from specdec_cli.make_drafts.heads import Eagle3Recipe
+    from specdec_cli.make_drafts.recipe import Eagle3Recipe
 
     return Eagle3Recipe(width, words)
 
 
 def medusa(heads: Annotated[int, typer.Option(help="How many tokens ahead.")] = 4, words: _Words = None) -> Recipe:
     """Train Medusa heads: small ones, each for a token further on."""
-    from specdec_cli.make_drafts.heads import MedusaRecipe
+    from specdec_cli.make_drafts.recipe import MedusaRecipe
 
     return MedusaRecipe(heads, words)
 
 
 def exit_(layers: Annotated[int, typer.Option(help="How many of the target's first layers.")]) -> Recipe:
     """Teach the target's first layers to speak for themselves, for --drafter self."""
-    from specdec_cli.make_drafts.heads import ExitRecipe
+    from specdec_cli.make_drafts.recipe import ExitRecipe
 
     return ExitRecipe(layers)
 

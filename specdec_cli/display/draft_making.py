@@ -15,6 +15,7 @@ from rich.text import Text
 
 from specdec_cli.display.parts import lines_table, note_lines, plain_table, rough_duration
 from specdec_cli.display.terminal import SafeConsole, can_paint, status_line
+from specdec_cli.make_drafts.draft_copy import CopyProgress
 from specdec_cli.user_files import format_bytes
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from specdec_cli.make_drafts.train import DraftTrainingResult
 
 
-class DraftView(ExitStack):
+class DraftView(ExitStack, CopyProgress):
     """Shows on stderr how far the making of a draft is: a bar on a terminal, else a line for each tenth of a stage."""
 
     def __init__(self, silent: bool) -> None:

@@ -24,8 +24,9 @@ from rich.text import Text
 
 from specdec_cli.display.parts import label_grid, lines_table, note_lines
 from specdec_cli.display.terminal import SafeConsole, can_paint
+from specdec_cli.pairs.draft_proposals import DraftProposal
 from specdec_cli.pairs.pair_check import ModelSummary, PairCheck
-from specdec_cli.pairs.pair_download import DownloadPlan, DraftProposal, PlannedFile
+from specdec_cli.pairs.pair_download import DownloadPlan, PlannedFile
 from specdec_cli.pairs.pair_list import PairDetails, PairSummary
 from specdec_cli.user_files import format_bytes
 

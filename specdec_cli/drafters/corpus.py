@@ -22,8 +22,8 @@ import platformdirs
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.drafters.corpus_index import Corpus, join, sort
-from specdec_cli.gguf import vocab
 from specdec_cli.gguf.header import Header
+from specdec_cli.gguf.vocabulary import tokenizer_digest
 from specdec_cli.json_store import FORMAT, digest
 from specdec_cli.user_files import expanded, write_whole
 
@@ -200,7 +200,7 @@ def folder() -> Path:
 
 def path_of(header: Header, names: Sequence[str], sources: Sequence[Source]) -> Path:
     """The file for an index: half of its name says what was asked for, the other half how those files are now."""
-    tokenizer = vocab.digest(header)
+    tokenizer = tokenizer_digest(header)
     places = [str(expanded(name).resolve()) for name in names]
     files = [(os.fsdecode(source.path), source.size, source.mtime_ns) for source in sources]
     parts = [digest(repr((tokenizer, about)), 16) for about in (places, (FORMAT, places, files))]

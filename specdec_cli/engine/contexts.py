@@ -18,9 +18,10 @@ from specdec_cli.engine.config import Settings
 from specdec_cli.engine.context_plan import ContextPlan, require_chains, require_rewinding
 from specdec_cli.engine.pass_costs import DRAFT_S, VERIFY_S, PassCosts
 from specdec_cli.engine.weights import LoadedModel, Weights
-from specdec_cli.gguf import memory, reduced_vocabulary
+from specdec_cli.gguf import memory
 from specdec_cli.gguf.head_files import read_medusa
 from specdec_cli.gguf.header import Header
+from specdec_cli.gguf.vocabulary import read_reduced
 from specdec_cli.llama import host, library, placing
 from specdec_cli.llama.context import Context, LlamaContext
 from specdec_cli.llama.head_context import HeadContext
@@ -76,7 +77,7 @@ class ModelContext:
         """Take a context, for texts of up to so many tokens."""
         self.context, self.text, self.costs = context, text, costs
         self.drafting = ShortMemory(text) if text and text.n_ctx < text_tokens else context
-        if vocabulary := reduced_vocabulary.read(self.header):
+        if vocabulary := read_reduced(self.header):
             self.drafting = ReducedDraft(self.drafting, vocabulary.ids, vocabulary.reads)
 
     def close(self) -> None:

@@ -16,9 +16,8 @@ from specdec_cli.gguf.head_files import head_of, is_head_alone, read_medusa
 from specdec_cli.gguf.header import Header
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
-from specdec_cli.gguf.token_overlap import TokenOverlap
 from specdec_cli.gguf.tokenizer_comparison import Comparison
-from specdec_cli.gguf.vocab import Vocabulary
+from specdec_cli.gguf.vocabulary import TokenOverlap, Vocabulary
 from specdec_cli.llama.adapter import Adapter, identity
 from specdec_cli.llama.placement import Placement
 from specdec_cli.user_files import expanded

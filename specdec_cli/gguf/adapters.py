@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.gguf.header import Header, damaged, shown
+from specdec_cli.gguf.header import NOT_COMPUTED_WITH, Header, damaged, shown
 from specdec_cli.gguf.reader import read_header
-from specdec_cli.gguf.runnable import NOT_COMPUTED_WITH
 
 _WRITE = "Write FILE.gguf or FILE.gguf:SCALE, as in style.gguf:0.5."
 _MAKE = "Name a LoRA adapter, such as llama.cpp's convert_lora_to_gguf.py writes."
@@ -70,14 +69,13 @@ def _require_fitting(header: Header, model: Header) -> None:
         parts.setdefault(base, {})[part] = _padded(tensor.shape)
     if not parts:
         raise damaged(header.name, "it adapts no tensor")
-    shapes = {tensor.name: _padded(tensor.shape) for tensor in model.tensors}
     for base, pair in parts.items():
         if len(pair) < 2:
             raise damaged(header.name, f"{shown(base)} has one of its two parts only")
-        if base not in shapes:
+        if base not in model.by_name:
             raise SpecdecError(f"{header.name} adapts {shown(base)}, which {model.name} does not have", _OF_THIS)
-        _require_shapes(header, base, shapes[base], (pair["lora_a"], pair["lora_b"]))
-    if "token_embd.weight" in parts and "output.weight" not in shapes:
+        _require_shapes(header, base, _padded(model.by_name[base].shape), (pair["lora_a"], pair["lora_b"]))
+    if "token_embd.weight" in parts and "output.weight" not in model.by_name:
         what = f"{header.name} adapts the embeddings of {model.name}, which are its output matrix, too"
         raise SpecdecError(what, "llama.cpp cannot do that: train an adapter without the embeddings.")
 

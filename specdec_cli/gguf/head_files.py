@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.gguf.header import TYPES, Header, Tensor, damaged, shown
+from specdec_cli.gguf.header import NOT_COMPUTED_WITH, TYPES, Header, Tensor, damaged, shown
 
 _MOST_HEADS, _MOST_WIDTH = 64, 1 << 20
 _NUMBERS = {name: number for number, (name, *_) in TYPES.items()}
-_NO_MATRIX = {"I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"}
+_NO_MATRIX = NOT_COMPUTED_WITH | {"I32"}
 """Types that ggml multiplies with nothing."""
 PARTS = ("block.weight", "block.bias", "output.weight")
 Weight = tuple[int, tuple[int, ...], NDArray[np.uint8]]
@@ -29,20 +29,14 @@ def head_of(header: Header) -> str:
     """The drafter that a file's heads are for: mtp, eagle3, medusa, or none."""
     if header.architecture in ("eagle3", "medusa"):
         return header.architecture
-    layers = header.setting("nextn_predict_layers")
-    return "mtp" if type(layers) is int and layers > 0 and _next_token_tensors(header) else ""
+    # Some converters leave out the layers that the header speaks of.
+    there = header.count("nextn_predict_layers") and any(".nextn.eh_proj" in name for name in header.by_name)
+    return "mtp" if there else ""
 
 
 def is_head_alone(header: Header) -> bool:
     """Whether there is no model beside the heads: they draft for another file."""
-    return header.architecture in ("eagle3", "medusa") or not any(
-        tensor.name.startswith("blk.0.") for tensor in header.tensors
-    )
-
-
-def _next_token_tensors(header: Header) -> bool:
-    """Whether the layers that the header speaks of are in the file: some converters leave them out."""
-    return any(".nextn.eh_proj" in tensor.name for tensor in header.tensors)
+    return header.architecture in ("eagle3", "medusa") or not any(name.startswith("blk.0.") for name in header.by_name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,8 +53,8 @@ class MedusaFile:
 
 def read_medusa(header: Header, path: Path, n_vocab: int) -> MedusaFile:
     """The heads of a file whose header was read. n_vocab: of the target. Raises SpecdecError if it is damaged."""
-    shape = shape_of(header, n_vocab)
-    tensors = {tensor.name: tensor for tensor in header.tensors}
+    n_heads, width, n_words = shape_of(header, n_vocab)
+    tensors = header.by_name
     data = np.memmap(path, np.uint8, "r")
 
     def bytes_of(tensor: Tensor) -> NDArray[np.uint8]:
@@ -74,8 +68,8 @@ def read_medusa(header: Header, path: Path, n_vocab: int) -> MedusaFile:
     words = bytes_of(tensors["d2t"]).copy().view(np.int64) if "d2t" in tensors else None
     if words is not None and (words.min() < 0 or words.max() >= n_vocab or len(np.unique(words)) < len(words)):
         raise damaged(header.name, f"d2t, its table of token ids, holds some twice, or not of 0 to {n_vocab - 1:,}")
-    heads = tuple(tuple(weight(f"head.{k}.{part}") for part in PARTS) for k in range(shape[0]))
-    return MedusaFile(heads, *shape[1:], words)
+    heads = tuple(tuple(weight(f"head.{k}.{part}") for part in PARTS) for k in range(n_heads))
+    return MedusaFile(heads, width, n_words, words)
 
 
 def shape_of(header: Header, n_vocab: int) -> tuple[int, int, int]:
@@ -86,7 +80,7 @@ def shape_of(header: Header, n_vocab: int) -> tuple[int, int, int]:
             raise damaged(header.name, f"it claims {shown(value)} {what}")
     if header.metadata.get("split.count", 0) not in (0, 1):
         raise SpecdecError(f"{header.name} is split into several files", "Use heads in a single file.")
-    tensors = {tensor.name: tensor for tensor in header.tensors}
+    tensors = header.by_name
     table = tensors.get("d2t")
     if table and (table.type != "I64" or len(table.shape) != 1 or not 1 <= table.n_params <= n_vocab):
         raise damaged(header.name, f"d2t is {_described(table)}, not a table of token ids")

@@ -22,6 +22,9 @@ TYPES = {
     39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18), 42: ("Q2_0", 64, 18),
 }  # fmt: skip
 
+NOT_COMPUTED_WITH = {"Q8_1", "Q8_K", "I8", "I16", "I64", "F64"}
+"""Types that llama.cpp reads and has no kernels for. I32 is not among them: there are tables of token ids."""
+
 # general.file_type, from llama.h
 QUANTISATIONS = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
@@ -92,6 +95,16 @@ class Header:
         """An architecture's own value, such as `block_count`; None if it is missing."""
         return self.metadata.get(f"{self.architecture}.{key}")
 
+    def count(self, key: str) -> int:
+        """An architecture's own value that is a positive whole number; 0 if it is missing or anything else."""
+        value = self.setting(key)
+        return value if type(value) is int and value > 0 else 0
+
+    @cached_property
+    def by_name(self) -> dict[str, Tensor]:
+        """The tensors by their names."""
+        return {tensor.name: tensor for tensor in self.tensors}
+
     @property
     def n_params(self) -> int:
         return sum(tensor.n_params for tensor in self.tensors)
@@ -101,8 +114,8 @@ class Header:
         """Parameters that take part in one token: of experts those in use, and no tables that are only looked up."""
         looked_up = sum(tensor.n_params for tensor in self.tensors if tensor.name == "per_layer_token_embd.weight")
         experts = sum(tensor.n_params for tensor in self.tensors if "_exps." in tensor.name)
-        total, used = self.setting("expert_count"), self.setting("expert_used_count")
-        if not (type(total) is int and type(used) is int and 0 < used <= total):
+        total, used = self.count("expert_count"), self.count("expert_used_count")
+        if not 0 < used <= total:
             return self.n_params - looked_up
         return self.n_params - looked_up - experts + experts * used // total
 

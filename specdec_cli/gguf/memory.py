@@ -59,7 +59,7 @@ def _is_repacked(tensor: Tensor, header: Header, types: Collection[str]) -> bool
     if tensor.type not in types or len(tensor.shape) < 2 or tensor.shape[1] % _REPACKED_ROWS:
         return False
     if tensor.name == "token_embd.weight":  # the output matrix too, where there is no other
-        return all(other.name != "output.weight" for other in header.tensors)
+        return "output.weight" not in header.by_name
     return tensor.name.endswith(".weight") and not tensor.name.startswith("per_layer_token_embd")
 
 

@@ -9,14 +9,11 @@ from __future__ import annotations
 import sys
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.gguf.header import Header, damaged, shown
-from specdec_cli.gguf.reduced_vocabulary import NO_TOKENIZER, is_reduced
-from specdec_cli.gguf.vocab import Vocabulary
+from specdec_cli.gguf.header import NOT_COMPUTED_WITH, Header, damaged, shown
+from specdec_cli.gguf.vocabulary import NO_TOKENIZER, Vocabulary, is_reduced
 
 _MAX_LAYERS = 512
 _ENCODERS = ("bert", "nomic-bert", "jina-bert", "neo-bert", "modern-bert", "eurobert", "t5", "clip", "wavtokenizer")
-NOT_COMPUTED_WITH = {"Q8_1", "Q8_K", "I8", "I16", "I64", "F64"}
-"""Types that llama.cpp reads and has no kernels for. I32 is not among them: there are tables of token ids."""
 
 
 def require_runnable(header: Header) -> None:

@@ -15,10 +15,15 @@ from typing import Any, Literal
 import numpy as np
 
 from specdec_cli.decoding.errors import IncompatiblePair, SpecdecError
-from specdec_cli.gguf import reduced_vocabulary
 from specdec_cli.gguf.header import Header, StringArray, shown
-from specdec_cli.gguf.token_overlap import TokenOverlap, token_overlap
-from specdec_cli.gguf.vocab import Vocabulary, quoted
+from specdec_cli.gguf.vocabulary import (
+    TokenOverlap,
+    Vocabulary,
+    is_reduced,
+    quoted,
+    read_reduced,
+    token_overlap,
+)
 
 MAX_PADDING = 128
 """Ids by which the sizes may differ: llama.cpp's SPEC_VOCAB_MAX_SIZE_DIFFERENCE."""
@@ -92,7 +97,7 @@ class Comparison:
 def compare(target: Header, draft: Header) -> Comparison:
     """Compare the tokenizers of two models. A header without a tokenizer is incompatible with everything."""
     mine, theirs = Vocabulary(target), Vocabulary(draft)
-    if len(mine) and reduced_vocabulary.is_reduced(draft):
+    if len(mine) and is_reduced(draft):
         return _reduced(mine, draft)
     if not (len(mine) and len(theirs)):
         counts = [f"{len(vocabulary):,}" if len(vocabulary) else "none" for vocabulary in (mine, theirs)]
@@ -127,7 +132,7 @@ def _reduced(mine: Vocabulary, draft: Header) -> Comparison:
     """A draft with a part of a target's tokens: is it this target's?"""
     size, own = f"{len(mine):,}", "unknown"
     try:
-        vocabulary = reduced_vocabulary.read(draft)
+        vocabulary = read_reduced(draft)
         own = f"{vocabulary.ids.size:,}" if vocabulary else own
         why = "" if vocabulary and vocabulary.is_of(mine.header) else f"{draft.name} was made for another target"
     except SpecdecError as error:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from time import perf_counter
 
 from msgspec import UNSET, UnsetType
 
@@ -31,9 +32,6 @@ from specdec_cli.pairs.sources import is_profile, model_name
 from specdec_cli.user_files import format_bytes
 
 BLOCK = re.compile(r"blk\.(\d+)\.(.+)", re.DOTALL)
-
-CopyProgress = Callable[[str, int, int], None]
-"""Called with a file's name, how many of its tensors are written, and how many it will have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +65,19 @@ class DraftCopyResult:
     search: tuple[SearchStep, ...] | UnsetType = UNSET
 
 
+class CopyProgress:
+    """What is called as a copy is made. This one shows nothing."""
+
+    def copying(self, name: str, done: int, total: int) -> None:
+        """So many of a file's tensors are written."""
+
+    def searching(self, layers: int, keep: int, prompts: int, tokens: int, trials: int, seconds: float) -> None:
+        """How much there is to do, once the first trial has shown how long one takes. seconds: about, in all."""
+
+    def dropped(self, step: SearchStep, kept: str, bytes_: int) -> None:
+        """A step is done. kept: the layers that are left, as ranges; bytes_: of a draft with them."""
+
+
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
     """What all copies have in common. target: a file, a pulled model or a profile. force: whether to overwrite `out`.
@@ -79,7 +90,7 @@ class CopyOptions:
     force: bool = False
     threads: int | None = None
     interrupt: Interrupt = field(default_factory=Interrupt)
-    progress: CopyProgress = lambda *_: None
+    progress: CopyProgress = field(default_factory=CopyProgress)
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
@@ -95,26 +106,69 @@ class CopyJob:
     header: Header
     folder: Path
     threads: int
+    started: float
 
-    def write(self, name: str, drop: tuple[int, ...] = (), file_type: int | None = None) -> tuple[Unfit, ...]:
+    def write(self, name: str, drop: Iterable[int] = (), file_type: int | None = None) -> tuple[Unfit, ...]:
         """Write a copy into the folder. Returns the tensors that got another type than they should have."""
-        copy = Copy(self.target, self.folder / name, self.threads, drop, file_type)
+        copy = Copy(self.target, self.folder / name, self.threads, tuple(drop), file_type)
         total = len(tensors_without(self.header, drop))
-        progress = self.options.progress
+        progress = self.options.progress.copying
         progress(name, 0, total)
         unfit = quantize.write(copy, self.options.interrupt, lambda number: progress(name, number - 1, total))
         progress(name, total, total)
         return tuple(unfit)
 
-
-def require_copyable(header: Header) -> None:
-    """Refuse what llama.cpp's quantiser would write wrongly, whatever is asked of it."""
-    alignment = header.metadata.get("general.alignment", 32)
-    if alignment != 32:
-        what = (
-            f"{header.name} is aligned to {shown(alignment)} bytes: llama.cpp would write a copy that nothing can read"
+    def finish(
+        self,
+        layers: tuple[int, ...] | None = None,
+        file_type: int | None = None,
+        search: tuple[SearchStep, ...] | UnsetType = UNSET,
+        remember: bool = True,
+    ) -> DraftCopyResult:
+        """Write the draft, examine it, put it in its place, and remember it for `--drafter self` if so asked. layers:
+        those to keep; None for all.
+        """
+        out, name, count = self.options.out, self.options.target, self.header.setting("block_count")
+        every = tuple(range(count)) if type(count) is int else ()
+        layers = every if layers is None else layers
+        drop = [layer for layer in every if layer not in layers]
+        unfit = self.write(out.name, drop, file_type)
+        made, kept = self.folder / out.name, ranges(layers)
+        header = self._examine(made, len(layers) if layers else count, len(tensors_without(self.header, drop)))
+        made.replace(out)
+        notes: tuple[str, ...] = ()
+        try:
+            if remember:
+                made_drafts.remember(self.target, out, f"{header.quantisation}, layers {kept} of {count}")
+        except SpecdecError as error:
+            notes = (f"it is not remembered for --drafter self, name it with -md: {error}",)
+        return DraftCopyResult(
+            target=str(self.target),
+            out=str(out),
+            layers=layers,
+            kept=kept,
+            of=count,
+            type=header.quantisation,
+            bytes=header.size,
+            target_bytes=self.header.size,
+            unfit=unfit,
+            notes=notes,
+            agreement=search[-1].agreement if search else None,
+            seconds=perf_counter() - self.started,
+            run=use_command(name, "--drafter", "self"),
+            search=search,
         )
-        raise SpecdecError(what, "Use a file with the usual alignment of 32.")
+
+    def _examine(self, made: Path, layers: int | None, tensors: int) -> Header:
+        """Raise SpecdecError unless a copy has the target's tokenizer, so many layers and tensors, and loads."""
+        header = read_header(made)
+        comparison = tokenizer_comparison.compare(self.header, header)
+        actual = (header.setting("block_count"), len(header.tensors))
+        if comparison.verdict != "identical" or actual != (layers, tensors):
+            why = comparison.reason or f"it has {actual[0]} layers of {actual[1]} tensors, not {layers} of {tensors}"
+            raise SpecdecError(f"the copy of {self.target.name} came out wrong: {why}", "Please report this.")
+        load_model(made, Placement(0), self.options.interrupt).close()
+        return header
 
 
 def find_target(name: str) -> tuple[Path, Header]:
@@ -130,21 +184,35 @@ def find_target(name: str) -> tuple[Path, Header]:
 
 
 @contextmanager
-def copy_job(options: CopyOptions, target: Path, header: Header, needed: int) -> Iterator[CopyJob]:
-    """A folder beside the draft to be, which then only has to be renamed. needed: bytes."""
-    out = options.out
+def copy_job(options: CopyOptions, bytes_of: Callable[[Header], int]) -> Iterator[CopyJob]:
+    """A folder beside the draft to be, which then only has to be renamed. bytes_of: what the work takes on the disk;
+    raises if it cannot be done to a target.
+    """
+    target, header = find_target(options.target)
+    require_copyable(header)
+    needed, out = bytes_of(header), options.out
     require_place(out, target, options.force)
-    free = shutil.disk_usage(out.parent).free
-    if needed > free:
-        raise SpecdecError(
-            f"about {format_bytes(needed)} are needed in {out.parent}; {format_bytes(free)} are free",
-            "Free some, or write elsewhere.",
-        )
-    folder = Path(tempfile.mkdtemp(prefix=".specdec-", dir=out.parent))
+    require_room(out.parent, needed, "Free some, or write elsewhere.")
+    started, folder = perf_counter(), Path(tempfile.mkdtemp(prefix=".specdec-", dir=out.parent))
     try:
-        yield CopyJob(options, target, header, folder, options.threads or host.physical_cores())
+        yield CopyJob(options, target, header, folder, options.threads or host.physical_cores(), started)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def require_copyable(header: Header) -> None:
+    """Refuse what llama.cpp's quantiser would write wrongly, whatever is asked of it."""
+    alignment = header.metadata.get("general.alignment", 32)
+    if alignment != 32:
+        what = f"{header.name} is aligned to {shown(alignment)} bytes: llama.cpp would write a copy that nothing reads"
+        raise SpecdecError(what, "Use a file with the usual alignment of 32.")
+
+
+def require_room(folder: Path, needed: int, fix: str) -> None:
+    """Raise SpecdecError unless a folder's disk has so many bytes free."""
+    if needed > (free := shutil.disk_usage(folder).free):
+        what = f"about {format_bytes(needed)} are needed in {folder}; {format_bytes(free)} are free"
+        raise SpecdecError(what, fix)
 
 
 def require_place(out: Path, target: Path, force: bool) -> None:
@@ -166,40 +234,9 @@ def require_place(out: Path, target: Path, force: bool) -> None:
     user_files.require_writable(out.parent)
 
 
-def make_copy(
-    job: CopyJob,
-    layers: tuple[int, ...],
-    drop: tuple[int, ...] = (),
-    file_type: int | None = None,
-    remember: bool = True,
-) -> DraftCopyResult:
-    """Write a copy, examine it, put it in its place, and remember it for `--drafter self` if so asked."""
-    out, name, count = job.options.out, job.options.target, job.header.setting("block_count")
-    unfit = job.write(out.name, drop, file_type)
-    made, kept = job.folder / out.name, ranges(layers)
-    header = _examine(made, job, len(layers) if layers else count, len(tensors_without(job.header, drop)))
-    made.replace(out)
-    notes: tuple[str, ...] = ()
-    try:
-        if remember:
-            made_drafts.remember(job.target, out, f"{header.quantisation}, layers {kept} of {count}")
-    except SpecdecError as error:
-        notes = (f"it is not remembered for --drafter self, name it with -md: {error}",)
-    run = shlex.join(["specdec", "run", "-p" if is_profile(name) else "-m", name, "--drafter", "self"])
-    what = layers, kept, count, header.quantisation, header.size, job.header.size
-    return DraftCopyResult(str(job.target), str(out), *what, unfit, notes, None, 0.0, f'{run} "..."')
-
-
-def _examine(made: Path, job: CopyJob, layers: int | None, tensors: int) -> Header:
-    """Raise SpecdecError unless a copy has the target's tokenizer, so many layers and tensors, and loads."""
-    header = read_header(made)
-    comparison = tokenizer_comparison.compare(job.header, header)
-    actual = (header.setting("block_count"), len(header.tensors))
-    if comparison.verdict != "identical" or actual != (layers, tensors):
-        why = comparison.reason or f"it has {actual[0]} layers of {actual[1]} tensors, not {layers} of {tensors}"
-        raise SpecdecError(f"the copy of {job.target.name} came out wrong: {why}", "Please report this.")
-    load_model(made, Placement(0), job.options.interrupt).close()
-    return header
+def use_command(target: str, *flags: str) -> str:
+    """How a draft that was made for a target is used."""
+    return shlex.join(["specdec", "run", "-p" if is_profile(target) else "-m", target, *flags]) + ' "..."'
 
 
 def tensors_without(header: Header, drop: Iterable[int]) -> list[Tensor]:

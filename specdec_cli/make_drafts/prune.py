@@ -1,22 +1,33 @@
-"""`specdec draft prune`: a copy of the target with some of its layers only.
+"""`specdec draft prune`: a copy of the target with some of its layers only, named or found by measured agreement.
 
 llama.cpp's quantiser drops `blk.N.` tensors, renumbers the rest and sets block_count; everything else it copies as it
 is. So whatever tells layers apart by their number goes wrong afterwards: arrays with a value for each layer (the file
 does not load), layers that alternate or differ by their place (it loads, and computes something else).
+
+The search is greedy: of the layers left, the one whose loss costs least is dropped, again and again. Agreement is how
+often the rest would propose, at every place of some of the target's own greedy answers, the token that stands there:
+one pass over each answer with all rows.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
-from typing import Protocol
 
 import numpy as np
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.gguf.header import Header, shown
+from specdec_cli.engine import prompt as prompt_text
+from specdec_cli.engine.model_loading import load_model
+from specdec_cli.gguf.header import Header, Tensor, shown
+from specdec_cli.gguf.reader import read_header
+from specdec_cli.llama.context import LlamaContext
+from specdec_cli.llama.model import Model
+from specdec_cli.llama.placement import Placement
 from specdec_cli.make_drafts.draft_copy import (
     BLOCK,
     CopyJob,
@@ -24,11 +35,12 @@ from specdec_cli.make_drafts.draft_copy import (
     DraftCopyResult,
     SearchStep,
     copy_job,
-    find_target,
     layer_of,
-    make_copy,
+    ranges,
     require_copyable,
 )
+from specdec_cli.measure import suites
+from specdec_cli.measure.acceptance_traces import before_a_loop
 
 _ALIKE = {
     *("arcee", "bloom", "codeshell", "exaone", "falcon", "gemma", "glm4", "gpt2", "gptneox", "granite", "granitemoe"),
@@ -43,6 +55,77 @@ it; not those with sliding windows, which alternate.)"""
 _STATES = ("ssm.", "shortconv.", "wkv.")
 
 _COPY_WHOLE = "Make a low-bit copy of it instead: specdec draft quantize."
+
+_RESIDUAL = re.compile(r"(attn_output|ffn_down(_exps|_shexp|\.\d+)?)\.(weight|bias)")
+_PROMPTS = 8
+_ANSWER = 48
+_LONGEST_PROMPT = 256
+_MIN_TOKENS = 64
+"""Below so many places agreement says nothing."""
+_TRIED = 6
+"""Layers tried for each one dropped, but for the first: those that cost least when last tried. Trying all would take
+the square of their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSearch:
+    """A search for `keep` layers. prompts: a suite or a file of prompts; None for the suite `python`."""
+
+    keep: int
+    prompts: str | None = None
+    gpu_layers: int = -1
+
+
+def prune(options: CopyOptions, layers: str | LayerSearch, remember: bool = True) -> DraftCopyResult:
+    """Copy a target with some of its layers only. layers: those to keep, such as `0-7,31`. remember: for
+    `--drafter self`.
+
+    Raises UsageError or SpecdecError if that cannot be done, DownloadError if the target is not here, Interrupted.
+    """
+
+    def bytes_of(header: Header) -> int:
+        count = require_prunable(header)
+        if isinstance(layers, str):
+            return size_with(header, layers_of(layers, count))
+        if not 1 <= layers.keep < count:
+            raise UsageError(f"{layers.keep} of {count} layers cannot be kept", f"Give --search 1 to {count - 1}.")
+        if layers.prompts:
+            suites.load(layers.prompts)
+        return header.size
+
+    with copy_job(options, bytes_of) as job:
+        if isinstance(layers, str):
+            return job.finish(layers_of(layers, require_prunable(job.header)), search=(), remember=remember)
+        steps = tuple(_search(job, layers))
+        return job.finish(steps[-1].layers, search=steps, remember=remember)
+
+
+def _search(job: CopyJob, wanted: LayerSearch) -> list[SearchStep]:
+    """Drop layer after layer from a copy that is written to, until so many are left as are wanted."""
+    answers = _Answers(job, wanted)
+    path, count, progress = job.folder / "whole.gguf", require_prunable(job.header), job.options.progress
+    job.write(path.name)
+    copy = SkippableCopy(path, count)
+    started = perf_counter()
+    steps = [SearchStep(tuple(range(count)), None, answers.agreement(path))]
+    trials = 1 + count + sum(min(_TRIED, left) for left in range(wanted.keep + 1, count))
+    seconds = trials * (perf_counter() - started)
+    progress.searching(count, wanted.keep, len(answers.texts), answers.n_tokens, trials, seconds)
+    when_dropped = dict.fromkeys(range(count), 1.0)  # agreement without a layer, as last tried
+    while True:
+        kept = steps[-1].layers
+        progress.dropped(steps[-1], ranges(kept), size_with(job.header, kept))
+        if len(kept) == wanted.keep:
+            path.unlink()
+            return steps
+        tried = sorted(kept, key=lambda layer: -when_dropped[layer])
+        for layer in tried[: None if len(kept) == count else _TRIED]:
+            with copy.without(layer):
+                when_dropped[layer] = answers.agreement(path)
+        cheapest = max(kept, key=lambda layer: when_dropped[layer])
+        copy.drop(cheapest)
+        kept = tuple(layer for layer in kept if layer != cheapest)
+        steps.append(SearchStep(kept, cheapest, when_dropped.pop(cheapest)))
 
 
 def require_prunable(header: Header) -> int:
@@ -107,43 +190,97 @@ def size_with(header: Header, keep: Iterable[int]) -> int:
     return header.size - sum(tensor.size or 0 for tensor in header.tensors if layer_of(tensor) not in kept)
 
 
-class LayerChoice(Protocol):
-    """Which layers a pruned draft keeps."""
+class _Answers:
+    """The target's own greedy answers. Raises SpecdecError if they are too short to measure anything by."""
 
-    def require(self, header: Header) -> int:
-        """Bytes that the work takes on the disk. Raises UsageError if a model has no such layers."""
+    def __init__(self, job: CopyJob, wanted: LayerSearch) -> None:
+        self._job, self._placement = job, Placement(wanted.gpu_layers)
+        self.texts: list[tuple[list[int], list[int]]] = []  # of each prompt its tokens, and those of its answer
+        prompts = suites.select(suites.load(wanted.prompts or "python"), limit=_PROMPTS)
+        interrupt = job.options.interrupt
+        with closing(load_model(job.target, self._placement, interrupt)) as model:
+            longest = min(_LONGEST_PROMPT, (model.n_ctx_train or _LONGEST_PROMPT + _ANSWER) - _ANSWER)
+            self._n_ctx = longest + _ANSWER
+            with closing(self._context(model, 1)) as context:
+                for prompt in prompts:
+                    tokens = prompt_text.tokenize(prompt.text, model, job.header, stopped=interrupt.is_set).tokens
+                    if len(tokens) <= longest and (answer := _answer(tokens, model, context)):
+                        self.texts.append((tokens, answer))
+        self.n_tokens = sum(len(answer) for _, answer in self.texts)
+        if self.n_tokens < _MIN_TOKENS:
+            raise SpecdecError(
+                f"the target's answers have {self.n_tokens} tokens in all, too few to choose layers by",
+                f"Give other --prompts: some of up to {longest} tokens, with answers longer than a word.",
+            )
 
-    def choose(self, job: CopyJob) -> tuple[tuple[int, ...], tuple[SearchStep, ...]]:
-        """The layers to keep, and how they were chosen if that took a search."""
+    def agreement(self, path: Path) -> float:
+        """How often a model proposes the target's own next token."""
+        agreed = 0
+        with (
+            closing(load_model(path, self._placement, self._job.options.interrupt)) as model,
+            closing(self._context(model, _ANSWER)) as context,
+        ):
+            for prompt, answer in self.texts:
+                context.rewind(0)
+                if len(prompt) > 1:
+                    context.decode(prompt[:-1])
+                rows = context.decode([prompt[-1], *answer[:-1]], all_rows=True)
+                agreed += int((rows.argmax(axis=1) == answer).sum())
+        return agreed / self.n_tokens
+
+    def _context(self, model: Model, rows: int) -> LlamaContext:
+        return LlamaContext.open(model, self._n_ctx, rows, self._job.threads, self._job.options.interrupt)
 
 
-@dataclass(frozen=True, slots=True)
-class ListedLayers:
-    """Layers by number, as in `0-7,31`."""
-
-    text: str
-
-    def require(self, header: Header) -> int:
-        return size_with(header, self._layers(header))
-
-    def choose(self, job: CopyJob) -> tuple[tuple[int, ...], tuple[SearchStep, ...]]:
-        return self._layers(job.header), ()
-
-    def _layers(self, header: Header) -> tuple[int, ...]:
-        return layers_of(self.text, require_prunable(header))
+def _answer(prompt: Sequence[int], model: Model, context: LlamaContext) -> list[int]:
+    """The greedy answer to a prompt, up to where it begins to repeat itself."""
+    context.rewind(0)
+    answer = [int(context.decode(prompt)[0].argmax())]
+    while len(answer) < _ANSWER and not model.is_end(answer[-1]):
+        answer.append(int(context.decode(answer[-1:])[0].argmax()))
+    return answer[: before_a_loop(answer)]
 
 
-def prune(options: CopyOptions, layers: LayerChoice, remember: bool = True) -> DraftCopyResult:
-    """Copy a target with some of its layers only. remember: for `--drafter self`.
+class SkippableCopy:
+    """A model's file, in which zeros in its outlets leave a layer out; no model may be loaded from it meanwhile.
 
-    Raises UsageError or SpecdecError if that cannot be done, DownloadError if the target is not here, Interrupted.
+    Zero bytes are zeros in every type of ggml's, for each block's scale is among them.
     """
-    target, header = find_target(options.target)
-    count = require_prunable(header)
-    started = perf_counter()
-    with copy_job(options, target, header, layers.require(header)) as job:
-        kept, search = layers.choose(job)
-        drop = tuple(layer for layer in range(count) if layer not in kept)
-        draft = make_copy(job, kept, drop=drop, remember=remember)
-    agreement = search[-1].agreement if search else None
-    return replace(draft, agreement=agreement, search=search, seconds=perf_counter() - started)
+
+    def __init__(self, path: Path, layers: int) -> None:
+        self.path = path
+        self._places: list[list[slice]] = []  # of each layer: where its outlets lie
+        header = read_header(path)
+        for layer in range(layers):
+            tensors = outlets(header, layer)
+            names = {tensor.name.split(".")[2].split("_")[0] for tensor in tensors}
+            if names != {"attn", "ffn"} or any(tensor.size is None for tensor in tensors):
+                what = f"layers of a {shown(header.architecture)} model cannot be tried one by one"
+                raise SpecdecError(what, "Choose them yourself: --keep-layers.")
+            starts = [header.data_offset + tensor.offset for tensor in tensors]
+            ends = [start + (tensor.size or 0) for start, tensor in zip(starts, tensors, strict=True)]
+            self._places.append(list(map(slice, starts, ends)))
+
+    def drop(self, layer: int) -> None:
+        """Switch a layer off for good."""
+        content = np.memmap(self.path, mode="r+")
+        for place in self._places[layer]:
+            content[place] = 0
+
+    @contextmanager
+    def without(self, layer: int) -> Iterator[None]:
+        """Switch a layer off for a while."""
+        content = np.memmap(self.path, mode="r+")
+        saved = [content[place].copy() for place in self._places[layer]]
+        self.drop(layer)
+        try:
+            yield
+        finally:
+            for place, weights in zip(self._places[layer], saved, strict=True):
+                content[place] = weights
+
+
+def outlets(header: Header, layer: int) -> list[Tensor]:
+    """The tensors through which a layer adds to the residual stream: with zeros in them, it is as if left out."""
+    own = (tensor for tensor in header.tensors if layer_of(tensor) == layer)
+    return [tensor for tensor in own if _RESIDUAL.fullmatch(tensor.name.split(".", 2)[2])]

@@ -1,30 +1,83 @@
-"""`specdec draft quantize`: a copy of the target with fewer bits to a weight."""
+"""`specdec draft quantize`: a copy of the target with fewer bits to a weight, in the types that llama.cpp makes."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from time import perf_counter
+from dataclasses import dataclass
 
-from specdec_cli.gguf import quantisations
-from specdec_cli.make_drafts.draft_copy import (
-    CopyOptions,
-    DraftCopyResult,
-    copy_job,
-    find_target,
-    make_copy,
-    require_copyable,
+from specdec_cli.decoding.errors import UsageError
+from specdec_cli.gguf.header import QUANTISATIONS, TYPES, Header
+from specdec_cli.make_drafts.draft_copy import CopyOptions, DraftCopyResult, copy_job
+from specdec_cli.user_files import suggest
+
+_MAIN = {"IQ2_S": "IQ2_XS", "IQ2_M": "IQ2_S", "IQ3_XS": "IQ3_S", "IQ3_M": "IQ3_S"}
+"""The tensors' type, where it is not the name without its last part (llama_ftype_get_default_type)."""
+_NEED_MATRIX = (
+    *("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS"),
+    "IQ3_XS",  # its queries and keys are IQ3_XXS
+    "Q2_K_S",  # its Q2_K, and no other file's
 )
+"""llama.cpp throws for these without an importance matrix (tensor_requires_imatrix), which specdec does not make."""
+_NOT_MADE = ("NVFP4",)  # llama.cpp reads it, but its quantiser knows no such file
+_SHORT = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantisation:
+    """file_type: llama.cpp's number. bits: of a weight in most of its tensors."""
+
+    name: str
+    file_type: int
+    bits: float
+
+
+def type_names() -> list[str]:
+    """Every type that can be made, the smallest first."""
+    made = [name for name in QUANTISATIONS.values() if name not in (*_NEED_MATRIX, *_NOT_MADE)]
+    return sorted(made, key=_bits)
+
+
+def find_type(text: str) -> Quantisation:
+    """A type by its name in either case. Raises UsageError if it is unknown or cannot be made."""
+    name = _SHORT.get(text.strip().upper(), text.strip().upper())
+    if name in _NEED_MATRIX:
+        hint = f"Take Q2_K, or download a file of this type. Types: {', '.join(type_names())}."
+        raise UsageError(f"{name} needs an importance matrix, without which llama.cpp does not make it", hint)
+    for file_type, known in QUANTISATIONS.items():
+        if known == name and name not in _NOT_MADE:
+            return Quantisation(name, file_type, _bits(name))
+    raise UsageError(f"there is no type {text!r} to make", suggest(name, type_names(), "Types"))
+
+
+def size_in(header: Header, quantisation: Quantisation) -> int:
+    """About how many bytes a copy of a model will have; embeddings, and rows that do not fit, take some more."""
+    return int(header.data_offset + header.n_params * quantisation.bits / 8)
+
+
+def require_smaller(header: Header, quantisation: Quantisation) -> None:
+    """Raise UsageError if a copy in this type would be no smaller, and so no faster to draft with."""
+    now = 8 * sum(tensor.size or 0 for tensor in header.tensors) / max(1, header.n_params)
+    if quantisation.bits >= now or quantisation.name == header.quantisation:
+        fewer = [name for name in type_names() if _bits(name) < now and name != header.quantisation]
+        fix = f"Give a type with fewer: {', '.join(fewer)}." if fewer else "Leave layers out: specdec draft prune."
+        bits = f"{quantisation.name} has {quantisation.bits:.3g} bits a weight, and the target {now:.3g}"
+        raise UsageError(f"{bits}: no draft gains by that", fix)
+
+
+def _bits(name: str) -> float:
+    main = _MAIN.get(name, name)
+    return _BITS.get(main) or _BITS[main.rpartition("_")[0]]
+
+
+_BITS = {name: 8 * size / count for name, count, size in TYPES.values()}
 
 
 def quantize(options: CopyOptions, type_: str) -> DraftCopyResult:
     """Copy a target with fewer bits to a weight. type_: as files are named, such as Q2_K. Raises as `prune` does."""
-    quantisation = quantisations.find(type_)
-    target, header = find_target(options.target)
-    require_copyable(header)
-    quantisations.require_smaller(header, quantisation)
-    count = header.setting("block_count")
-    layers = tuple(range(count)) if type(count) is int else ()
-    started = perf_counter()
-    with copy_job(options, target, header, quantisations.size_in(header, quantisation)) as job:
-        draft = make_copy(job, layers, file_type=quantisation.file_type)
-    return replace(draft, seconds=perf_counter() - started)
+    quantisation = find_type(type_)
+
+    def bytes_of(header: Header) -> int:
+        require_smaller(header, quantisation)
+        return size_in(header, quantisation)
+
+    with copy_job(options, bytes_of) as job:
+        return job.finish(file_type=quantisation.file_type)

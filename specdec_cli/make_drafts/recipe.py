@@ -1,4 +1,4 @@
-"""What each kind of training says about itself, what a training is asked for, and how it reports its progress."""
+"""What a training is asked for, the kinds of drafts that can be trained, and how it reports its progress."""
 
 from __future__ import annotations
 
@@ -11,61 +11,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
-from specdec_cli.gguf.header import Header, StringArray
+from specdec_cli.gguf import tokenizer_comparison
+from specdec_cli.gguf.header import Header
+from specdec_cli.gguf.reader import read_header
+from specdec_cli.gguf.vocabulary import Vocabulary, tokens_digest
 from specdec_cli.llama import host
+from specdec_cli.llama.hidden_rows import OUTPUT
+from specdec_cli.make_drafts.draft_copy import CopyOptions
+from specdec_cli.make_drafts.prune import prune, require_prunable
 from specdec_cli.user_files import format_bytes
 
 if TYPE_CHECKING:
+    from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
     from specdec_cli.make_drafts.training.students import Student, Words
 
 Counts = NDArray[np.int64]
 """How often the target's texts have each of its tokens, (n_vocab,)."""
 
-
 TRAINING_BYTES, FIXED_BYTES = 16, 4
 """Of a weight that is trained (itself, its gradient, two running means), and of one that stays."""
 _LEAST_WORDS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingPlace:
-    """target: the file that a draft is trained for. folder: for what the work takes."""
-
-    target: Path
-    header: Header
-    folder: Path
-
-
-class Recipe(ABC):
-    """kind: its name. use: the drafter that the result is for. tree: branches that its drafts are measured with."""
-
-    kind: ClassVar[str]
-    use: ClassVar[str] = "model"
-    tree: ClassVar[int] = 1
-
-    @abstractmethod
-    def layers(self, header: Header) -> tuple[int, ...]:
-        """Whose rows are recorded, as `HiddenRows` has them. Raises SpecdecError if this cannot be trained for it."""
-
-    def rows_name(self, header: Header) -> str:
-        """Of the rows that are recorded, among those of other recipes."""
-        return "-".join(["rows", *(str(layer) for layer in self.layers(header))])
-
-    @abstractmethod
-    def needed_bytes(self, header: Header) -> int:
-        """Of memory, for the weights and their training."""
-
-    @abstractmethod
-    def student(self, place: TrainingPlace, counts: Counts) -> Student:
-        """What learns, as it begins."""
-
-    def source(self, place: TrainingPlace) -> Path | None:
-        """The file whose rows are recorded, if that is not the target."""
-        return None
-
-    def before(self, place: TrainingPlace) -> Path | None:
-        """The draft as it was before, if there was one."""
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,25 +116,77 @@ class TrainingOptions:
                 raise UsageError(what, fix)
 
 
-def require_width(width: int | None) -> None:
-    """Rows of weights are quantised in blocks of 32 numbers."""
-    if width is not None and (width < 32 or width % 32):
-        raise UsageError(f"hidden rows cannot have {width} numbers", "Give a multiple of 32, as in --width 256.")
+@dataclass(frozen=True, slots=True)
+class TrainingPlace:
+    """target: the file that a draft is trained for. folder: for what the work takes."""
+
+    target: Path
+    header: Header
+    folder: Path
+
+    @property
+    def width(self) -> int:
+        """Numbers in a hidden row."""
+        return self.header.count("embedding_length")
+
+    @property
+    def n_vocab(self) -> int:
+        return len(Vocabulary(self.header))
+
+    @property
+    def weights(self) -> GgufWeights:
+        from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
+
+        return GgufWeights(self.target)
+
+    def n_words(self, most: int | None) -> int:
+        """How many tokens a draft can say; by default those that nearly all of an answer consists of."""
+        return most or min(self.n_vocab, 8192)
+
+    def words(self, most: int | None, counts: Counts) -> Words:
+        """The tokens that a draft can say, by how often the target says them."""
+        from specdec_cli.make_drafts.training.students import Words
+
+        return Words.of(counts, self.n_words(most))
 
 
-def require_words(words: int | None) -> None:
-    if words is not None and words < _LEAST_WORDS:
-        raise UsageError(f"a draft of {words} tokens says nothing", f"Give --words {_LEAST_WORDS} or more.")
+class Recipe(ABC):
+    """One kind of draft with its options. use: the drafter that it is for. tree: branches that its drafts are measured
+    with.
+    """
+
+    kind: ClassVar[str]
+    use: ClassVar[str] = "model"
+    tree: ClassVar[int] = 1
+
+    @abstractmethod
+    def layers(self, place: TrainingPlace) -> tuple[int, ...]:
+        """Whose rows are recorded, as `HiddenRows` has them. Raises SpecdecError if this cannot be trained for it."""
+
+    def rows_name(self, place: TrainingPlace) -> str:
+        """Of the rows that are recorded, among those of other recipes."""
+        return "-".join(["rows", *(str(layer) for layer in self.layers(place))])
+
+    @abstractmethod
+    def needed_bytes(self, place: TrainingPlace) -> int:
+        """Of memory, for the weights and their training."""
+
+    @abstractmethod
+    def student(self, place: TrainingPlace, counts: Counts) -> Student:
+        """What learns, as it begins."""
+
+    def source(self, place: TrainingPlace) -> Path | None:
+        """The file whose rows are recorded, if that is not the target."""
+        return None
+
+    def before(self, place: TrainingPlace) -> Path | None:
+        """The draft as it was before, if there was one."""
+        return None
 
 
-def default_words(header: Header) -> int:
-    """How many tokens a draft can say: those that nearly all of an answer consists of."""
-    return min(vocabulary_of(header), 8192)
-
-
-def require_memory(recipe: Recipe, header: Header) -> None:
+def require_memory(recipe: Recipe, place: TrainingPlace) -> None:
     """Raise SpecdecError if the weights and their training do not fit into the memory that is free."""
-    needed, free = recipe.needed_bytes(header), host.available_memory()
+    needed, free = recipe.needed_bytes(place), host.available_memory()
     if free is not None and needed > free:
         raise SpecdecError(
             f"training takes about {format_bytes(needed)} of memory; {format_bytes(free)} are free",
@@ -177,22 +194,183 @@ def require_memory(recipe: Recipe, header: Header) -> None:
         )
 
 
-def words_of(most: int | None, header: Header, counts: Counts) -> Words:
-    from specdec_cli.make_drafts.training.students import Words
+@dataclass(frozen=True, slots=True)
+class DistilRecipe(Recipe):
+    """A draft model of a file that learns from the target. Of a large one little is trained (LoRA)."""
 
-    return Words.of(counts, most or default_words(header))
+    draft: Path
+    kind: ClassVar[str] = "distil"
+
+    def layers(self, place: TrainingPlace) -> tuple[int, ...]:
+        from specdec_cli.make_drafts.training.decoder import shape_of
+
+        draft = read_header(self.draft)
+        comparison = tokenizer_comparison.compare(place.header, draft)
+        if comparison.verdict not in ("identical", "compatible"):
+            raise SpecdecError(
+                f"{self.draft.name} has another tokenizer than {place.header.name}: {comparison.reason}",
+                "Name a small model of the same family, or make one: --from scratch.",
+            )
+        shape_of(draft)
+        return ()
+
+    def needed_bytes(self, place: TrainingPlace) -> int:
+        return (FIXED_BYTES if self._lora else TRAINING_BYTES) * read_header(self.draft).n_params
+
+    def student(self, place: TrainingPlace, counts: Counts) -> Student:
+        from specdec_cli.make_drafts.training.decoder import shape_of
+        from specdec_cli.make_drafts.training.draft_decoder import DraftStudent
+        from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
+
+        return DraftStudent(GgufWeights(self.draft), shape_of(read_header(self.draft)), self._lora)
+
+    @property
+    def _lora(self) -> bool:
+        # Of all memory, not of what is free, so that a run that goes on decides the same.
+        return TRAINING_BYTES * read_header(self.draft).n_params > host.total_memory() // 2 > 0
+
+    def before(self, place: TrainingPlace) -> Path | None:
+        return self.draft
 
 
-def no_counts(header: Header) -> Counts:
-    """Of a target's tokens, before any text was recorded."""
-    return np.zeros(vocabulary_of(header), np.int64)
+@dataclass(frozen=True, slots=True)
+class ScratchRecipe(Recipe):
+    """A new small model that has the target's most frequent tokens."""
+
+    words: int | None = None
+    width: int | None = None
+    depth: int = 2
+    kind: ClassVar[str] = "scratch"
+
+    def __post_init__(self) -> None:
+        require_sizes(self.words, self.width)
+        if not 1 <= self.depth <= 64:
+            raise UsageError(f"a draft cannot have {self.depth} layers", "Give --depth 1 to 64.")
+
+    def layers(self, place: TrainingPlace) -> tuple[int, ...]:
+        return ()
+
+    def needed_bytes(self, place: TrainingPlace) -> int:
+        width = self._width(place)
+        return TRAINING_BYTES * (2 * place.n_words(self.words) * width + self.depth * 12 * width * width)
+
+    def student(self, place: TrainingPlace, counts: Counts) -> Student:
+        from specdec_cli.make_drafts.training.draft_decoder import NewDraftStudent
+
+        digest, words = tokens_digest(Vocabulary(place.header).tokens), place.words(self.words, counts)
+        context = place.header.count("context_length")
+        return NewDraftStudent(place.weights, digest, words, self.depth, self._width(place), context)
+
+    def _width(self, place: TrainingPlace) -> int:
+        return min(place.width, self.width or min(max(place.width // 4 // 64 * 64, 128), 512))
 
 
-def vocabulary_of(header: Header) -> int:
-    tokens = header.metadata.get("tokenizer.ggml.tokens")
-    return tokens.count if isinstance(tokens, StringArray) else 0
+@dataclass(frozen=True, slots=True)
+class Eagle3Recipe(Recipe):
+    """An EAGLE-3 head. width: of its rows; None for the target's. words: how many tokens it can say."""
+
+    width: int | None = None
+    words: int | None = None
+    kind: ClassVar[str] = "eagle3"
+    use: ClassVar[str] = "eagle3"
+
+    def __post_init__(self) -> None:
+        require_sizes(self.words, self.width)
+
+    def layers(self, place: TrainingPlace) -> tuple[int, ...]:
+        count = place.header.count("block_count")
+        if count < 4:
+            raise SpecdecError(
+                f"an EAGLE-3 head reads three layers, and {place.header.name} has {count}",
+                "Train other heads or a draft model for it: specdec draft medusa, specdec draft distill.",
+            )
+        return 2, max(count // 2, 3), count - 1
+
+    def needed_bytes(self, place: TrainingPlace) -> int:
+        width = self._width(place)
+        own = place.n_words(self.words) * width + 3 * width * place.width + 17 * width * width
+        read = place.n_vocab * width * (FIXED_BYTES if width == place.width else TRAINING_BYTES)
+        return TRAINING_BYTES * own + read
+
+    def student(self, place: TrainingPlace, counts: Counts) -> Student:
+        from specdec_cli.make_drafts.training.heads import Eagle3Student
+
+        words, context = place.words(self.words, counts), place.header.count("context_length")
+        return Eagle3Student(place.weights, self.layers(place), place.width, context, words, self._width(place))
+
+    def _width(self, place: TrainingPlace) -> int:
+        return min(place.width, self.width or place.width)
 
 
-def number_of(header: Header, key: str) -> int:
-    value = header.setting(key)
-    return value if type(value) is int else 0
+@dataclass(frozen=True, slots=True)
+class MedusaRecipe(Recipe):
+    """Medusa heads, so many of them. words: how many tokens each can say."""
+
+    heads: int = 4
+    words: int | None = None
+    kind: ClassVar[str] = "medusa"
+    use: ClassVar[str] = "medusa"
+    tree: ClassVar[int] = 4
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.heads <= 16:
+            raise UsageError(f"there cannot be {self.heads} heads", "Give --heads 1 to 16.")
+        require_sizes(self.words)
+
+    def layers(self, place: TrainingPlace) -> tuple[int, ...]:
+        return (OUTPUT,)
+
+    def rows_name(self, place: TrainingPlace) -> str:
+        return "rows-output"
+
+    def needed_bytes(self, place: TrainingPlace) -> int:
+        return self.heads * TRAINING_BYTES * place.width * (place.width + place.n_words(self.words))
+
+    def student(self, place: TrainingPlace, counts: Counts) -> Student:
+        from specdec_cli.make_drafts.training.heads import MedusaStudent
+
+        return MedusaStudent(place.weights, self.heads, place.words(self.words, counts))
+
+
+@dataclass(frozen=True, slots=True)
+class ExitRecipe(Recipe):
+    """The target's first layers with a norm and an output matrix of their own."""
+
+    layers_kept: int
+    kind: ClassVar[str] = "exit"
+    use: ClassVar[str] = "self"
+
+    def rows_name(self, place: TrainingPlace) -> str:
+        return f"rows-first-{self.layers_kept}"
+
+    def layers(self, place: TrainingPlace) -> tuple[int, ...]:
+        count = require_prunable(place.header)
+        if not 1 <= self.layers_kept < count:
+            raise UsageError(f"{self.layers_kept} of {count} layers cannot be kept", f"Give --layers 1 to {count - 1}.")
+        return (OUTPUT,)
+
+    def needed_bytes(self, place: TrainingPlace) -> int:
+        return 3 * FIXED_BYTES * place.n_vocab * place.width + TRAINING_BYTES * place.width**2
+
+    def before(self, place: TrainingPlace) -> Path | None:
+        return self.source(place)
+
+    def source(self, place: TrainingPlace) -> Path:
+        pruned = place.folder / f"first-{self.layers_kept}.gguf"
+        if not pruned.exists():
+            prune(CopyOptions(str(place.target), pruned), f"0-{self.layers_kept - 1}", remember=False)
+        return pruned
+
+    def student(self, place: TrainingPlace, counts: Counts) -> Student:
+        from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
+        from specdec_cli.make_drafts.training.heads import ExitStudent
+
+        return ExitStudent(GgufWeights(self.source(place)))
+
+
+def require_sizes(words: int | None, width: int | None = None) -> None:
+    """Raise UsageError on a draft that is too small, or whose rows don't fit the types' blocks of 32 numbers."""
+    if words is not None and words < _LEAST_WORDS:
+        raise UsageError(f"a draft of {words} tokens says nothing", f"Give --words {_LEAST_WORDS} or more.")
+    if width is not None and (width < 32 or width % 32):
+        raise UsageError(f"hidden rows cannot have {width} numbers", "Give a multiple of 32, as in --width 256.")

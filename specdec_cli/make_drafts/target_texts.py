@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from os import getpid
 from pathlib import Path
 from time import perf_counter
 
@@ -20,13 +19,14 @@ from specdec_cli.decoding.types import Logits
 from specdec_cli.engine.options import SamplingParams
 from specdec_cli.engine.prompt import Prompt as PromptInput
 from specdec_cli.engine.session import Session
-from specdec_cli.gguf.vocab import Vocabulary
+from specdec_cli.gguf.vocabulary import Vocabulary
 from specdec_cli.llama.context import LlamaContext
 from specdec_cli.llama.hidden_rows import FloatRows, HiddenRows
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.make_drafts.training.recorded_texts import LIKELIEST, RecordedText
 from specdec_cli.measure.suites import Prompt, tuning_prompts
+from specdec_cli.user_files import replacing
 
 Report = Callable[[int, int, float], None]
 """Called with how many tokens are there, how many there will be, and the seconds that are left."""
@@ -206,10 +206,8 @@ def _answered(
     if answer.result.finish_reason == "interrupted":
         raise Interrupted
     tokens = [*prompt, *answer.result.tokens]
-    new = path.with_suffix(f".{getpid()}")  # two trainings may share a folder
-    with new.open("wb") as file:
+    with replacing(path) as file:
         np.save(file, np.array(tokens, np.int32))
-    new.replace(path)
     return tokens
 
 

@@ -6,7 +6,6 @@ All of it can be killed at any time. The same command goes on, and ends with the
 from __future__ import annotations
 
 import importlib.util
-import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,17 +16,19 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
-from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import one_session
 from specdec_cli.engine.model_loading import load_model, require_heads
 from specdec_cli.engine.session import Session
 from specdec_cli.gguf.head_files import head_of
+from specdec_cli.gguf.header import Header
 from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
-from specdec_cli.make_drafts.draft_copy import find_target, require_place
+from specdec_cli.make_drafts.draft_copy import find_target, require_place, require_room, use_command
 from specdec_cli.make_drafts.draft_figures import DraftFigures, draft_figures
 from specdec_cli.make_drafts.recipe import (
     Counts,
@@ -36,7 +37,6 @@ from specdec_cli.make_drafts.recipe import (
     TrainingPlace,
     TrainingProgress,
     TrainingStep,
-    no_counts,
     require_memory,
 )
 from specdec_cli.make_drafts.target_texts import (
@@ -46,11 +46,11 @@ from specdec_cli.make_drafts.target_texts import (
     record_texts,
     training_prompts,
 )
+from specdec_cli.make_drafts.training.recorded_texts import LIKELIEST
 from specdec_cli.measure import hardware
 from specdec_cli.measure.suites import Prompt
 from specdec_cli.pairs import made_drafts
-from specdec_cli.pairs.sources import ModelSource, is_profile, read_source
-from specdec_cli.user_files import format_bytes
+from specdec_cli.pairs.sources import read_local
 
 if TYPE_CHECKING:
     from specdec_cli.make_drafts.training.trainer import TrainingPlan
@@ -95,7 +95,7 @@ def train_draft(
     started = perf_counter()
     for machine in options.what_if:  # what is needed in the end is looked for before the work
         hardware.load(machine)
-    other = _other(options.before) if options.before else None
+    other = read_local(options.before) if options.before else None
     target, header = find_target(options.target)
     place = TrainingPlace(target, header, options.folder or options.out.with_suffix(".training"))
     training = _Training(recipe, options, place, progress, interrupt)
@@ -133,13 +133,6 @@ def require_torch() -> None:
         )
 
 
-def _other(name: str) -> ModelSource:
-    """The draft to compare with."""
-    if (source := read_source(name, [], here_first=True)).path is None:
-        raise UsageError(f"{name} is not on this machine", "Download it first, with specdec pull --target.")
-    return source
-
-
 @dataclass(frozen=True, slots=True)
 class _Training:
     """One training, from what is checked first to what is measured last."""
@@ -171,30 +164,18 @@ class _Training:
         """Raise UsageError or SpecdecError if the target, the memory, the disk or the place of the draft won't do."""
         # Once a training has begun, the file in the draft's place is its best so far, and may be overwritten.
         require_place(self.options.out, self.place.target, self.options.force or self.checkpoint.exists())
-        self.recipe.layers(self.place.header)
-        require_memory(self.recipe, self.place.header)
+        row_bytes = 2 * self.place.width * len(self.recipe.layers(self.place))
+        require_memory(self.recipe, self.place)
         self.place.folder.mkdir(parents=True, exist_ok=True)
-        self._require_disk()
+        needed = 2 * self.options.tokens * (6 * LIKELIEST + row_bytes)  # prompts take about as much as answers
+        require_room(self.place.folder, needed, "Free some, name another --work folder, or give fewer --tokens.")
         if self.recipe.use not in ("model", "self"):
             self._require_rows()
-
-    def _require_disk(self) -> None:
-        from specdec_cli.make_drafts.training.recorded_texts import LIKELIEST
-
-        header, folder = self.place.header, self.place.folder
-        row_bytes = 2 * (header.setting("embedding_length") or 0) * len(self.recipe.layers(header))
-        needed = 2 * self.options.tokens * (6 * LIKELIEST + row_bytes)  # prompts take about as much as answers
-        free = shutil.disk_usage(folder).free
-        if needed > free:
-            raise SpecdecError(
-                f"about {format_bytes(needed)} are needed in {folder}; {format_bytes(free)} are free",
-                "Free some, name another --work folder, or give fewer --tokens.",
-            )
 
     def _require_rows(self) -> None:
         """Try untrained heads: some targets don't give the rows that heads read, and llama.cpp may end the process."""
         trial, target = self.place.folder / "untrained.gguf", self.place.target
-        self.recipe.student(self.place, no_counts(self.place.header)).write(trial)
+        self.recipe.student(self.place, np.zeros(self.place.n_vocab, np.int64)).write(trial)
         try:
             require_heads(target, trial, self.interrupt)
         except SpecdecError as error:
@@ -215,7 +196,7 @@ class _Training:
             other = load_model(source, Placement(options.gpu_layers), session.interrupt) if source else None
             if other:
                 loaded.callback(other.close)
-            rows, made = RowsWanted(recipe.rows_name(place.header), recipe.layers(place.header), other), []
+            rows, made = RowsWanted(recipe.rows_name(place), recipe.layers(place), other), []
             for name, chosen, share in (
                 ("answers", prompts.train, 1.0),
                 ("held-out", prompts.held_out, _HELD_OUT_SHARE),
@@ -230,7 +211,7 @@ class _Training:
         """Train, and put the best weights in their place, also after an interrupt."""
         from specdec_cli.make_drafts.training import trainer
 
-        counts = windows.used(len(no_counts(self.place.header)))
+        counts = windows.used(self.place.n_vocab)
         plan = self._plan(windows, counts)
         student = self.recipe.student(self.place, counts)
         stopped, report = self.interrupt.is_set, self.progress.training
@@ -269,7 +250,7 @@ class _Training:
         return plan
 
     def measure(
-        self, prompts: Mapping[Prompt, Sequence[int]], other: ModelSource | None
+        self, prompts: Mapping[Prompt, Sequence[int]], other: tuple[Path, Header] | None
     ) -> tuple[DraftFigures | None, DraftFigures]:
         """The draft as it was before, or the one to compare with; and the new one."""
         recipe = self.recipe
@@ -282,8 +263,8 @@ class _Training:
         before = None
         if path := recipe.before(self.place):
             before = measured(path, recipe.use, recipe.tree)
-        elif other and other.path is not None:
-            before = measured(other.path, head_of(other.header) or "model", 1)
+        elif other:
+            before = measured(other[0], head_of(other[1]) or "model", 1)
         return before, measured(self.options.out, recipe.use, recipe.tree)
 
 
@@ -309,8 +290,7 @@ def _peak_bytes() -> int:
 
 def _command(recipe: Recipe, options: TrainingOptions) -> str:
     """How the draft is used."""
-    name = ["-p" if is_profile(options.target) else "-m", options.target]
     if recipe.use == "self":
-        return shlex.join(["specdec", "run", *name, "--drafter", "self"]) + ' "..."'
+        return use_command(options.target, "--drafter", "self")
     tree = ["--tree", str(recipe.tree)] if recipe.tree > 1 else []
-    return shlex.join(["specdec", "run", *name, "-md", str(options.out), *tree]) + ' "..."'
+    return use_command(options.target, "-md", str(options.out), *tree)

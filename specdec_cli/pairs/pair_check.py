@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
@@ -165,17 +165,13 @@ def compare_sources(
 def summarise(source: ModelSource, n_ctx: int, free: FreeMemory) -> ModelSummary:
     """What a header says of a model. Its context is no longer than what it was trained on."""
     header = source.header
-    n_layers, n_ctx_train = (_positive(header.setting(key)) for key in ("block_count", "context_length"))
+    n_layers, n_ctx_train = (header.count(key) or None for key in ("block_count", "context_length"))
     needs = footprint(header, min(n_ctx, n_ctx_train or n_ctx), free.repacked)
     if free.gpu:
         needs = replace(needs, buffers=max(needs.buffers, _GPU_BUFFERS))
     kind = header.architecture, header.quantisation, header.n_params, header.n_active_params, n_layers, n_ctx_train
     sizes = needs.weights, needs.repacked, needs.vocabulary, needs.cache, needs.buffers, needs.total
     return ModelSummary(source.name, *kind, *sizes, str(source.path) if source.path else None, source.remote)
-
-
-def _positive(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _of_ratio(ratio: float) -> str:
@@ -200,8 +196,8 @@ def _of_heads(target: Header, draft: Header) -> list[str]:
 
 def _of_kind(target: Header) -> list[str]:
     advice = []
-    used, total = target.setting("expert_used_count"), target.setting("expert_count")
-    if any("_exps." in tensor.name for tensor in target.tensors) and _positive(used) and _positive(total):
+    used, total = target.count("expert_used_count"), target.count("expert_count")
+    if any("_exps." in name for name in target.by_name) and used and total:
         advice.append(
             f"the target is a mixture of experts, {used} of {total} for each token: verifying several tokens reads "
             "more experts than writing one, so it gains less than a dense model"

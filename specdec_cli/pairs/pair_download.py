@@ -9,36 +9,21 @@ from datetime import date
 from pathlib import Path
 from typing import Literal
 
-from specdec_cli.decoding.errors import DownloadError, IncompatiblePair, SpecdecError, UsageError
+from specdec_cli.decoding.errors import DownloadError, IncompatiblePair, UsageError
 from specdec_cli.gguf import tokenizer_comparison
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
-from specdec_cli.gguf.tokenizer_comparison import Compatibility
-from specdec_cli.pairs import draft_candidates, profiles, pulled_pairs, references
+from specdec_cli.pairs import draft_proposals, profiles, pulled_pairs, references
 from specdec_cli.pairs.config_layers import settings_of
-from specdec_cli.pairs.hub import cache, repository
+from specdec_cli.pairs.draft_proposals import DraftProposal
+from specdec_cli.pairs.hub import cache
 from specdec_cli.pairs.hub.download import DownloadProgress, download, is_right
-from specdec_cli.pairs.hub.failures import hub_errors
 from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
+from specdec_cli.pairs.hub.requests import hub_errors
 from specdec_cli.pairs.pair_check import CONTEXT, FreeMemory, PairCheck, compare_sources
 from specdec_cli.pairs.pulled_pairs import PulledPair
 from specdec_cli.pairs.sources import ModelSource, model_name, read_source
 from specdec_cli.user_files import format_bytes
-
-_MAX_PROPOSALS = 5
-_LARGEST_SHARE = 0.5
-"""Of the target's parameters, and of its bytes: above it no draft pays."""
-
-
-@dataclass(frozen=True, slots=True)
-class DraftProposal:
-    """A model that may draft for a target. ratio: its share of the target's parameters."""
-
-    name: str
-    size: int
-    n_params: int
-    ratio: float
-    verdict: Compatibility
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,37 +161,8 @@ class PairDownload:
         return source
 
     def proposals(self) -> list[DraftProposal]:
-        """Drafts at most half as large whose headers have the target's tokenizer, the likeliest to pay first.
-
-        Raises SpecdecError if there are none, DownloadError if none could be looked at.
-        """
-        target = self.read_target().header
-        proposals: list[DraftProposal] = []
-        failure, looked_at, larger = None, 0, 0
-        reference = references.parse(self.target)
-        heads = repository.heads_beside(reference) if reference else []
-        for name in [*heads, *draft_candidates.candidates(target, self.target)][:_MAX_PROPOSALS]:
-            try:
-                draft = read_source(name, self.notes, here_first=True).header
-            except SpecdecError as error:
-                failure = failure or error
-                self.notes.append(f"{name} was not looked at: {error}")
-                continue
-            looked_at += 1
-            verdict = tokenizer_comparison.compare(target, draft).verdict
-            ratio = draft.n_active_params / max(1, target.n_active_params)
-            if max(ratio, draft.size / max(1, target.size)) > _LARGEST_SHARE:
-                larger += 1
-            elif verdict in ("identical", "compatible"):
-                proposals.append(DraftProposal(name, draft.size, draft.n_params, ratio, verdict))
-        if failure and not looked_at:
-            what = f"no draft for {self.target} could be looked at: {failure}"
-            raise DownloadError(what, "Name one with --draft, or try again later.")
-        if not proposals:
-            pre = target.metadata.get("tokenizer.ggml.pre")
-            known = "is known" if not larger else f"that is at most {_LARGEST_SHARE:.0%} of its size is known"
-            raise SpecdecError(f"no draft {known} for {self.target} (tokenizer {pre!s:.40})", "Name one with --draft.")
-        return sorted(proposals, key=lambda proposal: draft_candidates.rank(proposal.ratio))
+        """Drafts for the target, the likeliest to pay first. Raises as `draft_proposals.proposals` does."""
+        return draft_proposals.proposals(self.read_target(), self.notes)
 
     def choose(self, draft: str) -> None:
         self.draft, self.needs_draft = draft, False
@@ -226,7 +182,7 @@ class PairDownload:
         with hub_errors(self.target):
             first, *others = map(self._planned, self._sources)
             recorded = len(self._remotes) == len(self._sources)
-            name = self.name or (_name(*self._remotes) if recorded else "")
+            name = self.name or (pulled_pairs.name_of(*self._remotes) if recorded else "")
             free, place, notes = cache.free_space(), str(cache.cache_dir()), tuple(self.notes)
             draft_plan = others[0] if others else None
             plan = DownloadPlan(name, recorded, first, draft_plan, 0, free, place, self._comparison, notes)
@@ -295,13 +251,6 @@ def _checked(model: str, role: Literal["target", "draft"]) -> str:
             f"{model!r} is no model on the Hub, and no file", "Write REPO:QUANT, REPO/FILE.gguf, or a file's path."
         )
     return model
-
-
-def _name(target: RemoteModel, draft: RemoteModel | None = None) -> str:
-    try:
-        return pulled_pairs.name_of(target, draft)
-    except UsageError as error:
-        raise UsageError(str(error), "Give it a name with --as NAME.") from None
 
 
 def _verdict(paths: Sequence[Path], planned: str | None) -> str:

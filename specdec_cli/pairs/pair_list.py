@@ -16,6 +16,7 @@ from specdec_cli.pairs import profiles, pulled_pairs, references, speeds
 from specdec_cli.pairs.config_layers import settings_of
 from specdec_cli.pairs.hub import cache
 from specdec_cli.pairs.profiles import Profile
+from specdec_cli.pairs.pulled_pairs import PulledPair
 from specdec_cli.pairs.speeds import Speed
 
 
@@ -87,10 +88,10 @@ def pair_details(name: str) -> PairDetails:
 class PlannedRemoval:
     """What removing a pair would do. size: bytes that it frees. kept: files that stay because another pair uses them.
 
-    partial: the files, where the pair is only what an interrupted download left.
+    partial: what an interrupted download left, where there is no pair.
     """
 
-    name: str
+    pair: PulledPair | None
     size: int
     kept: tuple[str, ...]
     partial: tuple[Path, ...]
@@ -99,17 +100,16 @@ class PlannedRemoval:
         """Remove it, and return the bytes freed. Raises SpecdecError if a file cannot be removed."""
         for path in self.partial:
             path.unlink(missing_ok=True)
-        pair = None if self.partial else pulled_pairs.load(self.name)
-        return pulled_pairs.remove(pair) if pair else self.size
+        return pulled_pairs.remove(self.pair) if self.pair else self.size
 
 
 def plan_removal(name: str) -> PlannedRemoval:
     """Raises UsageError if no such pair was pulled, and no download of it was interrupted."""
     if pair := pulled_pairs.load(name):
         size, kept = pulled_pairs.removable(pair)
-        return PlannedRemoval(name, size, tuple(kept), ())
+        return PlannedRemoval(pair, size, tuple(kept), ())
     if name in profiles.names() and (partial := _partial_files(profiles.load(name))):
-        return PlannedRemoval(name, sum(path.stat().st_size for path in partial), (), tuple(partial))
+        return PlannedRemoval(None, sum(path.stat().st_size for path in partial), (), tuple(partial))
     known = pulled_pairs.names()
     hint = user_files.suggest(name, known, "Pulled pairs") if known else "specdec pull has brought none yet."
     raise UsageError(f"no pair {name!r} has been pulled", hint)

@@ -66,14 +66,14 @@ def require_writable() -> None:
         user_files.require_writable(config_dir() / folder)
 
 
-def check_name(name: str) -> str:
+def check_name(name: str, fix: str = "Use letters, digits, '.', '_', '+' and '-', no ending.") -> str:
     """The name; raises UsageError if it cannot be one of a pair."""
     if not re.fullmatch(r"[\w][\w.+-]{0,150}", name, re.ASCII) or name.endswith((".gguf", ".yaml", ".json")):
-        raise UsageError(f"{name!r} cannot be a pair's name", "Use letters, digits, '.', '_', '+' and '-', no ending.")
+        raise UsageError(f"{name!r} cannot be a pair's name", fix)
     return name
 
 
-def name_of(target: RemoteModel, draft: RemoteModel | None) -> str:
+def name_of(target: RemoteModel, draft: RemoteModel | None = None) -> str:
     """A name for a pair that was given none: of its two files, with the owner's and more if another pair has it."""
     models = [model for model in (target, draft) if model]
     asked = tuple(model.reference for model in models)
@@ -82,7 +82,7 @@ def name_of(target: RemoteModel, draft: RemoteModel | None) -> str:
     for name in (stems, f"{owners}-{stems}", f"{stems}-{digest(repr(asked), 8)}"):
         if len(name) <= 150 and is_free(name, asked):
             break
-    return check_name(name)
+    return check_name(name, "Give it a name with --as NAME.")
 
 
 def is_free(name: str, models: tuple[str, ...]) -> bool:

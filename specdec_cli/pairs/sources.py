@@ -10,7 +10,7 @@ from specdec_cli.decoding.errors import UsageError
 from specdec_cli.gguf.header import Header
 from specdec_cli.gguf.reader import read_header, read_model
 from specdec_cli.pairs import profiles, references
-from specdec_cli.pairs.hub import cache, ranges, repository
+from specdec_cli.pairs.hub import cache, repository
 from specdec_cli.pairs.hub.repository import RemoteModel
 
 
@@ -37,6 +37,14 @@ def model_name(name: str, role: Literal["target", "draft"]) -> str:
     return model
 
 
+def read_local(name: str) -> tuple[Path, Header]:
+    """A model on this machine. Raises as `read_source` does, and UsageError if it is not here yet."""
+    source = read_source(name, [], here_first=True)
+    if source.path is None:
+        raise UsageError(f"{name} is not on this machine yet", f"Download it: specdec pull --target {name}")
+    return source.path, source.header
+
+
 def read_source(name: str, notes: list[str], here_first: bool) -> ModelSource:
     """Read a model's header, of one on the Hub over ranges.
 
@@ -54,4 +62,4 @@ def read_source(name: str, notes: list[str], here_first: bool) -> ModelSource:
     if reference is None or path:
         return ModelSource(name, read_header(path or Path(name)), None, path)
     remote = repository.resolve(reference)
-    return ModelSource(name, read_model(remote.files[0].name, ranges.opener(remote, notes)), remote, None)
+    return ModelSource(name, read_model(remote.files[0].name, repository.opener(remote, notes)), remote, None)

@@ -9,10 +9,10 @@ def impatient(timeout: float, *args: object) -> None:
     from fuzzing_child import command
     from huggingface_hub import constants
 
-    from specdec_cli.pairs.hub import ranges, repository
+    from specdec_cli.pairs.hub import repository
 
     sleep = time.sleep
     time.sleep = lambda seconds: sleep(min(seconds, 0.01))
     constants.HF_HUB_DOWNLOAD_TIMEOUT = constants.HF_HUB_ETAG_TIMEOUT = timeout
-    ranges._HEADERS_S = repository._LISTING_S = 2.0
+    repository._HEADERS_S = repository._LISTING_S = 2.0
     command([*map(str, args)])

@@ -1,10 +1,19 @@
-"""What a header says of a model."""
+"""What a header says of a model: its parameters and type, what it takes in memory, and that llama.cpp can run it."""
+
+from contextlib import nullcontext
 
 import gguf
+import ggufs
 import numpy as np
 import pytest
+from driver import DEMO
 
+from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.gguf.header import Header, Tensor
+from specdec_cli.gguf.memory import cache_bytes, footprint, require
+from specdec_cli.gguf.reader import read_header
+from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary
+from specdec_cli.llama import library
 
 
 def model(*tensors: tuple[str, tuple[int, ...], str], **metadata) -> Header:
@@ -56,3 +65,143 @@ def test_without_a_known_file_type_the_bytes_decide(kind):
     assert model(**{"general.file_type": kind}).quantisation == "unknown"
     rows = (Tensor("a", (99,), "type 900", 0, None), Tensor("b", (1,), "F16", 0, 2))
     assert Header("m.gguf", 3, {}, rows, 0).quantisation == "F16", "a type of unknown size has no say"
+
+
+# --- memory ---
+
+BASE = {"block_count": 10, "attention.head_count": 8, "attention.head_count_kv": 2, "embedding_length": 512}
+
+
+def attending(drop=(), **settings) -> Header:
+    values = {**BASE, **{key.replace("__", "."): value for key, value in settings.items()}}
+    metadata = {f"qwen3.{key}": value for key, value in values.items() if key not in drop}
+    return Header("m.gguf", 3, {"general.architecture": "qwen3", **metadata}, (), 0)
+
+
+@pytest.mark.parametrize(
+    ("header", "per_token"),
+    [
+        (attending(), 10 * 2 * (64 + 64) * 2),
+        (attending(drop=["attention.head_count_kv"]), 10 * 8 * (64 + 64) * 2),
+        (attending(attention__key_length=128, attention__value_length=96), 10 * 2 * (128 + 96) * 2),
+        # A hybrid: only the layers that attend keep anything.
+        (attending(attention__head_count_kv=np.array([2, 0, 0, 2], np.int32)), 4 * (64 + 64) * 2),
+        (attending(attention__head_count=np.array([8, 0, 4], np.int32)), 10 * 2 * (64 + 64) * 2),
+        (attending(drop=BASE), 0),
+        (attending(block_count="ten"), 0),
+        (Header("x", 3, {}, (), 0), 0),
+        (read_header(DEMO / "target.gguf"), 6 * 320 * 2 * 2),  # 6 layers of 5 heads, 320 wide
+    ],
+)
+def test_bytes_of_a_cache(header, per_token):
+    assert cache_bytes(header, 1) == per_token
+    assert cache_bytes(header, 32768) == per_token * 32768
+    assert type(cache_bytes(header, 7)) is int
+
+
+def test_what_fits_is_allowed_to_the_byte():
+    needed = cache_bytes(attending(), 1000)
+    require(attending(), 1000, needed)
+    require(attending(), 10**9, None)  # nothing is known
+    with pytest.raises(SpecdecError, match="1,000 tokens") as caught:
+        require(attending(), 1000, needed - 1)
+    assert "-c" in caught.value.hint and caught.value.exit_code == 1
+    with pytest.raises(SpecdecError, match=r"needs 5,120\.0 GB; 8\.0 GB are free"):
+        require(attending(), 10**9, 8 * 10**9)
+
+
+# --- the whole footprint ---
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("width", "inner", "n_ctx", "mib"),
+    [(576, 1536, 1024, 14.5), (576, 1536, 4096, 17.5), (896, 4864, 1024, 36.5), (1536, 8960, 4096, 68.5)],
+)
+def test_buffers_are_those_that_llama_cpp_reports(width, inner, n_ctx, mib):
+    """What llama.cpp logs as its compute buffer: of SmolLM2-135M, Qwen2.5 0.5B and 1.5B."""
+    needs = footprint(attending(embedding_length=width, feed_forward_length=inner), n_ctx)
+    work = 512 * (inner * 9 // 8)  # which llama.cpp does not log
+    assert needs.buffers - work == mib * MIB
+
+
+def tensors(*names, type="Q4_K", shape=(256, 16)):
+    return tuple(Tensor(name, shape, type, 0, 1000) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("rows", "repacked"),
+    [
+        (tensors("blk.0.ffn_up.weight", "output.weight", "token_embd.weight"), 2000),
+        (tensors("blk.0.ffn_up.weight", "token_embd.weight"), 2000),  # the table is the output matrix too
+        (tensors("blk.0.ffn_up.weight", type="Q6_K"), 0),
+        (tensors("blk.0.ffn_up.weight", shape=(256, 12)), 0),
+        (tensors("blk.0.ffn_up_exps.weight", shape=(256, 16, 4)), 1000),
+        (tensors("output_norm.weight", shape=(256,)), 0),
+        (tensors("blk.0.attn_q.bias", "per_layer_token_embd.weight"), 0),
+    ],
+)
+def test_which_weights_are_in_memory_twice(rows, repacked):
+    header = Header("m.gguf", 3, {}, rows, 0, 5000)
+    assert footprint(header, 0, {"Q4_K"}).repacked == repacked
+    assert footprint(header, 0).repacked == 0 and footprint(header, 0).weights == 5000
+
+
+@pytest.mark.parametrize(
+    ("flags", "types"),
+    [
+        ("CPU : SSE3 = 1 | AVX2 = 1 | LLAMAFILE = 1 | REPACK = 1 | ", {"Q4_0", "Q4_K", "IQ4_NL", "MXFP4"}),
+        ("CPU : AVX2 = 1 | AVX512 = 1 | REPACK = 1 | ", {"Q4_0", "Q4_K", "IQ4_NL", "MXFP4", "Q2_K"}),
+        ("CPU : AVX2 = 1 | AVX512 = 1 | REPACK = 0 | ", set()),
+        ("CPU : NEON = 1 | REPACK = 1 | ", {"IQ4_NL"}),
+        ("", set()),
+    ],
+)
+def test_which_types_a_machine_repacks(flags, types):
+    assert library.repacked_by(flags) == types
+
+
+# --- one thing wrong at a time with a model that runs ---
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "refused"),
+    [
+        ("blk.0.attn_norm.weight", 1, True),
+        ("output_norm.weight", 8, True),
+        ("blk.0.attn_q.weight", 28, True),
+        ("token_embd.weight", 9, True),
+        ("blk.1.ffn_up.weight", 25, True),
+        ("blk.1.ffn_up.weight", 8, False),
+        ("blk.1.ffn_up.weight", 30, False),
+        ("blk.0.ffn_gate_tid2eid", 26, False),
+    ],
+)
+def test_types_of_tensors(tmp_path, name, kind, refused):
+    head = ggufs.header(
+        [ggufs.scalar("general.architecture", ggufs.STRING, "llama")], [ggufs.tensor(name, (32,), kind)]
+    )
+    header = read_header(ggufs.written(tmp_path, ggufs.padded(head, bytes(512))))
+    with pytest.raises(SpecdecError, match=f"cannot compute with {name}") if refused else nullcontext():
+        require_runnable(header)
+
+
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens", "said"),
+    [
+        ("none", ["a"], "has no tokenizer"),
+        ("no_vocab", ["a"], "has no tokenizer"),
+        ("llama", [*BYTES[:-1], "a"], "no token for the byte 0xFF"),
+        ("llama", [*BYTES[:97], *BYTES[98:], "a"], None),
+    ],
+)
+def test_vocabularies(tmp_path, model, tokens, said):
+    keys = [ggufs.scalar("tokenizer.ggml.model", ggufs.STRING, model), ggufs.strings("tokenizer.ggml.tokens", tokens)]
+    keys.append(ggufs.scalar("tokenizer.ggml.add_bos_token", ggufs.BOOL, True))
+    header = read_header(ggufs.written(tmp_path, ggufs.padded(ggufs.header(keys))))
+    with pytest.raises(SpecdecError, match=said) if said else nullcontext():
+        require_sound_vocabulary(header)

@@ -9,12 +9,12 @@ import pytest
 import tiny
 
 from specdec_cli.decoding.errors import IncompatiblePair, SpecdecError
-from specdec_cli.gguf import reduced_vocabulary
+from specdec_cli.gguf import vocabulary
 from specdec_cli.gguf.header import Header
 from specdec_cli.gguf.reader import read_header
-from specdec_cli.gguf.reduced_vocabulary import DIGEST, IDS, READS
 from specdec_cli.gguf.runnable import require_runnable, require_sound_vocabulary, require_tokenizer
 from specdec_cli.gguf.tokenizer_comparison import compare
+from specdec_cli.gguf.vocabulary import DIGEST, IDS, READS
 
 TOKENS = ggufs.string_array([b"a", b"b", b"c", b"d", b"e"])
 WHOLE = {
@@ -36,10 +36,10 @@ def target(tokens=TOKENS) -> Header:
 
 
 def test_what_it_says():
-    found = reduced_vocabulary.read(header())
+    found = vocabulary.read_reduced(header())
     assert (found.ids.tolist(), found.reads.tolist()) == ([4, 0, 2], [1, 1, 2, 2, 0])
     assert found.is_of(target()) and str(found) == "3 of the target's 5 tokens"
-    assert reduced_vocabulary.read(target()) is None
+    assert vocabulary.read_reduced(target()) is None
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_what_it_says():
 )
 def test_what_contradicts_itself(key, value, said):
     with pytest.raises(SpecdecError, match=said):
-        reduced_vocabulary.read(header(**{key: value}))
+        vocabulary.read_reduced(header(**{key: value}))
     comparison = compare(target(), header(**{key: value}))
     assert comparison.verdict == "incompatible" and said in comparison.reason
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from specdec_cli.decoding.errors import IncompatiblePair
 from specdec_cli.gguf.header import Header, StringArray
 from specdec_cli.gguf.tokenizer_comparison import compare
-from specdec_cli.gguf.vocab import digest
+from specdec_cli.gguf.vocabulary import tokenizer_digest as digest
 
 MERGES = "tokenizer.ggml.merges"
 WORDS = [b"<unk>", b"<s>", b"</s>", b"a", b"b", b"ab", b"\xff"]

@@ -14,7 +14,6 @@ import tiny
 from driver import DEMO
 
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
-from specdec_cli.gguf import quantisations
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama import library, quantize
 from specdec_cli.llama.context import LlamaContext
@@ -22,7 +21,8 @@ from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.model import Model
 from specdec_cli.llama.placement import Placement
 from specdec_cli.llama.quantize import Copy
-from specdec_cli.make_drafts.layer_search import SkippableCopy
+from specdec_cli.make_drafts import quantize as quantisations
+from specdec_cli.make_drafts.prune import SkippableCopy
 
 TARGET = DEMO / "target.gguf"
 TOKENS = list(range(3, 40, 2))
@@ -80,7 +80,7 @@ def test_a_split_target_becomes_one_file(tmp_path):
 
 
 def test_rows_that_do_not_fit_a_type_are_told(tmp_path):
-    copy = Copy(TARGET, tmp_path / "small.gguf", 1, file_type=quantisations.find("Q2_K").file_type)
+    copy = Copy(TARGET, tmp_path / "small.gguf", 1, file_type=quantisations.find_type("Q2_K").file_type)
     unfit = quantize.write(copy, Interrupt(), lambda _: None)
     assert {(found.columns, found.wanted, found.got) for found in unfit} == {
         (320, "Q2_K", "Q4_0"),
@@ -106,8 +106,8 @@ def test_which_types_llama_cpp_makes(tmp_path, monkeypatch):
     monkeypatch.setattr(tiny, "FEED_FORWARD", 256)
     source = tiny.write(tmp_path / "wide.gguf", "llama")
     out = tmp_path / "out.gguf"
-    for name in quantisations.names():
-        kind = quantisations.find(name)
+    for name in quantisations.type_names():
+        kind = quantisations.find_type(name)
         assert in_this_process(source, out, kind.file_type), name
         made = read_header(out)
         assert made.quantisation == name
@@ -116,7 +116,7 @@ def test_which_types_llama_cpp_makes(tmp_path, monkeypatch):
     refused = [*quantisations._NEED_MATRIX, *quantisations._NOT_MADE]
     assert len(refused) == 10
     for number, name in quantisations.QUANTISATIONS.items():
-        assert (name in refused) == (name not in quantisations.names())
+        assert (name in refused) == (name not in quantisations.type_names())
         if name in refused:
             assert not in_this_process(source, out, number), name
 

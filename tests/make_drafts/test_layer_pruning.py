@@ -9,8 +9,7 @@ from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.gguf.header import Header, Tensor
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.make_drafts.draft_copy import ranges, require_copyable
-from specdec_cli.make_drafts.layer_search import outlets
-from specdec_cli.make_drafts.prune import layers_of, require_prunable, size_with
+from specdec_cli.make_drafts.prune import layers_of, outlets, require_prunable, size_with
 
 TENSORS = ("attn_norm.weight", "attn_output.weight", "ffn_down.weight")
 

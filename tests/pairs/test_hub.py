@@ -123,7 +123,7 @@ def test_a_connection_that_breaks_again_and_again(hub, naps, tmp_path, reset):
 
 
 def test_a_header_longer_than_a_window_is_asked_for_in_growing_ones(hub, monkeypatch):
-    monkeypatch.setattr("specdec_cli.pairs.hub.ranges._WINDOWS", (4096, 1 << 14, 1 << 16))
+    monkeypatch.setattr("specdec_cli.pairs.hub.repository._WINDOWS", (4096, 1 << 14, 1 << 16))
     pulled_here()
     ends = [int(request.range.split("-")[1]) + 1 for request in hub.requests if request.file and of_header(request)]
     assert ends[:4] == [4096, 4096 + (1 << 14), 4096 + (1 << 14) + (1 << 16), 4096 + (1 << 14) + 2 * (1 << 16)]

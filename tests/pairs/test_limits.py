@@ -25,7 +25,7 @@ from hub_pairs import (
 )
 from huggingface_hub import close_session, constants
 
-from specdec_cli.pairs.hub import repository, session
+from specdec_cli.pairs.hub import repository, requests
 from specdec_cli.pairs.references import Reference, select
 
 ALWAYS = 10**9
@@ -47,7 +47,7 @@ def naps(monkeypatch, hub, tmp_path) -> list[float]:
 def impatient(monkeypatch) -> None:
     for name in ("HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"):
         monkeypatch.setattr(constants, name, 0.5)
-    monkeypatch.setattr(session, "_TIMEOUTS_BEFORE_BODY", 0.4)
+    monkeypatch.setattr(requests, "_TIMEOUTS_BEFORE_BODY", 0.4)
 
 
 def size(folder: Path) -> int:

@@ -19,9 +19,14 @@ from specdec_cli.decoding.errors import Interrupted, UsageError
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.make_drafts import train as draft_training
-from specdec_cli.make_drafts.distill import DistilRecipe, ScratchRecipe
-from specdec_cli.make_drafts.heads import Eagle3Recipe, ExitRecipe, MedusaRecipe
-from specdec_cli.make_drafts.recipe import TrainingOptions
+from specdec_cli.make_drafts.recipe import (
+    DistilRecipe,
+    Eagle3Recipe,
+    ExitRecipe,
+    MedusaRecipe,
+    ScratchRecipe,
+    TrainingOptions,
+)
 
 pytestmark = pytest.mark.training
 
@@ -98,7 +103,7 @@ def test_a_draft_learns_and_drafts_for_its_target(folder, kind, monkeypatch):
     assert result.after.expected[0].machine == "here"
     if kind == "exit":  # the layers are the same; what they say has become better
         assert overall.by_place[0] >= result.before.categories[-1].by_place[0]
-    way = SpeculativeConfig(use, 3, tree=2 if kind == "medusa" else 1)
+    way = SpeculativeConfig(use, draft_tokens=3, tree=2 if kind == "medusa" else 1)
     with load(target=folder / "target.gguf", draft=folder / f"{kind}.gguf", threads=1, speculative=way) as engine:
         for temperature in (0.0, 0.8):
             sampling = SamplingParams(temperature=temperature, seed=3, max_tokens=40)
@@ -111,9 +116,9 @@ def test_the_files_hold_what_pytorch_computes(folder):
     """llama.cpp's logits of every kind of decoder, float32 but for the cache."""
     import torch
 
+    from specdec_cli.make_drafts.training.decoder import shape_of
     from specdec_cli.make_drafts.training.draft_decoder import DraftStudent
     from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
-    from specdec_cli.make_drafts.training.shape import shape_of
     from training.check import Reader
 
     for kind in ("qwen3", "llama"):
@@ -141,9 +146,9 @@ def test_an_exit_of_a_target_with_one_matrix_for_both_ends_gets_its_own(folder, 
 
 
 def test_lora_changes_little_and_is_merged(folder):
+    from specdec_cli.make_drafts.training.decoder import shape_of
     from specdec_cli.make_drafts.training.draft_decoder import DraftStudent
     from specdec_cli.make_drafts.training.gguf_weights import GgufWeights
-    from specdec_cli.make_drafts.training.shape import shape_of
     from specdec_cli.make_drafts.training.students import trained
 
     path = folder / "draft.gguf"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import gguf
 import numpy as np
@@ -12,21 +13,20 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from specdec_cli.gguf.reduced_vocabulary import DIGEST, IDS, READS
-from specdec_cli.make_drafts.training.decoder import Decoder
+from specdec_cli.gguf.vocabulary import DIGEST, IDS, READS
+from specdec_cli.make_drafts.training.decoder import Decoder, Shape
 from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, add_shape, add_tensor, finish, rewrite
-from specdec_cli.make_drafts.training.shape import Shape
 from specdec_cli.make_drafts.training.students import (
+    RowStudent,
     Words,
-    agreement,
-    cross_entropy,
+    WordStudent,
     numbers_of,
     output_of,
     principal,
-    said_in,
-    whole_agreement,
 )
 from specdec_cli.make_drafts.training.windows import TextBatch
+
+Module = TypeVar("Module", bound=nn.Module)
 
 RANK = 16
 """Of LoRA's matrices (Hu et al., arXiv 2106.09685)."""
@@ -52,7 +52,7 @@ class LoraLinear(nn.Module):
         return self.linear
 
 
-class DraftStudent:
+class DraftStudent(RowStudent):
     """A draft model of a file, with all of the target's tokens. lora: train little of it, for want of memory."""
 
     def __init__(self, draft: GgufWeights, shape: Shape, lora: bool) -> None:
@@ -64,35 +64,33 @@ class DraftStudent:
         if lora:
             self.model.requires_grad_(False)
             torch.manual_seed(1)
-            for owner, name, linear in list(_linears(self.model)):
-                setattr(owner, name, LoraLinear(linear))
+            for owner, name, linear in _children(self.model, nn.Linear):
+                if name != "output":
+                    setattr(owner, name, LoraLinear(linear))
 
-    def loss(self, batch: TextBatch) -> Tensor:
-        ids, likeliest = said_in(batch)
-        logits = F.linear(self.model(batch.tokens), self._output[ids])
-        return cross_entropy(logits, likeliest, batch.log_p, batch.known)
-
-    def agreement(self, batch: TextBatch) -> list[float]:
-        return [whole_agreement(self.model(batch.tokens), self._output, batch)]
-
-    def write(self, path: Path) -> None:
-        for owner, name, module in list(_adapted(self.model)):
-            setattr(owner, name, module.merged())
-        rewrite(path, self._draft, numbers_of(self.model), f"{self._draft.path.stem}, distilled")
+    def rows(self, batch: TextBatch) -> Tensor:
+        rows: Tensor = self.model(batch.tokens)
+        return rows
 
     @property
-    def _output(self) -> Tensor:
+    def output(self) -> Tensor:
         model = self.model
         return model.token_embd.weight if model.shape.tied else model.output.weight
 
+    def write(self, path: Path) -> None:
+        for owner, name, module in _children(self.model, LoraLinear):
+            setattr(owner, name, module.merged())
+        rewrite(path, self._draft, numbers_of(self.model), f"{self._draft.path.stem}, distilled")
 
-class NewDraftStudent:
+
+class NewDraftStudent(WordStudent):
     """A new small model. It has words of its own, the target's most frequent tokens, and reads each other token as the
     one that is most like it; it begins with the target's embeddings, projected.
     """
 
     def __init__(self, target: GgufWeights, digest: str, words: Words, layers: int, width: int, context: int) -> None:
-        self._target, self._digest, self._words = target, digest, words
+        super().__init__(target, words)
+        self._digest = digest
         embedding = target.read("token_embd.weight")
         self._reads = reads(embedding, words)
         self._numbers = torch.from_numpy(self._reads)
@@ -106,26 +104,18 @@ class NewDraftStudent:
             self.model.token_embd.weight.copy_(torch.from_numpy(embedding[words.ids] @ basis))
             self.model.output.weight.copy_(torch.from_numpy(output_of(target, words.ids) @ basis))
 
-    def loss(self, batch: TextBatch) -> Tensor:
-        likeliest = self._words.of_target(batch.likeliest)
-        return cross_entropy(self._logits(batch), likeliest, batch.log_p, batch.known)
-
-    def agreement(self, batch: TextBatch) -> list[float]:
-        likeliest = self._words.of_target(batch.likeliest[..., 0])
-        return [agreement(self._logits(batch), likeliest, batch.known)]
-
-    def _logits(self, batch: TextBatch) -> Tensor:
+    def drafts(self, batch: TextBatch) -> Iterator[tuple[Tensor, TextBatch]]:
         tokens = self._numbers.to(batch.tokens.device)[batch.tokens]
-        return self.model.logits(self.model(tokens))
+        yield self.model.logits(self.model(tokens)), batch
 
     def write(self, path: Path) -> None:
         shape = self.shape
         writer = gguf.GGUFWriter(path, "llama")
-        writer.add_name(f"draft for {self._target.path.stem}")
+        writer.add_name(f"draft for {self.target.path.stem}")
         add_shape(writer, shape)
         writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
         writer.add_tokenizer_model("none")
-        writer.add_array(IDS, self._words.ids.tolist())
+        writer.add_array(IDS, self.words.ids.tolist())
         writer.add_array(READS, self._reads.tolist())
         writer.add_string(DIGEST, self._digest)
         for name, values in numbers_of(self.model).items():
@@ -146,15 +136,11 @@ def reads(embedding: NDArray[np.float32], words: Words) -> NDArray[np.int64]:
     return nearest
 
 
-def _linears(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Linear]]:
-    for owner in model.modules():
-        for name, child in owner.named_children():
-            if isinstance(child, nn.Linear) and name != "output":
-                yield owner, name, child
-
-
-def _adapted(model: nn.Module) -> Iterator[tuple[nn.Module, str, LoraLinear]]:
-    for owner in model.modules():
-        for name, child in owner.named_children():
-            if isinstance(child, LoraLinear):
-                yield owner, name, child
+def _children(model: nn.Module, kind: type[Module]) -> list[tuple[nn.Module, str, Module]]:
+    """All modules of a kind that are parts of others: of each its owner and its name there."""
+    return [
+        (owner, name, child)
+        for owner in model.modules()
+        for name, child in owner.named_children()
+        if isinstance(child, kind)
+    ]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec_cli.decoding.errors import SpecdecError
-from specdec_cli.make_drafts.training.shape import Shape
+from specdec_cli.make_drafts.training.decoder import Shape
 
 _BLOCK = 32
 """Numbers that Q8_0 gives one scale."""

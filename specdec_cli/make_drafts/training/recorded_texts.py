@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from os import getpid
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from specdec_cli.user_files import replacing
 
 LIKELIEST = 64
 """So many of the target's likeliest tokens are kept of each place."""
@@ -26,8 +27,7 @@ class RecordedText:
     prompt: int
 
     def save(self, path: Path) -> None:
-        new = path.with_suffix(f".{getpid()}")  # two trainings may share a folder
-        with new.open("wb") as file:
+        with replacing(path) as file:
             np.savez(
                 file,
                 tokens=self.tokens,
@@ -36,7 +36,6 @@ class RecordedText:
                 rows=self.rows,
                 prompt=np.array(self.prompt),
             )
-        new.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> RecordedText:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
+import gguf
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -20,19 +21,87 @@ _SAMPLED = 16384
 """So many embeddings tell the directions in which all of them differ."""
 
 
-class Student(Protocol):
+class Student(ABC):
     """A draft in the making. model: its weights; those that need no gradient are not trained."""
 
     model: nn.Module
 
+    @abstractmethod
     def loss(self, batch: TextBatch) -> Tensor:
         """What training makes smaller: the mean cross-entropy with the target's distributions."""
 
+    @abstractmethod
     def agreement(self, batch: TextBatch) -> list[float]:
         """At each place of a draft, how often its likeliest token is the target's."""
 
+    @abstractmethod
     def write(self, path: Path) -> None:
         """Write it as a GGUF file. Raises SpecdecError if that cannot be done."""
+
+
+class RowStudent(Student):
+    """A student that can say all of the target's tokens: it makes rows, and an output matrix makes logits of them."""
+
+    @abstractmethod
+    def rows(self, batch: TextBatch) -> Tensor:
+        """(batch, length, width)."""
+
+    @property
+    @abstractmethod
+    def output(self) -> Tensor:
+        """(n_vocab, width)."""
+
+    def loss(self, batch: TextBatch) -> Tensor:
+        # Over the tokens that are likely anywhere in a batch, a softmax is much cheaper than over all, and what is in
+        # none of the target's rows need not be unlearnt.
+        ids, likeliest = torch.unique(batch.likeliest, return_inverse=True)
+        logits = F.linear(self.rows(batch), self.output[ids])
+        return cross_entropy(logits, likeliest, batch.log_p, batch.known)
+
+    def agreement(self, batch: TextBatch) -> list[float]:
+        agreed = [  # text by text: all logits at once would take gigabytes
+            ((F.linear(row, self.output).argmax(-1) == likeliest) & known).sum()
+            for row, likeliest, known in zip(self.rows(batch), batch.likeliest[..., 0], batch.known, strict=True)
+        ]
+        return [float(sum(agreed) / batch.known.sum().clamp(min=1))]
+
+
+class WordStudent(Student):
+    """A student that can say some of the target's tokens, its words, at one place of a draft or several. weights: of
+    the places, their parts in the loss.
+    """
+
+    weights: Sequence[float] = (1.0,)
+
+    def __init__(self, target: GgufWeights, words: Words) -> None:
+        self.target, self.words = target, words
+
+    @abstractmethod
+    def drafts(self, batch: TextBatch) -> Iterator[tuple[Tensor, TextBatch]]:
+        """Of each place the logits, (batch, some length, words), and the texts that they are about."""
+
+    def loss(self, batch: TextBatch) -> Tensor:
+        losses = [
+            cross_entropy(logits, self.words.of_target(texts.likeliest), texts.log_p, texts.known)
+            for logits, texts in self.drafts(batch)
+        ]
+        return torch.stack([weight * loss for weight, loss in zip(self.weights, losses, strict=True)]).sum()
+
+    def agreement(self, batch: TextBatch) -> list[float]:
+        return [
+            float(((logits.argmax(-1) == self.words.of_target(texts.likeliest[..., 0])) & texts.known).sum())
+            / max(1, int(texts.known.sum()))
+            for logits, texts in self.drafts(batch)
+        ]
+
+    def head_writer(self, path: Path, architecture: str, what: str) -> gguf.GGUFWriter:
+        """A file of heads with the target's tokenizer, and with the words if these are not all of its tokens."""
+        writer = gguf.GGUFWriter(path, architecture)
+        self.target.copy_settings(writer, ("tokenizer.",))
+        writer.add_name(f"{what} for {self.target.path.stem}")
+        if not self.words.all:
+            writer.add_tensor("d2t", self.words.ids)
+        return writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,48 +142,13 @@ def cross_entropy(logits: Tensor, likeliest: Tensor, log_p: Tensor, known: Tenso
     return (each * known).sum() / known.sum().clamp(min=1)
 
 
-def agreement(logits: Tensor, likeliest: Tensor, known: Tensor) -> float:
-    """How often the draft's likeliest token is the target's. likeliest: (...), the target's in the draft's numbers."""
-    agreed = (logits.argmax(-1) == likeliest) & known
-    return float(agreed.sum() / known.sum().clamp(min=1))
-
-
-def whole_agreement(rows: Tensor, output: Tensor, batch: TextBatch) -> float:
-    """The same over all of the target's tokens, text by text: all logits at once would take gigabytes.
-
-    rows: (batch, length, width), which the output matrix, (n_vocab, width), makes logits of.
-    """
-    agreed = [
-        ((F.linear(row, output).argmax(-1) == likeliest) & known).sum()
-        for row, likeliest, known in zip(rows, batch.likeliest[..., 0], batch.known, strict=True)
-    ]
-    return float(sum(agreed) / batch.known.sum().clamp(min=1))
-
-
-def ahead(tensor: Tensor, places: int, fill: float = 0) -> Tensor:
-    """What is so many places further on, (batch, length, ...); at the end `fill`."""
-    if not places:
-        return tensor
-    rest = F.pad(tensor[:, places:].transpose(1, -1), (0, places), value=fill)
-    return rest.transpose(1, -1)
-
-
 def trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
 
 
-def numbers_of(model: nn.Module, names: Sequence[str] = ()) -> dict[str, NDArray[np.float32]]:
-    """Weights as arrays; all, or those named."""
-    state = model.state_dict()
-    return {name: state[name].detach().float().cpu().numpy() for name in (names or state)}
-
-
-def said_in(batch: TextBatch) -> tuple[Tensor, Tensor]:
-    """All of the target's tokens that are likely anywhere in a batch, and the batch's in their numbers. Over these a
-    softmax is much cheaper than over all, and what is in none of the target's rows need not be unlearnt.
-    """
-    ids, numbers = torch.unique(batch.likeliest, return_inverse=True)
-    return ids, numbers
+def numbers_of(model: nn.Module) -> dict[str, NDArray[np.float32]]:
+    """Weights as arrays."""
+    return {name: weight.detach().float().cpu().numpy() for name, weight in model.state_dict().items()}
 
 
 def output_of(weights: GgufWeights, rows: NDArray[np.int64] | None = None) -> NDArray[np.float32]:

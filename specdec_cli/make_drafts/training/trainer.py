@@ -17,6 +17,7 @@ from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.make_drafts.recipe import TrainingStep
 from specdec_cli.make_drafts.training.students import Student, trained
 from specdec_cli.make_drafts.training.windows import Windows
+from specdec_cli.user_files import replacing
 
 WARM_UP, COOL_DOWN = 30, 0.5
 """Steps over which the learning rate rises, and the share of all steps over which it falls to nothing in a straight
@@ -148,9 +149,8 @@ class _Run:
             "best": (self._best, self._weights),
             "latest": (self.step, self.loss, self._latest),
         }
-        new = self._checkpoint.with_suffix(".new")
-        torch.save(state, new)
-        new.replace(self._checkpoint)
+        with replacing(self._checkpoint) as file:
+            torch.save(state, file)
         self.save_s = monotonic() - before
 
     def _load(self) -> None:

@@ -34,6 +34,10 @@ class TextBatch:
     def to(self, device: torch.device) -> TextBatch:
         return TextBatch(*(getattr(self, part.name).to(device) for part in fields(self)))
 
+    def after(self, places: int) -> TextBatch:
+        """The windows without their first places."""
+        return TextBatch(*(getattr(self, part.name)[:, places:] for part in fields(self)))
+
 
 class Windows:
     """Windows of so many tokens of the texts in these files, of which as many stay in memory as MOST_BYTES hold."""

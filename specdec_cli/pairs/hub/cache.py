@@ -14,7 +14,7 @@ from pathlib import Path
 from specdec_cli.decoding.errors import DownloadError
 from specdec_cli.gguf.reader import first_part
 from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
-from specdec_cli.pairs.hub.session import settings
+from specdec_cli.pairs.hub.requests import settings
 from specdec_cli.pairs.references import Reference, parse, quant_of, select
 
 

@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 from specdec_cli.decoding.errors import DownloadError
 from specdec_cli.pairs.hub import cache
-from specdec_cli.pairs.hub.failures import hub_errors, with_retries
 from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
-from specdec_cli.pairs.hub.session import settings
+from specdec_cli.pairs.hub.requests import closed_early, get, hub_errors, with_retries
 from specdec_cli.user_files import write_whole
 
 _LARGEST_BY_HTTP = 50 * 1000**3  # the Hub serves larger files by Xet alone
@@ -126,13 +125,9 @@ def _continue(model: RemoteModel, file: RemoteFile, partial: Path, progress: Dow
 
 def _fetch_until_broken(model: RemoteModel, file: RemoteFile, partial: Path, progress: DownloadProgress) -> None:
     """Continue a file in one request. Raises whatever ends it early; DownloadError if more comes than was announced."""
-    from huggingface_hub.utils import build_hf_headers, get_session  # type: ignore[attr-defined]
-
-    begun, timeout = cache.begun(model, file), settings().HF_HUB_DOWNLOAD_TIMEOUT
-    headers = {**build_hf_headers(), **({"Range": f"bytes={begun}-"} if begun else {})}
+    begun = cache.begun(model, file)
     progress(file.name, "begin", begun)
-    request = get_session().stream("GET", model.url(file), headers=headers, timeout=timeout)
-    with request as response, partial.open("ab") as out:
+    with get(model.url(file), {"Range": f"bytes={begun}-"} if begun else {}) as response, partial.open("ab") as out:
         if response.status_code != 206:  # from the beginning
             out.seek(0)
             out.truncate()
@@ -143,7 +138,7 @@ def _fetch_until_broken(model: RemoteModel, file: RemoteFile, partial: Path, pro
             out.write(piece)
             progress(file.name, "fetch", out.tell())
     if cache.begun(model, file) < file.size:
-        raise OSError("the connection was closed early")
+        raise closed_early()
 
 
 def _altered(file: RemoteFile) -> DownloadError:

@@ -1,8 +1,10 @@
-"""The files of a repository on the Hub."""
+"""The files of a repository on the Hub, and the headers of its models, read over range requests."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
 from typing import Annotated
@@ -10,8 +12,8 @@ from typing import Annotated
 import msgspec
 
 from specdec_cli.decoding.errors import DownloadError
-from specdec_cli.pairs.hub.failures import hub_errors, with_retries
-from specdec_cli.pairs.hub.session import settings
+from specdec_cli.gguf.reader import Opener, Readable
+from specdec_cli.pairs.hub.requests import closed_early, get, hub_errors, settings, with_retries
 from specdec_cli.pairs.references import Reference, heads_among, leads_out, select
 
 _HEX = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -19,6 +21,9 @@ _LISTING_S = 120.0
 _LARGEST_LISTING = 16 << 20  # bytes; the largest repositories of models have some thousand files, 200 bytes each
 _MOST_FILES = 20_000
 _LONGEST_LICENCE = 100
+_WINDOWS = (256 << 10, 1 << 20, 4 << 20)  # bytes asked for at once: most headers take two or three requests
+_HEADERS_S = 120.0
+"""For all files of a model together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +122,70 @@ def heads_beside(reference: Reference) -> list[str]:
 
 def _listing(repo: str) -> bytes:
     """The Hub's description of a repository. Raises DownloadError if it is longer than any list of files."""
-    from huggingface_hub.utils import build_hf_headers, get_session, validate_repo_id  # type: ignore[attr-defined]
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     validate_repo_id(repo)
-    endpoint, timeout, deadline = settings().ENDPOINT, settings().HF_HUB_ETAG_TIMEOUT, monotonic() + _LISTING_S
-    url, headers, body = f"{endpoint}/api/models/{repo}", build_hf_headers(), bytearray()
-    with get_session().stream("GET", url, params={"blobs": True}, headers=headers, timeout=timeout) as response:
+    endpoint, deadline, body = settings().ENDPOINT, monotonic() + _LISTING_S, bytearray()
+    url = f"{endpoint}/api/models/{repo}"
+    with get(url, timeout=settings().HF_HUB_ETAG_TIMEOUT, params={"blobs": True}) as response:
         for piece in response.iter_bytes():
             body += piece
             if len(body) > _LARGEST_LISTING or monotonic() > deadline:
                 raise DownloadError(f"the list of files that {endpoint} sends has no end", "Check HF_ENDPOINT.")
     return bytes(body)
+
+
+def opener(model: RemoteModel, notes: list[str]) -> Opener:
+    """Opens the files of a remote model to read their headers. notes: what the user should know is added to it."""
+    files = {file.name: file for file in model.files}
+    deadline = monotonic() + _HEADERS_S
+
+    @contextmanager
+    def remote(name: str) -> Iterator[tuple[Readable, int]]:
+        size = files[name].size
+        with hub_errors(model.repo):
+            yield _RangedFile(model.url(files[name]), size, notes, deadline), size
+
+    return remote
+
+
+class _RangedFile:
+    """A remote file, read from its beginning in growing windows.
+
+    A server that knows no ranges sends the whole file each time, of which no more is read than the window's end.
+    """
+
+    def __init__(self, url: str, size: int, notes: list[str], deadline: float) -> None:
+        self._url, self._size, self._notes, self._deadline = url, size, notes, deadline
+        self._at = self._requests = 0
+        self._unread = bytearray()
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes, none at the end of the file."""
+        if not self._unread and self._at < self._size:
+            with_retries(self._fetch)
+        taken = bytes(self._unread[:size])
+        del self._unread[:size]
+        self._at += len(taken)
+        return taken
+
+    def _fetch(self) -> None:
+        """Fetch a window. Raises OSError if it ends early; what has come is kept."""
+        start = self._at + len(self._unread)
+        end = min(start + _WINDOWS[min(self._requests, len(_WINDOWS) - 1)], self._size)
+        with get(self._url, {"Range": f"bytes={start}-{end - 1}"}) as response:
+            self._requests += 1
+            skipped = 0
+            if response.status_code != 206:
+                skipped = start
+                note = "the server knows no ranges: an interrupted download will begin again"
+                if note not in self._notes:
+                    self._notes.append(note)
+            for piece in response.iter_bytes():
+                if monotonic() > self._deadline:
+                    raise DownloadError(f"the headers did not come within {_HEADERS_S:.0f} s", "Try again later.")
+                self._unread += piece[skipped : skipped + end - self._at - len(self._unread)]
+                skipped = max(0, skipped - len(piece))
+                if self._at + len(self._unread) == end:
+                    return
+        raise closed_early()

@@ -1,28 +1,38 @@
-"""An EAGLE-3 head (Li et al., arXiv 2503.01840): a layer that reads a target's hidden rows and drafts for it.
+"""Drafts that read a target's hidden rows: an EAGLE-3 head, Medusa heads, and an early exit.
 
-At a place it reads a token and the row of the token before it: where the text stands what `fc` makes of three of the
-target's layers, and in a draft its own row. Training goes through STEPS tokens of drafts in the same way.
+EAGLE-3 (Li et al., arXiv 2503.01840) is a layer. At a place it reads a token and the row of the token before it: where
+the text stands what `fc` makes of three of the target's layers, and in a draft its own row. Training goes through STEPS
+tokens of drafts in the same way.
+
+Medusa heads (Cai et al., arXiv 2401.10774) say from a target's last hidden row what comes some tokens on. The target
+says the next token itself; the first head says the one after that, the second the one after that.
+
+An early exit teaches a target's first layers to speak for themselves, with a norm and an output matrix of their own.
+What leaves layer n is not yet written in the terms of the last one. A linear map between the norm and the output matrix
+translates it (the tuned lens: Belrose et al., arXiv 2303.08112); folded into the output matrix it costs nothing. The
+layers stay the target's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import gguf
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specdec_cli.make_drafts.training.decoder import Layer, Norm, Rotary
-from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, add_shape, add_tensor, finish
-from specdec_cli.make_drafts.training.shape import Shape
-from specdec_cli.make_drafts.training.students import Words, agreement, cross_entropy, numbers_of, output_of, principal
+from specdec_cli.make_drafts.training.decoder import Layer, Norm, Rotary, Shape
+from specdec_cli.make_drafts.training.gguf_weights import GgufWeights, add_shape, add_tensor, finish, rewrite
+from specdec_cli.make_drafts.training.students import RowStudent, Words, WordStudent, numbers_of, output_of, principal
 from specdec_cli.make_drafts.training.windows import TextBatch
 
 STEPS, STEP_WEIGHTS = 3, (1.0, 0.8, 0.6)
-"""Tokens of a draft that training goes through, and their parts in the loss."""
+"""Tokens of an EAGLE-3 draft that training goes through, and their parts in the loss."""
+_HEAD_WEIGHT = 0.8
+"""Of each Medusa head's loss, as a share of that of the head before it."""
+_OUTPUT, _NORM = "output.weight", "output_norm.weight"
 
 
 class Eagle3Model(nn.Module):
@@ -85,49 +95,35 @@ def attend(q: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor]) -> Tenso
     return out.transpose(1, 2).reshape(batch, length, heads * size)
 
 
-class Eagle3Student:
+class Eagle3Student(WordStudent):
     """layers: of the target, whose inputs the recorded rows are. width: of the head's own rows."""
+
+    weights = STEP_WEIGHTS
 
     def __init__(
         self, target: GgufWeights, layers: Sequence[int], target_width: int, context: int, words: Words, width: int
     ) -> None:
-        self._target, self._layers, self._words = target, tuple(layers), words
+        super().__init__(target, words)
+        self._layers = list(layers)
         embedding = target.read("token_embd.weight")
         head = next(size for size in (64, 32, 16) if width % size == 0)
         base = float(target.setting(f"{target.architecture}.rope.freq_base") or 10000.0)
         self.shape = Shape(1, width, width // head, _blocks(width * 8 / 3), len(embedding), context, base)
         torch.manual_seed(1)
         self.model = Eagle3Model(self.shape, target_width, len(words.ids))
-        start(self.model, embedding, output_of(target, words.ids))
+        _start(self.model, embedding, output_of(target, words.ids))
         self._shares = width == embedding.shape[1]  # llama.cpp takes the target's, where a head has none of its own
         self.model.token_embd.requires_grad_(not self._shares)
 
-    def loss(self, batch: TextBatch) -> Tensor:
-        total = torch.zeros((), device=batch.tokens.device)
-        likeliest = self._words.of_target(batch.likeliest)
+    def drafts(self, batch: TextBatch) -> Iterator[tuple[Tensor, TextBatch]]:
         for step, logits in enumerate(self.model(batch.tokens, batch.before, STEPS)):
-            places = slice(step, None)
-            own = logits[:, places], likeliest[:, places], batch.log_p[:, places], batch.known[:, places]
-            total = total + STEP_WEIGHTS[step] * cross_entropy(*own)
-        return total
-
-    def agreement(self, batch: TextBatch) -> list[float]:
-        likeliest = self._words.of_target(batch.likeliest[..., 0])
-        steps = self.model(batch.tokens, batch.before, STEPS)
-        return [
-            agreement(logits[:, step:], likeliest[:, step:], batch.known[:, step:]) for step, logits in enumerate(steps)
-        ]
+            yield logits[:, step:], batch.after(step)
 
     def write(self, path: Path) -> None:
-        shape, target = self.shape, self._target
-        writer = gguf.GGUFWriter(path, "eagle3")
-        target.copy_settings(writer, ("tokenizer.",))
-        writer.add_name(f"EAGLE-3 head for {target.path.stem}")
-        add_shape(writer, shape)
-        writer.add_array("eagle3.target_layers", list(self._layers))
+        writer = self.head_writer(path, "eagle3", "EAGLE-3 head")
+        add_shape(writer, self.shape)
+        writer.add_array("eagle3.target_layers", self._layers)
         writer.add_uint32("eagle3.target_hidden_size", self.model.fc.in_features // 3)
-        if not self._words.all:
-            writer.add_tensor("d2t", self._words.ids)
         for name, values in numbers_of(self.model).items():
             if self._shares and name == "token_embd.weight":
                 continue
@@ -136,7 +132,7 @@ class Eagle3Student:
         finish(writer)
 
 
-def start(model: Eagle3Model, embedding: np.ndarray, output: np.ndarray) -> None:
+def _start(model: Eagle3Model, embedding: np.ndarray, output: np.ndarray) -> None:
     """Begin with the target's own matrices, projected on the directions in which its embeddings differ most."""
     width = model.token_embd.weight.shape[1]
     basis = principal(embedding, width)
@@ -150,3 +146,80 @@ def start(model: Eagle3Model, embedding: np.ndarray, output: np.ndarray) -> None
 def _blocks(number: float) -> int:
     """A width that every type of weights has blocks for."""
     return max(32, round(number / 32) * 32)
+
+
+class MedusaHead(nn.Module):
+    def __init__(self, width: int, words: int) -> None:
+        super().__init__()
+        self.block = nn.Linear(width, width)
+        self.output = nn.Linear(width, words, bias=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        logits: Tensor = self.output(rows + F.silu(self.block(rows)))
+        return logits
+
+
+class MedusaStudent(WordStudent):
+    """The recorded rows are those of the target's last layer, normed."""
+
+    def __init__(self, target: GgufWeights, heads: int, words: Words) -> None:
+        super().__init__(target, words)
+        self.weights = [_HEAD_WEIGHT**number for number in range(heads)]
+        output = torch.from_numpy(output_of(target, words.ids))
+        self.heads = nn.ModuleList(MedusaHead(output.shape[1], len(output)) for _ in range(heads))
+        self.model: nn.Module = nn.ModuleDict({"head": self.heads})
+        with torch.no_grad():
+            for head in self.heads:  # which begin as the target's own
+                head.output.weight.copy_(output)
+                head.block.weight.zero_()
+                head.block.bias.zero_()
+
+    def drafts(self, batch: TextBatch) -> Iterator[tuple[Tensor, TextBatch]]:
+        for number, head in enumerate(self.heads, 1):
+            yield head(batch.rows[:, :-number]), batch.after(number)
+
+    def write(self, path: Path) -> None:
+        writer = self.head_writer(path, "medusa", "Medusa heads")
+        writer.add_uint32("medusa.heads", len(self.heads))
+        writer.add_uint32("medusa.embedding_length", self.heads[0].block.in_features)
+        for name, values in numbers_of(self.model).items():
+            add_tensor(writer, name, values)
+        finish(writer)
+
+
+class Lens(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(width))
+        self.map = nn.Linear(width, width, bias=False)
+        nn.init.zeros_(self.map.weight)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        normed = rows * self.gain
+        return normed + self.map(normed)
+
+
+class ExitStudent(RowStudent):
+    """pruned: the target's first layers, a file, whose last rows, normed, are those recorded."""
+
+    def __init__(self, pruned: GgufWeights) -> None:
+        self._pruned = pruned
+        self._output = torch.from_numpy(output_of(pruned))
+        self.model: nn.Module = Lens(self._output.shape[1])
+
+    def rows(self, batch: TextBatch) -> Tensor:
+        rows: Tensor = self.model(batch.rows)
+        return rows
+
+    @property
+    def output(self) -> Tensor:
+        return self._output.to(self.model.gain.device)
+
+    def write(self, path: Path) -> None:
+        pruned = self._pruned
+        with torch.no_grad():
+            lens = self.model.cpu()
+            output = self._output + self._output @ lens.map.weight
+            norm = torch.from_numpy(pruned.read(_NORM)) * lens.gain
+        weights = {_OUTPUT: output.numpy(), _NORM: norm.numpy()}
+        rewrite(path, pruned, weights, f"early exit of {pruned.path.stem}")

@@ -8,7 +8,7 @@ import yaml
 
 from specdec_cli.gguf.header import Header, StringArray
 from specdec_cli.pairs import profiles, references
-from specdec_cli.pairs.draft_candidates import candidates
+from specdec_cli.pairs.draft_proposals import candidates
 
 FAMILIES = yaml.safe_load((profiles.bundled_dir() / "families" / "drafts.yaml").read_text("utf-8"))
 

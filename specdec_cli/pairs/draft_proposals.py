@@ -1,0 +1,97 @@
+"""Small models that may draft for a target: candidates by the tokenizer in its header, and which of them fit."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from dataclasses import dataclass
+
+import msgspec
+
+from specdec_cli.decoding.errors import DownloadError, SpecdecError
+from specdec_cli.gguf import tokenizer_comparison
+from specdec_cli.gguf.header import Header
+from specdec_cli.gguf.tokenizer_comparison import Compatibility
+from specdec_cli.pairs import profiles, references
+from specdec_cli.pairs.hub import repository
+from specdec_cli.pairs.sources import ModelSource, read_source
+from specdec_cli.user_files import bundled_dir, parse_yaml
+
+_MAX_PROPOSALS = 5
+_LARGEST_SHARE = 0.5
+"""Of the target's parameters, and of its bytes: above it no draft pays."""
+_BEST_RATIO = 0.05
+"""Proposals are ranked by how near their share of the target's parameters comes to this: pairs with published gains
+have 1 to 15 per cent, smaller drafts agree less often, larger ones cost too much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Models with one tokenizer. architectures, pre: as headers name them. drafts: references, the usual first."""
+
+    family: str
+    architectures: list[str]
+    pre: str
+    drafts: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftProposal:
+    """A model that may draft for a target. ratio: its share of the target's parameters."""
+
+    name: str
+    size: int
+    n_params: int
+    ratio: float
+    verdict: Compatibility
+
+
+def proposals(source: ModelSource, notes: list[str]) -> list[DraftProposal]:
+    """Drafts at most half as large whose headers have the target's tokenizer, the likeliest to pay first.
+
+    notes: what the user should know is added to it. Raises SpecdecError if there are no drafts, DownloadError if none
+    could be looked at.
+    """
+    target = source.header
+    found: list[DraftProposal] = []
+    failure, looked_at, larger = None, 0, 0
+    reference = references.parse(source.name)
+    heads = repository.heads_beside(reference) if reference else []
+    for name in [*heads, *candidates(target, source.name)][:_MAX_PROPOSALS]:
+        try:
+            draft = read_source(name, notes, here_first=True).header
+        except SpecdecError as error:
+            failure = failure or error
+            notes.append(f"{name} was not looked at: {error}")
+            continue
+        looked_at += 1
+        verdict = tokenizer_comparison.compare(target, draft).verdict
+        ratio = draft.n_active_params / max(1, target.n_active_params)
+        if max(ratio, draft.size / max(1, target.size)) > _LARGEST_SHARE:
+            larger += 1
+        elif verdict in ("identical", "compatible"):
+            found.append(DraftProposal(name, draft.size, draft.n_params, ratio, verdict))
+    if failure and not looked_at:
+        what = f"no draft for {source.name} could be looked at: {failure}"
+        raise DownloadError(what, "Name one with --draft, or try again later.")
+    if not found:
+        pre = target.metadata.get("tokenizer.ggml.pre")
+        known = "is known" if not larger else f"that is at most {_LARGEST_SHARE:.0%} of its size is known"
+        raise SpecdecError(f"no draft {known} for {source.name} (tokenizer {pre!s:.40})", "Name one with --draft.")
+    return sorted(found, key=lambda proposal: abs(math.log(max(proposal.ratio, 1e-9) / _BEST_RATIO)))
+
+
+def candidates(target: Header, name: str) -> list[str]:
+    """References of models that may share the target's tokenizer, those of a profile for the target `name` first."""
+    pre = target.metadata.get("tokenizer.ggml.pre", "default")
+    drafts = []
+    for profile_name in profiles.names():
+        with suppress(SpecdecError):  # a broken profile is reported elsewhere
+            profile = profiles.load(profile_name)
+            if profile.target == name and (draft := profile.model("draft")):
+                drafts.append(draft)
+    table = parse_yaml((bundled_dir() / "families" / "drafts.yaml").read_text("utf-8"))
+    for family in msgspec.convert(table, list[Family]):
+        if target.architecture in family.architectures and isinstance(pre, str) and pre == family.pre:
+            drafts += family.drafts
+    return [draft for draft in dict.fromkeys(drafts) if draft != name]
