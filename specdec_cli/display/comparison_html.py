@@ -12,7 +12,7 @@ from specdec_cli.display import comparison_tables as tables
 from specdec_cli.display.pages import render
 from specdec_cli.engine.options import given_in
 from specdec_cli.measure.compare import ComparisonResult
-from specdec_cli.measure.statistics import FEW_DRAFTS, Trial
+from specdec_cli.measure.trials import FEW_DRAFTS, Trial
 
 _MAX_TEXTS = 350_000
 """Characters of HTML for the answers; prompts beyond are left out, those with divergences last."""
@@ -34,14 +34,14 @@ def page(result: ComparisonResult) -> str:
         result=result,
         verdict=verdict,
         overall=overall,
-        same=_same(result, verdict.arm),
+        same=_same(result, verdict.variant),
         lanes=_lanes(result),
         when=_when(result.when),
         models=" + ".join(model.file for model in result.models.values()),
         preamble=tables.preamble(result),
         warnings=tables.warnings(result),
         wrong=sum(each.kind == "wrong" for each in result.divergences),
-        drafting=[summary for summary in overall if summary.arm in details],
+        drafting=[summary for summary in overall if summary.variant in details],
         about={
             name: {"time": time, "answers": same, "settings": own.get(name)}
             for name, (same, _, time) in details.items()
@@ -87,10 +87,10 @@ def _lanes(result: ComparisonResult) -> list[_Lane]:
         if speedup and speedup.low is not None and speedup.high is not None:
             high = min(speedup.high, longest)
             bounds = round(100 * speedup.low / longest, 1), round(100 * (high - speedup.low) / longest, 1)
-        kind = "best" if each.arm == result.verdict.winner else "drafts" if speedup else "alone"
+        kind = "best" if each.variant == result.verdict.winner else "drafts" if speedup else "alone"
         ratio = "" if each.speedup and not speedup else f"{mean:.2f}x"
         speed = f"{each.tokens_per_s:,.1f} tok/s"
-        lanes.append(_Lane(each.arm, kind, round(100 * mean / longest, 1), bounds, ratio, speed))
+        lanes.append(_Lane(each.variant, kind, round(100 * mean / longest, 1), bounds, ratio, speed))
     return lanes
 
 
@@ -116,7 +116,7 @@ class _Speedups:
 
 def _speedups(result: ComparisonResult) -> _Speedups | None:
     measured = (
-        (category, [(each.arm, each.claimed) for each in result.of_category(category) if each.claimed])
+        (category, [(each.variant, each.claimed) for each in result.of_category(category) if each.claimed])
         for category in result.categories
     )
     groups = [(category, speedups) for category, speedups in measured if speedups]
@@ -196,14 +196,14 @@ def _answers(result: ComparisonResult) -> tuple[list[str], int]:
     prompts: dict[str, dict[str, Trial]] = {}
     for trial in result.trials:
         if trial.round == 0:
-            prompts.setdefault(trial.prompt, {})[trial.arm] = trial
+            prompts.setdefault(trial.prompt, {})[trial.variant] = trial
     diverged = {each.prompt for each in result.divergences}
     blocks: list[str] = []
     room = _MAX_TEXTS
-    best = result.verdict.arm
+    best = result.verdict.variant
     for number, prompt in enumerate(sorted(prompts, key=lambda name: name not in diverged)):
         trials = prompts[prompt]
-        variants = [each for each in result.arms if each.name in trials]
+        variants = [each for each in result.variants if each.name in trials]
         answers = [_answer(result, trials[each.name], trials.get(each.baseline)) for each in variants]
         differing = (i for i, answer in enumerate(answers) if answer.divergences)
         drafted = (i for i, each in enumerate(variants) if each.name == best)
@@ -224,7 +224,7 @@ def _answers(result: ComparisonResult) -> tuple[list[str], int]:
 
 
 def _answer(result: ComparisonResult, trial: Trial, baseline: Trial | None) -> _Answer:
-    mine = (each for each in result.divergences if (each.arm, each.prompt) == (trial.arm, trial.prompt))
+    mine = (each for each in result.divergences if (each.variant, each.prompt) == (trial.variant, trial.prompt))
     places = {(each.position, each.margin, each.kind) for each in mine}
     return _Answer(
         trial,
@@ -238,7 +238,9 @@ _PATHS: dict[str, Any] = dict.fromkeys(("target", "draft", "draft_small", "ngram
 
 def _facts(result: ComparisonResult) -> tuple[dict[str, object], dict[str, str]]:
     """What all figures depend on, and what each variant has of its own; paths are left out, they may name the user."""
-    own = {each.name: {**given_in(replace(each.settings, **_PATHS)), **each.settings.adapters} for each in result.arms}
+    own = {
+        each.name: {**given_in(replace(each.settings, **_PATHS)), **each.settings.adapters} for each in result.variants
+    }
     first = next(iter(own.values()), {})
     shared = {name: value for name, value in first.items() if all(each.get(name) == value for each in own.values())}
     facts = {

@@ -18,7 +18,7 @@ from specdec_cli.decoding.statistics import LEAST_PROMPTS
 from specdec_cli.display.terminal import SafeConsole, can_paint
 from specdec_cli.measure.compare import ComparisonResult
 from specdec_cli.measure.kept_comparisons import changes
-from specdec_cli.measure.statistics import Summary, Trial, paired_ratios
+from specdec_cli.measure.trials import Summary, Trial, paired_ratios
 
 _INTERVAL_S = 0.25
 _NOISY = 0.1
@@ -78,7 +78,7 @@ class Progress(ExitStack):
         left = (now - self._started) / len(trials) * (total - len(trials))
         lines = [Text(f"{len(trials)} of {total} runs, about {left:,.0f} s left")]
         for name, baseline in self._baselines.items():
-            speeds = [trial.tokens_per_s for trial in trials if trial.arm == name and trial.tokens_per_s]
+            speeds = [trial.tokens_per_s for trial in trials if trial.variant == name and trial.tokens_per_s]
             if speeds:
                 ratios = paired_ratios(trials, name, baseline).values() if name != baseline else ()
                 so_far = f", {statistics.geometric_mean(ratios):.2f}x so far" if ratios else ""
@@ -98,7 +98,7 @@ def tables(result: ComparisonResult) -> list[RenderableType]:
             table.add([Text(category, style="bold")])
         for summary in result.of_category(category):
             name, speedup, bounds, difference, *cells = summary_cells(result, summary)
-            best = category == "all" and summary.arm == verdict.winner
+            best = category == "all" and summary.variant == verdict.winner
             label = _breakable(f"\u2192 {name}" if best else f"  {name}" if verdict.winner else name)
             finding = Text(*_FINDINGS.get(difference, ("", "")))
             table.add([label, speedup, bounds, finding, *cells], style="bold" if best else "")
@@ -129,7 +129,7 @@ def markdown(result: ComparisonResult) -> str:
         lines += ["", f"**{category}**", "", _row(COLUMNS), _row([":---", *["---:"] * 2, ":---", *["---:"] * 6])]
         for summary in result.of_category(category):
             name, *cells = summary_cells(result, summary)
-            best = category == "all" and summary.arm == verdict.winner
+            best = category == "all" and summary.variant == verdict.winner
             lines.append(_row([f"**{name}**" if best else name, *cells]))
     lines += ["", *(f"{line}  " for line in key(result))]
     if details := details_of(result):
@@ -213,12 +213,12 @@ def _count(number: int, what: str) -> str:
 def summary_cells(result: ComparisonResult, summary: Summary) -> list[str]:
     """The cells of `COLUMNS`."""
     speedup = summary.claimed
-    own = "1.00x" if summary.arm in {each.baseline for each in result.arms} else ""
+    own = "1.00x" if summary.variant in {each.baseline for each in result.variants} else ""
     finding = speedup.difference if speedup else "drafted nothing" if summary.speedup else ""
-    if result.exactness.get(summary.arm, {}).get("wrong"):
+    if result.exactness.get(summary.variant, {}).get("wrong"):
         finding = "WRONG"
     return [
-        summary.arm + (" (lossy)" if summary.distance_per_token is not None else ""),
+        summary.variant + (" (lossy)" if summary.distance_per_token is not None else ""),
         *((f"{speedup.mean:.2f}x", speedup.bounds) if speedup else (own, "")),
         finding,
         _number(summary.tokens_per_s, ",.1f"),
@@ -241,7 +241,7 @@ def details_of(result: ComparisonResult) -> list[list[str]]:
     """
     rows = []
     for summary in result.of_category("all"):
-        exactness = result.exactness.get(summary.arm)
+        exactness = result.exactness.get(summary.variant)
         if not summary.per_position and exactness is None:
             continue
         firm = summary.firm_positions
@@ -254,7 +254,7 @@ def details_of(result: ComparisonResult) -> list[list[str]]:
         if exactness is not None:
             counts = ((exactness.get(kind, 0), kind, word) for kind, word in _EXACTNESS.items())
             same = ", ".join(f"{count} {word}" for count, kind, word in counts if count or kind == "identical")
-        rows.append([summary.arm, same, " ".join(positions), shares])
+        rows.append([summary.variant, same, " ".join(positions), shares])
     return rows
 
 

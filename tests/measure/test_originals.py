@@ -2,7 +2,7 @@
 
 import pytest
 
-from specdec_cli.measure.originals import original_of
+from specdec_cli.measure.export import original_of
 from specdec_cli.pairs import profiles
 
 

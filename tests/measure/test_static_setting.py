@@ -4,8 +4,7 @@ import pytest
 
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.measure import simulate
-from specdec_cli.measure.simulate import Answer
-from specdec_cli.measure.static_setting import StaticPolicy, best_static
+from specdec_cli.measure.simulate import Answer, StaticPolicy, best_static
 
 FLAT = Costs(Curve({1: 1.0}), Curve({1: 0.1, 17: 0.5}))
 OURS, THEIRS = StaticPolicy((0.0,), rereads=False, rule="rejection"), StaticPolicy((0.0,), rereads=True, rule="match")
