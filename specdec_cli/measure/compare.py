@@ -138,7 +138,7 @@ class ComparisonResult:
         RecursionError on what is no JSON.
         """
         data = text.encode() if isinstance(text, str) else text
-        data = data.replace(b'"temp":', b'"temperature":')
+        data = data.replace(b'"temp":', b'"temperature":')  # as older versions called it
         result = _renamed(msgspec.json.decode(data, type=dict[str, Any]))
         for name in {"summaries", "divergences", "trials"} & result.keys():
             result[name] = [*map(_renamed, msgspec.convert(result[name], list[dict[str, Any]]))]

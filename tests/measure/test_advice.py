@@ -28,7 +28,7 @@ def test_the_best_length_is_long_where_checking_is_free_and_short_where_it_is_no
 
 
 def measured(costs, *variants, prompts=6):
-    """What trials show of the target alone, at about 100 tokens/s, and of others: (name, draft length, speed, fields)."""
+    """What trials show of the target alone, at about 100 tokens/s, and others: (name, draft length, speed, fields)."""
     trials = [trial("base", str(i), 100 + i, steps=100, row_costs={1: (99, costs.verify(1))}) for i in range(prompts)]
     infos = [Variant("base", "base", RecordedSettings(drafter="none"))]
     for name, k, speed, fields in variants:
