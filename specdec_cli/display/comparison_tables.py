@@ -4,17 +4,16 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import TextIO
 
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from specdec_cli.decoding.statistics import LEAST_PROMPTS
+from specdec_cli.display.tables import FittingTable, plain_table
 from specdec_cli.display.terminal import SafeConsole, can_paint
 from specdec_cli.measure.compare import ComparisonResult
 from specdec_cli.measure.kept_comparisons import changes
@@ -25,8 +24,6 @@ _NOISY = 0.1
 """Of a median difference between rounds: more is said before the figures."""
 _NAMED = 6
 """Categories that are named where they have no table."""
-_NAME_WIDTH = 14
-"""Of the first column, which may fold, and is shown on the narrowest screen."""
 _PARTIAL = "PARTIAL: stopped before all runs were done"
 _FINDINGS = {
     "faster": ("faster", "green"),
@@ -146,9 +143,10 @@ def against(result: ComparisonResult, before: ComparisonResult) -> RenderableTyp
     """How many times as fast each variant is now as it was then, over the prompts and settings that both have."""
     if result.models != before.models:
         return Text("The kept result is of other models: nothing to compare.", style="bold")
-    table = Table(title="against the kept result (taken at another time: not paired)", box=None, title_justify="left")
-    for name in ("variant", "then", "now", "now / then", "95 %", ""):
-        table.add_column(name)
+    columns = ("variant", "then", "now", "now / then", "95 %", "")
+    table = plain_table(columns, left=columns)
+    table.title, table.title_justify = "against the kept result (taken at another time: not paired)", "left"
+    table.padding = (0, 1)
     for each in changes(before, result):
         speeds = (f"{speed:,.1f} tok/s" for speed in (each.then, each.now))
         table.add_row(each.name, *speeds, f"{each.ratio.mean:.2f}x", each.ratio.bounds, each.ratio.difference)
@@ -256,37 +254,3 @@ def details_of(result: ComparisonResult) -> list[list[str]]:
             same = ", ".join(f"{count} {word}" for count, kind, word in counts if count or kind == "identical")
         rows.append([summary.variant, same, " ".join(positions), shares])
     return rows
-
-
-@dataclass
-class FittingTable:
-    """columns: their titles, the most important first. folds: whether cells may take several lines, of `least`
-    characters or more; else all but the first column are aligned to the right, those without a title to the left.
-    """
-
-    columns: Sequence[str]
-    folds: bool = False
-    least: int = 12
-    rows: list[tuple[list[Text], str]] = field(default_factory=list)
-
-    def add(self, cells: Sequence[Text | str], style: str = "") -> None:
-        self.rows.append(([Text(cell) if isinstance(cell, str) else cell for cell in cells], style))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        widths = [max(map(cell_len, cells)) for cells in zip(self.columns, *self._texts(), strict=True)]
-        shown, room = 1, options.max_width - min(widths[0], _NAME_WIDTH) - 1
-        for width in widths[1:]:
-            room -= (min(width, self.least) if self.folds else width) + 1
-            shown += room >= 0
-        table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-        table.add_column(self.columns[0], min_width=min(widths[0], _NAME_WIDTH), overflow="fold")
-        for name in self.columns[1:shown]:
-            right = name and not self.folds
-            table.add_column(name, justify="right" if right else "left", no_wrap=not self.folds, overflow="fold")
-        for cells, style in self.rows:
-            table.add_row(*cells[:shown], style=style)
-        yield table
-
-    def _texts(self) -> list[list[str]]:
-        """The rows as text; one that has a first cell alone, a heading, is filled up."""
-        return [[cell.plain for cell in cells] + [""] * (len(self.columns) - len(cells)) for cells, _ in self.rows]

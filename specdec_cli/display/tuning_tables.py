@@ -7,7 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from specdec_cli.decoding.costs import Costs
-from specdec_cli.display.parts import bar, note_lines, plain_table
+from specdec_cli.display.parts import bar
+from specdec_cli.display.tables import note_lines, plain_table
 from specdec_cli.measure.simulate import Prediction
 from specdec_cli.measure.tune import HardwarePrediction, MeasuredTuning, TuningResult
 

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.display import pair_tables as tables
 from specdec_cli.display import tuning_tables
-from specdec_cli.display.parts import lines_table
+from specdec_cli.display.tables import lines_table
 from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.gguf import tokenizer_comparison
 from specdec_cli.gguf.reader import read_header
