@@ -1,4 +1,4 @@
-"""Whose weights a GGUF repository has."""
+"""Whose weights a GGUF repository has. Exports themselves are in cli/test_serving_export.py."""
 
 import pytest
 
