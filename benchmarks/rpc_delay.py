@@ -145,7 +145,7 @@ def show(delay: float | None, result: Any) -> None:
     whole = next(each for each in best if each["category"] == "all")
     alone = next(each for each in result["summaries"] if each["category"] == "all" and not each["speedup"])
     worst = min((each["speedup"]["mean"], each["category"]) for each in best)
-    exact = result["exactness"][whole["arm"]]
+    exact = result["exactness"][whole["variant"]]
     interval = whole["speedup"]
     cells = [
         "at home" if delay is None else f"{delay:g}",

@@ -142,7 +142,7 @@ PLACES: dict[str, Callable[[Path, str], tuple[object, ...]]] = {
     "categories in Markdown": lambda at, text: (*ALONE, "--md", "--prompts", _written(at, text, json.dumps({"prompt": "x", "category": text}))),
     "a suite": lambda _, text: ("compare", "--prompts", text),
     "a category": lambda _, text: ("compare", "--prompts", "python", "--category", text),
-    "an arm": lambda _, text: ("compare", "--vs", text),
+    "a variant": lambda _, text: ("compare", "--vs", text),
     "a kept result": lambda at, text: (*ALONE, "x", "--against", _result(at, text)),
     "a result's name": lambda _, text: ("compare", "x", "--save", text),
 }  # fmt: skip

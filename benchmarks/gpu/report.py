@@ -76,7 +76,7 @@ def peers_bars(data: Data) -> list[Bar]:
 
 def compare_bars(data: Data) -> list[Bar]:
     where = f"{data['suite']}, temperature {data['temp']:g}"
-    of_auto = (one for one in data["summaries"] if one["arm"] == "k=auto" and one["speedup"])
+    of_auto = (one for one in data["summaries"] if one["variant"] == "k=auto" and one["speedup"])
     found = {one["category"]: one["speedup"]["mean"] for one in of_auto}
     bars = [
         Bar(f"auto / target alone: {where}, {name}", value, NEVER_UNDER)
@@ -102,8 +102,8 @@ def compare_table(data: Data) -> str:
     categories = list(dict.fromkeys(one["category"] for one in summaries))
     cut = ", cut short" if data["partial"] else ""
     lines = [f"**{data['suite']}, temperature {data['temp']:g}**{cut}\n", head("variant", *categories)]
-    for variant in dict.fromkeys(one["arm"] for one in summaries):
-        by_category = {one["category"]: one for one in summaries if one["arm"] == variant}
+    for variant in dict.fromkeys(one["variant"] for one in summaries):
+        by_category = {one["category"]: one for one in summaries if one["variant"] == variant}
         lines.append(row(variant, *(_cell(by_category[name]) if name in by_category else "" for name in categories)))
     for variant, counts in data["exactness"].items():
         different = ", ".join(f"{n} {kind}" for kind, n in counts.items() if n and kind != "identical")

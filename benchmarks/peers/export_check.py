@@ -26,7 +26,6 @@ from specdec_cli.engine import tuning
 from specdec_cli.engine.config import Settings
 from specdec_cli.measure import acceptance_traces, simulate, suites, tune
 from specdec_cli.measure.export import ENGINES, export
-from specdec_cli.measure.static_setting import seconds_of
 
 POLICY = ENGINES["llama-server"].policy
 
@@ -62,7 +61,7 @@ def main() -> None:
     drafting = ["--spec-draft-model", given.draft, "--spec-type", "draft-simple", "--spec-draft-n-max"]
     for length in given.lengths:
         tally = simulate.replay(FixedLength(length), answers, simulate.FREE)
-        predicted[f"{length} tokens"] = tally.tokens / seconds_of(tally, tuned.costs, POLICY)
+        predicted[f"{length} tokens"] = tally.tokens / POLICY.seconds(tally, tuned.costs)
         commands[f"{length} tokens"] = [*exported, *drafting, str(length)]
     with load(target=given.target, draft=given.draft, ctx=2048, threads=given.threads) as engine:
         prompts = [engine.tokenize(prompt.text) for prompt in suites.load(given.suite)][: given.limit]

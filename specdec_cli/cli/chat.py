@@ -44,7 +44,7 @@ def chat(
             "Use specdec run, or an instruct model: specdec chat -p qwen2.5-coder-1.5b.",
         )
     from specdec_cli.chat.conversation import Conversation
-    from specdec_cli.cli.chat_session import ChatSession, load, turns
+    from specdec_cli.cli.chat_session import ChatSession, turns
     from specdec_cli.engine.engine import one_session
     from specdec_cli.llama.interrupt import Interrupt
 
@@ -62,7 +62,7 @@ def chat(
         conversation.system = system
         session = ChatSession(conversation, interrupt)
         if resume:
-            load(session, resume)
+            session.do_load(resume)
         if sys.stdin.isatty():
             session.say(
                 f"{pair.target_path.name}, {settings.ctx:,} tokens of context; /help lists commands, Ctrl-D leaves"

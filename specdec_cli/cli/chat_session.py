@@ -34,7 +34,10 @@ _PIPE_WIDTH = 200
 
 
 class ChatSession:
-    """A conversation on a terminal, or of a script. left: the user has left it. exit_code: of the whole chat."""
+    """A conversation on a terminal, or of a script. left: the user has left it. exit_code: of the whole chat.
+
+    A method do_NAME is the command /NAME, and its docstring the line in /help.
+    """
 
     def __init__(self, conversation: Conversation, interrupt: Interrupt) -> None:
         self.conversation, self._interrupt = conversation, interrupt
@@ -45,7 +48,8 @@ class ChatSession:
         """What the next line begins with."""
         self.attached = ""
         """What the next message begins with."""
-        self._told: set[str] = set()
+        self._notes = set[str]()
+        """Those that were shown."""
 
     def take(self, line: str) -> None:
         """A message, or a command. An error is shown, and the chat goes on."""
@@ -54,10 +58,10 @@ class ChatSession:
                 name, _, argument = line.partition(" ")
                 if name not in COMMANDS:
                     raise UsageError(f"there is no command {name}", "/help lists them.")
-                COMMANDS[name][0](self, argument.strip())
+                COMMANDS[name](self, argument.strip())
             elif line.strip():
                 attached, self.attached = self.attached, ""
-                self.run(self.conversation.ask(f"{attached}{line}"))
+                self._run(self.conversation.ask(f"{attached}{line}"))
         except SpecdecError as error:
             complain(error)
             if not sys.stdin.isatty():
@@ -70,146 +74,133 @@ class ChatSession:
     def say(self, text: str | Text) -> None:
         print_parts(text, stderr=True, style="dim", pipe_width=_PIPE_WIDTH)
 
-    def run(self, answer: Generation) -> None:
+    def _run(self, answer: Generation) -> None:
         """Show an answer, keep it, and say what it was worth."""
         conversation, result = self.conversation, answer.result
         if conversation.n_dropped:
             self.say(f"the context is full: the first {conversation.n_dropped} messages are left out from here on")
-        self.show(answer)
+        self._show(answer)
         if result.text or result.complete:
             conversation.keep(answer)
         self.answer = result
         self.say(turn_line(result.metrics, result.baseline, result.cached_tokens))
 
-    def show(self, answer: Generation) -> None:
+    def _show(self, answer: Generation) -> None:
         """Show an answer. Ctrl-C ends it, SIGTERM the chat."""
         with self._interrupt as interrupt:
             error = show_answer(self.conversation.session, answer)
         code = interrupt.exit_code
         interrupt.clear()
         for note in answer.result.notes:
-            if note not in self._told:
-                self._told.add(note)
+            if note not in self._notes:
+                self._notes.add(note)
                 self.say(f"note: {note}")
         if code not in (0, 130) or (code and not sys.stdin.isatty()):
             self.left, self.exit_code = True, code
         if error:
             raise error
 
+    def do_help(self, _: str) -> None:
+        """these lines"""
+        self.say("\n".join(f"{name:<10} {command.__doc__}" for name, command in COMMANDS.items()))
+        self.say('Several lines: """ before and after them, or Alt-Enter. Ctrl-C stops an answer, Ctrl-D leaves.')
 
-def _help(session: ChatSession, _: str) -> None:
-    session.say("\n".join(f"{name:<10} {text}" for name, (_action, text) in COMMANDS.items()))
-    session.say('Several lines: """ before and after them, or Alt-Enter. Ctrl-C stops an answer, Ctrl-D leaves.')
+    def do_exit(self, _: str) -> None:
+        """leave; Ctrl-D does, too"""
+        self.left = True
+
+    def do_clear(self, _: str) -> None:
+        """begin a new conversation"""
+        self.conversation.clear()
+        self.say("a new conversation")
+
+    def do_regen(self, _: str) -> None:
+        """answer the last message again"""
+        self._run(self.conversation.again())
+
+    def do_undo(self, _: str) -> None:
+        """take the last message and its answer back"""
+        text = self.conversation.undo()
+        self.say("there is nothing to take back" if text is None else f"taken back: {text[:60]}")
+
+    def do_edit(self, argument: str) -> None:
+        """change the last message"""
+        text = self.conversation.undo()
+        if text is None:
+            raise UsageError("there is no message to change", "Write one.")
+        if argument or not sys.stdin.isatty():
+            self._run(self.conversation.ask(argument or text))
+        else:
+            self.draft = text
+
+    def do_system(self, argument: str) -> None:
+        """show the system message, or set another: /system TEXT"""
+        if argument:
+            self.conversation.system = argument
+        self.say(f"system message: {self.conversation.system or 'none'}")
+
+    def do_set(self, argument: str) -> None:
+        """set an option of run: /set temp 0.7"""
+        written, _, text = argument.partition(" ")
+        name = name_of(written)
+        conversation = self.conversation
+        for which in ("sampling", "speculative"):
+            values = getattr(conversation, which)
+            if name in options_of(type(values)):
+                values = replace(values, **{name: check_value(name, text.strip(), text=True)})
+                conversation.go_by(**{which: values})
+                return
+        what = f"there is no option {written!r} to set"
+        raise UsageError(what, "For example: /set temp 0.7; /show lists what is set.")
+
+    def do_show(self, _: str) -> None:
+        """what is set, and how full the context is"""
+        conversation = self.conversation
+        for name, value in conversation.settings.shaping().items():
+            self.say(f"{name:<18} {value}")
+        n_ctx = conversation.session.settings.ctx
+        self.say(f"{len(conversation.messages)} messages, {conversation.n_tokens:,} of {n_ctx:,} tokens")
+
+    def do_file(self, argument: str) -> None:
+        """put a file before the next message: /file PATH"""
+        text = read_file(expanded(argument))
+        self.attached += f"{argument}:\n```\n{text}\n```\n\n"
+        self.say(f"{len(text):,} characters go with the next message")
+
+    def do_save(self, argument: str) -> None:
+        """keep the conversation: /save NAME"""
+        path = kept_conversations.save(self.conversation, argument)
+        self.say(f"kept as {path.stem}: specdec chat --resume {path.stem}")
+
+    def do_load(self, argument: str) -> None:
+        """go on with one that was kept: /load NAME"""
+        for note in kept_conversations.restore(self.conversation, argument):
+            self.say(f"note: {note}")
+        self.say(f"{len(self.conversation.messages)} messages")
+
+    def do_alone(self, _: str) -> None:
+        """answer again with the target alone, and compare"""
+        before = self.answer
+        if before is None or not self.conversation.answered:
+            raise UsageError("there is no answer to compare with", "Ask something first.")
+        answer = self.conversation.again(alone=True, seed=before.seed)
+        self._show(answer)
+        if answer.result.complete:
+            differs_at = first_difference(before.tokens, answer.result.tokens)
+            self.say(alone_line(before.metrics, answer.result.metrics, differs_at))
+
+    def do_drafts(self, argument: str) -> None:
+        """switch drafts off and on: /drafts off"""
+        if argument not in ("on", "off"):
+            raise UsageError(f"drafts are on or off, not {argument!r}", "/drafts off switches them off.")
+        drafter = "none" if argument == "off" else self.conversation.session.settings.drafter
+        self.conversation.go_by(speculative=replace(self.conversation.speculative, drafter=drafter))
+        self.say(f"drafts are {argument}")
 
 
-def _exit(session: ChatSession, _: str) -> None:
-    session.left = True
-
-
-def _clear(session: ChatSession, _: str) -> None:
-    session.conversation.clear()
-    session.say("a new conversation")
-
-
-def _again(session: ChatSession, _: str) -> None:
-    session.run(session.conversation.again())
-
-
-def _undo(session: ChatSession, _: str) -> None:
-    text = session.conversation.undo()
-    session.say("there is nothing to take back" if text is None else f"taken back: {text[:60]}")
-
-
-def _edit(session: ChatSession, argument: str) -> None:
-    text = session.conversation.undo()
-    if text is None:
-        raise UsageError("there is no message to change", "Write one.")
-    if argument or not sys.stdin.isatty():
-        session.run(session.conversation.ask(argument or text))
-    else:
-        session.draft = text
-
-
-def _system(session: ChatSession, argument: str) -> None:
-    if argument:
-        session.conversation.system = argument
-    session.say(f"system message: {session.conversation.system or 'none'}")
-
-
-def _set(session: ChatSession, argument: str) -> None:
-    written, _, text = argument.partition(" ")
-    name = name_of(written)
-    conversation = session.conversation
-    for which in ("sampling", "speculative"):
-        values = getattr(conversation, which)
-        if name in options_of(type(values)):
-            values = replace(values, **{name: check_value(name, text.strip(), text=True)})
-            conversation.go_by(**{which: values})
-            return
-    raise UsageError(f"there is no option {written!r} to set", "For example: /set temp 0.7; /show lists what is set.")
-
-
-def _show(session: ChatSession, _: str) -> None:
-    conversation = session.conversation
-    for name, value in conversation.settings.shaping().items():
-        session.say(f"{name:<18} {value}")
-    n_ctx = conversation.session.settings.ctx
-    session.say(f"{len(conversation.messages)} messages, {conversation.n_tokens:,} of {n_ctx:,} tokens")
-
-
-def _file(session: ChatSession, argument: str) -> None:
-    text = read_file(expanded(argument))
-    session.attached += f"{argument}:\n```\n{text}\n```\n\n"
-    session.say(f"{len(text):,} characters go with the next message")
-
-
-def _save(session: ChatSession, argument: str) -> None:
-    path = kept_conversations.save(session.conversation, argument)
-    session.say(f"kept as {path.stem}: specdec chat --resume {path.stem}")
-
-
-def load(session: ChatSession, argument: str) -> None:
-    for note in kept_conversations.restore(session.conversation, argument):
-        session.say(f"note: {note}")
-    session.say(f"{len(session.conversation.messages)} messages")
-
-
-def _alone(session: ChatSession, _: str) -> None:
-    before = session.answer
-    if before is None or not session.conversation.answered:
-        raise UsageError("there is no answer to compare with", "Ask something first.")
-    answer = session.conversation.again(alone=True, seed=before.seed)
-    session.show(answer)
-    if answer.result.complete:
-        differs_at = first_difference(before.tokens, answer.result.tokens)
-        session.say(alone_line(before.metrics, answer.result.metrics, differs_at))
-
-
-def _drafts(session: ChatSession, argument: str) -> None:
-    if argument not in ("on", "off"):
-        raise UsageError(f"drafts are on or off, not {argument!r}", "/drafts off switches them off.")
-    drafter = "none" if argument == "off" else session.conversation.session.settings.drafter
-    session.conversation.go_by(speculative=replace(session.conversation.speculative, drafter=drafter))
-    session.say(f"drafts are {argument}")
-
-
-COMMANDS: dict[str, tuple[Callable[[ChatSession, str], None], str]] = {
-    "/help": (_help, "these lines"),
-    "/exit": (_exit, "leave; Ctrl-D does, too"),
-    "/clear": (_clear, "begin a new conversation"),
-    "/regen": (_again, "answer the last message again"),
-    "/undo": (_undo, "take the last message and its answer back"),
-    "/edit": (_edit, "change the last message"),
-    "/system": (_system, "show the system message, or set another: /system TEXT"),
-    "/set": (_set, "set an option of run: /set temp 0.7"),
-    "/show": (_show, "what is set, and how full the context is"),
-    "/file": (_file, "put a file before the next message: /file PATH"),
-    "/save": (_save, "keep the conversation: /save NAME"),
-    "/load": (load, "go on with one that was kept: /load NAME"),
-    "/alone": (_alone, "answer again with the target alone, and compare"),
-    "/drafts": (_drafts, "switch drafts off and on: /drafts off"),
+COMMANDS: dict[str, Callable[[ChatSession, str], None]] = {
+    f"/{name.removeprefix('do_')}": method for name, method in vars(ChatSession).items() if name.startswith("do_")
 }
-"""Each command: what it does with its argument, and its line in /help."""
 
 
 def turns(draft: Callable[[], str]) -> Iterator[str]:

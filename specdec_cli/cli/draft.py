@@ -19,6 +19,7 @@ from specdec_cli.decoding.errors import UsageError
 if TYPE_CHECKING:
     from specdec_cli.make_drafts.draft_copy import DraftCopyResult
     from specdec_cli.make_drafts.recipe import Recipe
+    from specdec_cli.make_drafts.train import DraftTrainingResult
 
 draft = typer.Typer(
     help="Make a draft model or heads for a target.",
@@ -47,17 +48,10 @@ def prune(
     out: _Out,
     keep_layers: Annotated[str | None, typer.Option(metavar="LIST", help="Layers to keep, from 0: 0-7,31.")] = None,
     search: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Find N layers to keep, by measured agreement with the target.",
-        ),
+        int | None, typer.Option(metavar="N", help="Find N layers to keep, by measured agreement with the target.")
     ] = None,
     prompts: Annotated[
-        str | None,
-        typer.Option(
-            help="Suite or file of prompts to search by, as in compare. \\[default: python]",
-        ),
+        str | None, typer.Option(help="Suite or file of prompts to search by, as in compare. \\[default: python]")
     ] = None,
     force: _Force = False,
     json_: opt.Json = False,
@@ -108,14 +102,15 @@ def quantize(
     _show(result, json_)
 
 
-def _show(result: DraftCopyResult, as_json: bool) -> None:
+def _show(result: DraftCopyResult | DraftTrainingResult, as_json: bool) -> None:
     """Say what a draft is and how to use it."""
-    from specdec_cli.display.draft_making import copy_tables
+    from specdec_cli.display.draft_making import copy_tables, training_tables
+    from specdec_cli.make_drafts.draft_copy import DraftCopyResult
 
     if as_json:
         print_json(result)
         return
-    print_parts(copy_tables(result))
+    print_parts(copy_tables(result) if isinstance(result, DraftCopyResult) else training_tables(result))
     print(f"Use it:  {result.run}")  # in one line, to be copied
 
 
@@ -206,7 +201,7 @@ def _train(
     json_: opt.Json = False,
 ) -> None:
     """What all trainings do; its options are options of each."""
-    from specdec_cli.display.draft_making import DraftView, training_tables
+    from specdec_cli.display.draft_making import DraftView
     from specdec_cli.make_drafts.recipe import TrainingOptions
     from specdec_cli.make_drafts.train import train_draft
 
@@ -228,11 +223,7 @@ def _train(
     )
     with interruptible("; the same command goes on from here") as interrupt, DraftView(json_) as view:
         result = train_draft(recipe, options, view, interrupt)
-    if json_:
-        print_json(result)
-        return
-    print_parts(training_tables(result))
-    print(f"Use it:  {result.run}")
+    _show(result, json_)
 
 
 def _options_of(function: Callable[..., Any]) -> list[inspect.Parameter]:

@@ -15,7 +15,8 @@ def ls(
     json_: opt.Json = False,
 ) -> None:
     """List the model pairs."""
-    from specdec_cli.display.pair_tables import UNCUT, list_table
+    from specdec_cli.display.pair_tables import list_table
+    from specdec_cli.display.tables import UNCUT
     from specdec_cli.pairs.pair_list import list_pairs
 
     result = list_pairs(here)

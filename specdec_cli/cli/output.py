@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from specdec_cli.decoding.types import Event
     from specdec_cli.display.run_report import RunRecord
     from specdec_cli.engine.session import Generation, Session
-    from specdec_cli.measure.traces import TraceWriter
+    from specdec_cli.measure.traces import TraceFile
 
 
 class EventDisplay(Protocol):
@@ -96,7 +96,7 @@ def print_report(run: RunRecord, verbose: bool) -> None:
 def show_answer(
     session: Session,
     answer: Generation,
-    trace: TraceWriter | None = None,
+    trace: TraceFile | None = None,
     as_json: bool = False,
     quiet: bool = False,
 ) -> SpecdecError | None:

@@ -99,7 +99,7 @@ def _fetch(download: PairDownload, plan: DownloadPlan, silent: bool) -> Download
 def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> bool:
     """Settle on a draft; False if the proposals are all that can be given without asking."""
     from specdec_cli.display.pair_tables import proposals_table
-    from specdec_cli.display.parts import note_lines
+    from specdec_cli.display.tables import note_lines
 
     with status_line("reading the headers of possible drafts", as_json):
         proposals = download.proposals()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from specdec_cli.engine.config import Settings
     from specdec_cli.engine.generation import GenerationResult
     from specdec_cli.engine.session import Generation, Session
-    from specdec_cli.measure.traces import TraceWriter
+    from specdec_cli.measure.traces import TraceFile
 
 
 _Prompt = Annotated[str | None, typer.Argument(help="The prompt; what is piped in is added to it.")]
@@ -142,7 +142,7 @@ def _require_sense(baseline: bool, quiet: bool, verbose: bool, stop: list[str]) 
         raise UsageError("a stop string cannot be empty", "Leave --stop out, or name the text to stop at.")
 
 
-def _open_trace(path: Path, settings: Settings, prompt: str) -> TraceWriter:
+def _open_trace(path: Path, settings: Settings, prompt: str) -> TraceFile:
     """Begin the record of a run."""
     from specdec_cli.measure.traces import TraceFile
 
@@ -151,7 +151,7 @@ def _open_trace(path: Path, settings: Settings, prompt: str) -> TraceWriter:
         return TraceFile(path, {**models, **settings.shaping(), "prompt": prompt})
 
 
-def _require_whole(result: GenerationResult, trace: TraceWriter | None, error: SpecdecError | None) -> None:
+def _require_whole(result: GenerationResult, trace: TraceFile | None, error: SpecdecError | None) -> None:
     """Raise what ended the answer, or what is wrong with it or with its recording."""
     if error:
         raise error

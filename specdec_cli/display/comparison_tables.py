@@ -4,29 +4,26 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import TextIO
 
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from specdec_cli.decoding.statistics import LEAST_PROMPTS
+from specdec_cli.display.tables import FittingTable, plain_table
 from specdec_cli.display.terminal import SafeConsole, can_paint
 from specdec_cli.measure.compare import ComparisonResult
 from specdec_cli.measure.kept_comparisons import changes
-from specdec_cli.measure.statistics import Summary, Trial, paired_ratios
+from specdec_cli.measure.trials import Summary, Trial, paired_ratios
 
 _INTERVAL_S = 0.25
 _NOISY = 0.1
 """Of a median difference between rounds: more is said before the figures."""
 _NAMED = 6
 """Categories that are named where they have no table."""
-_NAME_WIDTH = 14
-"""Of the first column, which may fold, and is shown on the narrowest screen."""
 _PARTIAL = "PARTIAL: stopped before all runs were done"
 _FINDINGS = {
     "faster": ("faster", "green"),
@@ -78,7 +75,7 @@ class Progress(ExitStack):
         left = (now - self._started) / len(trials) * (total - len(trials))
         lines = [Text(f"{len(trials)} of {total} runs, about {left:,.0f} s left")]
         for name, baseline in self._baselines.items():
-            speeds = [trial.tokens_per_s for trial in trials if trial.arm == name and trial.tokens_per_s]
+            speeds = [trial.tokens_per_s for trial in trials if trial.variant == name and trial.tokens_per_s]
             if speeds:
                 ratios = paired_ratios(trials, name, baseline).values() if name != baseline else ()
                 so_far = f", {statistics.geometric_mean(ratios):.2f}x so far" if ratios else ""
@@ -98,7 +95,7 @@ def tables(result: ComparisonResult) -> list[RenderableType]:
             table.add([Text(category, style="bold")])
         for summary in result.of_category(category):
             name, speedup, bounds, difference, *cells = summary_cells(result, summary)
-            best = category == "all" and summary.arm == verdict.winner
+            best = category == "all" and summary.variant == verdict.winner
             label = _breakable(f"\u2192 {name}" if best else f"  {name}" if verdict.winner else name)
             finding = Text(*_FINDINGS.get(difference, ("", "")))
             table.add([label, speedup, bounds, finding, *cells], style="bold" if best else "")
@@ -129,7 +126,7 @@ def markdown(result: ComparisonResult) -> str:
         lines += ["", f"**{category}**", "", _row(COLUMNS), _row([":---", *["---:"] * 2, ":---", *["---:"] * 6])]
         for summary in result.of_category(category):
             name, *cells = summary_cells(result, summary)
-            best = category == "all" and summary.arm == verdict.winner
+            best = category == "all" and summary.variant == verdict.winner
             lines.append(_row([f"**{name}**" if best else name, *cells]))
     lines += ["", *(f"{line}  " for line in key(result))]
     if details := details_of(result):
@@ -146,9 +143,10 @@ def against(result: ComparisonResult, before: ComparisonResult) -> RenderableTyp
     """How many times as fast each variant is now as it was then, over the prompts and settings that both have."""
     if result.models != before.models:
         return Text("The kept result is of other models: nothing to compare.", style="bold")
-    table = Table(title="against the kept result (taken at another time: not paired)", box=None, title_justify="left")
-    for name in ("variant", "then", "now", "now / then", "95 %", ""):
-        table.add_column(name)
+    columns = ("variant", "then", "now", "now / then", "95 %", "")
+    table = plain_table(columns, left=columns)
+    table.title, table.title_justify = "against the kept result (taken at another time: not paired)", "left"
+    table.padding = (0, 1)
     for each in changes(before, result):
         speeds = (f"{speed:,.1f} tok/s" for speed in (each.then, each.now))
         table.add_row(each.name, *speeds, f"{each.ratio.mean:.2f}x", each.ratio.bounds, each.ratio.difference)
@@ -213,12 +211,12 @@ def _count(number: int, what: str) -> str:
 def summary_cells(result: ComparisonResult, summary: Summary) -> list[str]:
     """The cells of `COLUMNS`."""
     speedup = summary.claimed
-    own = "1.00x" if summary.arm in {each.baseline for each in result.arms} else ""
+    own = "1.00x" if summary.variant in {each.baseline for each in result.variants} else ""
     finding = speedup.difference if speedup else "drafted nothing" if summary.speedup else ""
-    if result.exactness.get(summary.arm, {}).get("wrong"):
+    if result.exactness.get(summary.variant, {}).get("wrong"):
         finding = "WRONG"
     return [
-        summary.arm + (" (lossy)" if summary.distance_per_token is not None else ""),
+        summary.variant + (" (lossy)" if summary.distance_per_token is not None else ""),
         *((f"{speedup.mean:.2f}x", speedup.bounds) if speedup else (own, "")),
         finding,
         _number(summary.tokens_per_s, ",.1f"),
@@ -241,7 +239,7 @@ def details_of(result: ComparisonResult) -> list[list[str]]:
     """
     rows = []
     for summary in result.of_category("all"):
-        exactness = result.exactness.get(summary.arm)
+        exactness = result.exactness.get(summary.variant)
         if not summary.per_position and exactness is None:
             continue
         firm = summary.firm_positions
@@ -254,39 +252,5 @@ def details_of(result: ComparisonResult) -> list[list[str]]:
         if exactness is not None:
             counts = ((exactness.get(kind, 0), kind, word) for kind, word in _EXACTNESS.items())
             same = ", ".join(f"{count} {word}" for count, kind, word in counts if count or kind == "identical")
-        rows.append([summary.arm, same, " ".join(positions), shares])
+        rows.append([summary.variant, same, " ".join(positions), shares])
     return rows
-
-
-@dataclass
-class FittingTable:
-    """columns: their titles, the most important first. folds: whether cells may take several lines, of `least`
-    characters or more; else all but the first column are aligned to the right, those without a title to the left.
-    """
-
-    columns: Sequence[str]
-    folds: bool = False
-    least: int = 12
-    rows: list[tuple[list[Text], str]] = field(default_factory=list)
-
-    def add(self, cells: Sequence[Text | str], style: str = "") -> None:
-        self.rows.append(([Text(cell) if isinstance(cell, str) else cell for cell in cells], style))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        widths = [max(map(cell_len, cells)) for cells in zip(self.columns, *self._texts(), strict=True)]
-        shown, room = 1, options.max_width - min(widths[0], _NAME_WIDTH) - 1
-        for width in widths[1:]:
-            room -= (min(width, self.least) if self.folds else width) + 1
-            shown += room >= 0
-        table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-        table.add_column(self.columns[0], min_width=min(widths[0], _NAME_WIDTH), overflow="fold")
-        for name in self.columns[1:shown]:
-            right = name and not self.folds
-            table.add_column(name, justify="right" if right else "left", no_wrap=not self.folds, overflow="fold")
-        for cells, style in self.rows:
-            table.add_row(*cells[:shown], style=style)
-        yield table
-
-    def _texts(self) -> list[list[str]]:
-        """The rows as text; one that has a first cell alone, a heading, is filled up."""
-        return [[cell.plain for cell in cells] + [""] * (len(self.columns) - len(cells)) for cells, _ in self.rows]

@@ -1,6 +1,6 @@
 """What `doctor` says of an installation."""
 
-from specdec_cli.display.parts import label_grid
+from specdec_cli.display.tables import label_grid
 from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.measure.doctor import Diagnosis
 

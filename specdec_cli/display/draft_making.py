@@ -13,7 +13,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from specdec_cli.display.parts import lines_table, note_lines, plain_table, rough_duration
+from specdec_cli.display.parts import rough_duration
+from specdec_cli.display.tables import lines_table, note_lines, plain_table
 from specdec_cli.display.terminal import SafeConsole, can_paint, status_line
 from specdec_cli.make_drafts.draft_copy import CopyProgress
 from specdec_cli.user_files import format_bytes

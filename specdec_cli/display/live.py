@@ -217,16 +217,16 @@ class LiveDisplay:
 
     def _scroll_away(self, width: int, height: int) -> str:
         """The beginning of a line longer than the region, which cannot change any more, as full rows."""
-        pieces = chop_cells(self._open.plain, width)
-        pieces = pieces[: max(len(pieces) - min(_KEPT_ROWS, max(height // 3, 1)), 1)]
-        gone, self._open = self._open.divide([len("".join(pieces))])
+        full = chop_cells(self._open.plain, width)
+        full = full[: max(len(full) - min(_KEPT_ROWS, max(height // 3, 1)), 1)]
+        gone, self._open = self._open.divide([len("".join(full))])
         if height < _JOINT_HEIGHT:
-            return "".join(self._ansi(row) + "\n" for row in gone.divide([len(pieces[0])]) if row)
+            return "".join(self._ansi(row) + "\n" for row in gone.divide([len(full[0])]) if row)
         at = len(gone) - 1
         while at and not cell_len(gone.plain[at:]):  # a sign that combines with the character before
             at -= 1
-        rows = len(pieces) + (self._joint.rows if self._joint else 0)
-        self._joint = _Joint(gone[at:], cell_len(pieces[-1]), rows, width)
+        rows = len(full) + (self._joint.rows if self._joint else 0)
+        self._joint = _Joint(gone[at:], cell_len(full[-1]), rows, width)
         return self._ansi(gone)
 
     def _joined(self) -> str:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from copy import copy
-from dataclasses import dataclass, replace
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.console import Group, RenderableType
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -22,7 +19,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from specdec_cli.display.parts import label_grid, lines_table, note_lines
+from specdec_cli.display.tables import CutTable, label_grid, lines_table, note_lines, plain_table
 from specdec_cli.display.terminal import SafeConsole, can_paint
 from specdec_cli.pairs.draft_proposals import DraftProposal
 from specdec_cli.pairs.pair_check import ModelSummary, PairCheck
@@ -42,8 +39,6 @@ _VERDICTS = {
     "translatable": ("bold yellow", ""),
     "incompatible": ("bold red", ""),
 }
-UNCUT = 10_000
-"""Cells that hold any line: the width of what is no terminal."""
 _PLACES = {
     "gpu": "fits the GPU",
     "both": "fits the GPU in part only",
@@ -67,10 +62,9 @@ def check_tables(check: PairCheck) -> RenderableType:
 
 
 def _two_models(what: str) -> Table:
-    table = Table(box=None, padding=(0, 2), header_style="dim")
-    table.add_column(what, style="dim", no_wrap=True)
-    table.add_column("target", overflow="fold")
-    table.add_column("draft", overflow="fold")
+    columns = (what, "target", "draft")
+    table = plain_table(columns, left=columns, whole=(what,), header="dim")
+    table.padding, table.columns[0].style = (0, 2), "dim"
     return table
 
 
@@ -108,49 +102,23 @@ def plan_tables(plan: DownloadPlan) -> RenderableType:
     return Group(grid, *note_lines(plan.notes))
 
 
-@dataclass(frozen=True, slots=True)
-class _Fitted:
-    """A table that cuts its texts only where they do not fit, and leaves some of its columns out below 72 cells."""
-
-    table: Table
-    wide_only: tuple[str, ...]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        table = copy(self.table)
-        whole = copy(self.table)
-        whole.columns, whole.expand = [replace(column, max_width=None) for column in table.columns], False
-        if Measurement.get(console, options.update(max_width=UNCUT), whole).maximum <= options.max_width:
-            table = whole
-        elif options.max_width < 72:
-            table.columns = [column for column in table.columns if column.header not in self.wide_only]
-            table.expand = False
-        yield table
-
-
 def proposals_table(proposals: Sequence[DraftProposal]) -> RenderableType:
     """Drafts for a target, the likeliest first."""
-    table = Table(box=None, padding=(0, 1), header_style="dim")
-    table.add_column("", justify="right", overflow="fold")
-    table.add_column("draft", overflow="fold")
-    table.add_column("size", justify="right", overflow="fold")
-    table.add_column("parameters", justify="right", overflow="fold")
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("tokenizer", no_wrap=True)
+    columns = ("", "draft", "size", "parameters", "share", "tokenizer")
+    table = plain_table(columns, left=("draft", "tokenizer"), whole=("share", "tokenizer"), header="dim")
+    table.padding = (0, 1)
     for number, draft in enumerate(proposals, 1):
         sizes = format_bytes(draft.size), _count(draft.n_params)
         table.add_row(str(number), draft.name, *sizes, f"{draft.ratio:.1%}", draft.verdict)
-    return _Fitted(table, ("size", "parameters"))
+    return CutTable(table, ("size", "parameters"))
 
 
 def list_table(pairs: Sequence[PairSummary], notes: Iterable[str] = ()) -> RenderableType:
     """All pairs, a line each: whether they are here, how fast they were, what they are."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
-    table.add_column("name", no_wrap=True, overflow="ellipsis", max_width=28)
-    table.add_column("for", justify="right", no_wrap=True)
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("here", no_wrap=True)
-    table.add_column("speedup", justify="right", no_wrap=True)
-    table.add_column("what", no_wrap=True, overflow="ellipsis", ratio=1)
+    columns = ("name", "for", "size", "here", "speedup", "what")
+    table = plain_table(columns, left=("name", "here", "what"), whole=columns, header="dim", gap=2)
+    name, *_, what = table.columns
+    name.overflow, what.overflow, name.max_width, what.ratio, table.expand = "ellipsis", "ellipsis", 28, 1, True
     for pair in pairs:
         table.add_row(
             Text(pair.name, style="bold" if pair.here == "yes" else ""),
@@ -160,7 +128,7 @@ def list_table(pairs: Sequence[PairSummary], notes: Iterable[str] = ()) -> Rende
             f"{pair.speed.speedup:.2f}x" if pair.speed else "",
             pair.description or " + ".join(name for name in (pair.target, pair.draft) if name),
         )
-    return Group(_Fitted(table, ("for", "size", "what")), *note_lines(notes))
+    return Group(CutTable(table, ("for", "size", "what")), *note_lines(notes))
 
 
 def details_table(details: PairDetails, sources: bool = False) -> RenderableType:

@@ -1,12 +1,11 @@
-"""What displays share: how tokens look, labelled lines, notes, bars, spans of time."""
+"""What displays share: how tokens look, bars, spans of time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.style import Style
-from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -40,28 +39,6 @@ def legend() -> Text:
     return line.append("  ").append("rejected", REJECTED)
 
 
-def label_grid() -> Table:
-    """Labels and text with a hanging indent."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    return grid
-
-
-def lines_table(lines: Mapping[str, str | Sequence[str] | None]) -> Table:
-    """Labels with a line of text or several each; labels without text are left out."""
-    grid = label_grid()
-    for name, value in lines.items():
-        for i, line in enumerate([value] if isinstance(value, str) else value or ()):
-            if line:
-                grid.add_row(name if i == 0 else "", line)
-    return grid
-
-
-def note_lines(notes: Iterable[str]) -> list[Text]:
-    return [Text(f"note: {note}", style="yellow") for note in notes]
-
-
 def duration(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 0.9995 else f"{seconds * 1000:.3g} ms"
 
@@ -79,11 +56,3 @@ def spark(values: Sequence[float], top: float | None = None) -> str:
     """Values from 0 on as blocks of eight heights. top: what the highest block stands for; None: the highest value."""
     highest = top or max(values, default=0) or 1
     return "".join("▁▂▃▄▅▆▇█"[min(int(value / highest * 7.999), 7)] for value in values)
-
-
-def plain_table(columns: Iterable[str], left: Sequence[str], gap: int = 1) -> Table:
-    """An empty table whose columns are justified to the right but for some."""
-    table = Table(box=None, padding=(0, gap, 0, 0), header_style="bold")
-    for name in columns:
-        table.add_column(name, justify="left" if name in left else "right")
-    return table

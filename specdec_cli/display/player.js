@@ -56,14 +56,14 @@ function tell() {
   now.step = step;
   byId("headline").textContent = step ? step.dataset.headline : READING;
   const tokens = [...(step?.children ?? [])];
-  byId("rows").replaceChildren(...tokens.map((token) => row(token.localName, token.textContent, toldOf(token))));
+  byId("rows").replaceChildren(...tokens.map((token) => row(token.localName, token.textContent, aboutOf(token))));
 }
 
 /** What the page says of a token; taken out of its title, so that no second tip comes up. */
-function toldOf(token) {
-  token.dataset.told ??= token.title;
+function aboutOf(token) {
+  token.dataset.about ??= token.title;
   token.removeAttribute("title");
-  return token.dataset.told;
+  return token.dataset.about;
 }
 
 function tick(stamp) {
@@ -118,7 +118,7 @@ document.addEventListener("pointerover", (event) => {
   const token = event.target.closest("#answer > span > *");
   tip.hidden = !token;
   if (!token) return;
-  tip.textContent = toldOf(token);
+  tip.textContent = aboutOf(token);
   placeTip(tip, token, event.clientX);
 });
 document.addEventListener("scroll", () => (tip.hidden = true), { passive: true });

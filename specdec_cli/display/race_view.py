@@ -93,7 +93,7 @@ class RaceView:
 
 
 def result(found: RaceResult) -> RenderableType:
-    """Who won and by how much; where that cannot be told, why."""
+    """Who won and by how much, or why that cannot be said."""
     same = "same text, token for token" if found.divergence is None else f"the text differs: {found.divergence}"
     if not found.alone:
         return Text("This machine is too busy: no round came to its end. Try again when it is quiet.", "yellow")

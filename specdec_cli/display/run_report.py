@@ -12,7 +12,8 @@ from rich.text import Text
 from specdec_cli.decoding.metrics import Metrics, ModelMemory
 from specdec_cli.decoding.rules import label
 from specdec_cli.decoding.statistics import Interval
-from specdec_cli.display.parts import bar, duration, lines_table, note_lines, spark
+from specdec_cli.display.parts import bar, duration, spark
+from specdec_cli.display.tables import lines_table, note_lines
 from specdec_cli.engine.baseline import BaselineResult, speedup_of
 from specdec_cli.measure.recorded_settings import RecordedSettings
 

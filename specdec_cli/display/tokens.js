@@ -3,12 +3,12 @@
 const byId = (id) => document.getElementById(id);
 
 /** A token as it looks, on one line, and what is known of it. */
-function row(tag, text, told) {
+function row(tag, text, what) {
   const item = document.createElement("li");
   const copy = document.createElement(tag);
   copy.textContent = text.replaceAll("\n", "\u23ce").replaceAll("\t", "\u21e5").replaceAll(" ", "\u2423");
   const about = document.createElement("small");
-  about.textContent = told;
+  about.textContent = what;
   item.append(copy, about);
   return item;
 }

@@ -6,9 +6,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from specdec_cli.display.parts import bar, note_lines, plain_table
+from specdec_cli.decoding.costs import Costs
+from specdec_cli.display.parts import bar
+from specdec_cli.display.tables import note_lines, plain_table
 from specdec_cli.measure.simulate import Prediction
-from specdec_cli.measure.statistics import CostPoints
 from specdec_cli.measure.tune import HardwarePrediction, MeasuredTuning, TuningResult
 
 _BAR = 30
@@ -21,8 +22,8 @@ def tables(result: TuningResult) -> list[RenderableType]:
     lines = [f"{result.target} + {result.draft}, {sampling}, {result.recorded_tokens:,} places recorded"]
     notes, kept = tuple[str, ...](), ""
     if isinstance(result, HardwarePrediction):
-        lines.append(f"on {result.hardware.name}: {result.hardware.description}")
-        if result.hardware.basis != "measured":
+        lines.append(f"on {result.hardware['name']}: {result.hardware['description']}")
+        if result.hardware["basis"] != "measured":
             lines.append(_DERIVED)
     if isinstance(result, MeasuredTuning):
         lines += _measurement(result)
@@ -49,18 +50,19 @@ def _measurement(result: MeasuredTuning) -> list[str]:
         lines.append(f"draft on the {min(placement, key=lambda where: placement[where])} (a token: {laps})")
     if filled := result.filled:
         curves = (("target", result.costs.verify), ("draft", result.costs.draft))
-        grown = " and ".join(f"{role} {filled[role] / curve[1]:.2f}" for role, curve in curves)
+        grown = " and ".join(f"{role} {filled[role] / curve(1):.2f}" for role, curve in curves)
         lines.append(f"with {filled['tokens']:,.0f} tokens of context, a token costs {grown} times as much")
     return lines
 
 
-def _curve(costs: CostPoints) -> Table:
+def _curve(costs: Costs) -> Table:
     """Passes of the target by length, against a single token."""
     table = plain_table(("tokens in a pass", "target", "", "of one"), left=("",))
-    one, most = costs.verify[1], max(costs.verify.values())
-    for n, seconds in sorted(costs.verify.items()):
+    points = costs.verify.points
+    one, most = points[1], max(points.values())
+    for n, seconds in points.items():
         table.add_row(str(n), f"{seconds * 1000:.3g} ms", bar(seconds / most, _BAR), f"{seconds / one:.2f}\u00d7")
-    table.add_row("draft: 1", f"{costs.draft[1] * 1000:.3g} ms", "", f"{costs.draft[1] / one:.2f}\u00d7")
+    table.add_row("draft: 1", f"{costs.draft(1) * 1000:.3g} ms", "", f"{costs.draft(1) / one:.2f}\u00d7")
     return table
 
 

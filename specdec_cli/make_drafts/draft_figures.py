@@ -17,8 +17,8 @@ from specdec_cli.engine.engine import one_session
 from specdec_cli.engine.options import SamplingParams
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.measure import hardware
-from specdec_cli.measure.statistics import acceptance_by_position
 from specdec_cli.measure.suites import Prompt, in_turn
+from specdec_cli.measure.trials import acceptance_by_position
 
 CHAIN = 4
 """Tokens of the drafts that are measured; of a tree, for each of its branches."""

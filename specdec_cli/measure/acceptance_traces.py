@@ -261,7 +261,7 @@ def before_a_loop(tokens: Sequence[int]) -> int:
     for end in range(12, len(tokens) + 1):
         for period in range(1, end // 3 + 1):
             times = 3 if period > 3 else -(-12 // period)
-            piece = tokens[end - period : end]
-            if all(tokens[end - (i + 1) * period : end - i * period] == piece for i in range(1, times)):
+            last = tokens[end - period : end]
+            if all(tokens[end - (i + 1) * period : end - i * period] == last for i in range(1, times)):
                 return end - (times - 1) * period
     return len(tokens)

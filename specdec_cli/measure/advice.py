@@ -18,11 +18,11 @@ from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.engine.options import AUTO
 from specdec_cli.measure.recorded_settings import RecordedSettings
 from specdec_cli.measure.simulate import half_priced
-from specdec_cli.measure.statistics import (
+from specdec_cli.measure.trials import (
     OverallVerdict,
     Summary,
     Trial,
-    VariantInfo,
+    Variant,
     acceptance_by_position,
     paired_ratios,
 )
@@ -48,7 +48,7 @@ def findings(summary: Summary) -> list[str]:
 
 
 def _finding(summary: Summary) -> str:
-    variant, speedup = summary.arm, summary.speedup
+    variant, speedup = summary.variant, summary.speedup
     if speedup is None:
         return f"{variant}: not measured, no answer was long enough."
     if speedup.difference == "too few prompts":
@@ -64,7 +64,7 @@ def _finding(summary: Summary) -> str:
 
 def advise(
     verdict: OverallVerdict,
-    variants: Sequence[VariantInfo],
+    variants: Sequence[Variant[RecordedSettings]],
     overall: Sequence[Summary],
     trials: Sequence[Trial],
     experts: int = 0,
@@ -77,10 +77,10 @@ def advise(
     slow = [each for each in measured if each.speedup and each.speedup.difference != "faster"]
     costs = costs_of(trials)
     sentences = [*_equals(verdict, variants, trials)]
-    if idle := [each.arm for each in overall if each.speedup and each.ran_alone]:
+    if idle := [each.variant for each in overall if each.speedup and each.ran_alone]:
         sentences.append(f"Almost nothing was drafted with {_listed(idle)}, so this is the target's own speed.")
     if slow:
-        sentences += _short_answers([trial for trial in trials if trial.arm in {each.arm for each in slow}])
+        sentences += _short_answers([trial for trial in trials if trial.variant in {each.variant for each in slow}])
     if costs:
         sentences += _causes(slow, measured, trials, costs, experts)
         sentences += _remedies(verdict, families_of(variants, measured, trials, costs), measured)
@@ -89,9 +89,11 @@ def advise(
     return sentences
 
 
-def _equals(verdict: OverallVerdict, variants: Sequence[VariantInfo], trials: Sequence[Trial]) -> Iterator[str]:
+def _equals(
+    verdict: OverallVerdict, variants: Sequence[Variant[RecordedSettings]], trials: Sequence[Trial]
+) -> Iterator[str]:
     """The other variants that may be as fast as the winner: the interval of the ratio between the two holds 1."""
-    best, baseline = verdict.arm, {variant.name: variant.baseline for variant in variants}
+    best, baseline = verdict.variant, {variant.name: variant.baseline for variant in variants}
     if verdict.pays != "yes" or best is None:
         return
     equal = []
@@ -121,23 +123,23 @@ def _short_answers(mine: Sequence[Trial]) -> Iterator[str]:
 def _causes(
     slow: Sequence[Summary], measured: Sequence[Summary], trials: Sequence[Trial], costs: Costs, experts: int
 ) -> Iterator[str]:
-    by_arm = {each.arm: [trial for trial in trials if trial.arm == each.arm] for each in measured}
+    by_variant = {each.variant: [trial for trial in trials if trial.variant == each.variant] for each in measured}
     drafting = {
-        each.arm: _share(mine, [trial.draft_s - trial.draft_prefill_s for trial in mine])
+        each.variant: _share(mine, [trial.draft_s - trial.draft_prefill_s for trial in mine])
         for each in slow
-        if (mine := by_arm[each.arm])
+        if (mine := by_variant[each.variant])
     }
     if drafting and (share := max(drafting.values())) > 0.3:
         variant = max(drafting, key=lambda name: drafting[name])
-        cost = draft_cost(by_arm[variant])(1) / costs.verify(1)
+        cost = draft_cost(by_variant[variant])(1) / costs.verify(1)
         where = f" of {variant}" if len(measured) > 1 else ""
         what = f"one draft token costs {cost:.0%} of a target token"
         yield f"Drafting, without reading the prompt, takes {share:.0%} of the time{where}: {what}."
     low = [each for each in slow if each.acceptance_rate is not None and each.acceptance_rate < 0.5]
     if low:
-        rates = [f"{each.acceptance_rate:.0%}" + (f" with {each.arm}" if len(measured) > 1 else "") for each in low]
+        rates = [f"{each.acceptance_rate:.0%}" + (f" with {each.variant}" if len(measured) > 1 else "") for each in low]
         yield f"Acceptance is low: of what was drafted, {_listed(rates)}."
-    checked = sorted({_drafted(each, by_arm[each.arm]) + 1 for each in slow or measured})
+    checked = sorted({_drafted(each, by_variant[each.variant]) + 1 for each in slow or measured})
     steepness = [costs.verify(tokens) / costs.verify(1) for tokens in checked]
     if slow and steepness and max(steepness) > 1.5:
         sizes, times = _listed([str(tokens) for tokens in checked]), _listed([f"{ratio:.1f}" for ratio in steepness])
@@ -244,12 +246,12 @@ class LengthFamily:
 
 
 def families_of(
-    variants: Iterable[VariantInfo], measured: Iterable[Summary], trials: Sequence[Trial], costs: Costs
+    variants: Iterable[Variant[RecordedSettings]], measured: Iterable[Summary], trials: Sequence[Trial], costs: Costs
 ) -> list[LengthFamily]:
     """The variants with a fixed draft length, by all other settings. Trees are left out: their passes are wider than
     their drafts are long.
     """
-    speedups = {each.arm: each.speedup.mean for each in measured if each.speedup}
+    speedups = {each.variant: each.speedup.mean for each in measured if each.speedup}
     members: dict[RecordedSettings, dict[int, str]] = {}
     for variant in variants:
         k = variant.settings.draft_tokens
@@ -257,7 +259,7 @@ def families_of(
             members.setdefault(replace(variant.settings, draft_tokens=AUTO), {})[k] = variant.name
     families = []
     for settings, lengths in members.items():
-        mine = [trial for trial in trials if trial.arm in lengths.values()]
+        mine = [trial for trial in trials if trial.variant in lengths.values()]
         _, rates = acceptance_by_position(mine)
         own = replace(costs, draft=draft_cost(mine))
         families.append(LengthFamily(settings, own, rates, {k: speedups[variant] for k, variant in lengths.items()}))

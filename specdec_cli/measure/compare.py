@@ -26,27 +26,26 @@ from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.statistics import LEAST_PROMPTS
 from specdec_cli.engine.options import given_in
 from specdec_cli.gguf import memory
+from specdec_cli.json_store import to_json
 from specdec_cli.llama.placement import Device
 from specdec_cli.measure.advice import advise, costs_of, findings
 from specdec_cli.measure.recorded_settings import RecordedSettings
-from specdec_cli.measure.statistics import (
-    CostPoints,
+from specdec_cli.measure.suites import Prompt, fitting
+from specdec_cli.measure.trials import (
     OverallVerdict,
     Summary,
     Trial,
-    VariantInfo,
+    Variant,
     noise,
     overall_verdict,
     summarise,
     trial_of,
 )
-from specdec_cli.measure.suites import Prompt, fitting
 
 if TYPE_CHECKING:
     from specdec_cli.engine.config import Settings
     from specdec_cli.engine.model_pair import ModelPair
     from specdec_cli.engine.session import Session
-    from specdec_cli.measure.variants import Variant
 
 _WARM_UP_TOKENS = 16
 _LEAST_ROOM = 16
@@ -56,6 +55,8 @@ Update = Callable[[Sequence[Trial], int], None]
 """Called after each trial with the trials so far and how many there will be."""
 ShortText: TypeAlias = Annotated[str, Meta(max_length=1000)]
 """What is shown of another result, which may be anybody's."""
+_RENAMED = {"arm": "variant", "arms": "variants", "pieces": "texts"}
+"""Fields of older results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class MachineInfo:
 class DivergentAnswer:
     """An answer that is not its baseline's, and why; see `decoding.divergence.Divergence`."""
 
-    arm: str
+    variant: str
     prompt: str
     position: int
     width: int = 0
@@ -118,10 +119,10 @@ class ComparisonResult:
     rounding: str | None = None
     rounds: int
     seed: int = 0
-    arms: tuple[VariantInfo, ...]
+    variants: tuple[Variant[RecordedSettings], ...]
     skipped: tuple[str, ...] = ()
     noise: dict[str, float | None] = field(default_factory=dict)
-    costs: CostPoints | None = None
+    costs: dict[str, Any] | None = None
     summaries: tuple[Summary, ...] = ()
     exactness: dict[str, dict[str, int]] = field(default_factory=dict)
     divergences: tuple[DivergentAnswer, ...] = ()
@@ -137,7 +138,11 @@ class ComparisonResult:
         RecursionError on what is no JSON.
         """
         data = text.encode() if isinstance(text, str) else text
-        return msgspec.json.decode(data.replace(b'"temp":', b'"temperature":'), type=cls)  # as older versions called it
+        data = data.replace(b'"temp":', b'"temperature":')  # as older versions called it
+        result = _renamed(msgspec.json.decode(data, type=dict[str, Any]))
+        for name in {"summaries", "divergences", "trials"} & result.keys():
+            result[name] = [*map(_renamed, msgspec.convert(result[name], list[dict[str, Any]]))]
+        return msgspec.convert(result, cls, str_keys=True)
 
     def to_json(self) -> Any:
         return {**msgspec.to_builtins(self, str_keys=True), "verdict": msgspec.to_builtins(self.verdict)}
@@ -145,8 +150,10 @@ class ComparisonResult:
     @property
     def verdict(self) -> OverallVerdict:
         """Whether drafting pays, and the ranking of all variants; of older results too."""
-        wrong = {each.arm for each in self.divergences if each.kind == "wrong"}
-        return overall_verdict(self._summaries("all"), {variant.name: variant.baseline for variant in self.arms}, wrong)
+        wrong = {each.variant for each in self.divergences if each.kind == "wrong"}
+        return overall_verdict(
+            self._summaries("all"), {variant.name: variant.baseline for variant in self.variants}, wrong
+        )
 
     @property
     def categories(self) -> list[str]:
@@ -168,7 +175,7 @@ class ComparisonResult:
     def of_category(self, category: str) -> list[Summary]:
         """Each variant's figures, in the order of the ranking, which is the same in all categories."""
         order = self.verdict.ranking
-        return sorted(self._summaries(category), key=lambda summary: order.index(summary.arm))
+        return sorted(self._summaries(category), key=lambda summary: order.index(summary.variant))
 
     def _summaries(self, category: str) -> list[Summary]:
         return [summary for summary in self.summaries if summary.category == category]
@@ -177,15 +184,20 @@ class ComparisonResult:
         """A variant's median tokens per second by the text of the prompt."""
         speeds: dict[str, list[float]] = {}
         for trial in self.trials:
-            if trial.arm == variant and trial.tokens_per_s and trial.prompt in self.prompts:
+            if trial.variant == variant and trial.tokens_per_s and trial.prompt in self.prompts:
                 speeds.setdefault(self.prompts[trial.prompt], []).append(trial.tokens_per_s)
         return {prompt: statistics.median(values) for prompt, values in speeds.items()}
+
+
+def _renamed(record: dict[str, Any]) -> dict[str, Any]:
+    """A record of an older version by its fields' names of today."""
+    return {_RENAMED.get(name, name): value for name, value in record.items()}
 
 
 class ComparisonRun:
     """Runs variants on prompts with one loaded pair. rounds: per prompt; one does not show the machine's noise."""
 
-    def __init__(self, settings: Settings, variants: Sequence[Variant], rounds: int = 2) -> None:
+    def __init__(self, settings: Settings, variants: Sequence[Variant[Settings]], rounds: int = 2) -> None:
         if rounds < 1:
             raise UsageError(f"repeat cannot be {rounds}", "Give 1 or more; with 1 the machine's noise stays unknown.")
         self.error: SpecdecError | None = None
@@ -266,8 +278,8 @@ class ComparisonRun:
         from specdec_cli.pairs import speeds
 
         of_pair = {name for name, variant in self.variants.items() if variant.settings.chain.needs_model}
-        summaries = [each for each in result.of_category("all") if each.arm in of_pair]
-        measured = [(each.claimed, each.arm) for each in summaries if each.claimed and each.claimed.bounds]
+        summaries = [each for each in result.of_category("all") if each.variant in of_pair]
+        measured = [(each.claimed, each.variant) for each in summaries if each.claimed and each.claimed.bounds]
         if pair.draft_path and measured and not result.partial:
             best, name = max(measured, key=lambda entry: entry[0].mean)
             speed = speeds.Speed(best.mean, best.low, best.high, name, date.today().isoformat())
@@ -279,7 +291,7 @@ class ComparisonRun:
             short = replace(variant.settings, max_tokens=min(_WARM_UP_TOKENS, variant.settings.max_tokens))
             Metrics.of(session.events(prompt, self._seed, settings=short))
 
-    def _order(self, prompts: Sequence[Prompt]) -> Iterator[tuple[Prompt, int, Variant]]:
+    def _order(self, prompts: Sequence[Prompt]) -> Iterator[tuple[Prompt, int, Variant[Settings]]]:
         variants = [*self.variants.values()]
         for (at, prompt), number in product(enumerate(prompts), range(self._rounds)):
             for variant in variants if (at + number) % 2 == 0 else variants[::-1]:
@@ -287,9 +299,9 @@ class ComparisonRun:
 
     def _differing(self) -> Iterator[tuple[int, int]]:
         """Which trials should have their baseline's very tokens and do not; each with the baseline's first one."""
-        first = {(self._trials[i].arm, self._trials[i].prompt): i for i in reversed(range(len(self._trials)))}
+        first = {(self._trials[i].variant, self._trials[i].prompt): i for i in reversed(range(len(self._trials)))}
         for i, trial in enumerate(self._trials):
-            variant = self.variants[trial.arm]
+            variant = self.variants[trial.variant]
             own = first.get((variant.baseline, trial.prompt))
             if variant.settings.reproduces and own is not None and trial.tokens != self._trials[own].tokens:
                 yield i, own
@@ -299,11 +311,11 @@ class ComparisonRun:
         After an interrupt, those explained so far are kept.
         """
         for i, own in self._differing():
-            trial, settings = self._trials[i], self.variants[self._trials[i].arm].settings
+            trial, settings = self._trials[i], self.variants[self._trials[i].variant].settings
             answers = self._transcripts[own], self._transcripts[i]
             if divergence := session.divergence(prompts[trial.prompt], *answers, self._seed, settings):
                 why = asdict(divergence)
-                answer = DivergentAnswer(arm=trial.arm, prompt=trial.prompt, **why, kind=divergence.kind)
+                answer = DivergentAnswer(variant=trial.variant, prompt=trial.prompt, **why, kind=divergence.kind)
                 self._divergences.append(answer)
 
     def _result(self, session: Session, threads: int, **about: Any) -> ComparisonResult:
@@ -336,27 +348,27 @@ class ComparisonRun:
             rounding=str(agreement) if agreement else None,
             rounds=self._rounds,
             seed=self._seed,
-            arms=tuple(VariantInfo(each.name, each.baseline, _recorded(each)) for each in variants.values()),
+            variants=tuple(Variant(each.name, each.baseline, _recorded(each)) for each in variants.values()),
             noise={name: noise(trials, name) for name, each in variants.items() if each.is_baseline},
-            costs=CostPoints.of(costs) if costs else None,
+            costs=to_json(costs) if costs else None,
             summaries=tuple(summaries),
             exactness=self._exactness(),
             divergences=tuple(self._divergences),
             verdicts={
-                each.arm: tuple(findings(each))
+                each.variant: tuple(findings(each))
                 for each in summaries
-                if each.category == "all" and not variants[each.arm].is_baseline
+                if each.category == "all" and not variants[each.variant].is_baseline
             },
             when=datetime.now().astimezone().isoformat(timespec="minutes"),
             trials=tuple(trials),
             **about,
         )
-        words = advise(result.verdict, result.arms, result.of_category("all"), trials, experts)
+        words = advise(result.verdict, result.variants, result.of_category("all"), trials, experts)
         return replace(result, advice=tuple(words))
 
     def _notes(self) -> Iterator[str]:
-        answers = Counter(trial.arm for trial in self._trials)
-        counted = Counter((trial.arm, note) for trial in self._trials for note in trial.notes)
+        answers = Counter(trial.variant for trial in self._trials)
+        counted = Counter((trial.variant, note) for trial in self._trials for note in trial.notes)
         for (variant, note), count in counted.items():
             yield f"{variant}: in {count} of {answers[variant]} answers {note}"
 
@@ -364,9 +376,9 @@ class ComparisonRun:
         """Per variant: answers identical to the baseline's, ones that rounding made differ, wrong ones, and ones not
         looked into before an interrupt; nothing for variants that need not be identical.
         """
-        answers = Counter(trial.arm for trial in self._trials)
-        different = Counter(self._trials[i].arm for i, _ in self._differing())
-        kinds = Counter((each.arm, each.kind) for each in self._divergences)
+        answers = Counter(trial.variant for trial in self._trials)
+        different = Counter(self._trials[i].variant for i, _ in self._differing())
+        kinds = Counter((each.variant, each.kind) for each in self._divergences)
         return {
             name: {
                 "identical": answers[name] - different[name],
@@ -382,14 +394,14 @@ class ComparisonRun:
 def require_exact(result: ComparisonResult) -> None:
     """Raise SpecdecError if an answer that should be the target's own is not, for another reason than rounding."""
     if wrong := [each for each in result.divergences if each.kind == "wrong"]:
-        where = f"{wrong[0].arm} differs on prompt {wrong[0].prompt} at token {wrong[0].position}; {wrong[0].bug}"
+        where = f"{wrong[0].variant} differs on prompt {wrong[0].prompt} at token {wrong[0].position}; {wrong[0].bug}"
         raise SpecdecError(
             f"{len(wrong)} of the answers are not the target's own: {where}",
             "This is a bug in specdec: please report it with the output of --json.",
         )
 
 
-def _recorded(variant: Variant) -> RecordedSettings:
+def _recorded(variant: Variant[Settings]) -> RecordedSettings:
     """All settings; a corpus, and the draft's adapters, only where they are used: elsewhere they change nothing."""
     settings, chain = variant.settings, variant.settings.chain
     corpus = settings.ngram_corpus if chain.reads_corpus else ()

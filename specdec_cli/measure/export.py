@@ -17,9 +17,8 @@ from specdec_cli.engine import tuning
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_pair import check_pair, setup_of_pair
 from specdec_cli.llama import library
-from specdec_cli.measure import acceptance_traces, hardware, originals
-from specdec_cli.measure.simulate import WORTH_IT
-from specdec_cli.measure.static_setting import LEAST_CONFIDENCE, StaticPolicy, StaticSetting, best_static
+from specdec_cli.measure import acceptance_traces, hardware
+from specdec_cli.measure.simulate import LEAST_CONFIDENCE, WORTH_IT, StaticPolicy, StaticSetting, best_static, places
 from specdec_cli.pairs import references, speeds
 from specdec_cli.pairs.config_layers import merged, resolve
 
@@ -38,6 +37,19 @@ _LLAMA_NAMES = {
     **{"temperature": "temp", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p"},
     **{"ctx": "ctx-size", "threads": "threads", "gpu_layers": "gpu-layers", "gpu_layers_draft": "spec-draft-ngl"},
 }
+
+_CONVERTERS = {"bartowski", "unsloth", "ggml-org", "lmstudio-community", "mradermacher", "TheBloke"}
+"""Who publishes GGUF files of others' models; all else is taken for the maker."""
+_MAKERS = {
+    "DeepSeek-": "deepseek-ai",
+    "Llama-3": "meta-llama",
+    "Meta-Llama-3": "meta-llama",
+    "Qwen": "Qwen",
+    "SmolLM": "HuggingFaceTB",
+    "gemma-": "google",
+    "gpt-oss-": "openai",
+}
+"""By the beginnings of their models' names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +178,7 @@ def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, what_if: st
     recording = acceptance_traces.read(path)
     recording.require(*paths)
     found = best_static(recording.answers, costs, recording.greedy, policy)
-    said = (
-        f"From {sum(len(answer.stands) for answer in recording.answers):,} recorded places, with the costs of {where}:"
-    )
+    said = f"From {places(recording.answers):,} recorded places, with the costs of {where}:"
     if found.speedup < WORTH_IT:
         found = replace(found, tokens=0, min_p=0.0, tokens_per_s=found.alone_tokens_per_s)
         said += f" no fixed draft length pays, so the target is to run alone, at {found.tokens_per_s:,.1f} tokens/s."
@@ -244,10 +254,28 @@ def _sglang(pair: _Pair) -> tuple[str, str]:
 
 def _original(model: _Model, engine: str) -> str:
     """The repository of the maker's weights."""
-    if original := originals.original_of(model.reference):
+    if original := original_of(model.reference):
         return original
     what = f"{engine} reads no GGUF, and where {model.name} comes from is not known"
     raise UsageError(what, "Name the pair by a profile, or as REPO:QUANT.")
+
+
+def original_of(text: str) -> str:
+    """The maker's repository of a GGUF model on the Hub (`repo:quant` or `repo/file.gguf`), as far as names tell it;
+    empty otherwise. It is not looked up.
+    """
+    reference = references.parse(text)
+    if reference is None or not reference.repo.endswith("-GGUF"):
+        return ""
+    owner, _, name = reference.repo.removesuffix("-GGUF").partition("/")
+    if owner not in _CONVERTERS:
+        return f"{owner}/{name}"
+    maker, found, rest = name.partition("_")
+    if found:
+        return f"{maker}/{rest}"
+    name = name.removesuffix("-i1")
+    name = name.removeprefix("Meta-") if "-3.1-" in name else name  # from 3.1 on the makers left it out
+    return next((f"{maker}/{name}" for prefix, maker in _MAKERS.items() if name.startswith(prefix)), "")
 
 
 def _script(parts: list[str]) -> tuple[str, str]:

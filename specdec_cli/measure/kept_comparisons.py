@@ -43,8 +43,8 @@ class Change:
 
 def changes(before: ComparisonResult, result: ComparisonResult) -> list[Change]:
     """Of the variants whose settings are the same in both results, over the prompts that both have."""
-    old, found = {each.name: _decoding(each.settings) for each in before.arms}, []
-    for each in result.arms:
+    old, found = {each.name: _decoding(each.settings) for each in before.variants}, []
+    for each in result.variants:
         now, then = result.speeds(each.name), before.speeds(each.name)
         common = sorted(now.keys() & then.keys())
         ratio = geometric_interval([now[prompt] / then[prompt] for prompt in common])

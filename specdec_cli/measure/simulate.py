@@ -1,4 +1,5 @@
-"""Replays any draft-length policy on a recording, under any machine's costs, and predicts what drafting brings there.
+"""Replays any draft-length policy on a recording, under any machine's costs, and predicts what drafting brings there:
+with `-k auto`, and in other engines with the best length that does not adapt.
 
 A recording says, for each place of an answer, how sure the draft model was and whether its token would have stood.
 As long as all tokens of a draft stand, the draft model reads the very text of the target, so what it proposes at a
@@ -30,6 +31,8 @@ WORTH_IT = 1.02
 """A smaller predicted speedup counts as none: predictions are no more exact than that."""
 _REMEDY = 1.05
 """A change is mentioned if it makes drafting at least this many times as fast as `auto` is now."""
+LEAST_CONFIDENCE = (0.0, 0.5, 0.75, 0.9)
+"""Where a draft may end in an engine that knows such a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,7 @@ class Run:
 def replay(
     policy: LengthPolicy, answers: Iterable[Answer], costs: Costs, watch: Callable[[Step], None] | None = None
 ) -> Tally:
-    """Decode the answers again with a policy that is told these costs; `watch` sees every step."""
+    """Decode the answers again with a policy that knows these costs; `watch` sees every step."""
     tally = Tally()
     for answer in answers:
         _replay(answer, Run(policy, costs, tally, watch))
@@ -177,8 +180,13 @@ def _draft(policy: LengthPolicy, answer: Answer, at: int, budget: int) -> tuple[
 
 def alone(answers: Iterable[Answer]) -> Tally:
     """The target without a draft."""
-    tokens = sum(len(answer.stands) for answer in answers)
+    tokens = places(answers)
     return Tally(tokens=tokens, verified=Counter({1: tokens}))
+
+
+def places(answers: Iterable[Answer]) -> int:
+    """How many places are recorded."""
+    return sum(len(answer.stands) for answer in answers)
 
 
 def adaptive(answers: Iterable[Answer], costs: Costs, greedy: bool) -> Tally:
@@ -292,3 +300,52 @@ def _improved(answer: Answer) -> Answer:
     for i in wrong[::2]:
         stands[i] = True
     return replace(answer, stands=tuple(stands))
+
+
+@dataclass(frozen=True, slots=True)
+class StaticPolicy:
+    """How an engine without `-k auto` drafts. confidences: the least ones that it takes, below which a draft ends.
+    rereads: whether its draft model reads again what the target verifies, as llama.cpp's does. rule: our acceptance
+    rule that is its own.
+    """
+
+    confidences: tuple[float, ...]
+    rereads: bool
+    rule: str
+
+    def seconds(self, tally: Tally, costs: Costs) -> float:
+        """What the engine takes for these passes, prompts not counted."""
+        # Where every batch of the target's goes through the draft model first, its own passes are over one token each.
+        again = sum(times * costs.draft(n) for n, times in tally.verified.items()) if self.rereads else 0.0
+        drafting = sum(times * costs.draft(n if n == 2 and not self.rereads else 1) for n, times in tally.read.items())
+        return sum(times * costs.verify(n) for n, times in tally.verified.items()) + again + drafting
+
+
+@dataclass(frozen=True, slots=True)
+class StaticSetting:
+    """tokens: of a draft at most, 0 where no draft pays. min_p: a draft ends below this confidence. Speeds are in
+    tokens per second, what a draft model reads of prompts not counted. auto_speedup: of `-k auto`, where it is.
+    """
+
+    tokens: int
+    min_p: float
+    tokens_per_s: float
+    alone_tokens_per_s: float
+    auto_speedup: float
+
+    @property
+    def speedup(self) -> float:
+        return self.tokens_per_s / self.alone_tokens_per_s
+
+
+def best_static(answers: Sequence[Answer], costs: Costs, greedy: bool, policy: StaticPolicy) -> StaticSetting:
+    """The fastest of all lengths with any least confidence that the engine takes."""
+    target_alone = 1 / costs.verify(1)  # no draft model is loaded then
+    tokens, min_p, speed = 0, 0.0, target_alone
+    for least in policy.confidences:
+        for length in range(1, LONGEST + 1):
+            tally = replay(FixedLength(length, least), answers, FREE)
+            if (found := tally.tokens / policy.seconds(tally, costs)) > speed:
+                tokens, min_p, speed = length, least, found
+    auto = adaptive(answers, costs, greedy).tokens_per_s(costs) / alone(answers).tokens_per_s(costs)
+    return StaticSetting(tokens, min_p, speed, target_alone, auto)

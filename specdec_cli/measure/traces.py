@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -26,58 +26,41 @@ _LONGEST_LINE = 1 << 24
 _RECORD = "Record a run with: specdec run --trace FILE"
 
 
-class TraceWriter:
-    """Writes one line of settings, then one line an event. problem: what went wrong, which costs no answer."""
+class TraceFile:
+    """Writes one line of settings, then one line an event. A recording that was there stays until the new one has
+    events, and is whole. problem: what went wrong, which costs no answer. Raises OSError if the file cannot be made.
+    """
 
-    def __init__(self, out: TextIO, settings: dict[str, Any]) -> None:
+    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         self.problem: OSError | None = None
-        self._out = out
+        self._path = path
+        self._new = beside(path) if path.is_file() and not is_device(path) else None
+        self._out = (self._new or path).open("w", encoding="utf-8")
+        self._has_events = False
         self._write({"event": "run", "format": FORMAT, **settings})
 
     def show(self, event: Event) -> None:
+        self._has_events = True
         self._write(event_json(event))
 
     def close(self) -> None:
+        new, self._new = self._new, None
         try:
             self._out.close()
+            if new and self._has_events and not self.problem:
+                put(new, self._path)
         except OSError as error:
             self.problem = self.problem or error
+        finally:
+            if new:
+                with suppress(OSError):
+                    new.unlink(missing_ok=True)
 
     def _write(self, line: dict[str, Any]) -> None:
         try:
             self._out.write(json.dumps(line) + "\n")
         except OSError as error:
             self.problem = self.problem or error
-
-
-class TraceFile(TraceWriter):
-    """Writes a file. A recording that was there stays until the new one has events, and is whole. Raises OSError if
-    the file cannot be made.
-    """
-
-    def __init__(self, path: Path, settings: dict[str, Any]) -> None:
-        self._path = path
-        self._new = beside(path) if path.is_file() and not is_device(path) else None
-        self._has_events = False
-        super().__init__((self._new or path).open("w", encoding="utf-8"), settings)
-
-    def show(self, event: Event) -> None:
-        self._has_events = True
-        super().show(event)
-
-    def close(self) -> None:
-        super().close()
-        new, self._new = self._new, None
-        if new is None:
-            return
-        try:
-            if self._has_events and not self.problem:
-                put(new, self._path)
-        except OSError as error:
-            self.problem = error
-        finally:
-            with suppress(OSError):
-                new.unlink(missing_ok=True)
 
 
 def event_json(event: Event) -> dict[str, Any]:

@@ -12,8 +12,6 @@ from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from specdec_cli import user_files
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.errors import IncompatiblePair, Interrupted, SpecdecError, UsageError
@@ -23,13 +21,13 @@ from specdec_cli.engine.config import Settings
 from specdec_cli.engine.model_pair import ModelPair, check_pair, setup_of_pair
 from specdec_cli.engine.options import AUTO
 from specdec_cli.engine.tuning import Tuning
+from specdec_cli.json_store import to_json
 from specdec_cli.llama import host
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.llama.placement import Placement
 from specdec_cli.measure import acceptance_traces, hardware
 from specdec_cli.measure.acceptance_traces import Recording, record, recording_of
-from specdec_cli.measure.simulate import Answer, Prediction, calibrate, predict, verdict
-from specdec_cli.measure.statistics import CostPoints
+from specdec_cli.measure.simulate import Answer, Prediction, calibrate, places, predict, verdict
 from specdec_cli.measure.suites import Prompt, fitting, in_turn, tuning_prompts
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ _PLACEMENT_CONTEXT = 256
 _ROOM = 32
 """Tokens that an answer must have room for after its prompt, and for drafts that go on from a rejected token."""
 _LEAST_TOKENS = 100
-"""Recorded places below which acceptance cannot be told."""
+"""Fewer recorded places say too little about acceptance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +51,12 @@ class TuningResult:
     draft: str
     greedy: bool
     recorded_tokens: int
-    costs: CostPoints
+    costs: Costs
     predictions: tuple[Prediction, ...]
     verdict: tuple[str, ...]
 
     def to_json(self) -> Any:
-        return msgspec.to_builtins(self, str_keys=True)
+        return to_json(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +65,7 @@ class MeasuredTuning(TuningResult):
 
     placement_tried: seconds of a draft token by device; empty if only one was tried. filled: by model, seconds of a
     token in a filled cache, and how many `tokens` that holds; empty if a cache cannot be rewound. memory: bytes by
-    model. kept: the file that `run` and `compare` read; empty if it
-    could not be written.
+    model. kept: the file that `run` and `compare` read; empty if it could not be written.
     """
 
     machine: str
@@ -84,21 +81,11 @@ class MeasuredTuning(TuningResult):
     kept: str
 
 
-@dataclass(frozen=True, slots=True)
-class HardwareInfo:
-    """Another machine, as in `profiles/hardware`. basis: `measured` by specdec, or `derived` from `source`."""
-
-    name: str
-    description: str
-    basis: str
-    source: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwarePrediction(TuningResult):
-    """The same for another machine."""
+    """The same for another machine. hardware: its `name`, `description`, `basis` and `source`."""
 
-    hardware: HardwareInfo
+    hardware: dict[str, str]
 
 
 def _tuned(settings: Settings) -> Settings:
@@ -131,7 +118,7 @@ def predict_for(settings: Settings, machine_name: str) -> HardwarePrediction:
     recording.require(*paths)
     return HardwarePrediction(
         **_predicted(paths, recording, machine.costs, f"{machine_name}, at the costs of the models named above"),
-        hardware=HardwareInfo(machine.name, machine.description, machine.basis, machine.source),
+        hardware={name: getattr(machine, name) for name in ("name", "description", "basis", "source")},
     )
 
 
@@ -146,7 +133,7 @@ def tune(
 ) -> MeasuredTuning:
     """Time a pair, record its acceptance, predict, and keep what `run` and `compare` can use.
 
-    seconds: about how long. progress: told what is done now. Raises Interrupted, and keeps nothing then.
+    seconds: about how long. progress: called with what is done now. Raises Interrupted, and keeps nothing then.
     """
     from specdec_cli.engine.contexts import memory_of
     from specdec_cli.engine.engine import one_session
@@ -213,8 +200,8 @@ def _predicted(paths: tuple[Path, Path], recording: Recording, costs: Costs, whe
         "target": paths[0].name,
         "draft": paths[1].name,
         "greedy": recording.greedy,
-        "recorded_tokens": sum(len(answer.stands) for answer in recording.answers),
-        "costs": CostPoints.of(costs),
+        "recorded_tokens": places(recording.answers),
+        "costs": costs,
         "predictions": tuple(predictions),
         "verdict": tuple(verdict(predictions, recording.answers, costs, recording.greedy, where)),
     }
@@ -297,7 +284,7 @@ class Tuner:
                 answers.append(answer)
             if perf_counter() > deadline:
                 break
-        if sum(len(answer.stands) for answer in answers) < _LEAST_TOKENS:
+        if places(answers) < _LEAST_TOKENS:
             problem = "too little could be recorded to predict anything"
             raise SpecdecError(problem, "Give more --seconds, or other --prompts.")
         return Recording(settings.temperature == 0, tuple(answers), acceptance_traces.identity(*_paths(session.pair)))

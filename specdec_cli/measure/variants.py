@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.decoding.options import SamplingOptions, options_of
 from specdec_cli.engine.config import Settings, check_value
 from specdec_cli.engine.options import AUTO, SpeculativeConfig, flag_of, name_of
+from specdec_cli.measure.trials import Variant
 from specdec_cli.pairs.config_layers import with_made_draft
 from specdec_cli.user_files import suggest
 
@@ -22,22 +23,9 @@ _VARIABLE = {name for name in options_of(SpeculativeConfig) if name not in ("bit
 _LENGTH = ("k", "draft-tokens", "draft_tokens")
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One way of decoding. baseline: the name of the one that it is measured against, its own for a baseline."""
-
-    name: str
-    settings: Settings
-    baseline: str
-
-    @property
-    def is_baseline(self) -> bool:
-        return self.name == self.baseline
-
-
 def parse_variants(
     base: Settings, versus: Iterable[str], sweeps: Sequence[str], draft_named: bool = False
-) -> list[Variant]:
+) -> list[Variant[Settings]]:
     """Baselines first, then the settings as they are (unless swept), then those of --vs and --sweep. A sweep of lengths
     ends with k=auto. All but the drafter `model` are named.
 
@@ -58,12 +46,12 @@ def parse_variants(
             settings = _changed(base, f"{key}={value}", draft_named)
             named[_with_drafter(f"{key}={value}", settings)] = settings
     _require_one_draft(named.values(), draft_named)
-    variants: dict[str, Variant] = {}
+    variants: dict[str, Variant[Settings]] = {}
     for name, settings in named.items():
         baseline = _baseline_name(base, settings)
-        variants.setdefault(baseline, Variant(baseline, settings.alone(), baseline))
+        variants.setdefault(baseline, Variant(baseline, baseline, settings.alone()))
         if settings.drafter != "none" or name != _name_of(base):
-            variants[name] = Variant(name, settings, baseline)
+            variants[name] = Variant(name, baseline, settings)
     return sorted(variants.values(), key=lambda variant: not variant.is_baseline)
 
 

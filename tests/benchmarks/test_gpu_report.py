@@ -64,9 +64,9 @@ def test_every_size_is_timed_at_every_context(monkeypatch):
     assert set(filled) == {0, 16, 32, 64}
 
 
-def summary(arm, category, mean):
+def summary(variant, category, mean):
     speedup = {"mean": mean, "low": mean - 0.1, "high": mean + 0.1} if mean else None
-    return {"arm": arm, "category": category, "tokens_per_s": 200.0, "speedup": speedup}
+    return {"variant": variant, "category": category, "tokens_per_s": 200.0, "speedup": speedup}
 
 
 def comparison(suite, temp, **speedups):

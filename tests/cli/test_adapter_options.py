@@ -126,7 +126,7 @@ def test_a_comparison_tells_its_adapters(adapter, tmp_path):
     page = tmp_path / "c.html"
     flags = ("--lora", f"{adapter}:0.9", "-n", 8, "--limit", 2, "--html", page)
     result = json.loads(succeeded("compare", *flags, "--json").stdout)
-    settings = {arm["name"]: arm["settings"] for arm in result["arms"]}
+    settings = {variant["name"]: variant["settings"] for variant in result["variants"]}
     assert {tuple(each["lora"]) for each in settings.values()} == {(f"{adapter}:0.9",)}
     assert "style.gguf:0.9" in page.read_text() and str(adapter.parent) not in page.read_text()
 

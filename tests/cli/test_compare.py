@@ -45,12 +45,12 @@ def test_the_figures_are_those_of_the_trials_which_start_afresh_in_alternating_o
     assert result.noise[ALONE] >= 0
     assert result.exactness["k=3"] == {"identical": 6, "rounding": 0, "wrong": 0, "not classified": 0}
     for summary in result.summaries:
-        speeds = sorted(trial.tokens_per_s for trial in result.trials if trial.arm == summary.arm)
+        speeds = sorted(trial.tokens_per_s for trial in result.trials if trial.variant == summary.variant)
         assert speeds[0] <= summary.tokens_per_s <= speeds[-1]
-    assert {1, 4} <= set(result.costs.verify)
-    assert all(result.verdicts[arm] for arm in ("k=3", "k=1"))
+    assert {"1", "4"} <= set(result.costs["verify"])
+    assert all(result.verdicts[variant] for variant in ("k=3", "k=1"))
     trials = [trial for trial in result.trials if trial.prompt == result.trials[0].prompt]
-    orders = [[trial.arm for trial in trials[start : start + 3]] for start in (0, 3, 6)]
+    orders = [[trial.variant for trial in trials[start : start + 3]] for start in (0, 3, 6)]
     assert orders[0] == orders[1][::-1] == orders[2] and orders[0][0] == ALONE
     assert len({(trial.tokens, trial.prompt_tokens) for trial in trials}) == 1
 

@@ -107,15 +107,23 @@ def test_it_is_for_ngram_alone(module, monkeypatch):
     assert_refused(run(*NGRAM, "x"), 2, "there is no file or folder")
 
 
-def test_compare_uses_it_in_the_arms_that_draft_so_and_shows_its_size_and_no_path_on_the_page(module, tmp_path):
+def test_compare_uses_it_in_the_variants_that_draft_so_and_shows_its_size_and_no_path_on_the_page(module, tmp_path):
     args = ("compare", "-n", 40, "--repeat", 1, "-k", 2, "--vs", "drafter=ngram,k=6", BEGINNING)
     rates = []
     for option in ((), ("--ngram-corpus", module)):
         result = told(*args, *option)
         assert all(found["identical"] == 1 for found in result["exactness"].values())
-        rates += [arm["acceptance_rate"] for arm in result["summaries"] if arm["arm"].startswith("drafter=ngram")]
+        rates += [
+            variant["acceptance_rate"]
+            for variant in result["summaries"]
+            if variant["variant"].startswith("drafter=ngram")
+        ]
         assert bool(result["corpus"]) == bool(option)
-        assert [bool(arm["settings"]["ngram_corpus"]) for arm in result["arms"]] == [False, False, bool(option)]
+        assert [bool(variant["settings"]["ngram_corpus"]) for variant in result["variants"]] == [
+            False,
+            False,
+            bool(option),
+        ]
     assert rates[1] > rates[0] + 0.2
     page = tmp_path / "page.html"
     shown = succeeded(*args, "--ngram-corpus", module, "--html", page).stdout

@@ -52,15 +52,15 @@ def test_the_window_must_fit_into_a_fixed_length():
     assert run(*ALONE, "--drafter", "ngram", "-k", 5, "-n", 4, PROMPT).exit_code == 0, "ngram does not care"
 
 
-def test_arms_that_need_contexts_of_different_kinds():
+def test_variants_that_need_contexts_of_different_kinds():
     ways = ("tree=4,k=12", "drafter=lookahead", "drafter=lookahead,lookahead=5:3:5", "drafter=model<ngram,k=6")
     windows = ("-k", 41, "--lookahead", "7:4:7")
     found = compared(*PAIR, *windows, "--repeat", 1, *(word for way in ways for word in ("--vs", way)))
-    arms = {arm["name"]: arm["settings"]["lookahead"] for arm in found["arms"]}
-    assert set(ways) < set(arms) and (arms[ways[1]], arms[ways[2]]) == ("7:4:7", "5:3:5")
+    variants = {variant["name"]: variant["settings"]["lookahead"] for variant in found["variants"]}
+    assert set(ways) < set(variants) and (variants[ways[1]], variants[ways[2]]) == ("7:4:7", "5:3:5")
     for name, kinds in found["exactness"].items():
         assert kinds["wrong"] == 0 and kinds["identical"] >= 1, name
-    trials = {trial["arm"]: trial for trial in found["trials"]}
+    trials = {trial["variant"]: trial for trial in found["trials"]}
     assert all(trials[way]["drafted"] for way in ways) and found["notes"] == []
     longest = {way: max(map(int, trials[way]["row_costs"])) - 1 for way in ways}
     assert longest[ways[2]] <= 19 and 20 <= longest[ways[1]] <= 41

@@ -17,7 +17,7 @@ from terminal import Terminal
 from specdec_cli.cli import replay as replay_command
 from specdec_cli.decoding.types import Done, Prefill, Step, Token
 from specdec_cli.llama.interrupt import Interrupt
-from specdec_cli.measure.traces import INCOMPLETE, TraceWriter, event_json, read_trace
+from specdec_cli.measure.traces import INCOMPLETE, TraceFile, event_json, read_trace
 
 SETTINGS = {"target": "/models/big.gguf", "draft": "small.gguf", "draft_tokens": 3, "max_tokens": 9, "temperature": 0.0}
 
@@ -54,10 +54,10 @@ TEXT = "first kept <b>mended</b>\nsame extra!\n"
 
 
 def record(path, run=None, settings=SETTINGS):
-    with path.open("w") as out:
-        trace = TraceWriter(out, settings)
-        for event in events() if run is None else run:
-            trace.show(event)
+    trace = TraceFile(path, settings)
+    for event in events() if run is None else run:
+        trace.show(event)
+    trace.close()
     return path
 
 

@@ -37,13 +37,15 @@ def compared(table_pair, tmp_path):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_arm_that_promises_it_writes_the_targets_own_text(way, compared):
+def test_every_variant_that_promises_it_writes_the_targets_own_text(way, compared):
     done = compared(*WAYS[way])
     assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["skipped"], found["divergences"]) == (["4"], []), "the fourth is too long for the context"
     promised = [
-        arm["name"] for arm in found["arms"][1:] if arm["baseline"] != arm["name"] and "typical" not in arm["name"]
+        variant["name"]
+        for variant in found["variants"][1:]
+        if variant["baseline"] != variant["name"] and "typical" not in variant["name"]
     ]
     assert sorted(found["exactness"]) == sorted(promised)
     assert {counts["identical"] for counts in found["exactness"].values()} == {3 * found["rounds"]}

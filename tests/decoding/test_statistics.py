@@ -8,16 +8,16 @@ import pytest
 from scipy import stats
 
 from specdec_cli.decoding.statistics import Interval, geometric_interval
-from specdec_cli.measure.statistics import Trial, noise, paired_ratios, summarise
+from specdec_cli.measure.trials import Trial, noise, paired_ratios, summarise
 
 
-def trial(arm="a", prompt="p", speed=100.0, number=0, tokens=101, category="c", **fields):
+def trial(variant="a", prompt="p", speed=100.0, number=0, tokens=101, category="c", **fields):
     values = {
         "prompt_tokens": 5, "reason": "length", "prefill_s": 0.1, "ttft_s": 0.1, "decode_s": (tokens - 1) / speed,
         "draft_s": 0.0, "draft_prefill_s": 0.0, "verify_s": 0.0, "sample_s": 0.0, "overhead_s": 0.0,
         "steps": 50, "drafted": 0, "accepted": 0, "reached": (), "kept": (), **fields,
     }  # fmt: skip
-    return Trial(arm=arm, prompt=prompt, category=category, round=number, tokens=tuple(range(tokens)), **values)
+    return Trial(variant=variant, prompt=prompt, category=category, round=number, tokens=tuple(range(tokens)), **values)
 
 
 RATIOS = [1.1, 0.93, 1.25, 1.31, 0.99, 1.18, 1.07, 1.22, 1.4, 0.88, 1.15, 1.2]
@@ -45,7 +45,7 @@ def test_coverage_is_95_percent(n, shape):
     assert abs(hits / runs - 0.95) <= 0.02
 
 
-def test_nothing_is_claimed_of_an_arm_against_itself():
+def test_nothing_is_claimed_of_a_variant_against_itself():
     """A/A on synthetic noise: a claim in about one of twenty comparisons, and not in more."""
     rng = np.random.default_rng(0)
     claims = 0
@@ -54,9 +54,9 @@ def test_nothing_is_claimed_of_an_arm_against_itself():
         for prompt in range(10):
             for number in range(2):
                 pace = 100 * math.exp(rng.normal(0, 0.3))  # other work on the machine in this round
-                for arm in ("base", "same"):
+                for variant in ("base", "same"):
                     speed = pace * math.exp(rng.normal(0, 0.05))
-                    trials.append(trial(arm, str(prompt), speed, number))
+                    trials.append(trial(variant, str(prompt), speed, number))
         ratios = list(paired_ratios(trials, "same", "base").values())
         claims += geometric_interval(ratios, seed).difference in ("faster", "slower")
     assert 0.02 <= claims / 400 <= 0.08
@@ -83,7 +83,7 @@ def test_six_ratios_that_are_all_far_below_1_are_slower():
 
 
 def test_a_variant_that_drafted_next_to_nothing_is_never_faster():
-    trials = [trial(arm, str(i), speed + i) for i in range(6) for arm, speed in (("base", 100), ("idle", 120))]
+    trials = [trial(variant, str(i), speed + i) for i in range(6) for variant, speed in (("base", 100), ("idle", 120))]
     idle = summarise([replace(each, steps=100) for each in trials], "idle", "base")
     assert (idle.speedup.difference, idle.ran_alone, idle.claimed, idle.pass_cost) == ("faster", True, None, None)
     drafted = summarise(trials, "idle", "base")

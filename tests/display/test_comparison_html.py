@@ -18,31 +18,32 @@ from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.llama.placement import Device
 from specdec_cli.measure.compare import ComparisonResult, DivergentAnswer, MachineInfo, ModelInfo
 from specdec_cli.measure.recorded_settings import RecordedSettings
-from specdec_cli.measure.statistics import Trial, VariantInfo, summarise
+from specdec_cli.measure.trials import Trial, Variant, summarise
 
 ORIGINS = ("accepted", "correction", "bonus", "plain")
 SPEEDS = {"target alone": 50.0, "k=2": 80.0, "k=8": 40.0}
 SETTINGS = RecordedSettings(target="someone/private/t.gguf", temperature=0.0)
 
 
-def trial(arm, prompt, category, number=0, speed=50.0, words=("one ", "two ", "three ", "four ")):
-    drafted = 0 if arm == "target alone" else int(arm[2:])
+def trial(variant, prompt, category, number=0, speed=50.0, words=("one ", "two ", "three ", "four ")):
+    drafted = 0 if variant == "target alone" else int(variant[2:])
     seconds = (len(words) - 1) / speed
     origins = ["plain"] * len(words) if not drafted else [ORIGINS[i % 4] for i in range(len(words))]
     return Trial(
-        arm=arm, prompt=prompt, category=category, round=number, prompt_tokens=7, tokens=tuple(range(len(words))),
+        variant=variant, prompt=prompt, category=category, round=number, prompt_tokens=7,
+        tokens=tuple(range(len(words))),
         reason="length", prefill_s=0.1, ttft_s=0.1, decode_s=seconds, draft_s=0.2 * seconds * bool(drafted),
         draft_prefill_s=0.01 * bool(drafted), verify_s=0.7 * seconds, sample_s=0.05 * seconds,
         overhead_s=0.05 * seconds, steps=max((len(words) - 1) // (3 if drafted else 1), 1),
         drafted=4 * drafted, accepted=2 * drafted,
         reached=(4,) * drafted, kept=tuple(max(4 - i, 0) for i in range(drafted)),
-        pieces=tuple(zip(words, origins, strict=True)),
+        texts=tuple(zip(words, origins, strict=True)),
     )  # fmt: skip
 
 
-def result_of(trials, arms=tuple(SPEEDS), **changes):
+def result_of(trials, variants=tuple(SPEEDS), **changes):
     names = ["all", *sorted({trial.category for trial in trials})]
-    summaries = [summarise(trials, arm, "target alone", name) for name in names for arm in arms]
+    summaries = [summarise(trials, variant, "target alone", name) for name in names for variant in variants]
     result = ComparisonResult(
         specdec="0.1.0",
         machine=MachineInfo((Device("CPU", "A processor", "CPU", 1, 1),), 2, "Linux-6.1"),
@@ -54,11 +55,13 @@ def result_of(trials, arms=tuple(SPEEDS), **changes):
         max_tokens=4,
         prompts={trial.prompt: f"asked {trial.prompt}" for trial in trials},
         rounds=2,
-        arms=tuple(VariantInfo(arm, "target alone", replace(SETTINGS, draft_tokens=i)) for i, arm in enumerate(arms)),
+        variants=tuple(
+            Variant(variant, "target alone", replace(SETTINGS, draft_tokens=i)) for i, variant in enumerate(variants)
+        ),
         noise={"target alone": 0.02},
         summaries=tuple(filter(None, summaries)),
-        exactness={arm: {"identical": 4, "rounding": 0, "wrong": 0} for arm in arms[1:]},
-        verdicts={arm: (f"{arm}: a finding.", "What its speed consists of.") for arm in arms[1:]},
+        exactness={variant: {"identical": 4, "rounding": 0, "wrong": 0} for variant in variants[1:]},
+        verdicts={variant: (f"{variant}: a finding.", "What its speed consists of.") for variant in variants[1:]},
         advice=("A cause.", "What would help."),
         when="2026-11-22T09:05+00:00",
         command="specdec compare -m big.gguf --sweep k=2,8",
@@ -70,10 +73,10 @@ def result_of(trials, arms=tuple(SPEEDS), **changes):
 def usual():
     prompts = [(f"p{i}", "code" if i % 2 else "chat") for i in range(6)]
     return [
-        trial(arm, prompt, category, number, speed * (1 + 0.03 * i * (-1) ** number))
+        trial(variant, prompt, category, number, speed * (1 + 0.03 * i * (-1) ** number))
         for i, (prompt, category) in enumerate(prompts)
         for number in range(2)
-        for arm, speed in SPEEDS.items()
+        for variant, speed in SPEEDS.items()
     ]
 
 
@@ -122,8 +125,8 @@ def test_every_token_shows_where_it_came_from(html):
 
 def test_hostile_text_stays_text():
     bad = '</pre><script>alert(1)</script>&amp;"\x1b[31m\u202egnp\u2066\x9b\x00\ud800$x^2$ #0072b2 id="a"'
-    trials = [trial(arm, f"{bad}{i}", bad, words=(bad, "b", "c", "d")) for arm in SPEEDS for i in range(3)]
-    trials += [trial(arm, "p", "c") for arm in SPEEDS]
+    trials = [trial(variant, f"{bad}{i}", bad, words=(bad, "b", "c", "d")) for variant in SPEEDS for i in range(3)]
+    trials += [trial(variant, "p", "c") for variant in SPEEDS]
     devices = (Device(bad, bad, bad, 1, 1),)
     places = {"skipped": (bad,), "build": bad, "verdicts": {"k=2": (bad, bad)}}
     places |= {"advice": (bad,), "command": bad, "when": bad, "notes": (bad,)}
@@ -139,13 +142,14 @@ def test_hostile_text_stays_text():
     assert words_of(html).count('id="a"') > 10
 
 
-def divergence(arm, prompt, position, margin, kind):
-    return DivergentAnswer(arm=arm, prompt=prompt, position=position, margin=margin, kind=kind)
+def divergence(variant, prompt, position, margin, kind):
+    return DivergentAnswer(variant=variant, prompt=prompt, position=position, margin=margin, kind=kind)
 
 
 def test_divergences_are_marked_counted_and_open():
     trials = [
-        replace(each, tokens=(0, 1, 99, 3)) if (each.arm, each.prompt) == ("k=8", "p3") else each for each in usual()
+        replace(each, tokens=(0, 1, 99, 3)) if (each.variant, each.prompt) == ("k=8", "p3") else each
+        for each in usual()
     ]
     divergences = (divergence("k=8", "p3", 2, 1.5, "wrong"), divergence("k=2", "p4", 1, None, "rounding"))
     html = page(result_of(trials, divergences=divergences))
@@ -164,9 +168,9 @@ def test_what_was_not_measured_is_left_out():
     nothing = words_of(page(result_of([], partial=True, verdicts={}, noise={}, exactness={})))
     assert nothing.count("PARTIAL") == 1 and "not classified" in nothing
     assert "nothing to compare" in nothing and "No run gave anything to draw." in nothing
-    assert "nothing to compare" in words_of(page(result_of([], arms=(), verdicts={}, models={})))
+    assert "nothing to compare" in words_of(page(result_of([], variants=(), verdicts={}, models={})))
     trials = [trial("target alone", f"p{i}", "c", i % 2) for i in range(4)]
-    alone = page(result_of(trials, arms=("target alone",), verdicts={}))
+    alone = page(result_of(trials, variants=("target alone",), verdicts={}))
     assert alone.count("<figure") == 1 and "Time per token" in alone
 
 
@@ -185,8 +189,8 @@ def test_table_charts_and_race_show_the_same_figures(html):
     ]  # fmt: skip
 
 
-def test_an_arm_that_drafted_nothing_claims_nothing():
-    idle = [replace(each, steps=3) if each.arm == "k=2" else each for each in usual()]
+def test_a_variant_that_drafted_nothing_claims_nothing():
+    idle = [replace(each, steps=3) if each.variant == "k=2" else each for each in usual()]
     result = result_of(idle)
     assert words_of(page(result)).startswith("specdec compare: big.gguf Does drafting pay? big.gguf No: 0.80x")
     screen = SafeConsole(file=StringIO(), width=100, _environ={})
@@ -225,7 +229,7 @@ def test_many_categories_and_long_texts_keep_the_page_small():
 def browser(tmp_path_factory):
     trials = usual()
     hostile = "<script>document.title = 'caught'</script>"
-    trials += [trial(arm, hostile, "code", 0, speed, (hostile, "x", "y")) for arm, speed in SPEEDS.items()]
+    trials += [trial(variant, hostile, "code", 0, speed, (hostile, "x", "y")) for variant, speed in SPEEDS.items()]
     return Browser(tmp_path_factory.mktemp("browser"), page(result_of(trials)))
 
 

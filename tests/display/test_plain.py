@@ -21,7 +21,7 @@ from specdec_cli.engine.config import Settings
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.measure import hardware
 from specdec_cli.measure.recorded_settings import RecordedSettings
-from specdec_cli.measure.traces import TraceWriter
+from specdec_cli.measure.traces import TraceFile
 
 
 def scripted_events():
@@ -48,12 +48,12 @@ def test_a_file_gets_the_text_as_it_is_and_a_terminal_does_not():
     assert plain([step, done], on=SafeStream) == "a␛[31mb\n␛[0m\n"
 
 
-def test_trace(snapshot):
-    out = StringIO()
-    trace = TraceWriter(out, {"target": "t.gguf"})
+def test_trace(snapshot, tmp_path):
+    trace = TraceFile(tmp_path / "run.jsonl", {"target": "t.gguf"})
     for event in scripted_events():
         trace.show(event)
-    snapshot("trace.jsonl", re.sub(r', "(at|seconds|\w+_s)": [^,}]+', "", out.getvalue()))
+    trace.close()
+    snapshot("trace.jsonl", re.sub(r', "(at|seconds|\w+_s)": [^,}]+', "", (tmp_path / "run.jsonl").read_text()))
 
 
 def fixed_report():

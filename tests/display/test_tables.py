@@ -9,16 +9,16 @@ import pytest
 from driver import DRAFT, ESCAPE, TARGET
 from rich.cells import cell_len
 
+from specdec_cli.decoding.costs import Costs, Curve
 from specdec_cli.display import pair_tables as tables
 from specdec_cli.display import tuning_tables
-from specdec_cli.display.parts import lines_table
+from specdec_cli.display.tables import lines_table
 from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.gguf import tokenizer_comparison
 from specdec_cli.gguf.reader import read_header
 from specdec_cli.gguf.tokenizer_comparison import Check
 from specdec_cli.measure.simulate import Prediction
-from specdec_cli.measure.statistics import CostPoints
-from specdec_cli.measure.tune import HardwareInfo, HardwarePrediction, MeasuredTuning
+from specdec_cli.measure.tune import HardwarePrediction, MeasuredTuning
 from specdec_cli.pairs.draft_proposals import DraftProposal
 from specdec_cli.pairs.hub.repository import RemoteFile, RemoteModel
 from specdec_cli.pairs.pair_check import FreeMemory, compare_sources
@@ -96,7 +96,7 @@ def prediction(category, auto, best_k):
 SHARED = {
     "target": "target.gguf",
     "draft": "draft.gguf",
-    "costs": CostPoints({1: 0.0005, 16: 0.004, 2: 0.00075, 4: 0.001}, {1: 0.0002, 512: 0.1}, 0.0),
+    "costs": Costs(Curve({1: 0.0005, 16: 0.004, 2: 0.00075, 4: 0.001}), Curve({1: 0.0002, 512: 0.1})),
     "predictions": (prediction("code", 1.31, 3), prediction("prose", 0.99, 0), prediction("all", 1.15, 2)),
     "verdict": ("This pair pays on this machine for code (1.31x).", "A draft token costs 40% of a target token."),
 }
@@ -116,7 +116,7 @@ MEASURED = MeasuredTuning(
     notes=("the draft is larger than the target",),
     kept="/path/to/config/specdec/tuned/target+draft-0123.json",
 )
-H200 = HardwareInfo("h200", "H200, CUDA; 8B and 1B", "derived", "a blog")
+H200 = {"name": "h200", "description": "H200, CUDA; 8B and 1B", "basis": "derived", "source": "a blog"}
 WHAT_IF = HardwarePrediction(**SHARED, greedy=False, recorded_tokens=7739, hardware=H200)
 
 

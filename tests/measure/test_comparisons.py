@@ -6,22 +6,19 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from test_statistics import trial
 
 from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.display.comparison_tables import against
 from specdec_cli.measure import kept_comparisons
 from specdec_cli.measure.compare import ComparisonResult, MachineInfo
 from specdec_cli.measure.recorded_settings import RecordedSettings
-from specdec_cli.measure.statistics import Trial, VariantInfo
+from specdec_cli.measure.trials import Variant
 
-TRIAL = Trial(
-    arm="k=2", prompt="p", category="c", round=0, prompt_tokens=1, tokens=(1, 2, 3), reason="length", prefill_s=0.1,
-    ttft_s=0.1, decode_s=0.5, draft_s=0.1, verify_s=0.3, sample_s=0.1, overhead_s=0.0, steps=1, drafted=2, accepted=1,
-    reached=(1, 1), kept=(1, 0), row_costs={3: (1, 0.5)},
-)  # fmt: skip
+TRIAL = trial("k=2", "p", 4.0, tokens=3, drafted=2, accepted=1, reached=(1, 1), kept=(1, 0), row_costs={3: (1, 0.5)})
 RESULT = ComparisonResult(
     specdec="0.1.0", machine=MachineInfo((), 1, "here"), versions={"python": "3"}, models={}, context=9, max_tokens=3,
-    prompts={"p": "asked"}, rounds=1, arms=(VariantInfo("k=2", "k=2", RecordedSettings()),), trials=(TRIAL,),
+    prompts={"p": "asked"}, rounds=1, variants=(Variant("k=2", "k=2", RecordedSettings()),), trials=(TRIAL,),
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What the trials of a comparison show: speeds, speedups over the baseline, acceptance, and whether drafting pays."""
+"""The answers that a comparison timed, and what they show: speeds, speedups, acceptance, and whether drafting pays."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal, TypeVar
 
 from msgspec import Meta
 
-from specdec_cli.decoding.costs import Costs
 from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.statistics import Difference, Interval, geometric_interval
-from specdec_cli.measure.recorded_settings import RecordedSettings
 
 FEW_DRAFTS = 20
 """With fewer drafts, the share of them that was accepted means little."""
@@ -31,41 +29,34 @@ _DECISIVE: tuple[tuple[Difference, Pays], ...] = (
     *(("no difference", "no"), ("slower", "no")),
 )
 """If variants differ in what they show, the first of these that one of them shows decides the verdict."""
+AnySettings = TypeVar("AnySettings")
 
 
 @dataclass(frozen=True, slots=True)
-class CostPoints:
-    """Measured costs: seconds of a pass by its number of tokens, and per step whatever it drafts."""
-
-    verify: dict[int, float]
-    draft: dict[int, float]
-    other: float
-
-    @classmethod
-    def of(cls, costs: Costs) -> CostPoints:
-        verify, draft = (dict(sorted(curve.points.items())) for curve in (costs.verify, costs.draft))
-        return cls(verify, draft, costs.other)
-
-
-@dataclass(frozen=True, slots=True)
-class VariantInfo:
-    """One way of decoding. baseline: the name of the one that it is measured against, its own for a baseline."""
+class Variant(Generic[AnySettings]):
+    """Settings to compare, or those that a result has recorded. baseline: the name of the variant that this one is
+    measured against, its own for a baseline.
+    """
 
     name: str
     baseline: str
-    settings: RecordedSettings
+    settings: AnySettings
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.name == self.baseline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One answer. Times are seconds. draft_s and decode_s contain draft_prefill_s: the draft model reads the prompt.
 
-    arm: the variant's name, as JSON calls it. row_costs: rows in a verification -> (how often, median seconds).
-    pieces: (text, origin) of each token. distance: of a lossy rule, see Metrics. tokens_per_s: tokens after the first
-    over the time they took; None for an answer of one token.
+    row_costs: rows in a verification -> (how often, median seconds). texts: (text, origin) of each token. distance: of
+    a lossy rule, see Metrics. tokens_per_s: tokens after the first over the time they took; None for an answer of one
+    token.
     """
 
-    arm: str
+    variant: str
     prompt: str
     category: str
     round: int
@@ -86,7 +77,7 @@ class Trial:
     reached: tuple[int, ...]
     kept: tuple[int, ...]
     row_costs: dict[int, tuple[int, float]] = field(default_factory=dict)
-    pieces: tuple[tuple[str, str], ...] = ()
+    texts: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     distance: float | None = None
     tokens_per_s: float | None = field(init=False, default=None)
@@ -103,7 +94,7 @@ def trial_of(variant: str, prompt: str, category: str, number: int, metrics: Met
         if step.index:
             verify_s.setdefault(1 + len(step.drafted), []).append(step.verify_s)
     return Trial(
-        arm=variant,
+        variant=variant,
         prompt=prompt,
         category=category,
         round=number,
@@ -111,7 +102,7 @@ def trial_of(variant: str, prompt: str, category: str, number: int, metrics: Met
         reached=tuple(metrics.reached),
         kept=tuple(metrics.kept),
         row_costs={rows: (len(laps), statistics.median(laps)) for rows, laps in verify_s.items()},
-        pieces=tuple((token.text, token.origin) for step in metrics.history for token in step.tokens),
+        texts=tuple((token.text, token.origin) for step in metrics.history for token in step.tokens),
         **{name: getattr(metrics, name) for name in _COPIED},
     )
 
@@ -121,7 +112,7 @@ def paired_ratios(trials: Iterable[Trial], variant: str, baseline: str) -> dict[
 
     Prompts whose answer was too short for a speed, on either side, are left out.
     """
-    speeds = {(trial.arm, trial.prompt, trial.round): trial.tokens_per_s for trial in trials}
+    speeds = {(trial.variant, trial.prompt, trial.round): trial.tokens_per_s for trial in trials}
     logs: dict[str, list[float]] = {}
     for (name, prompt, number), speed in speeds.items():
         other = speeds.get((baseline, prompt, number))
@@ -137,7 +128,7 @@ def noise(trials: Iterable[Trial], baseline: str) -> float | None:
     """
     speeds: dict[str, list[float]] = {}
     for trial in trials:
-        if trial.arm == baseline and trial.tokens_per_s:
+        if trial.variant == baseline and trial.tokens_per_s:
             speeds.setdefault(trial.prompt, []).append(trial.tokens_per_s)
     return _median([max(values) / min(values) - 1 for values in speeds.values() if len(values) > 1])
 
@@ -152,7 +143,7 @@ class Summary:
     distribution of a token and the target's.
     """
 
-    arm: str
+    variant: str
     category: str
     trials: int
     tokens_per_s: float | None
@@ -200,7 +191,7 @@ def acceptance_by_position(answers: Sequence[Trial | Metrics]) -> tuple[tuple[in
 def summarise(trials: Iterable[Trial], variant: str, baseline: str, category: str = "all") -> Summary | None:
     """A variant's figures over one category, or over all; None if it has no trial there."""
     chosen = [trial for trial in trials if category in ("all", trial.category)]
-    mine = [trial for trial in chosen if trial.arm == variant]
+    mine = [trial for trial in chosen if trial.variant == variant]
     if not mine:
         return None
 
@@ -214,7 +205,7 @@ def summarise(trials: Iterable[Trial], variant: str, baseline: str, category: st
     distances = [trial.distance for trial in mine if trial.distance is not None]
     tokens = sum(len(trial.tokens) for trial in mine)
     return Summary(
-        arm=variant,
+        variant=variant,
         category=category,
         trials=len(mine),
         tokens_per_s=speed,
@@ -244,13 +235,13 @@ def _median(values: Sequence[float]) -> float | None:
 class OverallVerdict:
     """Does drafting pay?
 
-    arm: the best variant that drafts, None if none was measured; speedup: its own; lossy: whether it is. winner: the
+    variant: the best one that drafts, None if none was measured; speedup: its own; lossy: whether it is. winner: the
     variant to use, which may be the target alone; None if the measurements do not decide. ranking: all variants, the
     fastest first.
     """
 
     pays: Pays
-    arm: str | None = None
+    variant: str | None = None
     speedup: Interval | None = None
     winner: str | None = None
     lossy: bool = False
@@ -274,17 +265,19 @@ class OverallVerdict:
         """What the headline is about."""
         several = len(self.ranking) > 2
         no = (
-            f"No way measured is faster than the target alone; {self.arm} comes closest."
+            f"No way measured is faster than the target alone; {self.variant} comes closest."
             if several
-            else f"{self.arm} is not faster than the target alone."
+            else f"{self.variant} is not faster than the target alone."
         )
         return {
-            "yes": f"{self.arm} is faster than the target alone{', and the fastest way measured' if several else ''}."
+            "yes": f"{self.variant} is faster than the target alone"
+            + (", and the fastest way measured." if several else ".")
             + (" It is LOSSY: it has not the target's distribution." if self.lossy else ""),
             "no": no,
-            "inconclusive": f"{self.arm} may be faster or slower than the target alone: the interval is too wide.",
-            "too few prompts": f"{self.arm}: an interval takes 3 prompts or more, and without one nothing is claimed.",
-            "nothing drafted": f"{self.arm} ran the target alone, as drafts did not pay or there were none.",
+            "inconclusive": f"{self.variant} may be faster or slower than the target alone: the interval is too wide.",
+            "too few prompts": f"{self.variant}: an interval takes 3 prompts or more, "
+            "and without one nothing is claimed.",
+            "nothing drafted": f"{self.variant} ran the target alone, as drafts did not pay or there were none.",
             "wrong": "No way measured gives the target's own answers. This is a bug in specdec: please report it.",
             "not measured": "There is nothing to compare: no way of drafting has a speed to set against the target's.",
         }[self.pays]
@@ -297,20 +290,24 @@ def overall_verdict(
 
     Those cannot win, nor can those that drafted nothing; a lossy one wins only where no other was measured.
     """
-    idle = {name for name, baseline in baselines.items() if name == baseline} | {e.arm for e in overall if e.ran_alone}
-    speeds = {each.arm: each.claimed.mean if each.claimed else float(each.arm in idle) for each in overall}
+    idle = {name for name, baseline in baselines.items() if name == baseline} | {
+        e.variant for e in overall if e.ran_alone
+    }
+    speeds = {each.variant: each.claimed.mean if each.claimed else float(each.variant in idle) for each in overall}
     ranking = tuple(sorted(speeds, key=lambda variant: -speeds[variant]))
-    measured = {each.arm: each.speedup for each in overall if each.speedup}
+    measured = {each.variant: each.speedup for each in overall if each.speedup}
     right = {variant: speedup for variant, speedup in measured.items() if variant not in wrong}
     if not right:
         return OverallVerdict(pays="wrong" if measured else "not measured", ranking=ranking)
-    lossy = {each.arm for each in overall if each.distance_per_token is not None}
+    lossy = {each.variant for each in overall if each.distance_per_token is not None}
     drafted = {variant: speedup for variant, speedup in right.items() if variant not in idle}
     if not drafted:
         best = max(right, key=speeds.__getitem__)
-        return OverallVerdict(pays="nothing drafted", arm=best, winner=baselines.get(best), ranking=ranking)
+        return OverallVerdict(pays="nothing drafted", variant=best, winner=baselines.get(best), ranking=ranking)
     exact = {variant: speedup for variant, speedup in drafted.items() if variant not in lossy} or drafted
     kind, pays = next((kind, pays) for kind, pays in _DECISIVE if kind in {each.difference for each in exact.values()})
     best = max((variant for variant in exact if exact[variant].difference == kind), key=speeds.__getitem__)
     winner = best if pays == "yes" else baselines.get(best) if pays == "no" else None
-    return OverallVerdict(pays=pays, arm=best, speedup=exact[best], winner=winner, lossy=best in lossy, ranking=ranking)
+    return OverallVerdict(
+        pays=pays, variant=best, speedup=exact[best], winner=winner, lossy=best in lossy, ranking=ranking
+    )

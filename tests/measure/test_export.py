@@ -1,8 +1,8 @@
-"""Whose weights a GGUF repository has."""
+"""Whose weights a GGUF repository has. Exports themselves are in cli/test_serving_export.py."""
 
 import pytest
 
-from specdec_cli.measure.originals import original_of
+from specdec_cli.measure.export import original_of
 from specdec_cli.pairs import profiles
 
 
