@@ -11,7 +11,7 @@ import typer
 
 from specdec_cli.cli.completion import models, pairs
 from specdec_cli.cli.output import print_json, print_parts
-from specdec_cli.decoding.errors import Interrupted
+from specdec_cli.decoding.errors import IncompatiblePair, Interrupted
 from specdec_cli.display.terminal import status_line
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ def pull(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Compare and plan; download nothing.")] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Check files that are here by their checksums; fetch damaged ones again.")
+    ] = False,
+    translate: Annotated[
+        bool, typer.Option("--translate", help="Take a draft with another tokenizer, too; usually slower.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; take the first draft proposed.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; do not ask.")] = False,
@@ -70,7 +73,15 @@ def pull(
         if dry_run:
             print("Nothing was downloaded: --dry-run.", flush=True)
             return
-        if asks and plan.to_download and not typer.confirm("Download?", default=True, err=True):
+        differ = plan.check is not None and plan.check.verdict == "translatable" and not translate
+        if differ and not asks:
+            raise IncompatiblePair(
+                f"the tokenizers of draft and target differ: {plan.check.reason if plan.check else ''}",
+                "Choose a draft of the same model family; --translate takes this one, which is usually slower.",
+            )
+        if differ:
+            print("These tokenizers differ. specdec can translate, which is usually slower.", file=sys.stderr)
+        if asks and plan.to_download and not typer.confirm("Download?", default=not differ, err=True):
             print("Nothing was downloaded.", file=sys.stderr)
             raise typer.Exit(1)
         result = _fetch(download, plan, json_)
@@ -106,6 +117,8 @@ def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> boo
     if as_json and not yes:
         print_json({"proposals": proposals, "notes": download.notes})
         return False
+    if not proposals:
+        return _choose_alone(download, asks, yes)
     if not as_json:
         print_parts(proposals_table(proposals))
         print_parts(*note_lines(download.notes), stderr=True)
@@ -119,4 +132,15 @@ def _choose(download: PairDownload, asks: bool, yes: bool, as_json: bool) -> boo
         print(f"\nTo download the first of them:  {command}")
         return False
     download.choose(proposals[number - 1].name)
+    return True
+
+
+def _choose_alone(download: PairDownload, asks: bool, yes: bool) -> bool:
+    """Offer the target without a draft model; False if it is not to be downloaded."""
+    print(f"No draft model is known for {download.target}. It can run alone, with n-gram drafts.", file=sys.stderr)
+    if not yes and not asks:
+        print(f"To download it:  {shlex.join(['specdec', 'pull', '--target', download.target, '--yes'])}")
+    if not yes and not (asks and typer.confirm("Download it alone?", default=True, err=True)):
+        return False
+    download.choose(None)
     return True

@@ -161,10 +161,11 @@ class PairDownload:
         return source
 
     def proposals(self) -> list[DraftProposal]:
-        """Drafts for the target, the likeliest to pay first. Raises as `draft_proposals.proposals` does."""
+        """Drafts for the target, the likeliest to pay first; none, if none is known."""
         return draft_proposals.proposals(self.read_target(), self.notes)
 
-    def choose(self, draft: str) -> None:
+    def choose(self, draft: str | None) -> None:
+        """None: the target alone."""
         self.draft, self.needs_draft = draft, False
 
     def plan(self) -> DownloadPlan:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import hub_pairs
 import pytest
+from driver import call
 from hub_pairs import BIG, BIG_FILE, FAR, NAME, NEAR, PAIR, SIZES, SMALL_FILE, WINDOW, begun, content, pulled_here
 from hub_server import HubServer
 from terminal import Terminal
@@ -86,7 +87,7 @@ def test_drafts_are_proposed_for_a_target_alone_and_the_first_is_taken_with_yes(
     assert [proposal["name"] for proposal in found["proposals"]] == [NEAR, FAR]
     near, far = found["proposals"]
     assert 0.03 < near["ratio"] < 0.08 < far["ratio"] < 0.11 and near["verdict"] == far["verdict"] == "identical"
-    assert any("Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF" in note for note in found["notes"])
+    assert not found["notes"], "errors about repositories that nobody named"
     assert 0 < family.served <= 8 * WINDOW
     hub_pairs.assert_nothing_kept(tmp_path)
     found = pulled_here(*PAIR[:2], "--yes")
@@ -113,11 +114,42 @@ def test_a_possible_draft_that_is_damaged_does_not_hide_the_others(family, insid
     family.add(NEAR.partition(":")[0], {"Qwen2.5-0.5B-Instruct-Q4_K_M.gguf": b"no model at all" * 100})
     found = pulled_here(*PAIR[:2])
     assert [proposal["name"] for proposal in found["proposals"]] == [FAR]
-    assert any(NEAR in note for note in found["notes"])
+
+
+def test_where_no_draft_is_known_the_target_is_pulled_alone(hub, inside, tmp_path):
+    shown = call("pull", *PAIR[:2])
+    assert shown.exit_code == 0 and "n-gram drafts" in shown.stderr and "--yes" in shown.stdout
+    hub_pairs.assert_nothing_kept(tmp_path)
+    found = pulled_here(*PAIR[:2], "--yes")
+    assert found["draft"] is None and hub_pairs.records(tmp_path) == [found["name"]]
+    assert "--drafter none" not in found["run"]
 
 
 def test_where_no_draft_is_known_that_of_ones_own_profile_is_proposed(hub, inside, tmp_path):
-    hub_pairs.refused_here(tmp_path, "no draft", "gpt-2", "--draft", args=PAIR[:2], code=1)
+    assert pulled_here(*PAIR[:2]) == {"proposals": [], "notes": []}
     hub_pairs.own_profile("mine", f"target: {PAIR[1]}\ndraft: {PAIR[3]}\n")
     hub_pairs.own_profile("broken", "target: [")
     assert [proposal["name"] for proposal in pulled_here(*PAIR[:2])["proposals"]] == [PAIR[3]]
+
+
+# --- tokenizers that differ --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other(family) -> tuple[str, ...]:
+    """A pair whose draft has other tokens."""
+    return ("--target", f"{BIG}:Q4_K_M", "--draft", "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF:Q8_0")
+
+
+def test_a_draft_to_be_translated_is_pulled_only_if_that_is_said(family, other, inside, tmp_path):
+    for sure in ((), ("--yes",)):
+        hub_pairs.refused_here(tmp_path, "tokenizers", "differ", "--translate", args=(*other, *sure), code=3)
+    assert pulled_here(*other, "--translate")["check"]["verdict"] == "translatable"
+
+
+def test_on_a_terminal_the_answer_is_no_by_default(family, other, tmp_path):
+    with terminal(family, tmp_path, *other) as shown:
+        assert "usually slower" in shown.read(until="[y/N]")
+        shown.press(b"\n")
+        assert shown.ended() == 1
+    hub_pairs.assert_nothing_kept(tmp_path)

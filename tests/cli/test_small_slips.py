@@ -140,4 +140,6 @@ def test_proposals_that_are_not_on_the_hub_are_not_blamed_on_the_user(hub, insid
     hub_pairs.publish_family(hub, BIG, tmp_path)
     for name in (NEAR, FAR, "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF"):
         hub.repos.pop(name.partition(":")[0])
-    hub_pairs.refused_here(tmp_path, "no draft for", "could be looked at", "--draft", args=PAIR[:2], code=4)
+    found = hub_pairs.pulled_here(*PAIR[:2])
+    (note,) = found["notes"]
+    assert not found["proposals"] and "cannot be read" in note and "--draft" not in note
