@@ -1,13 +1,12 @@
 """`specdec chat`: a script in a pipe, and a person at a terminal."""
 
-import os
 import re
 import signal
 import time
 
 import pytest
 import tiny
-from driver import assert_refused, call, specdec
+from driver import assert_refused, call
 from terminal import Terminal
 from typer.testing import CliRunner
 
@@ -104,8 +103,8 @@ def test_what_cannot_be_talked_with(models):
 def test_a_script_that_is_not_utf8(models):
     """As `run` refuses such a prompt, whatever encoding Python has for a pipe."""
     for encoding in ("utf-8", "latin-1"):
-        environment = {**os.environ, "PYTHONIOENCODING": encoding}
-        assert_refused(specdec("chat", *models, input=b"caf\xe9\n", env=environment), 2, "is not UTF-8 text")
+        done = CliRunner(charset=encoding).invoke(app, ["chat", *map(str, models)], input=b"caf\xe9\n")
+        assert_refused(done, 2, "is not UTF-8 text")
 
 
 def test_a_full_context(models):
@@ -137,7 +136,10 @@ def test_at_a_terminal(models):
         assert terminal.ended() == 0
 
 
-@pytest.mark.parametrize("send", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+SLOW_SIGNALS = [pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGHUP, signal.SIGQUIT)]
+
+
+@pytest.mark.parametrize("send", [signal.SIGTERM, *SLOW_SIGNALS])
 def test_a_signal_at_the_prompt(models, send):
     with at_terminal(*models) as terminal:
         prompted(terminal)
