@@ -14,9 +14,8 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
-import tiny
 from driver import SPECDEC, complaint
-from serving import TEMPLATE, Serving
+from serving import Serving
 
 from specdec_cli.llama import kernels
 from specdec_cli.llama.bindings import FOLDER
@@ -48,14 +47,13 @@ def faulty(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def answer(tmp_path_factory):
+@pytest.fixture
+def answer(chatting):
     """Runs one of COMMANDS."""
-    path = tiny.write(tmp_path_factory.mktemp("models") / "target.gguf", "llama", chat_template=TEMPLATE)
 
     def run(name, environment):
         command, given = COMMANDS[name]
-        return specdec([str(path) if part == "TARGET" else part for part in command], environment, given)
+        return specdec([chatting[1] if part == "TARGET" else part for part in command], environment, given)
 
     return run
 

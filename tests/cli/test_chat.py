@@ -5,7 +5,6 @@ import signal
 import time
 
 import pytest
-import tiny
 from driver import assert_refused, call
 from terminal import Terminal
 from typer.testing import CliRunner
@@ -13,15 +12,10 @@ from typer.testing import CliRunner
 from specdec_cli.cli.app import app
 from specdec_cli.cli.chat_session import COMMANDS
 
-TEMPLATE = "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}[assistant] "
-
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("chat")
-    target = tiny.write(folder / "target.gguf", "llama", chat_template=TEMPLATE)
-    draft = tiny.write(folder / "draft.gguf", "llama", noise=0.05, chat_template=TEMPLATE)
-    return ["-m", target, "-md", draft, "-k", 3, "-n", 8, "-c", 1024]
+def models(chatting):
+    return [*chatting, "-k", 3, "-n", 8, "-c", 1024]
 
 
 def script(models, *lines, more=()):
