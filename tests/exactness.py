@@ -8,7 +8,7 @@ probabilities. Nothing is sampled, and two distributions can be compared to the 
 import itertools
 import zlib
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from fakes import FakeDraftModel, FakeTarget, Table, drafts_of, run, tokens_of
@@ -311,3 +311,11 @@ def check(rule, k, sampling, seed, n=2000, share=0.4):
 def credulous(draft, logits, sampler, rng):
     """A wrong rule: the draft's first token stands, whatever it is."""
     return Verdict((), draft.tokens[0], "correction") if draft.tokens else match(draft, logits, sampler, rng)
+
+
+def second_best(draft, logits, sampler, rng):
+    """A bug as one might plant it: after a whole accepted draft the bonus token is the second best."""
+    verdict = match(draft, logits, sampler, rng)
+    if verdict.kind == "bonus":
+        return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2]))
+    return verdict
