@@ -1,9 +1,11 @@
 """Running specdec as a person does: in this process, or in one of its own, with pipes."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 from typer.testing import CliRunner
 
@@ -33,6 +35,15 @@ def start(*args, **options):
 def call(*args, **environment):
     """Run specdec in this process."""
     return CliRunner().invoke(app, [*map(str, args)], env=environment)
+
+
+def piped(content, *args):
+    """The same, with these bytes in a pipe to it."""
+    read, write = os.pipe()
+    os.write(write, content)
+    os.close(write)
+    with os.fdopen(read, "rb") as stdin, patch("typer.testing.make_input_stream", lambda *_: stdin):
+        return CliRunner().invoke(app, [*map(str, args)])
 
 
 def run(*args):

@@ -6,6 +6,7 @@ import pytest
 import tables
 import tiny
 from driver import DEMO
+from serving import TEMPLATE
 
 import specdec_cli
 from specdec_cli.engine.config import Settings
@@ -70,6 +71,15 @@ def table_pair(tmp_path_factory):
     """Names a pair on a command line that answers alike on every processor: tests/tables.py."""
     folder = tmp_path_factory.mktemp("tables")
     return "-m", tables.write(folder / "target.gguf"), "-md", tables.write(folder / "draft.gguf", draft=True)
+
+
+@pytest.fixture(scope="session")
+def chatting(tmp_path_factory):
+    """Names a tiny pair on a command line that has a chat template."""
+    folder = tmp_path_factory.mktemp("chatting")
+    target = tiny.write(folder / "target.gguf", "llama", chat_template=TEMPLATE)
+    draft = tiny.write(folder / "draft.gguf", "llama", noise=0.05, chat_template=TEMPLATE)
+    return ["-m", str(target), "-md", str(draft)]
 
 
 @pytest.fixture

@@ -8,15 +8,15 @@ probabilities. Nothing is sampled, and two distributions can be compared to the 
 import itertools
 import zlib
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from fakes import FakeDraftModel, FakeTarget, Table, run, tokens_of
-from scipy.stats import chi2
+from fakes import FakeDraftModel, FakeTarget, Table, drafts_of, run, tokens_of
+from scipy.special import chdtrc
 
 from specdec_cli.decoding.accept import match
 from specdec_cli.decoding.options import SamplingOptions
-from specdec_cli.decoding.rules import RULES
+from specdec_cli.decoding.rules import RULES, sampler_of
 from specdec_cli.decoding.sampling import StandardSampler
 from specdec_cli.decoding.types import Verdict
 from specdec_cli.draft_length.fixed import FixedLength
@@ -64,7 +64,23 @@ def p_value(counts, expected, n):
     if rare:
         cells.append((sum(counts[cell] for cell in rare), sum(expected[cell] for cell in rare) * n))
     statistic = sum((seen - mean) ** 2 / mean for seen, mean in cells)
-    return float(chi2.sf(statistic, len(cells) - 1)) if len(cells) > 1 else 1.0
+    return float(chdtrc(len(cells) - 1, statistic)) if len(cells) > 1 else 1.0
+
+
+def own_text(make, n_vocab, rule, sampling, prompt, policy=FixedLength, max_tokens=60, orders=(1,)):
+    """Greedily or with a seed the text is the target's own: the steps with drafts, of five targets. make: a drafter, of
+    a target's table and a sampler; policy: of a draft length.
+    """
+    steps = []
+    for seed, k in enumerate((1, 2, 3, 5, 8)):
+        target, sampler = Table(n_vocab, seed, orders[seed % len(orders)]), sampler_of(rule, sampling, seed)
+        options = {"rule": rule, "seed": seed, "max_tokens": max_tokens}
+        events = run(FakeTarget(target), prompt, make(target, sampler), policy=policy(k), sampler=sampler, **options)
+        assert tokens_of(events) == tokens_of(run(FakeTarget(target), prompt, settings=sampling, **options))
+        assert events[-1].notes == ()
+        steps += drafts_of(events)
+    assert sum(step.accepted for step in steps) > 10, "nothing shows unless some stands"
+    return steps
 
 
 class Walk:
@@ -295,3 +311,11 @@ def check(rule, k, sampling, seed, n=2000, share=0.4):
 def credulous(draft, logits, sampler, rng):
     """A wrong rule: the draft's first token stands, whatever it is."""
     return Verdict((), draft.tokens[0], "correction") if draft.tokens else match(draft, logits, sampler, rng)
+
+
+def second_best(draft, logits, sampler, rng):
+    """A bug as one might plant it: after a whole accepted draft the bonus token is the second best."""
+    verdict = match(draft, logits, sampler, rng)
+    if verdict.kind == "bonus":
+        return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2]))
+    return verdict

@@ -128,43 +128,59 @@ def written(folder: Path, raw: bytes) -> Path:
     return path
 
 
-def parsed(source: Path) -> gguf.GGUFReader:
-    """A model as the gguf package reads it, which takes it a while."""
-    return _parsed(source, source.stat().st_mtime_ns)
+@functools.lru_cache(8)
+def _layout(source: Path, changed: int) -> Layout:
+    return layout(source.read_bytes())
 
 
-@functools.lru_cache(4)
-def _parsed(source: Path, changed: int) -> gguf.GGUFReader:
-    return gguf.GGUFReader(source)
+def opened(source: Path) -> tuple[bytearray, Layout]:
+    """A file's bytes, and where everything in its header lies."""
+    return bytearray(source.read_bytes()), _layout(source, source.stat().st_mtime_ns)
 
 
 def with_keys(source: Path, destination: Path, *keys: bytes) -> Path:
     """A copy of a model with more metadata."""
-    raw, reader = source.read_bytes(), parsed(source)
-    first, last = reader.tensors[0].field, reader.tensors[-1].field
-    end = last.offset + sum(part.nbytes for part in last.parts)
+    raw, where = opened(source)
+    first = where.tensors[0].start
     count = struct.unpack_from("<Q", raw, 16)[0] + len(keys)
-    head = raw[:16] + struct.pack("<Q", count) + raw[24 : first.offset] + b"".join(keys) + raw[first.offset : end]
-    destination.write_bytes(padded(head, raw[reader.data_offset :]))
+    head = raw[:16] + struct.pack("<Q", count) + raw[24:first] + b"".join(keys) + raw[first : where.end]
+    destination.write_bytes(padded(head, raw[where.end + -where.end % 32 :]))
     return destination
 
 
 def with_token(source: Path, destination: Path, token: int, new: bytes) -> Path:
     """A copy of a model in which one token has another text of the same length."""
-    raw, field = bytearray(source.read_bytes()), parsed(source).fields["tokenizer.ggml.tokens"]
-    return _replaced(field, field.data[token], raw, new, destination)
+    raw, where = opened(source)
+    at = place_of_token(raw, where, token)
+    return _replaced(raw, at, struct.unpack_from("<Q", raw, at - 8)[0], new, destination)
+
+
+def place_of_token(raw: bytes, where: Layout, token: int) -> int:
+    """Where a token's text lies."""
+    at = _value(raw, where, "tokenizer.ggml.tokens").start + 12
+    for _ in range(token):
+        at += 8 + struct.unpack_from("<Q", raw, at)[0]
+    return at + 8
 
 
 def with_value(source: Path, destination: Path, name: str, value: bytes) -> Path:
     """A copy of a model in which one scalar of its metadata is another of the same type."""
-    raw, field = bytearray(source.read_bytes()), parsed(source).fields[name]
-    return _replaced(field, len(field.parts) - 1, raw, value, destination)
+    raw, where = opened(source)
+    old = _value(raw, where, name)
+    at = old.start + 8 * (struct.unpack_from("<I", raw, old.start - 4)[0] == STRING)
+    return _replaced(raw, at, old.stop - at, value, destination)
 
 
-def _replaced(field: gguf.ReaderField, part: int, raw: bytearray, new: bytes, destination: Path) -> Path:
-    start = field.offset + sum(each.nbytes for each in field.parts[:part])
-    assert field.parts[part].nbytes == len(new)
-    raw[start : start + len(new)] = new
+def _value(raw: bytes, where: Layout, name: str) -> slice:
+    """A key's value, before which its type lies."""
+    begin = text(name)
+    (found,) = (row for row in where.keys if raw[row.start : row.start + len(begin)] == begin)
+    return slice(found.start + len(begin) + 4, found.stop)
+
+
+def _replaced(raw: bytearray, at: int, size: int, new: bytes, destination: Path) -> Path:
+    assert size == len(new)
+    raw[at : at + size] = new
     destination.write_bytes(raw)
     return destination
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
-import tiny
 from driver import SPECDEC, complaint
-from serving import TEMPLATE, Serving
+from serving import Serving
 
 from specdec_cli.llama import kernels
 from specdec_cli.llama.bindings import FOLDER
@@ -48,14 +47,13 @@ def faulty(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def answer(tmp_path_factory):
+@pytest.fixture
+def answer(chatting):
     """Runs one of COMMANDS."""
-    path = tiny.write(tmp_path_factory.mktemp("models") / "target.gguf", "llama", chat_template=TEMPLATE)
 
     def run(name, environment):
         command, given = COMMANDS[name]
-        return specdec([str(path) if part == "TARGET" else part for part in command], environment, given)
+        return specdec([chatting[1] if part == "TARGET" else part for part in command], environment, given)
 
     return run
 
@@ -157,14 +155,18 @@ def test_doctor_prints_its_whole_table(environment, fault, when):
 
 def test_a_verdict_is_kept_until_the_build_changes(environment, faulty):
     own = environment("SIGSEGV", "extra")
-    kept = kernels._folder()
-    assert specdec(["run", "def f(", "-n", "4"], own).returncode == 0
-    (record,) = kept.iterdir()
+    kept, asked = kernels._folder(), "from specdec_cli.llama import kernels; kernels.verdict()"
+
+    def ask(environment):
+        subprocess.run([sys.executable, "-c", asked], env=environment, check=True)
+        return [*kept.iterdir()]
+
+    (record,) = ask(own)
     assert json.loads(record.read_text())["fault"] == "SIGSEGV"
     before = record.stat().st_mtime_ns
-    assert specdec(["run", "def f(", "-n", "4"], own).returncode == 0 and record.stat().st_mtime_ns == before
+    assert ask(own) == [record] and record.stat().st_mtime_ns == before
     os.utime(faulty / "libllama.so")
-    assert specdec(["run", "def f(", "-n", "4"], own).returncode == 0 and len([*kept.iterdir()]) == 2
+    assert len(ask(own)) == 2
     record.write_text("{")
     assert specdec(["run", "def f(", "-n", "4"], environment("", "")).returncode == 0
 

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import hub_pairs
 import pytest
-import tiny
 from driver import DRAFT, PROMPT, TARGET, assert_refused, call, specdec, start
 from hub_pairs import NAME, PAIR
-from serving import TEMPLATE, Serving
+from serving import Serving
 
 from specdec_cli.display import steps, terminal
 from specdec_cli.display.terminal import can_paint
@@ -106,11 +105,10 @@ def test_run_is_interrupted(windows):
     assert process.returncode == 130 and b"interrupted" in said
 
 
-def test_chat(windows, tmp_path):
+def test_chat(windows, chatting):
     """A script in UTF-8, which is not the encoding that Python has for pipes on Windows."""
-    target = tiny.write(tmp_path / "target.gguf", "llama", chat_template=TEMPLATE)
     script = "\ufeffna\u00efve \u2192 \u2713\n/undo\nagain\n/save mine\n".encode()
-    done = succeeded("chat", "-m", target, "--drafter", "none", "-n", 8, "-c", 512, input=script)
+    done = succeeded("chat", *chatting[:2], "--drafter", "none", "-n", 8, "-c", 512, input=script)
     said = done.stderr.decode("cp1252")
     assert "taken back: na\u00efve " in said and said.count("tokens read") == 2 and "kept as mine" in said
 

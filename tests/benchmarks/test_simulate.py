@@ -114,6 +114,7 @@ def test_ngram_is_never_slower(ngram_cells):
     assert dear.auto >= 0.984, dear
 
 
+@pytest.mark.slow
 def test_ngram_keeps_up_with_the_best_static_setting_of_each_cell(ngram_cells):
     ratios = [cell.auto / cell.best for cell in ngram_cells]
     assert geometric_mean(ratios) >= 0.99

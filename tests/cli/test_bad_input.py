@@ -9,7 +9,7 @@ from pathlib import Path
 
 import ggufs
 import pytest
-from driver import DEMO, DRAFT, PROMPT, TARGET, assert_refused, call, run, specdec, succeeded, told
+from driver import DEMO, DRAFT, PROMPT, TARGET, assert_refused, call, piped, run, specdec, succeeded, told
 from hub_pairs import with_other_tokenizer, with_other_words
 
 from specdec_cli.gguf.reader import read_header
@@ -197,12 +197,12 @@ def test_a_prompt_that_is_none(tmp_path):
 
 
 def test_a_pipe(tmp_path):
-    done = specdec("run", input=b"")
-    assert done.returncode == 2 and b"Usage: " in done.stdout and b"Traceback" not in done.stderr
-    assert_refused(specdec("run", input=b"ab\xff"), 2, "standard input", "0xff", "iconv")
+    done = piped(b"", "run")
+    assert done.exit_code == 2 and "Usage: " in done.stdout and "Traceback" not in done.stderr
+    assert_refused(piped(b"ab\xff", "run"), 2, "standard input", "0xff", "iconv")
     (tmp_path / "p.txt").write_text("B = 2\n")
     options = ("-n", 8, "-k", 3)
-    joined = specdec("run", "A = 1", "-f", tmp_path / "p.txt", *options, "--json", input=b"C = 3\nD =\n")
+    joined = piped(b"C = 3\nD =\n", "run", "A = 1", "-f", tmp_path / "p.txt", *options, "--json")
     joined, same = json.loads(joined.stdout), told("run", "A = 1\nB = 2\nC = 3\nD =", *options)
     assert (joined["tokens"], joined["prompt_tokens"]) == (same["tokens"], same["prompt_tokens"])
 

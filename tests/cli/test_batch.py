@@ -7,17 +7,12 @@ import subprocess
 import time
 
 import pytest
-import tiny
 from driver import SPECDEC, assert_refused, call
-from serving import TEMPLATE
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("batch")
-    target = tiny.write(folder / "target.gguf", "llama", chat_template=TEMPLATE)
-    draft = tiny.write(folder / "draft.gguf", "llama", noise=0.05, chat_template=TEMPLATE)
-    return ["-m", target, "-md", draft, "-t", 1, "-c", 1024]
+def models(chatting):
+    return [*chatting, "-t", 1, "-c", 1024]
 
 
 def requests(path, count, max_tokens=8):

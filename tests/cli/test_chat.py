@@ -1,28 +1,21 @@
 """`specdec chat`: a script in a pipe, and a person at a terminal."""
 
-import os
 import re
 import signal
 import time
 
 import pytest
-import tiny
-from driver import assert_refused, call, specdec
+from driver import assert_refused, call
 from terminal import Terminal
 from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
 from specdec_cli.cli.chat_session import COMMANDS
 
-TEMPLATE = "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}[assistant] "
-
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("chat")
-    target = tiny.write(folder / "target.gguf", "llama", chat_template=TEMPLATE)
-    draft = tiny.write(folder / "draft.gguf", "llama", noise=0.05, chat_template=TEMPLATE)
-    return ["-m", target, "-md", draft, "-k", 3, "-n", 8, "-c", 1024]
+def models(chatting):
+    return [*chatting, "-k", 3, "-n", 8, "-c", 1024]
 
 
 def script(models, *lines, more=()):
@@ -104,8 +97,8 @@ def test_what_cannot_be_talked_with(models):
 def test_a_script_that_is_not_utf8(models):
     """As `run` refuses such a prompt, whatever encoding Python has for a pipe."""
     for encoding in ("utf-8", "latin-1"):
-        environment = {**os.environ, "PYTHONIOENCODING": encoding}
-        assert_refused(specdec("chat", *models, input=b"caf\xe9\n", env=environment), 2, "is not UTF-8 text")
+        done = CliRunner(charset=encoding).invoke(app, ["chat", *map(str, models)], input=b"caf\xe9\n")
+        assert_refused(done, 2, "is not UTF-8 text")
 
 
 def test_a_full_context(models):
@@ -137,7 +130,10 @@ def test_at_a_terminal(models):
         assert terminal.ended() == 0
 
 
-@pytest.mark.parametrize("send", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+SLOW_SIGNALS = [pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGHUP, signal.SIGQUIT)]
+
+
+@pytest.mark.parametrize("send", [signal.SIGTERM, *SLOW_SIGNALS])
 def test_a_signal_at_the_prompt(models, send):
     with at_terminal(*models) as terminal:
         prompted(terminal)

@@ -58,7 +58,7 @@ def test_a_token_that_a_terminal_would_obey(tmp_path):
 
 
 def test_profiles_and_files_mixed():
-    assert found("demo")["verdict"] == "identical"
+    assert found("demo")["verdict"] == "identical" and "with -c 512, buffers included" in printed("demo", "-c", 512)
     assert found("demo")["draft"]["path"] == str(DRAFT)
     assert found("demo", TARGET)["draft"]["path"] == str(TARGET)
     assert found(TARGET, "demo")["draft"]["path"] == str(DRAFT)

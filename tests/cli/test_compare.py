@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import time
-from dataclasses import replace
 
 import pytest
 from driver import DRAFT, TARGET, assert_refused, call, start, succeeded
+from exactness import second_best
 
-from specdec_cli.decoding import accept, rules
+from specdec_cli.decoding import rules
 from specdec_cli.decoding.errors import Interrupted, SpecdecError
 from specdec_cli.display import comparison_tables
 from specdec_cli.drafters.draft_model import ModelDrafter
@@ -102,22 +102,11 @@ def test_results_are_kept_and_compared_with():
 # --- what fails, and interrupts ---
 
 
-def flips_a_token(draft, logits, sampler, rng):
-    """A bug as one might plant it: after a whole accepted draft the bonus token is the second best.
-
-    What is then said of it, `test_unchanged_measurements.py` holds.
-    """
-    verdict = accept.match(draft, logits, sampler, rng)
-    if verdict.kind == "bonus":
-        return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2]))
-    return verdict
-
-
 def test_an_interrupt_while_answers_are_compared(monkeypatch):
     def interrupted(*answers):
         raise Interrupted
 
-    monkeypatch.setitem(rules.RULES, "rejection", flips_a_token)
+    monkeypatch.setitem(rules.RULES, "rejection", second_best)
     monkeypatch.setattr(proof, "divergence", interrupted)
     result = result_of(compare("--json", *PROMPTS).stdout)
     assert len(result.trials) == 8

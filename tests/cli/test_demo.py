@@ -19,10 +19,10 @@ PLAIN = next(each for each in racing.ARRANGEMENTS if not each.widened)
 
 @pytest.fixture(scope="module", params=["ngram", "ngram+model"])
 def finished(request):
-    """A race of three rounds."""
+    """A race of two rounds."""
     arrangement = replace(PLAIN, drafter=request.param)
     with one_session(racing.settings(arrangement), Interrupt()) as session, pytest.MonkeyPatch.context() as changed:
-        changed.setattr(racing, "MOST_ROUNDS", 3)
+        changed.setattr(racing, "MOST_ROUNDS", 2)
         changed.setattr(racing, "RACE_S", 300.0)
         race = racing.Race(session, arrangement, monotonic() + 300)
         yield race, list(race), race.result()
@@ -30,7 +30,7 @@ def finished(request):
 
 def test_both_write_the_same_text_in_every_round(finished):
     race, _, result = finished
-    assert len(race.alone) == len(race.drafted) == 3 and not race.interrupted
+    assert len(race.alone) == len(race.drafted) == 2 and not race.interrupted
     lengths = {len(metrics.tokens) for metrics in race.alone + race.drafted}
     assert len(lengths) == 1 and lengths.pop() > 200
     assert result.divergence is None or not result.divergence.bug

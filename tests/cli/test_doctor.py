@@ -17,9 +17,10 @@ def doctor(*args):
 
 @pytest.fixture
 def no_pair(monkeypatch):
-    """For what needs no model to run, and no kernels to be tried again."""
+    """For what needs no model to run, no kernels to be tried again, and no library that may die."""
     monkeypatch.setattr(diagnosis, "_bundled_pair", lambda: diagnosis.BundledPair(True, "", "t", "d", "none"))
     monkeypatch.setattr(kernels, "try_again", kernels.verdict)
+    monkeypatch.setattr(diagnosis, "_library", diagnosis._examine_library)
 
 
 def test_a_mistake_in_the_settings(no_pair):
@@ -35,6 +36,7 @@ def test_a_mistake_in_the_settings(no_pair):
 def test_a_bundled_pair_that_does_not_run(monkeypatch, tmp_path):
     monkeypatch.setattr(user_files, "bundled_dir", lambda: tmp_path)
     monkeypatch.setattr(kernels, "try_again", kernels.verdict)
+    monkeypatch.setattr(diagnosis, "_library", diagnosis._examine_library)
     done = doctor("--json")
     pair = json.loads(done.stdout)["bundled_pair"]
     assert done.exit_code == 1 and set(pair) == {"ok", "problem"} and "no file" in pair["problem"]

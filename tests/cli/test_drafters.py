@@ -54,12 +54,6 @@ def example() -> tuple[str, str]:
     return code, entry.replace(chr(34), "")  # as an installer writes it
 
 
-def test_the_text_is_the_targets_own(alone):
-    for drafter in ("ngram", "ngram+model", "model+ngram", "lookahead", "model<ngram", "ngram+lookahead"):
-        found = answer("--drafter", drafter)
-        assert found["tokens"] == alone and found["drafter"] == drafter
-
-
 def test_no_draft_model_is_loaded_where_none_is_needed():
     done = run("-m", TARGET, "-n", "8", "--drafter", "ngram", PROMPT)
     assert done.exit_code == 0 and "draft.gguf" not in done.stderr and "target.gguf + ngram" in done.stderr

@@ -75,11 +75,11 @@ def test_ctrl_z_does_not_count_as_decoding_time(tmp_path):
     wait_until(lambda: trace.exists() and trace.stat().st_size > 0, process)
     process.send_signal(signal.SIGTSTP)
     assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
-    time.sleep(2)
+    time.sleep(0.5)
     process.send_signal(signal.SIGCONT)
     code, out, _ = interrupt(process)
     took, timing = time.monotonic() - started, json.loads(out)["timing"]
-    assert code == 130 and 0 < timing["ttft_s"] + timing["decode_s"] < took - 2
+    assert code == 130 and 0 < timing["ttft_s"] + timing["decode_s"] < took - 0.5
 
 
 @pytest.mark.slow

@@ -38,17 +38,12 @@ WORDS = (
     (r"\d+\.\d% of the target's own tokens", "AGREEMENT of the target's own tokens"),
 )
 WAYS = {
-    "check-files": [("check", TARGET, DRAFT)],
-    "check-profile": [("check", "demo", "-c", 512)],
-    "check-hub": [("check", PAIR[1], DRAFT)],
     "check-incompatible": [("check", TARGET, "OTHER")],
     "check-encoder": [("check", TARGET, "ENCODER")],
-    "pull-planned": [("pull", *PAIR, "--dry-run")],
     "pull-half-local": [("pull", "--target", TARGET, *PAIR[2:], "--dry-run")],
     "pull-proposals": [QWEN],
     "pull-first-proposal": [(*QWEN, "--yes", "--dry-run")],
     "pull": [("pull", *PAIR, "--yes"), ("pull", *PAIR), ("ls", "--here"), ("show", NAME), ("check", *PAIR[1::2])],
-    "pull-bundled": [("pull", "demo")],
     "pull-local": [("pull", "--target", TARGET, "--draft", DRAFT)],
     "rm": [
         ("pull", *PAIR, "--yes", "--as", "one"),

@@ -70,10 +70,8 @@ def test_an_incompatible_pair_costs_two_headers(hub, inside, tmp_path):
 
 def test_what_lies_on_the_disk_is_compared_again(hub, inside, tmp_path):
     """A draft whose header was altered on the way to look compatible: its file, checksum and all, is not."""
-    words = ggufs.gguf.GGUFReader(DRAFT).fields["tokenizer.ggml.tokens"]
-    place = words.data[300]
-    at = words.offset + sum(part.nbytes for part in words.parts[:place])
-    other = bytearray(DRAFT.read_bytes())
+    other, where = ggufs.opened(DRAFT)
+    at = ggufs.place_of_token(other, where, 300)
     other[at] ^= 1
     hub.add(SMALL, {SMALL_FILE: bytes(other)})
     hub.alter(hub_pairs.content(hub, SMALL_FILE, 1), at=at)

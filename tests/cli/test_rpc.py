@@ -192,8 +192,10 @@ def fail(servers, how):
     return running.returncode, written + rest, errors.decode()
 
 
-@pytest.mark.parametrize("which", [0, 1])
-@pytest.mark.parametrize("fault", ["die", "stall"])
+@pytest.mark.parametrize(
+    ("fault", "which"),
+    [("die", 0), ("stall", 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in (("die", 1), ("stall", 0)))],
+)
 @pytest.mark.usefixtures("unrepacked")
 def test_a_server_that_fails_in_mid_answer_ends_it_with_what_was_written(fault, which):
     with rpc_servers(2) as servers:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import hub_pairs
 import pytest
-from driver import DRAFT, PROMPT, TARGET, assert_refused, call, specdec, succeeded, told
+from driver import DRAFT, PROMPT, TARGET, assert_refused, call, piped, succeeded, told
 from hub_pairs import BIG, FAR, NEAR, PAIR
 from real.test_memory import estimated, measured
 
@@ -41,14 +41,10 @@ def test_a_file_and_a_pipe_give_the_same_prompt(tmp_path, monkeypatch, argument)
     assert gather("A = 1\n", None) == "A = 1\n\n\ndef f(x):"  # an argument is taken as it is
 
 
-def test_a_dash_is_standard_input_and_no_prompt(monkeypatch):
+def test_a_dash_is_standard_input_and_no_prompt():
     given = ("-n", 4, "-q")
-    assert (
-        specdec("run", "-", *given, input=b"def f(x):\n").stdout.decode()
-        == succeeded("run", "def f(x):", *given).stdout
-    )
-    pipe(monkeypatch, b"")
-    assert_refused(call("compare", "-"), 2, "the prompt is empty")
+    assert piped(b"def f(x):\n", "run", "-", *given).stdout == succeeded("run", "def f(x):", *given).stdout
+    assert_refused(piped(b"", "compare", "-"), 2, "the prompt is empty")
 
 
 def test_an_answer_ends_at_a_line_break():

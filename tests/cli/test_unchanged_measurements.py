@@ -1,15 +1,15 @@
 """Comparisons of a pair that rounds nothing (tests/tables.py), on every processor; and kept results, as they look."""
 
 import json
-from dataclasses import replace
 from functools import partial
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from driver import call, complaint
+from exactness import second_best
 
-from specdec_cli.decoding import accept, rules
+from specdec_cli.decoding import rules
 from specdec_cli.display import comparison_tables
 from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.measure import kept_comparisons
@@ -53,12 +53,6 @@ def test_every_variant_that_promises_it_writes_the_targets_own_text(way, compare
 
 
 def test_wrong_answers_are_told(compared, monkeypatch):
-    def second_best(draft, logits, sampler, rng):
-        verdict = accept.match(draft, logits, sampler, rng)
-        if verdict.kind == "bonus":
-            return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2]))
-        return verdict
-
     monkeypatch.setitem(rules.RULES, "rejection", second_best)
     done = compared("-k", 3, "--repeat", 1)
     found = json.loads(done.stdout)

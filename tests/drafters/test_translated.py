@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from exactness import COMBINATIONS, EXACT, PLAIN, WRONG, Doubles, compared, error_of_answers
+from exactness import COMBINATIONS, EXACT, PLAIN, WRONG, Doubles, compared, error_of_answers, own_text
 from fakes import GREEDY, FakeDraftModel, FakeTarget, Table, drafts_of, run, tokens_of
 
 from specdec_cli.decoding import accept, rules
@@ -106,17 +106,13 @@ def test_acceptance_without_looking_is_seen(monkeypatch):
 @pytest.mark.parametrize("sampling", [GREEDY, PLAIN, COMBINATIONS[4], COMBINATIONS[5]])
 @pytest.mark.parametrize("rule", ["match", "coupled"])
 def test_greedy_or_with_a_seed_the_text_is_the_targets_own(rule, sampling):
-    accepted = 0
-    for seed, k in enumerate((1, 2, 3, 5, 8)):
-        target = Table(len(TARGET), seed, order=1)
-        sampler = rules.sampler_of(rule, sampling, seed)
-        drafter = translated(rule == "coupled")(sampler, np.random.default_rng(1))
-        options = {"rule": rule, "seed": seed, "max_tokens": 60}
-        events = run(FakeTarget(target), PROMPT, drafter, k=k, sampler=sampler, **options)
-        assert tokens_of(events) == tokens_of(run(FakeTarget(target), PROMPT, settings=sampling, **options))
-        assert events[-1].notes == ()
-        accepted += sum(step.accepted for step in drafts_of(events))
-    assert accepted > 10
+    own_text(
+        lambda _, sampler: translated(rule == "coupled")(sampler, np.random.default_rng(1)),
+        len(TARGET),
+        rule,
+        sampling,
+        PROMPT,
+    )
 
 
 def test_a_draft_model_that_is_right_is_accepted_whole():

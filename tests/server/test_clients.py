@@ -1,30 +1,26 @@
-"""Clients that others wrote, against the running server."""
+"""Clients that others wrote, against the running server. They take seconds to import, so tests do that themselves."""
 
 import os
 import subprocess
 import sys
 import time
 
-import openai
 import pytest
-import tiny
-from langchain_openai import ChatOpenAI
-from serving import TEMPLATE, Serving
+from serving import Serving
 
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("clients")
-    target = tiny.write(folder / "target.gguf", "llama", chat_template=TEMPLATE)
-    draft = tiny.write(folder / "draft.gguf", "llama", noise=0.05, chat_template=TEMPLATE)
-    with Serving("-m", target, "-md", draft, "-t", 1, "-c", 32768, "--api-key", "secret") as server:
+def server(chatting):
+    with Serving(*chatting, "-t", 1, "-c", 32768, "--api-key", "secret") as server:
         yield server
 
 
 @pytest.fixture
 def client(server):
+    import openai
+
     with openai.OpenAI(base_url=server.url, api_key="secret", max_retries=0) as client:
         yield client
 
@@ -58,6 +54,8 @@ def test_openai_logprobs(ask):
 
 
 def test_openai_errors(server, client, ask):
+    import openai
+
     assert ask(model="gpt-9").model == "target"  # a name of the client's own
     with pytest.raises(openai.BadRequestError, match="context") as caught:
         ask(messages=[{"role": "user", "content": "x " * 40_000}])
@@ -101,6 +99,8 @@ def test_llm(server, tmp_path):
 
 
 def test_langchain(server):
+    from langchain_openai import ChatOpenAI
+
     model = ChatOpenAI(model="target", base_url=server.url, api_key="secret", max_tokens=12, temperature=0)
     messages = [("system", "Be brief."), ("user", "hello")]
     answer = model.invoke(messages)

@@ -3,17 +3,13 @@
 import time
 
 import pytest
-import tiny
 from devtools import Tab
-from serving import TEMPLATE, Serving
+from serving import Serving
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("page")
-    target = tiny.write(folder / "target.gguf", "llama", chat_template=TEMPLATE)
-    draft = tiny.write(folder / "draft.gguf", "llama", noise=0.05, chat_template=TEMPLATE)
-    with Serving("-m", target, "-md", draft, "-t", 1, "-k", 3, "-c", 65536, "-np", 1) as server:
+def server(chatting):
+    with Serving(*chatting, "-t", 1, "-k", 3, "-c", 65536, "-np", 1) as server:
         yield server
 
 

@@ -27,11 +27,8 @@ def response_format(schema):
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("serve")
-    target = tiny.write(folder / "target.gguf", "llama", chat_template=TEMPLATE)
-    draft = tiny.write(folder / "draft.gguf", "llama", noise=0.05, chat_template=TEMPLATE)
-    return ["-m", target, "-md", draft, "-t", 1, "-k", 3]
+def models(chatting):
+    return [*chatting, "-t", 1, "-k", 3]
 
 
 @pytest.fixture(scope="module")
