@@ -84,7 +84,8 @@ class Server:
 
     @property
     def _model(self) -> dict[str, object]:
-        return {"id": self._names[0], "object": "model", "created": 0, "owned_by": "specdec"}
+        about = {"id": self._names[0], "object": "model", "created": 0, "owned_by": "specdec"}
+        return {**about, **self._answering.model_names}
 
     def _require(self, name: str | None) -> None:
         """Raise InvalidRequest on the name of another model."""

@@ -80,6 +80,14 @@ class Answering:
         """Wait for the threads that tokenize: the model must not go before."""
         self._pool.shutdown(cancel_futures=True)
 
+    @property
+    def model_names(self) -> dict[str, str | None]:
+        """Of the target, and of what drafts for it: a draft model's file, or the drafter's name."""
+        drafter, pair = self._any.settings.drafter, self._any.weights.pair
+        files = {"model": pair.draft_path.stem} if pair.draft_path else {}
+        draft = "+".join(files.get(part, part) for part in drafter.split("+"))
+        return {"target": pair.target_path.stem, "draft": None if draft == "none" else draft}
+
     async def prepare(self, body: Body) -> list[RequestChoice]:
         """What a request's answers begin with. Raises InvalidRequest on what cannot be answered."""
         choices: list[RequestChoice] = []

@@ -42,6 +42,7 @@ def test_what_it_is(server):
     _, _, listed = server.request("GET", "/v1/models")
     status, headers, page = server.request("GET", "/")
     assert json.loads(health) == {"status": "ok"} and json.loads(listed)["data"][0]["id"] == "target"
+    assert json.loads(listed)["data"][0]["target"] == "target" and json.loads(listed)["data"][0]["draft"] == "draft"
     assert status == 200 and headers["content-type"].startswith("text/html") and page
     assert server.post("/tokenize", {"content": "ab"}) == (
         200,
