@@ -1,4 +1,4 @@
-// An answer in the page of a chat, and what can be told of its steps: each is kept with its elements.
+// An answer in the page of a chat, and what can be told of its steps.
 const TAGS = { accepted: "i", correction: "b", bonus: "u", plain: "span", forced: "em" };
 const ENDS = { length: "stopped at the most tokens", stopped: "stopped" };
 // As display/terminal.py has them: control characters, marks of direction, other ends of lines, halves of characters.
@@ -36,73 +36,121 @@ function lostTokens(step) {
   return known.slice(Math.max(known.length - texts.length, 0)).map((fate, n) => ({ text: safe(texts[n]) || "\u25af", fate }));
 }
 
-/** One answer in the page, to which steps are added; what stands is never drawn again. */
+/** What of the drafting is shown, in all answers. */
+const shown = { tokens: false, rejected: false };
+
+/** One answer in the page. It grows, and what was drawn is drawn again only from its last block on. */
 class Answer {
-  constructor(drafts) {
-    this.place = make("div", "", "answer writing");
-    this.place.tabIndex = 0;
+  constructor(drafts = true, text = "") {
+    this.place = make("div", "", "answer");
     this.place.role = "group";
-    this.place.ariaLabel = "Answer; the arrow keys go through its passes";
-    this.place.steps = this.steps = [];
+    this.place.answer = this;
     this.stopper = new AbortController();
-    this.line = this.timings = null;
-    this.text = this.reason = this.lineText = "";
+    this.steps = [];
+    this.spans = []; // where in the text tokens of one kind and step are, and the lost ones before them
+    this.timings = null;
+    this.text = text;
+    this.reason = "";
     this.drafts = drafts;
     this.tokens = this.drafted = this.kept = this.bars = 0;
+    this.redraw();
   }
 
   take(chunk) {
     if (chunk.error) throw new Error(chunk.error.message);
     const choice = chunk.choices[0];
-    let content = choice?.delta?.content ?? "";
-    this.text += content;
+    const content = choice?.delta?.content ?? "";
     this.reason = choice?.finish_reason ?? this.reason;
     this.timings = chunk.timings ?? this.timings;
-    if (chunk.step) {
-      const whole = chunk.step.tokens.map((token) => token.text).join("");
-      this.takeStep(chunk.step, content.startsWith(whole));
-      if (content.startsWith(whole)) content = content.slice(whole.length);
-    }
-    this.write("span", content);
+    if (chunk.step) this.takeStep(chunk.step, content);
+    this.text += content;
   }
 
-  /** shown: the tokens are what the chunk adds to the answer. */
-  takeStep(step, shown) {
-    step.parts = [];
-    this.steps.push(step);
+  takeStep(step, content) {
+    const number = this.steps.push(step) - 1;
     this.tokens += step.tokens.length;
     this.drafted += step.drafted.length;
     this.kept += step.accepted;
-    if (!shown) return;
+    if (!content.startsWith(step.tokens.map((token) => token.text).join(""))) return; // a part of it is held back
     const own = step.tokens.findIndex((token) => token.origin !== "accepted");
-    const kept = own < 0 ? step.tokens.length : own;
-    for (const token of step.tokens.slice(0, kept)) this.write(TAGS[token.origin], token.text, step);
-    for (const { text } of lostTokens(step)) this.write("del", text.replaceAll("\n", "\u23ce").replaceAll("\t", "\u21e5"), step);
-    for (const token of step.tokens.slice(kept)) this.write(TAGS[token.origin] ?? "span", token.text, step);
+    let at = this.text.length;
+    const lost = lostTokens(step);
+    const add = (tag, texts, lostBefore) => {
+      if (!texts.length && !lostBefore.length) return;
+      this.spans.push({ start: at, end: (at += texts.join("").length), tag, number, lost: lostBefore });
+    };
+    const texts = step.tokens.map((token) => token.text);
+    const kept = own < 0 ? texts.length : own;
+    add(TAGS.accepted, texts.slice(0, kept), []);
+    add(TAGS[step.tokens[kept]?.origin] ?? "span", texts.slice(kept, kept + 1), lost);
+    step.tokens.slice(kept + 1).forEach(({ text, origin }) => add(TAGS[origin] ?? "span", [text], []));
   }
 
-  /** Each line is a block of its own: the browser lays out the last one only. */
-  write(tag, text, step = null) {
-    if (!text) return;
-    for (const piece of text.split(/(?<=\n)/)) {
-      if (!this.line) this.place.append((this.line = make("div", "", this.code ? "code" : "")));
-      const part = make(tag, piece);
-      if (tag === "u") underline(part);
-      if (step) step.parts.push(part);
-      part.step = step;
-      this.line.append(part);
-      if (tag !== "del") this.lineText += piece;
-      if (piece.endsWith("\n")) this.endLine();
-    }
+  /** Draw what is new. The blocks before the last one are settled, for nothing that follows can change them. A block that
+      begins in the line that is being written is not known yet: `2` becomes a paragraph, or an item of the list before. */
+  draw() {
+    const text = safe(this.text.slice(this.from));
+    const blocks = markdown.parse(text, {});
+    const from = this.from;
+    const write = (part, at) => this.nodes(part, from + at);
+    const end = linesOf(text).length - 1;
+    const last = Math.max(0, blocks.findLastIndex(({ level, nesting, map }) => !level && nesting >= 0 && map?.[0] < end));
+    this.seen = this.settledSeen;
+    const fresh = elementsOf(text, blocks.slice(0, last), write);
+    const settled = fresh.childElementCount;
+    this.settledSeen = this.seen;
+    fresh.append(elementsOf(text, blocks.slice(last), write));
+    update(this.place, fresh, this.settled);
+    if (settled) this.from += linesOf(text)[blocks[last].map[0]].at;
+    this.settled += settled;
+    const marked = this.drafted > 0 && shown.tokens;
+    this.place.ariaLabel = marked ? "Answer; the arrow keys go through its passes" : "Answer";
+    this.place.tabIndex = marked ? 0 : -1;
   }
 
-  endLine() {
-    if (/^\s*```/.test(this.lineText)) {
-      this.code = !this.code;
-      this.line.className = "code fence";
+  /** Draw all of it again: its drafting is shown in another way, or it may define links after their use. */
+  redraw() {
+    this.from = this.settled = 0;
+    this.settledSeen = -1;
+    this.draw();
+  }
+
+  finish() {
+    if (/^ {0,3}\[[^\]]+\]:/m.test(this.text)) this.redraw();
+    else this.draw();
+  }
+
+  /** The nodes of a part of the text that begins at a place: with the tokens that it is made of, if these are shown. */
+  nodes(text, at) {
+    if (!shown.tokens || !this.drafted) return [text];
+    const nodes = [];
+    let done = at;
+    for (let n = this.spanAt(at); this.spans[n]?.start < at + text.length; n++) {
+      const span = this.spans[n];
+      const [from, to] = [Math.max(span.start, done), Math.min(span.end, at + text.length)];
+      if (from > done) nodes.push(text.slice(done - at, from - at));
+      for (; this.seen < n; this.seen++) if (shown.rejected) nodes.push(...lostParts(this.spans[this.seen + 1]));
+      if (to > from) nodes.push(tokenPart(span, text.slice(from - at, to - at)));
+      done = Math.max(from, to);
     }
-    this.line = null;
-    this.lineText = "";
+    if (done < at + text.length) nodes.push(text.slice(done - at));
+    return nodes;
+  }
+
+  /** The first span that ends after a place. */
+  spanAt(at) {
+    let [low, high] = [0, this.spans.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.spans[middle].end > at) high = middle;
+      else low = middle + 1;
+    }
+    return low;
+  }
+
+  /** The elements of a step's tokens. */
+  parts(step) {
+    return [...this.place.querySelectorAll(`[data-step="${this.steps.indexOf(step)}"]`)];
   }
 
   /** Tokens per second of the steps from one on, by the server's clock. */
@@ -128,10 +176,28 @@ class Answer {
   }
 }
 
+function tokenPart({ tag, number }, text) {
+  const part = make(tag, text, "token");
+  if (tag === "u") underline(part);
+  part.dataset.step = number;
+  return part;
+}
+
+function lostParts({ lost, number }) {
+  return lost.map(({ text }) => tokenPart({ tag: "del", number }, text.replaceAll("\n", "\u23ce").replaceAll("\t", "\u21e5")));
+}
+
 /** Underline the words of a bonus token alone: a line under an indent reads as underscores. */
 function underline(part) {
   const [, before, words, after] = /^(\s*)(.*?)(\s*)$/s.exec(part.textContent);
   part.replaceChildren(before, make("ins", words), after);
+}
+
+function button(text, kind, label = text) {
+  const element = make("button", text, kind);
+  element.type = "button";
+  element.ariaLabel = label;
+  return element;
 }
 
 const number = (value) => value.toFixed(value < 100 ? 1 : 0);
@@ -146,16 +212,15 @@ function headline(step) {
 }
 
 const tip = byId("tip");
-let told = null; // the step that the tip is about, and by which of its elements it stands
-let toldBy = null;
+let told = null; // the step that the tip is about, and its answer
 
 /** Show what became of a step's tokens, by one of its elements; of no step: hide it. */
-function tell(step, near = null) {
-  for (const part of told?.parts ?? []) part.classList.remove("here");
-  [told, toldBy] = [step, near];
+function tell(answer, step = null, near = null) {
+  for (const part of log.querySelectorAll(".here")) part.classList.remove("here");
+  told = step && { answer, step };
   tip.hidden = !step;
   if (!step) return;
-  for (const part of step.parts) part.classList.add("here");
+  for (const part of answer.parts(step)) part.classList.add("here");
   byId("headline").textContent = headline(step);
   const chance = (name, value) => (value == null ? "" : `, ${name} ${value.toFixed(3)}`);
   const rows = step.tokens.map((token) => {
@@ -166,4 +231,3 @@ function tell(step, near = null) {
   byId("rows").replaceChildren(...rows);
   placeTip(tip, near, near.getBoundingClientRect().x);
 }
-

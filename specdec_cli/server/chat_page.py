@@ -5,8 +5,17 @@ from pathlib import Path
 
 from specdec_cli.display.pages import scripted_page
 
+_SCRIPTS = (
+    "tokens.js",
+    "vendored/libraries.js",
+    "chat_markdown.js",
+    "chat_answer.js",
+    "chat_kept.js",
+    "chat_page.js",
+)
+
 
 @functools.cache
 def chat_page() -> str:
     """The whole page. It asks the server that it came from, and nobody else."""
-    return scripted_page("chat_page", ("tokens.js", "chat_answer.js", "chat_page.js"), Path(__file__).parent)
+    return scripted_page("chat_page", _SCRIPTS, Path(__file__).parent)

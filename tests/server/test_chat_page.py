@@ -5,6 +5,7 @@ import re
 from base64 import b64encode
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Event, Thread
 
 import pytest
@@ -13,8 +14,11 @@ from devtools import Tab
 from specdec_cli.decoding.types import Step, Token
 from specdec_cli.display.terminal import safe
 from specdec_cli.measure.traces import event_json
+from specdec_cli.server import chat_page as chat_page_module
 from specdec_cli.server.chat_page import chat_page
 
+VENDORED = Path(chat_page_module.__file__).parent / "vendored"
+LIBRARIES = (VENDORED / "libraries.js").read_text("utf-8")
 TIMINGS = {"predicted_n": 9, "predicted_per_second": 31.25, "draft_n": 8, "draft_n_accepted": 4}
 
 
@@ -25,7 +29,8 @@ class ChatServer(ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.models, self.key, self.refusal, self.parts, self.length = ["small <b>", "big"], "", None, [], None
+        self.model = {"id": "pair", "target": "large <b>", "draft": "small"}
+        self.key, self.refusal, self.parts, self.length = "", None, [], None
         self.asked, self.left = [], Event()
         Thread(target=self.serve_forever, daemon=True).start()
 
@@ -56,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(401, "no key")
         elif self.path == "/v1/models":
             self.begin(200, "application/json")
-            self.wfile.write(json.dumps({"data": [{"id": name} for name in self.server.models]}).encode())
+            self.wfile.write(json.dumps({"data": [self.server.model]}).encode())
         else:
             self.refuse(404, "nothing here")
 
@@ -127,10 +132,21 @@ def test_the_policy_lets_the_page_ask_its_own_server_and_nobody_else():
     (policy,) = re.findall(r'Content-Security-Policy" content="(.*?)"', page)
     assert policy.replace("&#39;", "'") == (
         f"default-src 'none'; script-src 'sha256-{hashes['script']}'; style-src 'sha256-{hashes['style']}'; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'"
+        "connect-src 'self'; require-trusted-types-for 'script'; base-uri 'none'; form-action 'none'"
     )
-    assert not re.search(r"https?:|//\w|url\(|@import|\ssrc=|\shref=| on\w+=| style=", page.replace("// ", ""))
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|Storage|cookie", page)
+    assert LIBRARIES in page
+    page = page.replace(LIBRARIES, "")
+    assert not re.search(r"https?:/|//\w|url\(|@import|\ssrc=|\shref=| on\w+=| style=", page.replace("// ", ""))
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|DOMParser|eval\(|cookie", page)
+
+
+def test_the_libraries_are_small_have_their_licences_and_cannot_end_their_script():
+    assert len(LIBRARIES) < 250_000 and safe(LIBRARIES) == LIBRARIES
+    assert not re.search("<!--|</?script", LIBRARIES, re.IGNORECASE)
+    assert not re.search(r"\beval\(|new Function|fetch\(|XMLHttpRequest", LIBRARIES)
+    licences = (VENDORED / "LICENSES.txt").read_text("utf-8")
+    for name, version in json.loads((VENDORED / "package.json").read_text())["devDependencies"].items():
+        assert name == "esbuild" or f"== {name} {version}\n" in licences
 
 
 # --- in Chromium --------------------------------------------------------------------------------------------------
@@ -153,7 +169,9 @@ def server():
 
 def opened(tab, server, **how):
     tab.visit(server.url, **how)
-    tab.until("model.value || byId('problem').textContent")
+    tab.ask("localStorage.clear()")
+    tab.visit(server.url, **how)
+    tab.until("pair || byId('problem').textContent")
 
 
 def ask(tab, text="Why?"):
@@ -164,10 +182,18 @@ def ask(tab, text="Why?"):
 
 def finish(tab):
     tab.until("!writing && send.textContent === 'Send' && log.children.length")
+    tab.until("!frame")
 
 
-TOKENS = "[...document.querySelectorAll('.answer:last-of-type > div > *')]"
-SHOWN = f"{TOKENS}.filter(e => e.getClientRects().length).map(e => [e.localName, e.textContent])"
+def answered(tab, server, text, **how):
+    """Have the page show an answer in pieces of three characters, none of them drafted."""
+    server.parts = [*(chunk(content=text[i : i + 3]) for i in range(0, len(text), 3)), *ended()]
+    opened(tab, server, **how)
+    ask(tab)
+    tab.until("document.querySelector('.note')?.textContent")
+
+
+SHOWN = "[...document.querySelectorAll('.answer .token')].map(e => [e.localName, e.textContent])"
 
 
 @pytest.mark.browser
@@ -176,9 +202,9 @@ def test_an_answer_is_written_with_the_origin_of_its_tokens(tab, server, width):
     server.parts = ANSWER
     opened(tab, server, width=width)
     ask(tab)
-    tab.until("!!document.querySelector('.note')")
+    tab.until("document.querySelector('.note')?.textContent && !frame")
     assert tab.ask(SHOWN) == [
-        ["span", "First"], ["i", " kept"], ["b", " right\n"], ["i", "same"], ["u", " extra"],
+        ["span", "First"], ["i", " kept"], ["b", " right"], ["b", "\n"], ["i", "same"], ["u", " extra"],
     ]  # fmt: skip
     note = tab.ask("document.querySelector('.note').textContent")
     assert note == "31.3 tokens/s; 50% of 8 drafted tokens kept; 2.0 tokens a pass"
@@ -192,7 +218,7 @@ def test_an_answer_is_written_with_the_origin_of_its_tokens(tab, server, width):
 def test_an_error_keeps_what_was_typed_and_drafts_can_be_off(tab, server):
     server.refusal = (503, "All <b>busy</b>", {"Retry_After": "5"})
     opened(tab, server)
-    tab.click("#drafts")
+    tab.ask("byId('drafts').click()")
     ask(tab)
     tab.until("byId('problem').textContent")
     assert tab.ask("byId('problem').textContent") == "All <b>busy</b> Try again in 5 s."
@@ -243,7 +269,7 @@ def test_a_server_with_a_key_asks_for_it(tab, server):
         tab.type(typed)
         tab.press("Enter")
         tab.until(f"byId('locked').hidden === {json.dumps(not locked)}")
-    tab.until("model.value")
+    tab.until("pair")
     ask(tab)
     finish(tab)
     assert tab.ask(SHOWN)[0] == ["span", "First"]
@@ -251,26 +277,252 @@ def test_a_server_with_a_key_asks_for_it(tab, server):
 
 @pytest.mark.browser
 def test_hostile_text_stays_text(tab, server):
-    hostile = ["<img src=x onerror=alert(1)>", "\x1b[2J\u202e", "</script>", "👩‍👩‍👧 שלום 中文"]
+    hostile = [
+        "<script>alert(1)</script> <img src=x onerror=alert(1)>", "\x1b[2J\u202e", "</script>", "👩‍👩‍👧 שלום 中文",
+        " [a](javascript:alert(1)) [b](data:text/html,x) ![c](//other.example/c.png)",
+    ]  # fmt: skip
+    server.model = {"id": "<i>", "target": "<b>\u202e", "draft": "<u>"}
     server.parts = [*(chunk(step(i, Token(i, text, "plain", 1.0))) for i, text in enumerate(hostile)), *ended()]
     opened(tab, server)
     ask(tab, "<b>bold</b>")
     finish(tab)
     assert tab.ask("document.querySelector('article').textContent") == "<b>bold</b>"
     assert tab.ask("document.querySelector('.answer').textContent") == "".join(map(safe, hostile))
-    assert tab.ask("document.querySelectorAll('main img, main script').length") == 0
+    assert tab.ask("document.querySelectorAll('main img, main script, main a').length") == 0
+    assert tab.ask("byId('pair').textContent") == "target <b>\ufffddraft <u>"
+    assert tab.requests == [server.url, f"{server.url}v1/models", f"{server.url}v1/chat/completions"]
     assert tab.complaints == []
 
 
 @pytest.mark.browser
+def test_a_string_cannot_become_elements(tab, server):
+    opened(tab, server)
+    tab.ask("setTimeout(() => { document.body.innerHTML = '<b>no</b>' })")
+    tab.until("!!welcome.isConnected")
+    assert "TrustedHTML" in str(tab.complaints)
+
+
+MARKDOWN = """\
+# Title
+
+Some **bold**, *leaning* and `code &amp;`, a [link](https://example.org/a_b) and AT&amp;T \\*so*.
+
+| left | right |
+|:-----|------:|
+| a \\| b | **1** |
+| c    | 22    |
+
+1. first
+   - second **level**
+     - third
+
+       with a paragraph
+
+       ```python
+       def f(x):
+           return x  # the same
+       ```
+2. last
+
+> quoted
+> > twice
+
+```html
+<script>let a = 1;</script>
+```
+
+    indented
+
+Inline $a_1 * b_1 * c$ and \\(x_1 * y_1\\), for $5 or $10.
+
+$$
+\\begin{pmatrix} a \\\\ b \\end{pmatrix}
+- *c*
+$$
+
+\\[ x_1 * y_1 * z \\]
+
+---
+The end
+of it
+"""
+
+
+@pytest.mark.browser
+def test_markdown_is_rendered_and_latex_left_alone(tab, server):
+    answered(tab, server, MARKDOWN)
+    texts = "(all) => [...document.querySelectorAll('.answer ' + all)].map(e => e.textContent)"
+    for where, wanted in {
+        "h3": ["Title"],
+        "p strong": ["bold"],
+        "p em": ["leaning"],
+        "p > code": ["code &amp;"],
+        "a[href='https://example.org/a_b'][rel=noreferrer]": ["link"],
+        "th": ["left", "right"],
+        "td": ["a | b", "1", "c", "22"],
+        "ol > li > ul > li > ul > li > p": ["third", "with a paragraph"],
+        "li .hl-keyword": ["def", "return"],
+        "blockquote blockquote": ["twice"],
+        "pre": ["def f(x):\n    return x  # the same", "<script>let a = 1;</script>", "indented"],
+        "span.math": ["$a_1 * b_1 * c$", "\\(x_1 * y_1\\)"],
+        "div.math": ["$$\n\\begin{pmatrix} a \\\\ b \\end{pmatrix}\n- *c*\n$$", "\\[ x_1 * y_1 * z \\]"],
+        "> p:last-child": ["The end\nof it"],
+    }.items():
+        assert tab.ask(f"({texts})({json.dumps(where)})") == wanted, where
+    assert tab.ask("getComputedStyle(document.querySelectorAll('td')[1]).textAlign") == "right"
+    assert tab.complaints == []
+
+
+@pytest.mark.browser
+def test_an_answer_drawn_as_it_comes_is_the_one_that_is_drawn_at_once(tab, server):
+    opened(tab, server)
+    differing = tab.ask(f"""[1, 2, 7].filter((size) => {{
+        const text = {json.dumps(MARKDOWN)}, answer = new Answer();
+        for (let at = 0; at < text.length; at += size) {{
+            answer.text += text.slice(at, at + size);
+            answer.draw();
+        }}
+        return !answer.place.isEqualNode(new Answer(true, text).place);
+    }})""")
+    assert differing == []
+
+
+@pytest.mark.browser
+def test_the_colours_of_tokens_follow_the_markdown(tab, server):
+    """Whatever of a token is shown at all is shown as that token, in order and once."""
+    pieces = re.findall(r"\s*\S{1,4}|\s+$", MARKDOWN)
+    origins = ["accepted", "correction", "accepted", "bonus", "plain"]
+    steps = [step(i, Token(1, text, origins[i % 5], 0.5), drafted=(1, 2)) for i, text in enumerate(pieces)]
+    server.parts = [*map(chunk, steps), *ended()]
+    opened(tab, server)
+    ask(tab)
+    finish(tab)
+    tab.until("shown.tokens")
+    marked = tab.ask("[...document.querySelectorAll('.answer .token')].map(e => [+e.dataset.step, e.textContent])")
+    numbers = [number for number, _ in marked]
+    assert numbers == sorted(numbers) and len(set(numbers)) > 0.7 * len(pieces)
+    raw = [(n, text) for n, text in marked if text not in pieces[n]]
+    assert all(re.search("[|&*]", text) for _, text in raw), raw  # what was written with a backslash or as an entity
+    plain = "document.querySelector('.answer').textContent"
+    with_tokens = tab.ask(plain)
+    tab.click("#tokens")
+    tab.until("!shown.tokens")
+    assert tab.ask(SHOWN) == [] and tab.ask(plain) == with_tokens
+
+
+@pytest.mark.browser
+def test_drafting_is_off_where_nothing_was_drafted_and_tells_what_was_rejected(tab, server):
+    answered(tab, server, "nothing")
+    assert tab.ask("[byId('tokens').disabled, byId('tokens').checked]") == [True, False]
+    server.parts = ANSWER
+    ask(tab)
+    tab.until("byId('tokens').checked")
+    assert tab.ask("document.querySelectorAll('.answer del').length") == 0
+    tab.ask("byId('rejected').click()")
+    tab.until("document.querySelectorAll('.answer del').length === 2")
+    assert tab.ask(SHOWN)[2:5] == [["del", " wrong"], ["del", " unseen⏎"], ["b", " right"]]
+    tab.point(".answer b.token")
+    assert tab.ask("tip.innerText").startswith("Pass 1: 3 drafted")
+    tab.press("Escape")
+    tab.ask("document.querySelectorAll('.answer')[1].focus()")
+    tab.press("ArrowRight")
+    tab.press("ArrowRight")
+    assert tab.ask("status.textContent").startswith("Pass 2: 1 drafted")
+
+
+@pytest.mark.browser
+def test_a_code_block_and_an_answer_can_be_copied(tab, server):
+    answered(tab, server, "**Do:**\n\n```sh\nls \u202e| wc\n```\n")
+    tab.ask("Object.defineProperty(navigator, 'clipboard', { value: { writeText: async (text) => (copied = text) } })")
+    tab.ask("window.copied = null")
+    for kind, text in (("copy-code", "ls \ufffd| wc"), ("copy", "**Do:**\n\n```sh\nls \ufffd| wc\n```\n")):
+        tab.click(f".{kind}")
+        tab.until(f"document.querySelector('.{kind}').textContent === 'Copied'")
+        assert tab.ask("copied") == text
+
+
+@pytest.mark.browser
+def test_an_answer_can_be_written_again_and_a_question_edited(tab, server):
+    answered(tab, server, "one")
+    ask(tab, "And?")
+    tab.until("conversation.turns.length === 2 && !writing")
+    server.parts = [chunk(content="two"), *ended()]
+    tab.click("section:last-child .again")
+    tab.until("conversation.turns[1]?.answer.text === 'two' && !writing")
+    said = [message["content"] for message in server.asked[-1]["messages"]]
+    assert said == ["Why?", "one", "And?"]
+    server.refusal = (500, "broken", {})
+    tab.click("section:last-child .again")
+    tab.until("byId('problem').textContent === 'broken' && !writing")
+    assert tab.ask("conversation.turns.map(t => t.answer.text)") == ["one", "two"], "the old answer is back"
+    server.refusal = None
+    tab.click("section:first-child .edit")
+    tab.type("?")
+    tab.press("Enter")
+    tab.until("conversation.turns.length === 1 && !writing")
+    assert [message["content"] for message in server.asked[-1]["messages"]] == ["Why??"]
+    assert tab.ask("document.querySelectorAll('section').length") == 1
+
+
+@pytest.mark.browser
+def test_conversations_are_kept_in_the_browser(tab, server):
+    answered(tab, server, "**one**")
+    tab.visit(server.url)
+    tab.ask("localStorage.setItem('specdec.chat.bad', '{\"turns\": [{\"asked\": 1}]}'); list()")
+    titles = "[...document.querySelectorAll('#list .open')].map(e => e.textContent)"
+    assert tab.ask(titles) == ["Why?"]
+    tab.click("#list .open")
+    assert tab.ask("document.querySelector('.answer strong').textContent") == "one"
+    ask(tab, "And?")
+    tab.until("conversation.turns.length === 2 && !writing")
+    assert [message["content"] for message in server.asked[-1]["messages"]] == ["Why?", "**one**", "And?"]
+    tab.click("#new")
+    assert tab.ask("welcome.isConnected") and tab.ask(titles) == ["Why?"]
+    tab.click("#list .remove")
+    tab.click("#list .remove")
+    assert tab.ask(titles) == [] and tab.ask("Object.keys(localStorage)") == ["specdec.chat.bad"]
+
+
+@pytest.mark.browser
+def test_the_oldest_conversations_make_room(tab, server):
+    opened(tab, server)
+    ids = tab.ask("""["a", "b", "c"].map((id, n) => {
+        const turns = [{asked: id, answered: "x".repeat(1.5e6), note: ""}];
+        localStorage.setItem(KEPT + id, JSON.stringify({at: n, turns}));
+        return id;
+    })""")
+    assert ids == ["a", "b", "c"]
+    assert tab.ask("kept.write({id: 'd', turns: [{asked: 'd', answered: 'y'.repeat(1.5e6), note: ''}]})")
+    assert tab.ask("kept.list().map(each => each.id)") == ["d", "c", "b"]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("dark", [False, True])
+def test_an_empty_page_has_names_and_examples_and_fits_a_phone(tab, server, dark):
+    server.parts = ANSWER
+    opened(tab, server, width=375, dark=dark)
+    assert tab.ask("byId('pair').textContent") == "target large <b>draft small"
+    tab.click("#examples button")
+    tab.until("document.querySelector('.note')?.textContent")
+    assert server.asked[0]["messages"][0]["content"].startswith("Explain")
+    boxes = "[...document.querySelectorAll('footer > *, #figures > *')].map(e => e.getBoundingClientRect())"
+    shown = f"{boxes}.filter(box => box.width > 1)"
+    assert tab.ask(f"new Set({shown}.map(box => Math.round((box.top + box.bottom) / 8))).size") == 1, "one row"
+    assert tab.ask(f"Math.max(...{shown}.map(box => box.right))") <= 375
+    assert tab.ask("document.documentElement.scrollWidth") == 375
+
+
+@pytest.mark.browser
 def test_a_long_answer_stays_quick(tab, server):
-    steps = [step(i, Token(1, f" token{i}" + "\n" * (i % 30 == 0), "plain", 0.5)) for i in range(5000)]
+    steps = [
+        step(i, Token(1, f" token{i}" + "\n\n" * (i % 30 == 0), "accepted", 0.5, 0.5), drafted=(1,))
+        for i in range(5000)
+    ]
     server.parts = [b"".join(sent(chunk(each)) for each in steps), *ended()]
     opened(tab, server)
     ask(tab)
     began = tab.ask("performance.now()")
-    finish(tab)
-    tab.until("!!document.querySelector('.note')")
-    assert tab.ask("document.querySelectorAll('.answer > div > *').length") == 5000
+    tab.until("document.querySelector('.note')?.textContent && shown.tokens", 30)
+    assert tab.ask("document.querySelectorAll('.answer .token').length") == 5000
     assert tab.ask("performance.now()") - began < 10_000
     assert tab.ask("document.querySelectorAll('#passes > span').length") == 60

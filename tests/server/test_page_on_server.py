@@ -22,7 +22,7 @@ def tab(tmp_path_factory):
 
 def ask(tab, server, text, most):
     tab.visit(f"http://127.0.0.1:{server.port}/")
-    tab.until("model.value")
+    tab.until("pair")
     tab.ask(f"byId('most').value = {most}")
     tab.ask("input.focus()")
     tab.type(text)
@@ -32,8 +32,8 @@ def ask(tab, server, text, most):
 @pytest.mark.browser
 def test_a_chat_with_drafts(tab, server):
     ask(tab, server, "Why?", 60)
-    tab.until("!!document.querySelector('.note')")
-    tags = tab.ask("[...document.querySelectorAll('.answer > div > *')].map(e => e.localName)")
+    tab.until("document.querySelector('.note')?.textContent && shown.tokens")
+    tags = tab.ask("[...document.querySelectorAll('.answer .token')].map(e => e.localName)")
     assert {"i", "b"} <= set(tags), "accepted tokens, and corrections"
     assert "drafted tokens kept" in tab.ask("document.querySelector('.note').textContent")
     assert tab.complaints == []
@@ -42,7 +42,7 @@ def test_a_chat_with_drafts(tab, server):
 @pytest.mark.browser
 def test_stop_frees_the_slot(tab, server):
     ask(tab, server, "Why?", 60000)
-    tab.until("writing && document.querySelectorAll('.answer > div > *').length > 20")
+    tab.until("writing && writing.text.length > 20")
     assert server.metric("requests_running") == 1
     tab.press("Escape")
     tab.until("!writing")
