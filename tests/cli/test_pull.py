@@ -45,11 +45,7 @@ def test_a_pair_is_pulled_and_runs_as_the_bundled_one(hub, inside, monkeypatch, 
     header = f"bytes=0-{WINDOW - 1}"
     assert contents == [(big, header), (small, header), (big, None), (small, None)]
     assert (weights(hub, BIG_FILE), weights(hub, SMALL_FILE)) == SIZES
-    assert (hub_pairs.records(tmp_path), hub_pairs.files(tmp_path), hub_pairs.begun(tmp_path)) == (
-        [NAME],
-        [SMALL_FILE, BIG_FILE],
-        0,
-    )
+    assert kept(tmp_path) == ([NAME], [SMALL_FILE, BIG_FILE], 0)
     # The token is the Hub's affair, not that of the hosts it leads to.
     tokens = {(request.path.startswith("/cdn/"), request.token) for request in hub.requests}
     assert tokens == {(False, hub.token), (True, None)}
@@ -144,11 +140,7 @@ def test_two_pulls_of_one_pair_at_once(hub, tmp_path):
     assert weights(hub, SMALL_FILE) == SIZES[1]  # once
     # The second goes on where the first was killed.
     assert [request.range for request in hub.requests if request.file == f"{BIG}/{BIG_FILE}"][3] == f"bytes={there}-"
-    assert (hub_pairs.records(tmp_path), hub_pairs.files(tmp_path), hub_pairs.begun(tmp_path)) == (
-        [NAME],
-        [SMALL_FILE, BIG_FILE],
-        0,
-    )
+    assert kept(tmp_path) == ([NAME], [SMALL_FILE, BIG_FILE], 0)
 
 
 def test_a_server_without_ranges(hub, inside):
