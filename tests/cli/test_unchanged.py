@@ -25,6 +25,7 @@ WAYS = {
     "penalties": ["-k", 4, "--repeat-penalty", 1.3, "--frequency-penalty", 0.1, "--presence-penalty", 0.1],
     "ngram": ["-k", 4, "--drafter", "ngram"],
     "chain": ["-k", 4, "--drafter", "ngram+model"],
+    "chain-model-first": ["-k", 4, "--drafter", "model+ngram"],
     "nested": ["-k", 6, "--drafter", "model<ngram"],
     "lookahead": ["-k", 16, "--drafter", "lookahead", "-s", 3],
     "bitwise": ["-k", 4, "--bitwise"],
