@@ -30,7 +30,7 @@ class Interval:
     """A geometric mean of ratios with its 95 % interval; the bounds are None where too few prompts were measured.
 
     difference: a `Difference`, what may be claimed (an older result has other words): faster or slower only if the
-    interval excludes 1; for the rest see `EQUAL`.
+    interval excludes 1 as it is printed; for the rest see `EQUAL`.
     """
 
     mean: float
@@ -45,9 +45,14 @@ class Interval:
     def _difference(self) -> Difference:
         if self.low is None or self.high is None:
             return "too few prompts"
-        if self.low > 1 or self.high < 1:
+        if round(self.low, 2) > 1 or round(self.high, 2) < 1:
             return "faster" if self.low > 1 else "slower"
         return "no difference" if self.low > 1 / EQUAL and self.high < EQUAL else "inconclusive"
+
+    @property
+    def excludes_one(self) -> bool:
+        """Whether a ratio may be claimed, and shown in a headline."""
+        return self.difference in ("faster", "slower")
 
     @property
     def bounds(self) -> str:

@@ -337,8 +337,8 @@ def speed_row(metrics: Metrics, speedup: Interval | None, width: int) -> Text:
     """How fast it goes, and how fast the target alone would, once that is known; the tokens of the last passes."""
     speed, alone = metrics.tokens_per_s, metrics.probed_tokens_per_s
     parts = []
-    if speedup and speedup.bounds:
-        parts.append(Text(str(speedup), "" if speedup.difference == "no measurable difference" else "bold"))
+    if speedup and speedup.excludes_one:
+        parts.append(Text(str(speedup), "bold"))
     parts += [Text(f"{_number(speed)} tok/s")] if speed else []
     parts += [Text(f"alone {_number(alone)}")] if alone else []
     row = _row(parts, "", width)

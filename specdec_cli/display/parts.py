@@ -48,8 +48,9 @@ def rough_duration(seconds: float) -> str:
 
 
 def bar(share: float, cells: int) -> str:
-    """A share of 1 as so many blocks at most, at least one."""
-    return "█" * max(round(cells * share), 1)
+    """A share of 1 as so many blocks at most, to an eighth of one; at least an eighth."""
+    whole, eighths = divmod(max(round(8 * cells * share), 1), 8)
+    return "█" * whole + " ▏▎▍▌▋▊▉"[eighths].strip()
 
 
 def spark(values: Sequence[float], top: float | None = None) -> str:

@@ -11,10 +11,9 @@ from rich.text import Text
 
 from specdec_cli.decoding.metrics import Metrics, ModelMemory
 from specdec_cli.decoding.rules import label
-from specdec_cli.decoding.statistics import Interval
 from specdec_cli.display.parts import bar, duration, spark
 from specdec_cli.display.tables import lines_table, note_lines
-from specdec_cli.engine.baseline import BaselineResult, speedup_of
+from specdec_cli.engine.baseline import BaselineResult
 from specdec_cli.measure.recorded_settings import RecordedSettings
 
 _REASONS = {
@@ -52,7 +51,7 @@ class RunRecord:
 def run_report(run: RunRecord) -> RenderableType:
     """The most important first."""
     metrics = run.metrics
-    lines = {"text": _difference(run.baseline)}
+    lines = {"text": _difference(run.baseline) or (_sameness(run) if run.advice else "")}
     if metrics.drafted:
         rate = f"{metrics.accepted:,} of {metrics.drafted:,} kept ({metrics.acceptance_rate:.0%})"
         lines["drafts"] = f"{rate}, {metrics.tokens_per_step:.1f} tokens a pass"
@@ -105,36 +104,28 @@ def run_details(run: RunRecord) -> RenderableType:
 def _headline(run: RunRecord) -> str:
     """The speedup, as far as it may be claimed, and whether the text is the target's own."""
     metrics, baseline = run.metrics, run.baseline
-    if not metrics.drafted or baseline is None:
-        speed = f"{metrics.tokens_per_s:,.1f} tokens/s" if metrics.tokens_per_s else ""
-        what = "the target alone" if run.settings.drafter == "none" else "nothing was drafted"
-        if metrics.drafted or not speed:
-            what = f"speedup {run.unmeasured}" if run.unmeasured else ""
-        return run.advice or ", ".join(filter(None, (speed, what, _sameness(run))))
-    ratio = speedup_of(metrics, baseline)
-    if baseline.speedup:
-        claim = _claim(baseline.speedup)
-    elif ratio is None:
-        claim = "speedup not measured: the answer is too short"
-    elif baseline.probes:
-        claim = f"{ratio:.2f}x the target alone's speed, by {baseline.probes} probe steps: too few for an interval"
-    else:
-        claim = f"{ratio:.2f}x the target alone's speed, measured once"
-    return ", ".join(filter(None, (claim, _sameness(run))))
+    if metrics.drafted and baseline is not None:
+        return ", ".join(filter(None, (_claim(baseline), _sameness(run))))
+    speed = f"{metrics.tokens_per_s:,.1f} tokens/s" if metrics.tokens_per_s else ""
+    what = "the target alone" if run.settings.drafter == "none" else "nothing was drafted"
+    if metrics.drafted or not speed:
+        what = f"speedup {run.unmeasured}" if run.unmeasured else ""
+    return run.advice or ", ".join(filter(None, (speed, what, _sameness(run))))
 
 
-def _claim(speedup: Interval) -> str:
-    """What an interval allows to say."""
-    low, high = speedup.low, speedup.high
-    if low is None or high is None:
-        return f"{speedup} the target alone's speed, too few rounds to claim anything"
+def _claim(baseline: BaselineResult) -> str:
+    """What was measured allows to say: a ratio only if its interval excludes 1."""
+    speedup = baseline.speedup
+    if speedup is None or speedup.low is None or speedup.high is None:
+        few = "too few steps ran without drafts" if baseline.probes else "too little was measured"
+        return f"speedup unknown: {few}"
     if speedup.difference == "faster":
-        return f"{speedup.mean:.2f}x faster than the target alone ({low:.2f} to {high:.2f})"
+        return f"{speedup.mean:.2f}x faster than the target alone ({speedup.low:.2f} to {speedup.high:.2f})"
     if speedup.difference == "slower":
         return f"slower than the target alone: {speedup}"
     if speedup.difference == "inconclusive":
-        return f"inconclusive: {speedup} the target alone's speed"
-    return f"no difference from the target alone: {speedup}"
+        return "speedup unknown: the measurements differ too much"
+    return "as fast as the target alone"
 
 
 def _sameness(run: RunRecord) -> str:
@@ -160,10 +151,13 @@ def _difference(baseline: BaselineResult | None) -> str:
 
 
 def _speeds(run: RunRecord) -> list[Text]:
-    """Both speeds, as bars; where nothing was drafted there is one."""
+    """Both speeds, as bars, if they bear out what the headline claims; where nothing was drafted there is one."""
     mine, alone = run.metrics.tokens_per_s, run.baseline and run.baseline.tokens_per_s
     if run.metrics.drafted and mine and alone:
+        claim = run.baseline.claim if run.baseline else None
         speeds, cells = {"with drafts": mine, "alone": alone}, 20
+        if claim is None or (mine > alone) != (claim > 1):
+            speeds = {}
     else:
         speeds, cells = {"alone": mine} if mine and run.advice else {}, 0
     most = max(speeds.values(), default=1.0)

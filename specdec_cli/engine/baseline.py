@@ -32,8 +32,7 @@ class BaselineResult:
     @property
     def claim(self) -> float | None:
         """The speedup, if it may be claimed: its interval excludes 1."""
-        found = self.speedup
-        return found.mean if found and found.difference in ("faster", "slower") else None
+        return self.speedup.mean if self.speedup and self.speedup.excludes_one else None
 
     @property
     def noisy(self) -> bool:
@@ -49,13 +48,6 @@ class BaselineResult:
             "identical": self.identical,
             "first_divergence": self.divergence.to_json() if self.divergence else None,
         }
-
-
-def speedup_of(metrics: Metrics, baseline: BaselineResult | None) -> float | None:
-    """Tokens per second over the measured baseline's; None when either is missing."""
-    if baseline is None or not baseline.tokens_per_s or not metrics.tokens_per_s:
-        return None
-    return metrics.tokens_per_s / baseline.tokens_per_s
 
 
 class ProbedRatios:

@@ -8,10 +8,12 @@ from io import StringIO
 
 import pytest
 from fakes import Counting, FakeTarget, ScriptedDrafter, run
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specdec_cli.decoding.divergence import Divergence
 from specdec_cli.decoding.metrics import Metrics, ModelMemory
-from specdec_cli.decoding.statistics import Interval
+from specdec_cli.decoding.statistics import Interval, geometric_interval
 from specdec_cli.decoding.types import Done, Step, Token
 from specdec_cli.display.live import PlainDisplay
 from specdec_cli.display.run_report import RunRecord, run_details, run_report
@@ -96,15 +98,41 @@ def test_report(name, baseline, snapshot):
     [
         (Interval(1.8, 1.5, 2.1, 6), "1.80x faster than the target alone (1.50 to 2.10), same text"),
         (Interval(0.8, 0.7, 0.9, 6), "slower than the target alone: 0.80x (0.70 to 0.90), same text"),
-        (Interval(1.02, 0.95, 1.08, 6), "no difference from the target alone: 1.02x (0.95 to 1.08), same text"),
-        (Interval(1.2, 0.9, 1.6, 6), "inconclusive: 1.20x (0.90 to 1.60) the target alone's speed, same text"),
-        (Interval(1.5, None, None, 2), "1.50x the target alone's speed, too few rounds to claim anything, same text"),
+        (Interval(1.02, 0.95, 1.08, 6), "as fast as the target alone, same text"),
+        (Interval(1.2, 0.9, 1.6, 6), "speedup unknown: the measurements differ too much, same text"),
+        (Interval(0.93, 0.85, 0.997, 6), "speedup unknown: the measurements differ too much, same text"),
     ],
 )
 def test_only_what_the_interval_allows_is_claimed(interval, claim):
     assert shown(fixed_report(), baseline=BaselineResult(4.0, True, speedup=interval)).split("\n")[0] == claim
     probed = BaselineResult(4.0, None, probes=5, speedup=interval)
     assert shown(fixed_report(), baseline=probed).split("\n")[0] == claim.removesuffix(", same text")
+
+
+@given(
+    ratios=st.lists(st.floats(0.2, 5), max_size=12),
+    alone=st.floats(0.5, 50),
+    probes=st.integers(0, 9),
+    drafts=st.booleans(),
+)
+def test_a_ratio_is_shown_only_for_drafts_and_with_an_interval_that_excludes_1(ratios, alone, probes, drafts):
+    interval = geometric_interval(ratios)
+    metrics = (
+        fixed_report() if drafts else Metrics.of(run(FakeTarget(Counting()), drafter=ScriptedDrafter([]), max_tokens=9))
+    )
+    text = shown(metrics, baseline=BaselineResult(alone, None if probes else True, probes=probes, speedup=interval))
+    shown_ratios = [float(found) for found in re.findall(r"(\d+\.\d\d)x", text)]
+    if drafts and interval and interval.excludes_one:
+        assert shown_ratios == [pytest.approx(interval.mean, abs=0.006)]
+        bounds = [float(found) for found in re.findall(r"\((\d+\.\d\d) to (\d+\.\d\d)\)", text)[0]]
+        assert bounds[0] > 1 or bounds[1] < 1
+    else:
+        assert not shown_ratios and "█" not in text.partition("drafts ")[0]
+    bars = re.findall(r"([\d,.]+) tok/s ([█▏▎▍▌▋▊▉]+)", text)
+    speeds = [float(speed.replace(",", "")) for speed, _ in bars]
+    cells = [sum(" ▏▎▍▌▋▊▉█".index(cell) for cell in cells) for _, cells in bars]
+    for speed, length in zip(speeds, cells, strict=True):
+        assert length / max(cells) == pytest.approx(speed / max(speeds), abs=0.01)
 
 
 def test_where_nothing_was_drafted_there_is_no_ratio_but_advice():
