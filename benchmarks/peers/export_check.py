@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=64)
     given = parser.parse_args()
     settings = Settings(
-        target=given.target, draft=given.draft, threads=given.threads, threads_draft=given.threads, accept="match"
+        given.target, given.draft, drafter="model", threads=given.threads, threads_draft=given.threads, accept="match"
     )
     tune.tune(settings, given.suite, seconds=given.seconds)
     asked = {"target": given.target, "draft": given.draft, "temperature": 0.0, "threads": given.threads}

@@ -41,6 +41,7 @@ _ROOM = 32
 """Tokens that an answer must have room for after its prompt, and for drafts that go on from a rejected token."""
 _LEAST_TOKENS = 100
 """Fewer recorded places say too little about acceptance."""
+_PATIENCE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,15 +275,18 @@ class Tuner:
         return [token % context.n_vocab for token in self._text]
 
     def record(self) -> Recording:
-        """Answer prompt after prompt, the categories in turn, until the time is up."""
+        """Answer prompt after prompt, the categories in turn, until the time is up; on a slow machine longer, up to
+        _PATIENCE times as long, if that is needed to predict anything.
+        """
         settings, session = self._settings, self._session
         answers: list[Answer] = []
-        deadline = perf_counter() + self._seconds * 0.65
+        began, budget_s = perf_counter(), self._seconds * 0.65
         for prompt, tokens in self._in_turn():
             answer, _ = record(session, tokens, settings, (settings.seed or 0) + len(answers), prompt.category)
             if answer.stands:
                 answers.append(answer)
-            if perf_counter() > deadline:
+            spent_s = perf_counter() - began
+            if spent_s > (budget_s if places(answers) >= _LEAST_TOKENS else _PATIENCE * budget_s):
                 break
         if places(answers) < _LEAST_TOKENS:
             problem = "too little could be recorded to predict anything"
