@@ -15,6 +15,7 @@ from specdec_cli.cli.demo import demo
 from specdec_cli.cli.doctor import doctor
 from specdec_cli.cli.draft import draft
 from specdec_cli.cli.drafters import drafters
+from specdec_cli.cli.edit import edit
 from specdec_cli.cli.error_reporting import ErrorReporting
 from specdec_cli.cli.export import export
 from specdec_cli.cli.ls import ls
@@ -54,6 +55,6 @@ def _root(
 
 
 _MODELS, _MEASUREMENTS = (pull, check, ls, show, rm), (replay, compare, tune, export)
-for command in (demo, run, chat, serve, batch, rpc_server, *_MODELS, *_MEASUREMENTS, drafters, doctor):
+for command in (demo, run, edit, chat, serve, batch, rpc_server, *_MODELS, *_MEASUREMENTS, drafters, doctor):
     app.command()(command)
 app.add_typer(draft, name="draft")

@@ -81,7 +81,8 @@ class DrafterChain:
         return "lookahead" in self.names
 
     @property
-    def reads_corpus(self) -> bool:
+    def reads_texts(self) -> bool:
+        """Whether it drafts from other texts: a corpus, a prediction."""
         return "ngram" in self.names
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
+from specdec_cli import drafters
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.draft_length.auto import LONGEST
 from specdec_cli.engine.config import Settings
@@ -37,8 +38,7 @@ class ContextPlan:
 
         Raises SpecdecError if the prompt is longer than the context may be.
         """
-        longest = LONGEST if target.rewinds else MAX_SNAPSHOTS
-        rows = 1 + max(max(_draft_tokens(way, longest), LONGEST if way.bitwise else 0) for way in ways)
+        rows = 1 + max(max(_draft_tokens(way, target.rewinds), LONGEST if way.bitwise else 0) for way in ways)
         branches = max(way.branches for way in ways)
         answer = max(way.max_tokens for way in ways)
         needed = prompt_tokens + answer + (rows if branches > 1 else 0) + any(way.bitwise for way in ways)
@@ -96,10 +96,11 @@ def require_chains(settings: Settings) -> None:
         raise UsageError("slots share passes, so their rounding is not that of one text alone", "Leave out --bitwise.")
 
 
-def _draft_tokens(way: Settings, longest: int) -> int:
-    """How many tokens a draft may have; `longest` where that adapts."""
+def _draft_tokens(way: Settings, rewinds: bool) -> int:
+    """How many tokens a draft may have. rewinds: whether the target does; else its snapshots are the limit."""
     if way.drafter == "none":
         return 0
     if way.draft_tokens != AUTO:
         return way.draft_tokens
+    longest = max(drafters.form(name).longest for name in way.chain.names) if rewinds else MAX_SNAPSHOTS
     return max(longest, way.lookahead_shape.tokens if way.chain.looks_ahead else 0)

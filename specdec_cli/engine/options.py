@@ -90,8 +90,8 @@ class SpeculativeConfig:
     """How tokens are drafted and accepted. None: as the engine was loaded.
 
     drafter: a name of `specdec drafters`, several, as "ngram+model", or "auto". draft_tokens: a step's, or "auto".
-    accept: "rejection", "coupled" or "match", which are exact, or "typical", which is not. The other fields are the
-    options of `specdec run` with the same names.
+    accept: "rejection", "coupled" or "match", which are exact, or "typical", which is not. prediction: a text that the
+    answer mostly repeats; n-grams draft from it. The other fields are the options of `specdec run` with the same names.
     """
 
     drafter: str = _speculation(
@@ -136,6 +136,7 @@ class SpeculativeConfig:
     ngram_corpus: tuple[str, ...] = _speculation(
         (), "A file or folder, such as your code base, that ngram also drafts from; may be repeated.", metavar="PATH"
     )
+    prediction: str | None = None
 
 
 @dataclass(frozen=True)

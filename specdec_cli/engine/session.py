@@ -157,6 +157,8 @@ class Session(AbstractContextManager["Session"]):
             raise UsageError("no second draft model was loaded", "Name one when the engine is loaded: draft_small.")
         if chain.needs_model and chain.drafts_itself != self.settings.chain.drafts_itself:
             raise UsageError(f"the draft model loaded is not that of {settings.drafter}", "Load another engine for it.")
+        if settings.prediction and settings.drafter != "none" and not chain.reads_texts:
+            raise UsageError(f"{settings.drafter} cannot draft from a prediction", "Use a drafter with ngram.")
         if settings.ngram_corpus != self.settings.ngram_corpus:
             raise UsageError("a corpus is read when the engine is loaded", "Give ngram_corpus to load.")
         return settings

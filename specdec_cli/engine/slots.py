@@ -36,7 +36,8 @@ class Slots(AbstractContextManager["Slots"]):
         self._weights, self._interrupt = weights, interrupt
         settings = replace(weights.settings, ctx=n_ctx)
         plan = ContextPlan.of(settings, [settings], 1, weights.target.model, None)
-        plan = replace(plan, n_ctx=n_ctx, rows=max(plan.rows, 1 + LONGEST))  # a request may ask for more
+        # A request may ask for more than a fixed length; longer drafts would take the room of prompts in a pass.
+        plan = replace(plan, n_ctx=n_ctx, rows=1 + LONGEST if settings.adapts else max(plan.rows, 1 + LONGEST))
         self.sessions = [Session(weights, settings=settings, load=load) for _ in range(count)]
         first = self.sessions[0]
         first.models.on_threads_changed = self._forget

@@ -78,8 +78,8 @@ class Weights:
         self.load_s = 0.0
         """Seconds that loading took, an index of --ngram-corpus included."""
         self.notes: list[str] = []
-        reads_corpus = settings.ngram_corpus and any(way.chain.reads_corpus for way in ways or [settings])
-        self._corpus_files = corpus.find(settings.ngram_corpus) if reads_corpus else []
+        reads_texts = settings.ngram_corpus and any(way.chain.reads_texts for way in ways or [settings])
+        self._corpus_files = corpus.find(settings.ngram_corpus) if reads_texts else []
         self._reading = Lock()
         self.corpus: Corpus | None = None
         """Other texts for drafters that look into them; see `read_corpus`."""

@@ -404,7 +404,7 @@ def require_exact(result: ComparisonResult) -> None:
 def _recorded(variant: Variant[Settings]) -> RecordedSettings:
     """All settings; a corpus, and the draft's adapters, only where they are used: elsewhere they change nothing."""
     settings, chain = variant.settings, variant.settings.chain
-    corpus = settings.ngram_corpus if chain.reads_corpus else ()
+    corpus = settings.ngram_corpus if chain.reads_texts else ()
     lora = {"lora": settings.lora or None, "lora_draft": (settings.lora_draft if chain.needs_model else ()) or None}
     return RecordedSettings(**{**given_in(settings), "ngram_corpus": corpus or None, **lora})
 

@@ -170,7 +170,7 @@ def require_used(typed: Collection[str], ways: Iterable[Settings]) -> None:
     if all(chain.names == ("none",) for chain in chains):
         return
     for name, need, user, add in (
-        ("ngram_corpus", "reads_corpus", "the drafter ngram", "ngram, or ngram+model"),
+        ("ngram_corpus", "reads_texts", "the drafter ngram", "ngram, or ngram+model"),
         ("lookahead", "looks_ahead", "the drafter lookahead", "lookahead"),
         ("lora_draft", "needs_model", "drafters with a draft model", "model, or ngram+model"),
         ("draft_small", "needs_small", "drafters with a second draft model", "'small>model'"),

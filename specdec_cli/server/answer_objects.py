@@ -151,11 +151,18 @@ def _usage(choices: Sequence[RequestChoice]) -> dict[str, Any]:
     """Tokens of a request: its prompts, each once, and all its answers."""
     first = {id(choice.prompt): choice.answered for choice in reversed(choices)}.values()
     read, written = sum(len(each.prompt) for each in first), sum(each.answered.metrics.emitted for each in choices)
+    answers = [each.answered for each in choices if each.answered.settings.prediction]
+    predicted = [answer.metrics.sources.get("ngram", (0, 0)) for answer in answers]
+    accepted = sum(kept for _, kept in predicted)
     return {
         "prompt_tokens": read,
         "completion_tokens": written,
         "total_tokens": read + written,
         "prompt_tokens_details": {"cached_tokens": sum(each.cached_tokens for each in first)},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": sum(drafted for drafted, _ in predicted) - accepted,
+        },
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -68,11 +68,15 @@ class Message(Struct):
 
     def plain(self) -> dict[str, str]:
         """With its content as one text. Raises InvalidRequest on pictures and sounds."""
-        parts = [TextPart("text", self.content)] if isinstance(self.content, str) else self.content or []
-        if other := next((part.type for part in parts if part.type != "text" or part.text is None), None):
-            raise InvalidRequest(f"a part of a message is of type {other!r}; only text can be read", "messages")
         role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": "".join(part.text or "" for part in parts)}
+        return {"role": role, "content": _text(self.content, "messages")}
+
+
+class Prediction(Struct):
+    """What the answer mostly repeats."""
+
+    type: Literal["content"]
+    content: str | list[TextPart]
 
 
 class Body(Struct):
@@ -88,6 +92,7 @@ class Body(Struct):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     speculative: bool | dict[str, Any] | None = None
+    prediction: Prediction | None = None
     return_steps: bool | None = None
     structured_outputs: StructuredOutputs | None = None
     options: dict[str, Any] = {}
@@ -133,7 +138,10 @@ class Body(Struct):
     def speculation(self) -> SpeculativeConfig:
         if self.speculative is False:
             return SpeculativeConfig(drafter="none")
-        return SpeculativeConfig(**(self.speculative if isinstance(self.speculative, dict) else {}))
+        prediction = _text(self.prediction.content, "prediction") if self.prediction else None
+        return SpeculativeConfig(
+            prediction=prediction, **(self.speculative if isinstance(self.speculative, dict) else {})
+        )
 
 
 class ChatBody(Body, kw_only=True):
@@ -201,6 +209,14 @@ class CompletionBody(Body, kw_only=True):
     @property
     def n_logprobs(self) -> int | None:
         return self.logprobs
+
+
+def _text(content: str | list[TextPart] | None, param: str) -> str:
+    """Content as one text. Raises InvalidRequest on pictures and sounds."""
+    parts = [TextPart("text", content)] if isinstance(content, str) else content or []
+    if other := next((part.type for part in parts if part.type != "text" or part.text is None), None):
+        raise InvalidRequest(f"{param} has a part of type {other!r}, but only text can be read", param)
+    return "".join(part.text or "" for part in parts)
 
 
 _DRAFTING = ("drafter", "draft_tokens", "draft_min_p", "accept")
