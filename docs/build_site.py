@@ -1,0 +1,48 @@
+"""Build the documentation as a site in build/docs/site; a broken link or anchor is an error.
+
+python docs/build_site.py
+
+The pages lie as in the repository, so one link works in both. The site has no other files of the repository: a link to
+one becomes plain text.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+BUILD = ROOT / "build" / "docs"
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/*.md", "training/*.md", "profiles/demo/*.md", "benchmarks/gpu/*.md")
+    for path in ROOT.glob(pattern)
+)
+LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|#)([^)#]+)[^)]*\)")
+
+
+def for_site(page: Path) -> str:
+    """The text of a page, with links to other pages only."""
+    return LINK.sub(
+        lambda link: link[0] if (page.parent / link[2]).resolve() in PAGES else link[1], page.read_text("utf-8")
+    )
+
+
+def main() -> None:
+    shutil.rmtree(BUILD, ignore_errors=True)
+    for page in PAGES:
+        copy = BUILD / "pages" / page.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(for_site(page), "utf-8")
+    for picture in (ROOT / "docs").glob("*.svg"):
+        shutil.copy(picture, BUILD / "pages" / "docs")
+    shutil.copy(ROOT / "docs" / "zensical.toml", BUILD)
+    build = [sys.executable, "-m", "zensical", "build", "--strict", "-f", str(BUILD / "zensical.toml")]
+    sys.exit(subprocess.run(build, check=False).returncode)
+
+
+if __name__ == "__main__":
+    main()
