@@ -1,4 +1,4 @@
-"""Build the documentation as a site in build/docs/site; a broken link or anchor is an error.
+"""Build the documentation as a site in build/docs/site. A broken link or anchor is an error, and so is another host.
 
 python docs/build_site.py
 
@@ -21,6 +21,7 @@ PAGES = sorted(
     for pattern in ("*.md", "docs/*.md", "training/*.md", "profiles/demo/*.md", "benchmarks/gpu/*.md")
     for path in ROOT.glob(pattern)
 )
+FOREIGN = re.compile(r'<(?:script|link|img|iframe)\b[^>]+="(?:https?:)?//[^"]+')
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|#)([^)#]+)[^)]*\)")
 
 
@@ -41,7 +42,11 @@ def main() -> None:
         shutil.copy(picture, BUILD / "pages" / "docs")
     shutil.copy(ROOT / "docs" / "zensical.toml", BUILD)
     build = [sys.executable, "-m", "zensical", "build", "--strict", "-f", str(BUILD / "zensical.toml")]
-    sys.exit(subprocess.run(build, check=False).returncode)
+    if subprocess.run(build, check=False).returncode:
+        sys.exit(1)
+    for page in (BUILD / "site").rglob("*.html"):
+        if found := FOREIGN.search(page.read_text("utf-8")):
+            sys.exit(f"{page} loads from another host: {found[0]}")
 
 
 if __name__ == "__main__":
