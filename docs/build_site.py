@@ -38,8 +38,8 @@ def main() -> None:
         copy = BUILD / "pages" / page.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(for_site(page), "utf-8")
-    for picture in (ROOT / "docs").glob("*.svg"):
-        shutil.copy(picture, BUILD / "pages" / "docs")
+    for other in (*(ROOT / "docs").glob("*.svg"), ROOT / "docs" / "site.css"):
+        shutil.copy(other, BUILD / "pages" / "docs")
     shutil.copy(ROOT / "docs" / "zensical.toml", BUILD)
     build = [sys.executable, "-m", "zensical", "build", "--strict", "-f", str(BUILD / "zensical.toml")]
     if subprocess.run(build, check=False).returncode:
