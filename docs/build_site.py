@@ -26,10 +26,13 @@ LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|#)([^)#]+)[^)]*\)")
 
 
 def for_site(page: Path) -> str:
-    """The text of a page, with links to other pages only."""
-    return LINK.sub(
-        lambda link: link[0] if (page.parent / link[2]).resolve() in PAGES else link[1], page.read_text("utf-8")
-    )
+    """The text of a page, without links to files that aren't pages. A broken link stays, for the build to find."""
+
+    def kept(link: re.Match[str]) -> str:
+        target = (page.parent / link[2]).resolve()
+        return link[1] if target.exists() and target not in PAGES else link[0]
+
+    return LINK.sub(kept, page.read_text("utf-8"))
 
 
 def main() -> None:

@@ -98,8 +98,10 @@ def test_the_site_links_only_to_what_it_has(page):
 
 def test_a_link_to_another_file_becomes_its_text(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text("[`tests/`](tests/a.py), [home](https://x.org), [above](#top), ![picture](a.svg)")
-    assert SITE["for_site"](page) == "`tests/`, [home](https://x.org), [above](#top), ![picture](a.svg)"
+    (tmp_path / "a.py").touch()
+    rest = "[home](https://x.org), [above](#top), ![picture](a.svg), [missing](b.md)"
+    page.write_text(f"[`tests/`](a.py), {rest}")
+    assert SITE["for_site"](page) == f"`tests/`, {rest}"
 
 
 def test_readme_and_site_list_every_page():
