@@ -15,8 +15,9 @@ ifeq ($(KEY),)
 endif
 READY := $(VENV)/.ready-$(KEY)
 TORCH := $(VENV)/.torch
+ZENSICAL := $(VENV)/.zensical
 
-.PHONY: run test test-slow test-all test-real test-kernels test-wheel test-training fuzz lint setup clean train check-training
+.PHONY: run test test-slow test-all test-real test-kernels test-wheel test-training fuzz lint docs setup clean train check-training
 
 run: setup ## Show what specdec does, in ten seconds
 	@$(VENV)/bin/specdec demo
@@ -69,6 +70,13 @@ lint: setup ## Check style and types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+docs: $(ZENSICAL) ## Build the documentation as a site in build/docs/site, and check its links
+	$(VENV)/bin/python docs/build_site.py
+
+$(ZENSICAL): $(READY)
+	@$(PIP) install -q --group docs
+	@touch $@
 
 # SHARE=0.02 takes a fiftieth of the time and text, to try it.
 SHARE ?= 1
