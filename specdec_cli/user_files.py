@@ -227,4 +227,5 @@ def require_writable(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         try_out(folder / "any")
     except OSError as error:
-        raise SpecdecError(f"cannot write to {folder}: {error.strerror}", "Free some space, or check the folder.") from None
+        what = f"cannot write to {folder}: {error.strerror}"
+        raise SpecdecError(what, "Free some space, or check the folder.") from None
