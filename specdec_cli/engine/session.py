@@ -156,7 +156,7 @@ class Session(AbstractContextManager["Session"]):
         if chain.needs_small and pair.small is None:
             raise UsageError("no second draft model is loaded", "Set `draft_small` when you load the engine.")
         if chain.needs_model and chain.drafts_itself != self.settings.chain.drafts_itself:
-            raise UsageError(f"the loaded draft model doesn't fit the drafter {settings.drafter}", "Load another engine.")
+            raise UsageError(f"the loaded draft model is not for {settings.drafter}", "Load another engine.")
         if settings.ngram_corpus != self.settings.ngram_corpus:
             raise UsageError("a loaded engine can't change its corpus", "Set `ngram_corpus` when you load the engine.")
         return settings

@@ -210,7 +210,7 @@ def test_a_pipe(tmp_path):
 def test_a_prompt_longer_than_the_context(tmp_path):
     (tmp_path / "long.txt").write_text("x = 1\n" * 2000)
     for flags, says in (([], "Shorten"), (["-c", "300"], "larger -c"), (["-c", "1024"], "Shorten")):
-        assert_refused(run("-f", tmp_path / "long.txt", *flags), 1, "tokens, the context holds", says)
+        assert_refused(run("-f", tmp_path / "long.txt", *flags), 1, "tokens and fills the context", says)
 
 
 def test_a_context_longer_than_the_training_is_noted_and_used(tmp_path):

@@ -283,7 +283,7 @@ def test_heads_of_another_width(tmp_path, target):
     other = gguf.GGUFReader(head, "r+")
     other.fields["medusa.embedding_length"].parts[-1][0] = 64
     del other
-    with pytest.raises(IncompatiblePair, match="was made for rows of 64 numbers"):
+    with pytest.raises(IncompatiblePair, match="fits a hidden size of 64"):
         loaded(target=target, draft=head)
 
 
