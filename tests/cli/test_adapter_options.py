@@ -76,14 +76,14 @@ def test_what_is_refused(adapter, tmp_path):
     (tmp_path / "cut.gguf").write_bytes(adapter.read_bytes()[:-100])
     for text, code, says in (
         (tmp_path / "none.gguf", 2, "there is no file"),
-        (f"{adapter}:much", 2, "is no number: 'much'"),
+        (f"{adapter}:much", 2, "is not a number: 'much'"),
         (f"{adapter}:nan", 2, "cannot be nan"),
         (f"{adapter}:-inf", 2, "cannot be -inf"),
         (tmp_path, 2, "is a folder"),
         (tmp_path / "note.txt", 1, "is not a GGUF file"),
         (tmp_path / "cut.gguf", 1, "is cut short"),
-        (TARGET, 1, "target.gguf is a model, and no adapter"),
-        (other, 1, "Name an adapter that was made for this very model."),
+        (TARGET, 1, "target.gguf is a model, not an adapter"),
+        (other, 1, "Name an adapter that was made for this model."),
     ):
         assert_refused(call(*SHORT, "--lora", text), code, says)
         assert_refused(call(*SHORT, "--lora-draft", text), code, says)
