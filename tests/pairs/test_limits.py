@@ -80,13 +80,13 @@ def crowd(answer: tricks.Answer, _: object) -> None:
         ("listing", tricks.endless, "too long or too slow"),
         ("listing", tricks.deep, "like the Hub"),
         ("listing", crowd, "like the Hub"),
-        ("listing", tricks.packed, "packs"),
+        ("listing", tricks.packed, "compressed"),
         ("listing", tricks.refusal, "HTTP"),
         ("redirect", tricks.refusal, "HTTP"),
         ("redirect", tricks.endless, ""),
         ("content", tricks.endless, "is longer than"),
         ("content", tricks.endless_stated, "is longer than"),
-        ("content", tricks.packed, "packs"),
+        ("content", tricks.packed, "compressed"),
     ],
 )
 def test_an_answer_without_measure(hub, tmp_path, step, trick, says):
@@ -111,7 +111,7 @@ def test_an_answer_that_drips(hub, tmp_path, impatient, step, trick, says):
 def test_weights_that_drip(hub, tmp_path, naps, impatient):
     """After a header that came well."""
     hub.slow(content(hub, BIG_FILE), bytes_per_s=100)
-    refused_here(tmp_path, "bytes a second", "Try again later")
+    refused_here(tmp_path, "bytes per second", "Try again later")
     assert naps == []
 
 
@@ -173,7 +173,7 @@ def test_settings_that_the_library_cannot_start_with(hub, tmp_path, name, value)
 def test_a_timeout_that_is_none(tmp_path, monkeypatch, value):
     monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", value)
     monkeypatch.setenv("HF_HUB_ETAG_TIMEOUT", str(value))
-    refused_here(tmp_path, "HF_HUB_ETAG_TIMEOUT", "Correct", code=2)
+    refused_here(tmp_path, "HF_HUB_ETAG_TIMEOUT", "Fix or unset it", code=2)
 
 
 @pytest.mark.parametrize(
