@@ -72,8 +72,8 @@ def test_what_fits(tmp_path, model, adapted):
         ({"keys": {"general.type": "model"}}, "is a model, not an adapter"),
         ({"keys": {"general.type": "mmproj"}}, "of type mmproj, not an adapter"),
         ({"keys": {"general.type": 1.0}}, "of type 1.0, not an adapter"),
-        ({"keys": {"adapter.type": None}}, "of the type None, and not lora"),
-        ({"keys": {"adapter.type": "control"}}, "of the type control, and not lora"),
+        ({"keys": {"adapter.type": None}}, "of type None, not lora"),
+        ({"keys": {"adapter.type": "control"}}, "of type control, not lora"),
         ({"keys": {"adapter.lora.alpha": "4"}}, "its alpha is 4"),
         ({"keys": {"adapter.lora.alpha": float("nan")}}, "its alpha is nan"),
         ({"keys": {"adapter.alora.invocation_tokens": "x"}}, "activated adapter"),
@@ -126,7 +126,7 @@ def test_embeddings_that_are_the_output_too(tmp_path):
     header = read_header(TARGET)
     assert all(tensor.name != "output.weight" for tensor in header.tensors)
     path = loras.write(tmp_path / "a.gguf", TARGET, adapted=("token_embd",))
-    with pytest.raises(SpecdecError, match="which are its output matrix, too"):
+    with pytest.raises(SpecdecError, match="which are also its output matrix"):
         read(path, TARGET)
 
 
