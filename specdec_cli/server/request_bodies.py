@@ -41,7 +41,7 @@ class StructuredOutputs(Struct):
     def __post_init__(self) -> None:
         named = [name for name in ("json", "regex", "grammar", "choice") if getattr(self, name) is not None]
         if len(named) > 1:
-            raise ValueError(f"structured_outputs takes only one of {', '.join(named)}")
+            raise ValueError(f"structured_outputs takes one of its fields, not {' and '.join(named)}")
 
     def bound(self) -> Grammar | None:
         if self.json is not None:
