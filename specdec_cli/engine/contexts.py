@@ -239,7 +239,7 @@ class Contexts:
                 own.text.reuses = allowed
 
     def show_reading(self, show: Callable[[str, int, int], None] | None) -> None:
-        """Set the callback for prefill progress: a label, tokens read, tokens in all. None: no callback."""
+        """Set the callback for prefill progress: a label, tokens read, total tokens. None: no callback."""
         for own, what in ((self.target, "prompt"), (self.draft, "prompt (draft model)")):
             if own and own.text:
                 own.text.on_read = partial(show, what) if show else None

@@ -212,12 +212,12 @@ function headline(step) {
 }
 
 const tip = byId("tip");
-let told = null; // the step that the tip describes, and its answer
+let shownStep = null; // the step that the tip describes, and its answer
 
 /** Show the tip of a step near one of its elements; without a step, hide it. */
-function tell(answer, step = null, near = null) {
+function showTip(answer, step = null, near = null) {
   for (const part of log.querySelectorAll(".here")) part.classList.remove("here");
-  told = step && { answer, step };
+  shownStep = step && { answer, step };
   tip.hidden = !step;
   if (!step) return;
   for (const part of answer.parts(step)) part.classList.add("here");

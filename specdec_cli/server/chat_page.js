@@ -105,7 +105,7 @@ async function submit(asked, before = conversation.turns.length) {
   const turn = addTurn(asked, answer);
   if (!replaced.length) input.value = "";
   complain();
-  tell(null);
+  showTip(null);
   follow = true;
   writing = answer;
   answer.place.classList.add("writing");
@@ -192,7 +192,7 @@ function show({ id, turns } = { id: "", turns: [] }) {
   follow = true;
   byId("figures").hidden = true;
   complain();
-  tell(null);
+  showTip(null);
   openMenu(false);
   list();
   drawSoon();
@@ -280,7 +280,7 @@ function showDrafting() {
   byId("legend").hidden = !wanting[0];
   if (wanting[0] === shown.tokens && wanting[1] === shown.rejected) return;
   [shown.tokens, shown.rejected] = wanting;
-  tell(null);
+  showTip(null);
   for (const answer of answers) answer.redraw();
 }
 
@@ -312,13 +312,13 @@ function bar(step) {
 
 /** Show the tip of the next (direction 1) or previous (-1) visible step of an answer. */
 function walk(answer, direction) {
-  let at = told?.answer === answer ? answer.steps.indexOf(told.step) : -1;
+  let at = shownStep?.answer === answer ? answer.steps.indexOf(shownStep.step) : -1;
   let near = null;
   do near = answer.steps[(at += direction)] && answer.parts(answer.steps[at])[0];
   while (!near && answer.steps[at]);
   if (!near) return;
   near.scrollIntoView({ block: "nearest" });
-  tell(answer, answer.steps[at], near);
+  showTip(answer, answer.steps[at], near);
   status.replaceChildren(make("span", [...tip.querySelectorAll("p, li")].map((part) => part.innerText).join("; "), "unseen"));
 }
 
@@ -332,11 +332,11 @@ const isEnter = (event) => event.key === "Enter" && !event.shiftKey && !event.is
 log.addEventListener("pointerover", ({ target }) => {
   const token = target.closest(".token");
   const answer = token?.closest(".answer").answer;
-  tell(answer, answer?.steps[token.dataset.step], token);
+  showTip(answer, answer?.steps[token.dataset.step], token);
 });
-log.addEventListener("pointerleave", () => tell(null));
+log.addEventListener("pointerleave", () => showTip(null));
 log.addEventListener("focusin", ({ target }) => target.answer && target.matches(":focus-visible") && walk(target.answer, 1));
-log.addEventListener("focusout", () => tell(null));
+log.addEventListener("focusout", () => showTip(null));
 log.addEventListener("keydown", (event) => {
   const direction = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
   if (!direction || !event.target.answer) return;
@@ -356,8 +356,8 @@ log.addEventListener("scroll", () => {
   const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 24;
   follow = atEnd || (follow && log.scrollTop >= lastTop);
   lastTop = log.scrollTop;
-  const near = told?.answer.parts(told.step)[0];
-  tell(near && told.answer, near && told.step, near); // the tip moves with its token
+  const near = shownStep?.answer.parts(shownStep.step)[0];
+  showTip(near && shownStep.answer, near && shownStep.step, near); // the tip moves with its token
 });
 input.addEventListener("keydown", (event) => {
   if (!isEnter(event)) return;
@@ -368,7 +368,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
   if (byId("settings").open) byId("settings").open = false;
   else if (document.body.classList.contains("menu")) openMenu(false);
-  else if (told) tell(null);
+  else if (shownStep) showTip(null);
   else writing?.stopper.abort();
 });
 byId("locked").addEventListener("submit", unlock);

@@ -138,7 +138,7 @@ class Server:
                         chunks += style.chunks(index, some, bool(body.return_steps))
                 yield chunks
         self._answered(choices, perf_counter() - began)
-        if body.tells_usage:
+        if body.sends_usage:
             yield [style.chunk([], **objects.figures(choices))]
 
     def _answered(self, choices: Sequence[RequestChoice], seconds: float) -> None:

@@ -102,7 +102,7 @@ class Body(Struct):
         return self.n or 1
 
     @property
-    def tells_usage(self) -> bool:
+    def sends_usage(self) -> bool:
         """Whether a stream ends with the token counts."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
