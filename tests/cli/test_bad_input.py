@@ -152,7 +152,7 @@ def test_extreme_settings_run(flags):
 
 
 def test_an_unknown_profile():
-    for name, says in (("demmo", "'demo'"), ("def f(x):", "without -p"), ("x" * 300, "specdec ls")):
+    for name, says in (("demmo", "'demo'"), ("def f(x):", "leave out -p"), ("x" * 300, "specdec ls")):
         assert_refused(run(PROMPT, "-p", name), 2, "no profile", name, says)
 
 
