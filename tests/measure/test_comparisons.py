@@ -83,7 +83,7 @@ def test_what_is_no_json_is_refused(tmp_path, content):
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: Path(path).symlink_to("/dev/zero")])
 def test_what_is_no_file_is_not_waited_for(tmp_path, make):
     make(tmp_path / "x.json")
-    with pytest.raises(SpecdecError, match="it is no file"):
+    with pytest.raises(SpecdecError, match="it is not a file"):
         kept_comparisons.load(str(tmp_path / "x.json"))
 
 

@@ -165,7 +165,7 @@ MALFORMED = {
     "YAML text": ("a.yaml", "just words\n", "a.yaml has no list of prompts"),
     "YAML prompts not a list": ("a.yaml", "prompts: words\n", "a.yaml has no list of prompts"),
     "YAML prompt not a text": ("a.yaml", "- one\n- yes\n", "a.yaml, prompt 2: prompt: Expected str, got bool"),
-    "YAML list that holds itself": ("a.yaml", "- &a [*a]\n", "a.yaml is not YAML: an alias (*name)"),
+    "YAML list that holds itself": ("a.yaml", "- &a [*a]\n", "a.yaml is not YAML: aliases (*name)"),
     "YAML prompt missing": ("a.yaml", "- {id: x}\n", "a.yaml, prompt 1: missing required field prompt"),
 }
 
