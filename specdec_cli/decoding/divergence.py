@@ -166,7 +166,7 @@ def explain(
     margins: list[float | None] = []
     for transcript, token, other, what in (
         (own, theirs, ours, "the target alone"),
-        (mine, ours, theirs, f"the pass of {width} tokens"),
+        (mine, ours, theirs, f"the pass over {width} tokens"),
     ):
         row = recomputed(target_of(transcript), prompt, transcript, position)
         if isinstance(row, str):
