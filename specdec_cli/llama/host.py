@@ -1,4 +1,4 @@
-"""This machine's cores and memory. Doesn't need llama.cpp."""
+"""Cores and memory of this machine. Doesn't need llama.cpp."""
 
 from __future__ import annotations
 

@@ -103,7 +103,8 @@ class RemoteCalls:
 
     def _park(self, text: bytes) -> None:
         """ggml calls this before it ends the process. If a server is the cause, it never returns, so the process
-        lives."""
+        lives.
+        """
         current = self._current
         if _OF_RPC not in text or not (current or self._lost):
             sys.stderr.write(text.decode("utf-8", "replace") + "\n")

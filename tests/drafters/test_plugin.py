@@ -86,7 +86,7 @@ def test_an_interrupt_is_the_users():
 
 @pytest.mark.parametrize("act", [raising(SystemExit(0)), lambda made: set_to(made, "form", "grown")])
 def test_a_class_that_is_none_is_refused(act):
-    with pytest.raises(UsageError, match=r"does not load: (SystemExit: 0|it is no drafter)"):
+    with pytest.raises(UsageError, match=r"does not load: (SystemExit: 0|it is not a drafter)"):
         answer(Fault("", "load", act))
 
 
