@@ -130,7 +130,7 @@ def test_prompts_that_the_tokenizer_cannot_write_are_left_out(session, tmp_path,
     own.write_text("import\ndef f(x):\nclass A:\n")
     chosen = training_prompts(session, str(own), None, 512, raw=False)
     assert {prompt.text for prompt in [*chosen.train, *chosen.held_out]} == {"def f(x):", "class A:"}
-    assert "prompts left out that the tokenizer cannot write: 1" in chosen.notes
+    assert "prompts skipped because the tokenizer cannot encode them: 1" in chosen.notes
     own.write_text("import\n")
-    with pytest.raises(UsageError, match="cannot write the prompts"):
+    with pytest.raises(UsageError, match="cannot encode the prompts"):
         training_prompts(session, str(own), None, 512, raw=False)
