@@ -160,10 +160,7 @@ BAD = {
     "a token without text": (changed(1, tokens=[{**TOKEN, "text": None}]), "got `null` - at `$.tokens[0].text`"),
     "half a character": (changed(1, tokens=[{**TOKEN, "text": "\ud83d"}]), "half a surrogate pair in 'text'"),
     "a chance above 1": (changed(1, tokens=[{**TOKEN, "p": 7}]), "'p' = 7"),
-    "accepted more than drafted": (
-        changed(2, accepted=10**9),
-        "line 4 is a damaged step: more tokens accepted than drafted",
-    ),
+    "accepted more than drafted": (changed(2, accepted=10**9), "a damaged step: more tokens accepted than drafted"),
 }
 
 

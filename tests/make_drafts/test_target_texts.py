@@ -85,7 +85,7 @@ def test_prompts_are_held_out_by_category(session, tmp_path):
     with pytest.raises(UsageError, match="too few prompts"):
         training_prompts(session, str(own), str(own), 512, raw=False)
     apart = training_prompts(session, "python", str(own), 512, raw=False)
-    assert [prompt.text for prompt in apart.held_out] == ["def f(x):"] and "left out" in apart.notes[-1]
+    assert [prompt.text for prompt in apart.held_out] == ["def f(x):"] and "skipped" in apart.notes[-1]
 
 
 def test_kept_conversations_are_prompts(tmp_path):
