@@ -51,8 +51,8 @@ _LINE = 12
 _MOST_SEEN = 0.4
 HELD_OUT_SHARE = 0.02
 PROJECT_BYTES, TEST_SHARE = 12_000_000, 0.25
-"""A project contributes at most 12 MB, a quarter of them tests, so that none dominates. In a corpus of less than 144 MB,
-no project is more than a twelfth."""
+"""A project contributes at most 12 MB, a quarter of them tests, so that none dominates. In a corpus under 144 MB, no
+project is more than a twelfth."""
 _AT_ONCE = 256
 
 
