@@ -274,8 +274,10 @@ def _require_same(folder: Path, target: Path, prompts: Mapping[Prompt, Sequence[
     what = [target.name, about.st_size, about.st_mtime_ns, asdict(wanted), list(prompts.values())]
     data, record = msgspec.json.encode(what), folder / "answers.json"
     if record.exists() and record.read_bytes() != data:
-        what = f"{folder} has answers that were recorded with another target, other prompts or other options"
-        raise SpecdecError(what, "Remove it, or use another --work folder.")
+        raise SpecdecError(
+            f"{folder} has answers that were recorded with another target, other prompts or other options",
+            "Remove it, or use another --work folder.",
+        )
     folder.mkdir(parents=True, exist_ok=True)
     record.write_bytes(data)
 
