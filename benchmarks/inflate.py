@@ -350,11 +350,11 @@ class Comparison:
         return max(self.missed.values(), default=0.0) <= NEAR_TIE and self.below > OUT_OF_REACH
 
     def __str__(self) -> str:
-        said = f"{self.tokens - len(self.missed)} of {self.tokens} tokens equal"
+        text = f"{self.tokens - len(self.missed)} of {self.tokens} tokens equal"
         if self.missed:
-            said += f", the others at most {max(self.missed.values()):.2g} apart"
-        said += f"; logits differ by at most {self.apart:.2g}"
-        return said + (f"; added tokens at least {self.below:.0f} below the best" if self.below < math.inf else "")
+            text += f", the others at most {max(self.missed.values()):.2g} apart"
+        text += f"; logits differ by at most {self.apart:.2g}"
+        return text + (f"; added tokens at least {self.below:.0f} below the best" if self.below < math.inf else "")
 
 
 def compare(source: Path, result: Path, tokens: int, threads: int, prompts: Sequence[str] = PROMPTS) -> Comparison:

@@ -195,8 +195,8 @@ class RunningServer:
             self.complete({**body, "n_predict": WARM_UP_TOKENS})
         status, content = self._request("POST", "/completion", body)
         if status != 200:
-            said = content.decode(errors="replace")
-            raise SystemExit(f"llama-server answers {status}: {said}\n{self._end_of_log()}")
+            text = content.decode(errors="replace")
+            raise SystemExit(f"llama-server answers {status}: {text}\n{self._end_of_log()}")
         found: dict[str, Any] = json.loads(content)
         return found
 

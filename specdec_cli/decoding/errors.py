@@ -42,10 +42,10 @@ def reason_of(error: BaseException) -> str:
     """An exception's message for a note: one short line of printable characters. Never fails."""
     name = type(error).__name__
     try:
-        said = " ".join(str(error).split())
+        message = " ".join(str(error).split())
     except KeyboardInterrupt:
         raise
     except BaseException:
-        said = ""  # its __str__ raises, too
-    text = said if said and isinstance(error, Exception) else f"{name}: {said}" if said else name
+        message = ""  # its __str__ raises, too
+    text = message if message and isinstance(error, Exception) else f"{name}: {message}" if message else name
     return "".join(char if char.isprintable() else "\ufffd" for char in text[:_LONGEST_REASON])

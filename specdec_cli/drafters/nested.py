@@ -57,8 +57,8 @@ class NestedDrafter(ModelDrafter):
         q: list[Categorical] = []
         guess = NO_DRAFT
         while True:
-            standing = self._take(rows, guess, tokens, q, budget, policy)
-            if standing is None:
+            accepted = self._take(rows, guess, tokens, q, budget, policy)
+            if accepted is None:
                 break
             read = len(context) + len(tokens) - 1  # the last token isn't in the cache; a wrong guess may be
             if model.length > read:
@@ -66,7 +66,7 @@ class NestedDrafter(ModelDrafter):
             self._guesser.forget(read)
             if not policy.should_read(len(tokens)):
                 break
-            self._adapt(len(guess.tokens), standing)
+            self._adapt(len(guess.tokens), accepted)
             room = min(self._pace, budget - len(tokens) - 1, model.max_rows - 1)
             guess = self._guesser.guess(context, tokens, room) if room > 0 else NO_DRAFT
             rows = model.decode((tokens[-1], *guess.tokens), all_rows=True)[:, : self._n_vocab]
@@ -93,22 +93,22 @@ class NestedDrafter(ModelDrafter):
         rows: the draft model's, the first before any guess. Returns how many guesses were accepted, or None if the
         draft is complete.
         """
-        for standing, row in enumerate(rows):
+        for accepted, row in enumerate(rows):
             p = self._sampler.categorical(row, tokens) if self._draws else None
             sure = 1.0
             if policy.uses_confidence:
                 sure = confidence(row) if p is None else float(p.probs.max())
             if not policy.should_draft(len(tokens), sure):
                 return None
-            stands, token = self._decide(p, row, guess, standing, tokens)
+            matches, token = self._decide(p, row, guess, accepted, tokens)
             tokens.append(token)
             if p is not None:
                 q.append(p)
             if len(tokens) == budget:
                 return None
-            if not stands:
+            if not matches:
                 break
-        return standing
+        return accepted
 
     def _decide(
         self, p: Categorical | None, row: Row, guess: Draft, place: int, tokens: Sequence[int]
@@ -120,8 +120,8 @@ class NestedDrafter(ModelDrafter):
         token = self._sampler.draw(p, len(tokens), self._rng) if p is not None else self._sampler.argmax(row, tokens)
         return place < len(guess.tokens) and guess.tokens[place] == token, token
 
-    def _adapt(self, guessed: int, standing: int) -> None:
-        if guessed and standing == guessed:
+    def _adapt(self, guessed: int, accepted: int) -> None:
+        if guessed and accepted == guessed:
             self._pace = min(2 * self._pace, _MOST)
-        elif standing < guessed / 2:
+        elif accepted < guessed / 2:
             self._pace = max(self._pace // 2, 1)

@@ -26,7 +26,7 @@ class SmallDrafter(ModelDrafter):
         return cls(context.small, context.n_vocab, context.sampler, context.draws, context.rng)
 
     def start(self, prompt: Sequence[int]) -> int:
-        """Read the prompt. If this model can't, the model that it drafts for goes on without it."""
+        """Read the prompt. If this model can't, the model that it drafts for continues without it."""
         try:
             return super().start(prompt)
         except ValueError:  # `guess` hits the same limit and returns nothing

@@ -56,16 +56,16 @@ class TranslatedDrafter:
         q: list[Categorical] = []
         draws, observer = self._may_draw and self._drawn >= self._likeliest, None
         while True:
-            said = self._translation.row(row)
-            if said.max() == -np.inf:  # the target has no token for any of it
+            logits = self._translation.row(row)
+            if logits.max() == -np.inf:  # the target has no token for any of it
                 break
-            p = self._sampler.categorical(said, tokens) if draws else None
+            p = self._sampler.categorical(logits, tokens) if draws else None
             if self._may_draw and observer is None:
-                observer = partial(self._compare, p or self._sampler.categorical(said), self._sampler.argmax(said))
-            said = said if p else self._sampler.prepared(said, tokens)
-            if not policy.should_draft(len(tokens), float(p.probs.max()) if p else confidence(said)):
+                observer = partial(self._compare, p or self._sampler.categorical(logits), self._sampler.argmax(logits))
+            logits = logits if p else self._sampler.prepared(logits, tokens)
+            if not policy.should_draft(len(tokens), float(p.probs.max()) if p else confidence(logits)):
                 break
-            first = self._sampler.draw(p, len(tokens), self._rng) if p else int(said.argmax())
+            first = self._sampler.draw(p, len(tokens), self._rng) if p else int(logits.argmax())
             own, others, sure = self._translation.token(row, first)
             whole = len(tokens) + 1 + len(others)
             tokens.append(first)

@@ -165,7 +165,7 @@ def install(accel: str, pip_arguments: Sequence[str]) -> int:
     cache, name = _output(*pip, "cache", "dir").stdout.strip(), key(accel)
     print(f"Building llama.cpp for {accel}. It takes a few minutes, unless it's in the cache.", flush=True)
     own = pip_arguments or ["--force-reinstall", "--no-deps", "--no-binary", "llama-cpp-python", "llama-cpp-python"]
-    said = ""
+    fault = ""
     for attempt, how in enumerate(ATTEMPTS):
         # pip's cache ignores CMAKE_ARGS, so each kind of build gets its own cache folder.
         where = ["--cache-dir", str(Path(cache) / f"specdec-{name}-{attempt}")] if cache else []
@@ -178,13 +178,13 @@ def install(accel: str, pip_arguments: Sequence[str]) -> int:
         )
         if not tried.returncode:
             if attempt:
-                print(f"llama.cpp was built {how}: {said}", flush=True)
+                print(f"llama.cpp was built {how}: {fault}", flush=True)
             return 0
-        said = tried.stdout.strip()
+        fault = tried.stdout.strip()
         if attempt + 1 < len(ATTEMPTS):
-            print(f"{said}\nBuilding llama.cpp again, {ATTEMPTS[attempt + 1]}.", flush=True)
+            print(f"{fault}\nBuilding llama.cpp again, {ATTEMPTS[attempt + 1]}.", flush=True)
             subprocess.run([*pip, "uninstall", "-q", "-y", "llama-cpp-python"], check=False)
-    print(said, file=sys.stderr)
+    print(fault, file=sys.stderr)
     return 1
 
 

@@ -77,13 +77,13 @@ def verdict(types: Collection[int] = ()) -> TriedKernels:
 def try_again() -> TriedKernels:
     """Try the usual types again, whatever is known. Raises no error if nothing works."""
     _known.clear()
-    return _of(USUAL, anew=True)
+    return _of(USUAL, again=True)
 
 
-def _of(types: frozenset[int], anew: bool = False) -> TriedKernels:
+def _of(types: frozenset[int], again: bool = False) -> TriedKernels:
     if types not in _known:
         path = _folder() / f"{_name(types)}.json"
-        if kept := None if anew else _read(path):
+        if kept := None if again else _read(path):
             _known[types] = kept
         else:
             found = _tried(types)

@@ -90,9 +90,9 @@ class Child:
     def last_words(self) -> str:
         """The last line on standard error, or the last assertion if there is one."""
         self._last_words.seek(0)
-        lines = self._last_words.read(_MOST_SAID).decode("utf-8", "replace").split("\n")
-        said = [line.strip() for line in lines if line.strip()] or [""]
-        last = next((line for line in reversed(said) if "GGML_" in line or "what():" in line), said[-1])
+        text = self._last_words.read(_MOST_SAID).decode("utf-8", "replace")
+        lines = [line.strip() for line in text.split("\n") if line.strip()] or [""]
+        last = next((line for line in reversed(lines) if "GGML_" in line or "what():" in line), lines[-1])
         place = _PLACE.match(last)
         return f"{place[2]} ({place[1]})" if place else last
 

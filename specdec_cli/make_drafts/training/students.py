@@ -137,8 +137,8 @@ def cross_entropy(logits: Tensor, likeliest: Tensor, log_p: Tensor, known: Tenso
     which are left out without renormalising the others.
     """
     p = log_p.exp() * (likeliest >= 0)
-    said = logits.float().log_softmax(-1).gather(-1, likeliest.clamp(min=0))
-    each = -(p * said).sum(-1)
+    log_q = logits.float().log_softmax(-1).gather(-1, likeliest.clamp(min=0))
+    each = -(p * log_q).sum(-1)
     return (each * known).sum() / known.sum().clamp(min=1)
 
 
