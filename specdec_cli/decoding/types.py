@@ -111,7 +111,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """A model has read the prompt, `tokens` of it anew. Times are seconds; `at` counts from the start of the run."""
+    """A model has read `tokens` tokens of the prompt. Times are seconds; `at` counts from the start of the run."""
 
     model: Literal["target", "draft"]
     tokens: int

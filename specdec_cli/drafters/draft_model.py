@@ -26,7 +26,7 @@ class ModelDrafter:
     name = "model"
     needs_model = True
     needs = "a small model with the target's tokenizer (-md)"
-    helps = "texts where the small model often agrees, if verifying several tokens costs little more than one"
+    helps = "texts where it often agrees, if verifying several tokens costs little more than generating one"
     token_s = 0.0  # measured
 
     @classmethod

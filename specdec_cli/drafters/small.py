@@ -15,7 +15,7 @@ class SmallDrafter(ModelDrafter):
     """Drafts for another draft model."""
 
     name = "small"
-    needs = "a still smaller model with the same tokenizer (-mds); it drafts for the draft model: small>model"
+    needs = "an even smaller model with the same tokenizer (-mds); it drafts for the draft model: small>model"
     helps = "a draft model that is itself slow, such as a 7B for a 70B"
     nested_only = True
 

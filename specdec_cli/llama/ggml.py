@@ -90,7 +90,7 @@ def call(name: str, *arguments: Any) -> Any:
     if (function := _found(name)) is None:
         raise SpecdecError(
             f"this build of llama.cpp doesn't export {name}",
-            "Install the version of llama-cpp-python that specdec requires, or use another drafter.",
+            "Install the version of llama-cpp-python that specdec requires.",
         )
     return function(*arguments)
 
