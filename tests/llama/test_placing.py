@@ -194,6 +194,6 @@ def test_the_cpu_by_name_decodes():
 def test_on_the_command_line():
     for flag in ("--device", "--device-draft"):
         assert_refused(run("x", flag, "CUDA9"), 2, "there is no device 'CUDA9'", "none (the CPU)")
-    assert_refused(run("x", "--tensor-split", "3,1"), 2, "a tensor split is for several devices")
+    assert_refused(run("x", "--tensor-split", "3,1"), 2, "a tensor split needs several devices")
     done = call("run", "x", "-n", 1, SPECDEC_DEVICE="CUDA9")
     assert_refused(done, 2, "there is no device 'CUDA9'")
