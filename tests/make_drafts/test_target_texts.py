@@ -82,7 +82,7 @@ def test_prompts_are_held_out_by_category(session, tmp_path):
     assert len(chosen.held_out) == pytest.approx(len(chosen.train) / 4, abs=5)  # the first of every category, too
     own = tmp_path / "own.txt"
     own.write_text("def f(x):\n" + "word " * 600)
-    with pytest.raises(UsageError, match="too few prompts"):
+    with pytest.raises(UsageError, match="too few usable prompts"):
         training_prompts(session, str(own), str(own), 512, raw=False)
     apart = training_prompts(session, "python", str(own), 512, raw=False)
     assert [prompt.text for prompt in apart.held_out] == ["def f(x):"] and "skipped" in apart.notes[-1]
