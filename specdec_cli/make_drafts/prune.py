@@ -1,12 +1,11 @@
-"""`specdec draft prune`: a copy of the target with some of its layers only, named or found by measured agreement.
+"""`specdec draft prune`: a copy of the target with only some of its layers, named by the user or found by search.
 
-llama.cpp's quantiser drops `blk.N.` tensors, renumbers the rest and sets block_count; everything else it copies as it
-is. So whatever tells layers apart by their number goes wrong afterwards: arrays with a value for each layer (the file
-does not load), layers that alternate or differ by their place (it loads, and computes something else).
+llama.cpp's quantiser drops `blk.N.` tensors, renumbers the rest and sets block_count; it copies everything else
+unchanged. So models whose layers depend on their number break: those with an array that has a value for each layer (the
+file doesn't load), and those whose layers alternate or differ by position (it loads, but computes something else).
 
-The search is greedy: of the layers left, the one whose loss costs least is dropped, again and again. Agreement is how
-often the rest would propose, at every place of some of the target's own greedy answers, the token that stands there:
-one pass over each answer with all rows.
+The search is greedy: it repeatedly drops the layer whose loss costs least. Agreement is how often the remaining layers
+would propose the next token of the target's own greedy answers, at every position: one pass over each answer.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ _ALIKE = {
     *("qwen", "qwen2", "qwen2moe", "qwen3", "qwen3moe", "refact", "seed_oss", "stablelm", "starcoder", "starcoder2"),
     "xverse",
 }
-"""Architectures of llama.cpp whose layers are alike whatever their number and whatever their count: src/models/*.cpp
-of the bundled version. (Not command-r, whose tensors depend on the count; not minicpm, whose residuals are scaled by
-it; not those with sliding windows, which alternate.)"""
+"""Architectures of llama.cpp whose layers depend neither on their number nor on their count: src/models/*.cpp of the
+bundled version. (Not command-r, whose tensors depend on the count; not minicpm, whose residuals are scaled by it; not
+those with sliding windows, which alternate.)"""
 
 _STATES = ("ssm.", "shortconv.", "wkv.")
 
@@ -61,10 +60,10 @@ _PROMPTS = 8
 _ANSWER = 48
 _LONGEST_PROMPT = 256
 _MIN_TOKENS = 64
-"""Below so many places agreement says nothing."""
+"""Agreement over fewer positions means nothing."""
 _TRIED = 6
-"""Layers tried for each one dropped, but for the first: those that cost least when last tried. Trying all would take
-the square of their number."""
+"""How many layers are tried for each one dropped after the first: those that cost least when last tried. Trying all of
+them would take the square of their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +76,10 @@ class LayerSearch:
 
 
 def prune(options: CopyOptions, layers: str | LayerSearch, remember: bool = True) -> DraftCopyResult:
-    """Copy a target with some of its layers only. layers: those to keep, such as `0-7,31`. remember: for
-    `--drafter self`.
+    """Copy a target with only some of its layers. layers: those to keep, such as `0-7,31`. remember: whether
+    `--drafter self` will use it.
 
-    Raises UsageError or SpecdecError if that cannot be done, DownloadError if the target is not here, Interrupted.
+    Raises UsageError or SpecdecError if that can't be done, DownloadError if the target isn't here, Interrupted.
     """
 
     def bytes_of(header: Header) -> int:
@@ -101,7 +100,7 @@ def prune(options: CopyOptions, layers: str | LayerSearch, remember: bool = True
 
 
 def _search(job: CopyJob, wanted: LayerSearch) -> list[SearchStep]:
-    """Drop layer after layer from a copy that is written to, until so many are left as are wanted."""
+    """Drop layers one by one from a copy, until the wanted number is left."""
     answers = _Answers(job, wanted)
     path, count, progress = job.folder / "whole.gguf", require_prunable(job.header), job.options.progress
     job.write(path.name)
@@ -129,7 +128,7 @@ def _search(job: CopyJob, wanted: LayerSearch) -> list[SearchStep]:
 
 
 def require_prunable(header: Header) -> int:
-    """How many layers a model has. Raises SpecdecError if it would not be the same model with some of them left out."""
+    """How many layers a model has. Raises SpecdecError if it wouldn't work with some of them left out."""
     require_copyable(header)
     layers = header.setting("block_count")
     if type(layers) is not int or layers < 2:
@@ -140,7 +139,7 @@ def require_prunable(header: Header) -> int:
 
 
 def _difference(header: Header, layers: int) -> str:
-    """What tells layers of this model apart, if anything does."""
+    """How this model's layers depend on their number; empty if they don't."""
     prefix = f"{header.architecture}."
     own = {key.removeprefix(prefix): value for key, value in header.metadata.items() if key.startswith(prefix)}
     if any(key.startswith(_STATES) for key in own):
@@ -155,7 +154,7 @@ def _difference(header: Header, layers: int) -> str:
         return "the first of them are of another kind"
     if header.architecture not in _ALIKE:
         return f"with {shown(header.architecture)}, they may differ by their numbers"
-    parts: dict[int, list[tuple[str, tuple[int, ...]]]] = {}  # of each layer: its tensors' own names and their shapes
+    parts: dict[int, list[tuple[str, tuple[int, ...]]]] = {}  # for each layer: its tensors' names and shapes
     for tensor in header.tensors:
         if match := BLOCK.fullmatch(tensor.name):
             parts.setdefault(int(match[1]), []).append((match[2], tensor.shape))
@@ -166,7 +165,7 @@ def _difference(header: Header, layers: int) -> str:
 
 
 def layers_of(text: str, count: int) -> tuple[int, ...]:
-    """The layers that a text such as `0-7,31` names, of `count`. Raises UsageError if they are none or all."""
+    """The layers that a text such as `0-7,31` names, out of `count`. Raises UsageError if that is none or all."""
     layers: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", part, re.ASCII)
@@ -185,17 +184,17 @@ def layers_of(text: str, count: int) -> tuple[int, ...]:
 
 
 def size_with(header: Header, keep: Iterable[int]) -> int:
-    """Bytes of a copy with just these layers."""
+    """Bytes of a copy with only these layers."""
     kept = {None, *keep}
     return header.size - sum(tensor.size or 0 for tensor in header.tensors if layer_of(tensor) not in kept)
 
 
 class _Answers:
-    """The target's own greedy answers. Raises SpecdecError if they are too short to measure anything by."""
+    """The target's greedy answers. Raises SpecdecError if they are too short to measure agreement."""
 
     def __init__(self, job: CopyJob, wanted: LayerSearch) -> None:
         self._job, self._placement = job, Placement(wanted.gpu_layers)
-        self.texts: list[tuple[list[int], list[int]]] = []  # of each prompt its tokens, and those of its answer
+        self.texts: list[tuple[list[int], list[int]]] = []  # for each prompt: its tokens and its answer's
         prompts = suites.select(suites.load(wanted.prompts or "python"), limit=_PROMPTS)
         interrupt = job.options.interrupt
         with closing(load_model(job.target, self._placement, interrupt)) as model:
@@ -233,7 +232,7 @@ class _Answers:
 
 
 def _answer(prompt: Sequence[int], model: Model, context: LlamaContext) -> list[int]:
-    """The greedy answer to a prompt, up to where it begins to repeat itself."""
+    """The greedy answer to a prompt, up to the point where it starts to repeat itself."""
     context.rewind(0)
     answer = [int(context.decode(prompt)[0].argmax())]
     while len(answer) < _ANSWER and not model.is_end(answer[-1]):
@@ -242,14 +241,15 @@ def _answer(prompt: Sequence[int], model: Model, context: LlamaContext) -> list[
 
 
 class SkippableCopy:
-    """A model's file, in which zeros in its outlets leave a layer out; no model may be loaded from it meanwhile.
+    """A model's file in which a layer can be switched off by zeros in its outlets. No model may be loaded from it while
+    it changes.
 
-    Zero bytes are zeros in every type of ggml's, for each block's scale is among them.
+    Zero bytes mean zeros in every ggml type, because they include each block's scale.
     """
 
     def __init__(self, path: Path, layers: int) -> None:
         self.path = path
-        self._places: list[list[slice]] = []  # of each layer: where its outlets lie
+        self._places: list[list[slice]] = []  # for each layer: where its outlets are in the file
         header = read_header(path)
         for layer in range(layers):
             tensors = outlets(header, layer)
@@ -262,14 +262,14 @@ class SkippableCopy:
             self._places.append(list(map(slice, starts, ends)))
 
     def drop(self, layer: int) -> None:
-        """Switch a layer off for good."""
+        """Switch a layer off permanently."""
         content = np.memmap(self.path, mode="r+")
         for place in self._places[layer]:
             content[place] = 0
 
     @contextmanager
     def without(self, layer: int) -> Iterator[None]:
-        """Switch a layer off for a while."""
+        """Switch a layer off temporarily."""
         content = np.memmap(self.path, mode="r+")
         saved = [content[place].copy() for place in self._places[layer]]
         self.drop(layer)
@@ -281,6 +281,6 @@ class SkippableCopy:
 
 
 def outlets(header: Header, layer: int) -> list[Tensor]:
-    """The tensors through which a layer adds to the residual stream: with zeros in them, it is as if left out."""
+    """The tensors through which a layer adds to the residual stream: if they are zero, the layer has no effect."""
     own = (tensor for tensor in header.tensors if layer_of(tensor) == layer)
     return [tensor for tensor in own if _RESIDUAL.fullmatch(tensor.name.split(".", 2)[2])]

@@ -102,7 +102,7 @@ def test_a_trial_without_end(tmp_path, children, monkeypatch):
     monkeypatch.setattr(trials, "SCRIPT", str(tmp_path / "endless.py"))
     (tmp_path / "endless.py").write_text("import time; time.sleep(60)")
     monkeypatch.setattr(trials, "_WAIT_S", 0.1)
-    with pytest.raises(SpecdecError, match="on trial, which did not end"):
+    with pytest.raises(SpecdecError, match="did not finish within its limits"):
         load(path)
     interrupt = Interrupt()
     interrupt.set()

@@ -322,7 +322,7 @@ def test_a_target_that_gives_no_such_rows(tmp_path):
 
 def test_a_head_for_a_target_of_more_layers(tmp_path):
     target, head = tiny.write(tmp_path / "target.gguf", "llama"), tiny.write(tmp_path / "head.gguf", "eagle3")
-    assert "reads the layers 0, 2, 4 of target.gguf, which has 2" in answered(target, head, drafter="eagle3")
+    assert "reads layers 0, 2, 4 of target.gguf, which has only 2" in answered(target, head, drafter="eagle3")
 
 
 def test_a_build_without_hidden_rows(monkeypatch, tmp_path):

@@ -289,7 +289,7 @@ def test_heads_of_another_width(tmp_path, target):
 
 def test_a_target_that_gives_no_logits_beside_its_rows(tmp_path):
     lfm2, head = tiny.write(tmp_path / "lfm2.gguf", "lfm2"), tiny.write(tmp_path / "head.gguf", "medusa")
-    assert "hidden rows beside its logits" in answered(lfm2, head, drafter="medusa")
+    assert "hidden rows together with its logits" in answered(lfm2, head, drafter="medusa")
 
 
 @pytest.mark.parametrize("kind", ["mamba", "qwen35", "olmo2-window"])
