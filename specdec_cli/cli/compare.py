@@ -27,8 +27,8 @@ _output = partial(typer.Option, rich_help_panel="Output")
 _Suite = Annotated[
     str | None,
     typer.Option(
-        help="A suite (chat, code, creative, edit, python, reasoning, structured, summarisation, translation) or a "
-        "file of prompts (text, JSONL, YAML).",
+        help="A suite (chat, code, creative, edit, edits, python, reasoning, structured, summarisation, translation) "
+        "or a file of prompts (text, JSONL, YAML).",
         autocompletion=completion.prompts,
     ),
 ]
