@@ -83,7 +83,7 @@ def test_no_answer_is_lost_for_want_of_a_folder(spoiled, tmp_path):
 def test_a_full_disk_is_blamed_for_a_copy_that_is_not_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with full_disk(5000):
-        done = call("draft", "quantize", TARGET, "--type", "Q2_K", "-o", "draft.gguf")
+        done = call("draft", "quantize", "-m", TARGET, "--type", "Q2_K", "-o", "draft.gguf")
         assert_refused(done, 1, "the disk has no room for", ".gguf", "Free some space")
     assert not list(tmp_path.iterdir())
 

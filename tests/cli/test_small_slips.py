@@ -62,7 +62,7 @@ def test_an_answer_ends_at_a_line_break():
         (("run", "-cd", PROMPT), "-c d"),
         (("run", PROMPT, "-ngl99"), "-ngl 99"),
         (("compare", "-mdx.gguf", PROMPT), "-md x.gguf"),
-        (("draft", "prune", "demo", "-ox.gguf"), "-o x.gguf"),
+        (("draft", "prune", "-m", "demo", "-ox.gguf"), "-o x.gguf"),
     ],
 )
 def test_letters_glued_to_a_short_option(args, means):
@@ -100,7 +100,7 @@ NAMES_OF_NOTHING = [
     ("compare", "--prompts", "none.txt"),
     ("compare", "--against", "nobody", PROMPT),
     ("tune", "--what-if", "nothing"),
-    ("draft", "prune", "none.gguf", "--keep-layers", 0, "-o", "out.gguf"),
+    ("draft", "prune", "-m", "none.gguf", "--keep-layers", 0, "-o", "out.gguf"),
 ]
 
 

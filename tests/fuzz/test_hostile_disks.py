@@ -35,8 +35,8 @@ COMMANDS = {
     "a page": (*COMPARED, "--html", "page.html", "--save", "older"),
     "a player": ("replay", "kept.jsonl", "--html", "player.html"),
     "a picture": ("replay", "kept.jsonl", "--svg", "run.svg"),
-    "a quantised draft": ("draft", "quantize", TARGET, "--type", "Q2_K", "--force", "-o", "draft.gguf"),
-    "a pruned draft": ("draft", "prune", TARGET, "--keep-layers", "0,1", "--force", "-o", "draft.gguf"),
+    "a quantised draft": ("draft", "quantize", "-m", TARGET, "--type", "Q2_K", "--force", "-o", "draft.gguf"),
+    "a pruned draft": ("draft", "prune", "-m", TARGET, "--keep-layers", "0,1", "--force", "-o", "draft.gguf"),
     "a tuning": ("tune", *PAIR, "--seconds", 1),
 }
 NAMED = (".jsonl", ".html", ".svg", ".txt", ".gguf")

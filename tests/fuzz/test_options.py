@@ -35,8 +35,8 @@ NEEDED = {
     "compare": ("x", "-n", "1", "--repeat", "1"),
     "serve": ("--host", "192.0.2.1"),  # not an address of this machine
     "tune": ("--what-if", "none"),
-    "draft prune": (DRAFT, "--keep-layers", "0"),
-    "draft quantize": (DRAFT, "--type", "Q4_0"),
+    "draft prune": ("-m", DRAFT, "--keep-layers", "0"),
+    "draft quantize": ("-m", DRAFT, "--type", "Q4_0"),
 }
 """With what a command is refused or done soon, whatever else it is given."""
 
@@ -61,7 +61,7 @@ def case(chance: random.Random, known) -> tuple[list[str], dict[str, str]]:
         value = chance.choice(ODD) if chance.random() < 0.8 else payload(chance).replace("\udcff", "")
         if flag in ("--seconds", "--repeat", "--max-tokens", "--ctx", "--threads") and value.isdigit():
             value = "1"
-        if flag == "--out" or (flag in ("--html", "--svg", "--trace") and value.startswith("/")):
+        if flag == "--output" or (flag in ("--html", "--svg", "--trace") and value.startswith("/")):
             value = "out.gguf"  # nothing outside is written, not even where that is asked for
         if is_flag:
             args.append(flag)
