@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 draft = typer.Typer(
     help="Make a draft model or heads for a target.",
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=False,
 )
 
 _Out = Annotated[Path, typer.Option("--output", "-o", metavar="OUT.gguf", help="File to write the draft to.")]

@@ -30,9 +30,14 @@ class ErrorReporting(TyperGroup):
 
     def resolve_command(self, ctx, args):  # type: ignore[no-untyped-def]  # as below
         """The command and its arguments, with no short option that has letters glued to it."""
-        name, command, rest = super().resolve_command(ctx, args)
+        name, _, rest = super().resolve_command(ctx, args)
+        command = self.load(str(name))
         _refuse_glued(command, rest)
         return name, command, rest
+
+    def load(self, name: str) -> Any:
+        """The command of a name, ready to be called."""
+        return self.commands[name]
 
     def main(self, *args, **options):  # type: ignore[no-untyped-def]  # as below
         """A command line, from its parsing to its exit code. Its output goes through streams that neutralise it."""

@@ -74,7 +74,7 @@ def test_what_a_type_does_not_fit_is_said_before_the_copy_is_made(out, monkeypat
         patch.setattr(quantize, "write", lambda *_: (_ for _ in ()).throw(SpecdecError("written")))
         said = draft("quantize", "-m", TARGET, "--type", "Q2_K", "-o", out).stderr.splitlines()
     assert said[0] == "42 tensors become Q4_0, because rows of 320 or 896 values don't fit Q2_K or Q3_K"
-    assert said[1] == "the copy will have 5.8 MB, 61% of the target's 9.6 MB" and "written" in said[2]
+    assert said[1] == "the copy will have 5.8 MB, 60% of the target's 9.6 MB" and "written" in said[2]
 
 
 def test_the_command_that_is_printed_uses_the_file(out):

@@ -4,13 +4,12 @@ import random
 
 import fuzzing
 import pytest
-import typer.main
 from driver import DRAFT, TARGET
 from fuzzing import specdec
 from hostile import assert_shown
 from test_names import payload
 
-from specdec_cli.cli.app import app
+from specdec_cli.cli.app import COMMANDS, load
 
 pytestmark = pytest.mark.fuzz
 SHARDS = 8
@@ -42,8 +41,8 @@ NEEDED = {
 
 
 def options() -> list[tuple[str, tuple[str, bool, str | None]]]:
-    group = typer.main.get_command(app)
-    commands = {**group.commands, **{f"draft {name}": each for name, each in group.commands["draft"].commands.items()}}
+    commands = {name: load(name) for name in COMMANDS}
+    commands |= {f"draft {name}": each for name, each in commands["draft"].commands.items()}
     return [
         (name, (max(option.opts, key=len), option.is_flag, option.envvar))
         for name, command in commands.items()
