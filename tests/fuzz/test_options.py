@@ -60,12 +60,12 @@ def case(chance: random.Random, known) -> tuple[list[str], dict[str, str]]:
         value = chance.choice(ODD) if chance.random() < 0.8 else payload(chance).replace("\udcff", "")
         if flag in ("--seconds", "--repeat", "--max-tokens", "--ctx", "--threads") and value.isdigit():
             value = "1"
-        if flag == "--output" or (flag in ("--html", "--svg", "--trace") and value.startswith("/")):
+        if flag == "--output" or (flag == "--trace" and value.startswith("/")):
             value = "out.gguf"  # nothing outside is written, not even where that is asked for
         if is_flag:
             args.append(flag)
         elif variable and chance.random() < 0.4:
-            environment[variable] = value
+            environment[variable if isinstance(variable, str) else variable[0]] = value
         else:
             args += [flag, value]
     if chance.random() < 0.3:
