@@ -105,6 +105,7 @@ MEASURED = MeasuredTuning(
     greedy=True,
     recorded_tokens=1280,
     machine="AMD EPYC; 8 cores",
+    ctx=1024,
     threads=4,
     threads_draft=1,
     gpu_layers=-1,
