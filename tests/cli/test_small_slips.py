@@ -139,3 +139,12 @@ def test_proposals_that_are_not_on_the_hub_are_not_blamed_on_the_user(hub, insid
     found = hub_pairs.pulled_here(*PAIR[:2])
     (note,) = found["notes"]
     assert not found["proposals"] and "cannot be read" in note and "--draft" not in note
+
+
+def test_a_target_beside_a_pair_takes_the_draft_of_the_pair_and_says_so():
+    few = ("run", "-p", "demo", "-n", 2, "-t", 1, PROMPT)
+    said = "note: -m replaces the target of demo; its draft stays: draft.gguf\n"
+    assert succeeded(*few, "-m", TARGET).stderr.startswith(said)
+    for more in (("-md", DRAFT), ("--drafter", "none"), ("-q",), ("--json",)):
+        assert said not in succeeded(*few, "-m", TARGET, *more).stderr
+    assert said not in succeeded(*few).stderr
