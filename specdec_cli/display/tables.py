@@ -44,6 +44,13 @@ def lines_table(lines: Mapping[str, str | Sequence[str] | None]) -> Table:
     return grid
 
 
+def bullets(lines: Iterable[str]) -> Table:
+    grid = Table.grid(padding=(0, 1))
+    for line in lines:
+        grid.add_row("-", line)
+    return grid
+
+
 def note_lines(notes: Iterable[str]) -> list[Text]:
     return [Text(f"note: {note}", style="yellow") for note in notes]
 
