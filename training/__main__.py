@@ -41,7 +41,7 @@ def stages(work: Path, packages: Sequence[Path], share: float) -> Iterator[tuple
         out = pair / ("draft.gguf" if kind == "distill" else f"{kind}.gguf")
         asked = ["--prompts", prompts, "--held-out", "python", "--tokens", int(share * TOKENS[kind]), "-n", 128]
         spent = ["--minutes", max(4.0, share * MINUTES[kind]), "-o", out]
-        return out, ["specdec_cli", "draft", kind, target, *options, *asked, *spent]
+        return out, ["specdec_cli", "draft", kind, "-m", target, *options, *asked, *spent]
 
     yield draft("distill", prompts, "--from", tuned / "draft.gguf", "--lr", 0.002)
     yield draft("eagle3", more, "--width", 192, "--words", 2048)

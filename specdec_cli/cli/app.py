@@ -1,36 +1,60 @@
-"""The command line's root: which commands there are, and how their errors end."""
+"""The command line's root: which commands there are. A command is imported when it is called."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
 from specdec_cli import __version__
-from specdec_cli.cli.batch import batch
-from specdec_cli.cli.chat import chat
-from specdec_cli.cli.check import check
-from specdec_cli.cli.compare import compare
-from specdec_cli.cli.demo import demo
-from specdec_cli.cli.doctor import doctor
-from specdec_cli.cli.draft import draft
-from specdec_cli.cli.drafters import drafters
-from specdec_cli.cli.edit import edit
 from specdec_cli.cli.error_reporting import ErrorReporting
-from specdec_cli.cli.export import export
-from specdec_cli.cli.ls import ls
-from specdec_cli.cli.pull import pull
-from specdec_cli.cli.replay import replay
-from specdec_cli.cli.rm import rm
-from specdec_cli.cli.rpc_server import rpc_server
-from specdec_cli.cli.run import run
-from specdec_cli.cli.serve import serve
-from specdec_cli.cli.show import show
-from specdec_cli.cli.tune import tune
+
+COMMANDS = {
+    "demo": "See the speedup on a small pair that comes with specdec.",
+    "run": "Answer one prompt.",
+    "edit": "Change a file as an instruction says.",
+    "chat": "Chat with a model.",
+    "serve": "Start a server with OpenAI's API and a chat page.",
+    "batch": "Answer a file of requests, several at a time.",
+    "rpc-server": "Compute part of a model for another machine.",
+    "pull": "Download a model pair.",
+    "check": "Compare two models' tokenizers, sizes and memory.",
+    "ls": "List the model pairs.",
+    "show": "Show details of a pair.",
+    "rm": "Delete a pulled pair.",
+    "replay": "Replay a recorded run.",
+    "compare": "Measure drafters and settings against the target alone.",
+    "tune": "Measure a pair on this machine and predict its speedup.",
+    "export": "Print the settings of a pair for another engine.",
+    "draft": "Make a draft model or heads for a target.",
+    "drafters": "List the drafters and when each helps.",
+    "doctor": "Check the installation.",
+}
+"""The first line of each command's help."""
+
+
+@cache
+def load(name: str) -> Any:
+    """Import a command: the function or Typer of its name in the file of its name."""
+    name = name.replace("-", "_")
+    command = getattr(import_module(f"specdec_cli.cli.{name}"), name)
+    if not isinstance(command, typer.Typer):
+        alone = typer.Typer(add_completion=False)
+        alone.command(name.replace("_", "-"))(command)
+        command = alone
+    return typer.main.get_command(command)
+
+
+class _Commands(ErrorReporting):
+    def load(self, name: str) -> Any:
+        return load(name)
+
 
 app = typer.Typer(
     name="specdec",
-    cls=ErrorReporting,
+    cls=_Commands,
     help="Speculative decoding for local GGUF models: faster answers, same text.",
     epilog="Start here:  specdec demo",
     no_args_is_help=True,
@@ -54,7 +78,5 @@ def _root(
     """Options of specdec itself."""
 
 
-_MODELS, _MEASUREMENTS = (pull, check, ls, show, rm), (replay, compare, tune, export)
-for command in (demo, run, edit, chat, serve, batch, rpc_server, *_MODELS, *_MEASUREMENTS, drafters, doctor):
-    app.command()(command)
-app.add_typer(draft, name="draft")
+for name, line in COMMANDS.items():
+    app.command(name, help=line)(lambda: None)  # `load` puts the command itself in its place

@@ -51,7 +51,9 @@ def compare(
     system: opt.System = None,
     json_: Annotated[bool, _output("--json", help="Print all data as one JSON object.")] = False,
     md: Annotated[bool, _output("--md", help="Print Markdown, to paste into an issue.")] = False,
-    html: Annotated[Path | None, _output(help="Write a page with charts to this file.")] = None,
+    html: Annotated[
+        Path | None, _output("--output", "-o", metavar="FILE.html", help="Write a page with charts to this file.")
+    ] = None,
     save: Annotated[str | None, _output(help="Keep the result under this name.")] = None,
     against: Annotated[
         str | None,

@@ -31,5 +31,6 @@ def demo() -> None:
         if console.is_terminal:
             console.print(str(race.arrangement))
         console.print(race_view.result(race.result()))
+        console.print(f"  {race.conditions}", style="dim")
         console.print()
         console.print(race_view.next_steps())

@@ -1,4 +1,4 @@
-"""`specdec draft`: a copy of the target with fewer layers or bits, or a draft that learns from it."""
+"""`specdec draft`: makes a copy of the target with fewer layers or bits, or trains a draft on its answers."""
 
 from __future__ import annotations
 
@@ -24,27 +24,24 @@ if TYPE_CHECKING:
 draft = typer.Typer(
     help="Make a draft model or heads for a target.",
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=False,
 )
 
-_TargetName = Annotated[
-    str,
-    typer.Argument(
-        metavar="TARGET",
-        help="Target: a .gguf file, REPO:QUANT (pulled), or a profile.",
-        autocompletion=completion.models,
-    ),
-]
-_Out = Annotated[Path, typer.Option("--out", "-o", metavar="OUT.gguf", help="The draft's file.")]
+_Out = Annotated[Path, typer.Option("--output", "-o", metavar="OUT.gguf", help="File to write the draft to.")]
 _NOTHING_LEFT = "; nothing was written"
-_Force = Annotated[bool, typer.Option("--force", help="Overwrite the draft's file if it is there.")]
+_Force = Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")]
+
+
+def _target(given: opt.Given) -> str:
+    if name := given.flags["target"]:
+        return str(name)
+    raise UsageError("no target is named", "Name one with -m: a .gguf file, REPO:QUANT or a profile.")
 
 
 @draft.command()
-@opt.takes("threads", "gpu_layers")
+@opt.takes("target", "threads", "gpu_layers")
 def prune(
     given: opt.Given,
-    target: _TargetName,
     out: _Out,
     keep_layers: Annotated[str | None, typer.Option(metavar="LIST", help="Layers to keep, from 0: 0-7,31.")] = None,
     search: Annotated[
@@ -66,12 +63,12 @@ def prune(
     from specdec_cli.make_drafts.prune import prune as prune_target
 
     if (keep_layers is None) == (search is None):
-        raise UsageError("which layers stay is not said, or said twice", "Give --keep-layers LIST, or --search N.")
+        raise UsageError("say which layers to keep", "Give --keep-layers LIST or --search N, and not both.")
     if prompts is not None and search is None:
         raise UsageError("--prompts is for --search", "Leave one of them out.")
 
     with interruptible(_NOTHING_LEFT) as interrupt, DraftView(json_) as view:
-        options = CopyOptions(target, out, force, given.flags["threads"], interrupt, view)
+        options = CopyOptions(_target(given), out, force, given.flags["threads"], interrupt, view)
         layers: str | LayerSearch = keep_layers or ""
         if search is not None:
             view.answering()
@@ -82,10 +79,9 @@ def prune(
 
 
 @draft.command()
-@opt.takes("threads")
+@opt.takes("target", "threads")
 def quantize(
     given: opt.Given,
-    target: _TargetName,
     out: _Out,
     type_: Annotated[str, typer.Option("--type", metavar="TYPE", help="The copy's type: Q2_K, Q3_K_M, IQ4_XS, ...")],
     force: _Force = False,
@@ -97,7 +93,7 @@ def quantize(
     from specdec_cli.make_drafts.quantize import quantize as quantize_target
 
     with interruptible(_NOTHING_LEFT) as interrupt, DraftView(json_) as view:
-        options = CopyOptions(target, out, force, given.flags["threads"], interrupt, view)
+        options = CopyOptions(_target(given), out, force, given.flags["threads"], interrupt, view)
         result = quantize_target(options, type_)
     _show(result, json_)
 
@@ -111,7 +107,7 @@ def _show(result: DraftCopyResult | DraftTrainingResult, as_json: bool) -> None:
         print_json(result)
         return
     print_parts(copy_tables(result) if isinstance(result, DraftCopyResult) else training_tables(result))
-    print(f"Use it:  {result.run}")  # in one line, to be copied
+    print(f"Use it:\n{result.run}")  # on one line, to be copied
 
 
 _Words = Annotated[
@@ -163,7 +159,6 @@ def exit_(layers: Annotated[int, typer.Option(help="How many of the target's fir
 def _train(
     recipe: Recipe,
     given: opt.Given,
-    target: _TargetName,
     out: _Out,
     prompts: Annotated[
         str | None,
@@ -211,7 +206,7 @@ def _train(
         raise UsageError(f"{temps!r} does not name temperatures", "Give --temps as in 0,0.8.") from None
     gpu_layers = given.flags["gpu_layers"]
     options = TrainingOptions(
-        *(target, out, prompts, held_out, tokens, longest, temperatures, minutes, steps),
+        *(_target(given), out, prompts, held_out, tokens, longest, temperatures, minutes, steps),
         lr=lr,
         folder=work,
         before=against,
@@ -251,4 +246,4 @@ def _trains(recipe_of: Callable[..., Recipe]) -> Callable[..., None]:
 
 
 for recipe_of in (distill, eagle3, medusa, exit_):
-    draft.command(recipe_of.__name__.rstrip("_"))(opt.takes("threads", "gpu_layers")(_trains(recipe_of)))
+    draft.command(recipe_of.__name__.rstrip("_"))(opt.takes("target", "threads", "gpu_layers")(_trains(recipe_of)))

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 from specdec_cli.cli.signals import ended_by_signals
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
-from specdec_cli.display.terminal import neutralise_streams
+from specdec_cli.display.terminal import SafeConsole, can_paint, neutralise_streams
 
 if TYPE_CHECKING:
     from specdec_cli.llama.interrupt import Interrupt
@@ -30,9 +30,14 @@ class ErrorReporting(TyperGroup):
 
     def resolve_command(self, ctx, args):  # type: ignore[no-untyped-def]  # as below
         """The command and its arguments, with no short option that has letters glued to it."""
-        name, command, rest = super().resolve_command(ctx, args)
+        name, _, rest = super().resolve_command(ctx, args)
+        command = self.load(str(name))
         _refuse_glued(command, rest)
         return name, command, rest
+
+    def load(self, name: str) -> Any:
+        """The command of a name, ready to be called."""
+        return self.commands[name]
 
     def main(self, *args, **options):  # type: ignore[no-untyped-def]  # as below
         """A command line, from its parsing to its exit code. Its output goes through streams that neutralise it."""
@@ -118,11 +123,19 @@ def interruptible(what_is_left: str = "") -> Iterator[Interrupt]:
 
 
 def complain(error: SpecdecError) -> None:
-    """Print what went wrong and what to do. Never raises, even if stderr is closed."""
+    """Print what went wrong and what to do. Never raises, even if stderr is closed.
+
+    On a terminal the first line wraps between words. The second may hold a command to copy, so it stays whole.
+    """
     what, to_do = (text.replace("\n", " ") for text in (str(error), error.hint))
-    lines = [f"specdec: {what}", *([f"  {to_do}"] if to_do else [])]
     with suppress(OSError):
-        print("\n".join(lines), file=sys.stderr, flush=True)
+        if can_paint(sys.stderr):
+            SafeConsole(stderr=True).print(f"specdec: {what}")
+        else:
+            print(f"specdec: {what}", file=sys.stderr)
+        if to_do:
+            print(f"  {to_do}", file=sys.stderr)
+        sys.stderr.flush()
 
 
 def close(stream: TextIO) -> None:

@@ -1,7 +1,8 @@
-"""`specdec export`: the settings of a pair for the engine that serves it."""
+"""`specdec export`: prints the settings of a pair for another engine."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -23,20 +24,21 @@ def export(
         typer.Argument(help="llama-server, vllm or sglang.", autocompletion=completion.serving_engines),
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write its settings file, too.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write a settings file.")
     ] = None,
     what_if: Annotated[
         str | None,
         typer.Option(
-            metavar="HARDWARE", help="Choose for another machine than this one.", autocompletion=completion.machines
+            metavar="HARDWARE", help="Choose the length for another machine.", autocompletion=completion.machines
         ),
     ] = None,
     json_: opt.Json = False,
 ) -> None:
     """Print the settings of a pair for another engine.
 
-    The length is the best fixed one for the recorded text and the measured costs (specdec tune).
+    The draft length is the best fixed one by what specdec tune measured.
     """
+    from specdec_cli.display.tables import bullets
     from specdec_cli.measure import export as exports
     from specdec_cli.user_files import write_whole
 
@@ -46,6 +48,8 @@ def export(
     if json_:
         print_json(found)
         return
-    print(found.command, flush=True)
-    lost = (f"- {line}" for line in found.lost)
-    print_parts(*found.expected, f"Lost in {engine}:", *lost, f"{engine}: {found.checked}.", stderr=True)
+    print(found.command, flush=True)  # on one line, to be copied
+    print_parts(*found.expected, stderr=True)
+    if found.measure:
+        print(f"To measure it:\n{found.measure}", file=sys.stderr)
+    print_parts(f"Differences in {engine}:", bullets(found.lost), f"Checked: {found.checked}.", stderr=True)

@@ -1,4 +1,4 @@
-"""`specdec ls`: the pairs there are, and which of them are on this machine."""
+"""`specdec ls`: the known model pairs, those on this machine first."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ def ls(
         print_json(result)
         return
     print_parts(list_table(result.pairs, result.notes), pipe_width=UNCUT)
-    print_parts("\nDownload one:  specdec pull NAME     All about one:  specdec show NAME", style="dim")
+    print_parts("\nDownload a pair:  specdec pull NAME\nShow details:     specdec show NAME", style="dim")

@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from specdec_cli.cli import completion
+from specdec_cli.cli.output import print_parts
 from specdec_cli.decoding.options import Option
 from specdec_cli.engine.options import KINDS, OPTIONS
 
@@ -132,7 +133,10 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         @wraps(command)
         def run(context: typer.Context, help_all: bool, **arguments: Any) -> None:
             flags = {name: arguments.pop(name) for name in names}
-            command(_given(context, flags), **arguments)
+            given = _given(context, flags)
+            if {"profile", "target"} <= given.typed and not (arguments.get("json_") or arguments.get("quiet")):
+                _name_draft(given)
+            command(given, **arguments)
 
         del run.__wrapped__  # Typer would look at the signature behind this one
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -140,6 +144,16 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         return run
 
     return decorate
+
+
+def _name_draft(given: Given) -> None:
+    """-p and -m together: say which draft goes with the target."""
+    from specdec_cli.pairs.config_layers import merged
+
+    settings = merged(given.profile, given.flags)[0]
+    if settings.draft and settings.chain.needs_model and "draft" not in given.typed:
+        name = settings.draft.rpartition("/")[2]
+        print_parts(f"note: -m replaces the target of {given.profile}; its draft stays: {name}", stderr=True)
 
 
 def _given(context: typer.Context, flags: dict[str, Any]) -> Given:

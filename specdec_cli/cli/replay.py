@@ -1,4 +1,4 @@
-"""`specdec replay`: a recorded run again, as it was, slower, or step by step; or as a picture. No model is needed."""
+"""`specdec replay`: plays a recorded run again, or writes it as a page or a picture. It needs no model."""
 
 from __future__ import annotations
 
@@ -25,47 +25,52 @@ if TYPE_CHECKING:
 
 def replay(
     file: Annotated[Path, typer.Argument(help="A run recorded with: specdec run --trace FILE")],
-    speed: Annotated[
-        float | None, typer.Option(help="1, the default, takes as long as the run did; 0.25 four times as long.")
+    speed: Annotated[float | None, typer.Option(help="Speed, relative to the run's own. \\[default: 1]")] = None,
+    step: Annotated[bool, typer.Option("--step", help="Show one step per key press: space goes on, q quits.")] = False,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write a page that plays the run (.html) or a picture (.svg); may be repeated.",
+        ),
     ] = None,
-    step: Annotated[
-        bool, typer.Option("--step", help="Key by key: each step's draft, verdict, p and q. Space goes on, q leaves.")
-    ] = False,
-    svg: Annotated[Path | None, typer.Option(help="Write the coloured text and the report as a picture.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a web page that plays the run, with p and q.")] = None,
     verbose: opt.Verbose = False,
 ) -> None:
     """Replay a recorded run.
 
-    In a pipe, or where --svg or --html writes a file and no --speed is given, nothing is waited for.
+    In a pipe, or with -o and without --speed, the whole run is shown at once.
     """
     from specdec_cli.display.steps import CAN_READ_KEYS
     from specdec_cli.measure.recorded_settings import RecordedSettings
     from specdec_cli.measure.traces import prompt_of, read_trace
 
     if speed is not None and not (math.isfinite(speed) and speed > 0):
-        raise UsageError(f"the speed cannot be {speed:g}", "Give a number above 0; 1 is the speed of the run.")
+        raise UsageError(f"the speed can't be {speed:g}", "Give a number above 0; 1 is the speed of the run.")
     if step and speed is not None:
-        raise UsageError("--step goes as fast as you press keys", "Leave out --speed or --step.")
+        raise UsageError("--step waits for keys, so it has no speed", "Leave out --speed or --step.")
     if step and not CAN_READ_KEYS:
-        raise UsageError("--step cannot read single keys on this system", "Give a --speed, or use WSL.")
+        raise UsageError("--step can't read single keys on this system", "Use --speed, or WSL.")
     if step and not (sys.stdin.isatty() and can_paint(sys.stdout)):
-        raise UsageError("--step needs a terminal for its keys and its display", "Leave --step out in a pipe.")
+        raise UsageError("--step needs a terminal", "Leave it out in a pipe.")
+    for path in output or ():
+        if path.suffix not in (".html", ".svg"):
+            raise UsageError(f"{path} is neither a page nor a picture", "Name a file ending in .html or .svg.")
     recorded, events = read_trace(file)
     settings = RecordedSettings.of(recorded)
-    if svg or html:
+    for path in output or ():
         from specdec_cli.display import player
 
-        if svg:
-            _write(svg, player.svg(settings, events), file)
-        if html:
-            _write(html, player.html(settings, prompt_of(recorded), events), file)
-    hurry = speed is None and (svg is not None or html is not None)
-    raise typer.Exit(_show(settings, events, math.inf if hurry else speed or 1.0, step, verbose))
+        page = path.suffix == ".html"
+        content = player.html(settings, prompt_of(recorded), events) if page else player.svg(settings, events)
+        _write(path, content, file)
+    usual = math.inf if output else 1.0
+    raise typer.Exit(_show(settings, events, usual if speed is None else speed, step, verbose))
 
 
 def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key: bool, verbose: bool) -> int:
-    """Replay on stdout, the report on stderr. Returns the exit code."""
+    """Replay on stdout, with the report on stderr. Returns the exit code."""
     from specdec_cli.decoding.metrics import Metrics
     from specdec_cli.display.live import LiveDisplay, on_stdout
     from specdec_cli.display.parts import legend
@@ -91,7 +96,7 @@ def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key:
                 speed = math.inf
             finished = _play(events, report, display, _clock(interrupt, speed))
         if not finished:
-            report.notes = (f"left early: the recording has {recorded} tokens",)
+            report.notes = (f"you left early: the recording has {recorded} tokens",)
         if isinstance(display, LiveDisplay) and report.drafted:
             print_parts(legend(), stderr=True)
         print_report(RunRecord(report, settings), verbose)
@@ -99,7 +104,7 @@ def _show(settings: RecordedSettings, events: list[Event], speed: float, by_key:
 
 
 def _play(events: list[Event], report: Metrics, display: EventDisplay, wait: Callable[[Event], bool]) -> bool:
-    """Show each event when its time has come, until `wait` says that the user has seen enough: False then."""
+    """Show each event when it's due. Returns False if `wait` does, which means that the user has seen enough."""
     try:
         for event in events:
             if not wait(event):
@@ -112,7 +117,7 @@ def _play(events: list[Event], report: Metrics, display: EventDisplay, wait: Cal
 
 
 def _clock(interrupt: Interrupt, speed: float) -> Callable[[Event], bool]:
-    """Waits until an event is due; at infinite speed that is at once."""
+    """A function that waits until an event is due; at infinite speed it doesn't wait."""
     started = interrupt.clock()
 
     def wait(event: Event) -> bool:

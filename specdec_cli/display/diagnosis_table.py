@@ -1,4 +1,4 @@
-"""What `doctor` says of an installation."""
+"""The report of `specdec doctor`."""
 
 from specdec_cli.display.tables import label_grid
 from specdec_cli.display.terminal import SafeConsole
@@ -6,46 +6,52 @@ from specdec_cli.measure.doctor import Diagnosis
 
 
 def print_diagnosis(diagnosis: Diagnosis) -> None:
-    """Print everything on stdout, with what would enable a GPU last."""
-    lines = [*diagnosis.versions.items(), ("build", diagnosis.build)]
+    """Print everything on stdout, and last how to enable a GPU that isn't used."""
+    lines = [*diagnosis.versions.items(), *_processor(diagnosis)]
+    if diagnosis.memory_available is not None:
+        lines.append(("memory", f"{diagnosis.memory_available / 1e9:.1f} GB free"))
     for device in diagnosis.devices:
-        size = f"{device.free / 1e9:.1f} of {device.total / 1e9:.1f} GB free"
-        lines.append((device.kind, f"{device.name}: {device.description}, {size}"))
-    kernels = diagnosis.kernels
-    lines.append(("kernels", ", ".join(kernels.used) or "none that are known"))
-    if kernels.problem:
-        lines.append(("", kernels.problem))
-    if kernels.unused:
-        lines.append(("", f"this processor has {', '.join(kernels.unused)}, which this build does not use"))
+        if device.kind != "CPU":
+            size = f"{device.free / 1e9:.1f} of {device.total / 1e9:.1f} GB free"
+            lines.append((device.kind, f"{device.name}: {device.description}, {size}"))
     names = [device.name for device in diagnosis.devices if device.is_gpu]
     lines.append(("--device", ", ".join([*names, "none (the CPU)"])))
-    lines.append(("threads", str(diagnosis.threads)))
     lines.append(("GPU offload", "all layers by default" if diagnosis.gpu_offload else "not in this build"))
-    lines.append(("--rpc", "other machines can compute" if diagnosis.rpc else "not in this build"))
+    lines.append(("--rpc", "can use other machines" if diagnosis.rpc else "not in this build"))
     lacking = ", ".join(diagnosis.missing_for_heads)
-    kinds = f"medusa drafts; the others need {lacking}" if lacking else "mtp, eagle3 and medusa draft"
+    kinds = f"medusa works; mtp and eagle3 need {lacking}" if lacking else "mtp, eagle3 and medusa work"
     lines.append(("heads", kinds))
     lines.append(("weights", diagnosis.weights_cache))
     if diagnosis.corpora.bytes:
         lines.append(("corpora", f"{diagnosis.corpora.folder}, {diagnosis.corpora.bytes / 1e6:,.1f} MB of indexes"))
     lines.append(("settings", diagnosis.config))
     if diagnosis.config_problem:
-        lines.append(("", f"with a mistake: {diagnosis.config_problem}"))
+        lines.append(("", f"error: {diagnosis.config_problem}"))
     lines.append(("profiles", f"{len(diagnosis.profiles)}; specdec ls lists them"))
     pair = diagnosis.bundled_pair
-    lines.append(("bundled pair", "works: tokenizers fit, both models decode" if pair.ok else pair.problem))
+    lines.append(("bundled pair", "works" if pair.ok else pair.problem))
     if pair.ok:
         lines.append(("rounding", f"bundled target: {pair.rounding}"))
     console, grid = SafeConsole(), label_grid()
     for label, text in lines:
         grid.add_row(label, text)
     console.print(grid)
-    if kernels.repair:
+    if repair := diagnosis.kernels.repair:
         console.print("\nTo build llama.cpp for this processor:", style="bold")
-        console.print(f"  {kernels.repair}", soft_wrap=True)
+        console.print(f"  {repair}", soft_wrap=True)
     if gpu := diagnosis.unused_gpu:
-        console.print(f"\n{gpu.name} is there, but this build cannot use it. To enable it:", style="bold")
+        console.print(f"\nThis build can't use {gpu.name}. To enable it:", style="bold")
         if gpu.missing:
             console.print(f"  first install {gpu.missing}, then")
         console.print(f"  make ACCEL={gpu.accel} setup     (in a checkout)")
         console.print(f"  {gpu.command}", soft_wrap=True)
+
+
+def _processor(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """What computes, on one line, and what is wrong with that."""
+    kernels, cores = diagnosis.kernels, f"{diagnosis.threads} core{'s' * (diagnosis.threads != 1)}"
+    cpu = next((device.description for device in diagnosis.devices if device.kind == "CPU"), "unknown")
+    lines = [f"{cpu}, {cores}; uses {', '.join(kernels.used) or 'no kernels that specdec knows'}"]
+    lines += [diagnosis.build] * (not kernels.used) + [kernels.problem] * bool(kernels.problem)
+    lines += [f"it also has {', '.join(kernels.unused)}, which this build doesn't use"] * bool(kernels.unused)
+    return [("" if i else "processor", line) for i, line in enumerate(lines)]

@@ -20,7 +20,8 @@ from specdec_cli.make_drafts.draft_copy import CopyProgress
 from specdec_cli.user_files import format_bytes
 
 if TYPE_CHECKING:
-    from specdec_cli.make_drafts.draft_copy import DraftCopyResult, SearchStep
+    from specdec_cli.llama.quantize import Unfit
+    from specdec_cli.make_drafts.draft_copy import DraftCopyResult, PlannedCopy, SearchStep
     from specdec_cli.make_drafts.draft_figures import DraftFigures
     from specdec_cli.make_drafts.recipe import TrainingStep
     from specdec_cli.make_drafts.train import DraftTrainingResult
@@ -43,6 +44,15 @@ class DraftView(ExitStack, CopyProgress):
             self._show(f"writing {name}", done, total, f"{done}/{total} tensors")
         if done == total:
             self._end()
+
+    def planned_copy(self, planned: PlannedCopy) -> None:
+        """The size of a copy, and what its tensors become where the type doesn't fit them."""
+        for got, tensors in _by_type(planned.unfit).items():
+            columns = " or ".join(f"{columns:,}" for columns in sorted({tensor.columns for tensor in tensors}))
+            types = " or ".join(sorted({tensor.wanted for tensor in tensors}))
+            what = f"{len(tensors)} tensors become" if len(tensors) > 1 else "1 tensor becomes"
+            self._print(f"{what} {got}, because rows of {columns} values don't fit {types}")
+        self._print(f"the copy will have {_size(planned.bytes, planned.target_bytes)}")
 
     def answering(self) -> None:
         """The target writes the answers that agreement is measured on."""
@@ -110,31 +120,35 @@ class DraftView(ExitStack, CopyProgress):
 
     def _print(self, text: str) -> None:
         if not self._silent:
-            print(text, file=sys.stderr, flush=True)
+            console = SafeConsole(stderr=True)
+            console.print(text, soft_wrap=not console.is_terminal)
 
 
 def copy_tables(draft: DraftCopyResult) -> RenderableType:
     """A finished copy."""
-    share = draft.bytes / max(1, draft.target_bytes)
     pruned = draft.kept and len(draft.layers) < (draft.of or 0)
-    type_, unfit = draft.type, list[str]()
-    for got, count in Counter(tensor.got for tensor in draft.unfit).most_common():
-        if not unfit:  # what most of those tensors are instead
-            type_ += f" by name; {count} tensors are {got}"
-        tensors = [tensor for tensor in draft.unfit if tensor.got == got]
-        columns = " or ".join(f"{columns:,}" for columns in sorted({tensor.columns for tensor in tensors}))
-        types = " or ".join(sorted({tensor.wanted for tensor in tensors}))
-        unfit.append(f"{count} tensor{'s'[: count > 1]} became {got}: rows of {columns} values do not fit {types}")
+    others = ", ".join(f"{len(tensors)} are {got}" for got, tensors in _by_type(draft.unfit).items())
     lines = {
         "draft": draft.out,
-        "of": draft.target,
+        "target": draft.target,
         "layers": f"{draft.kept} ({len(draft.layers)} of {draft.of})" if pruned else "",
-        "type": type_,
+        "type": draft.type + (f" by name; of its tensors {others}" if others else ""),
         "agreement": "" if draft.agreement is None else f"{draft.agreement:.1%} of the target's own tokens",
-        "size": f"{format_bytes(draft.bytes)}, {share:.0%} of the target's {format_bytes(draft.target_bytes)}",
+        "size": _size(draft.bytes, draft.target_bytes),
         "took": f"{draft.seconds:,.1f} s",
     }
-    return Group(lines_table(lines), *note_lines([*unfit, *draft.notes]))
+    return Group(lines_table(lines), *note_lines(draft.notes))
+
+
+def _by_type(unfit: Sequence[Unfit]) -> dict[str, list[Unfit]]:
+    """Tensors by the type that they get, the most common type first."""
+    types = [got for got, _ in Counter(tensor.got for tensor in unfit).most_common()]
+    return {got: [tensor for tensor in unfit if tensor.got == got] for got in types}
+
+
+def _size(bytes_: int, target_bytes: int) -> str:
+    share = f"{bytes_ / max(1, target_bytes):.0%} of the target's {format_bytes(target_bytes)}"
+    return f"{format_bytes(bytes_)}, {share}"
 
 
 def training_tables(result: DraftTrainingResult) -> RenderableType:

@@ -19,7 +19,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from specdec_cli.display.tables import CutTable, label_grid, lines_table, note_lines, plain_table
+from specdec_cli.display.tables import FittingTable, label_grid, lines_table, note_lines, plain_table
 from specdec_cli.display.terminal import SafeConsole, can_paint
 from specdec_cli.pairs.draft_proposals import DraftProposal
 from specdec_cli.pairs.pair_check import ModelSummary, PairCheck
@@ -104,31 +104,28 @@ def plan_tables(plan: DownloadPlan) -> RenderableType:
 
 def proposals_table(proposals: Sequence[DraftProposal]) -> RenderableType:
     """Drafts for a target, the likeliest first."""
-    columns = ("", "draft", "size", "parameters", "share", "tokenizer")
-    table = plain_table(columns, left=("draft", "tokenizer"), whole=("share", "tokenizer"), header="dim")
-    table.padding = (0, 1)
+    table = FittingTable(("", "draft", "share", "tokenizer", "size", "parameters"), prose=("draft", "tokenizer"), gap=2)
     for number, draft in enumerate(proposals, 1):
         sizes = format_bytes(draft.size), _count(draft.n_params)
-        table.add_row(str(number), draft.name, *sizes, f"{draft.ratio:.1%}", draft.verdict)
-    return CutTable(table, ("size", "parameters"))
+        table.add([str(number), draft.name, f"{draft.ratio:.1%}", draft.verdict, *sizes])
+    return table
 
 
 def list_table(pairs: Sequence[PairSummary], notes: Iterable[str] = ()) -> RenderableType:
-    """All pairs, a line each: whether they are here, how fast they were, what they are."""
-    columns = ("name", "for", "size", "here", "speedup", "what")
-    table = plain_table(columns, left=("name", "here", "what"), whole=columns, header="dim", gap=2)
-    name, *_, what = table.columns
-    name.overflow, what.overflow, name.max_width, what.ratio, table.expand = "ellipsis", "ellipsis", 28, 1, True
-    for pair in pairs:
-        table.add_row(
-            Text(pair.name, style="bold" if pair.here == "yes" else ""),
-            f"{pair.fits_gb:g} GB" if pair.fits_gb else "",
-            format_bytes(pair.size) if pair.size else "",
-            Text(pair.here, style="green" if pair.here == "yes" else "dim"),
-            f"{pair.speed.speedup:.2f}x" if pair.speed else "",
-            pair.description or " + ".join(name for name in (pair.target, pair.draft) if name),
-        )
-    return Group(CutTable(table, ("for", "size", "what")), *note_lines(notes))
+    """A line for each pair: whether it's on this machine, the memory it needs, its size and its models."""
+    cells: dict[str, Sequence[Text | str]] = {
+        "name": [Text(pair.name, style="bold" if pair.here == "yes" else "") for pair in pairs],
+        "here": [Text("" if pair.here == "no" else pair.here, style="green") for pair in pairs],
+        "needs": [f"{pair.fits_gb:g} GB" if pair.fits_gb else "" for pair in pairs],
+        "size": [format_bytes(pair.size) if pair.size else "" for pair in pairs],
+        "speedup": [f"{pair.speed.speedup:.2f}x" if pair.speed else "" for pair in pairs],
+        "models": [pair.description or " + ".join(filter(None, (pair.target, pair.draft))) for pair in pairs],
+    }
+    filled = {name: column for name, column in cells.items() if any(map(len, column))}
+    table = FittingTable(tuple(filled), prose=("here", "models"), gap=2, first=28)
+    for row in zip(*filled.values(), strict=True):
+        table.add(row)
+    return Group(table, *note_lines(notes))
 
 
 def details_table(details: PairDetails, sources: bool = False) -> RenderableType:

@@ -26,8 +26,6 @@ from specdec_cli.display.terminal import SafeConsole
 from specdec_cli.measure.recorded_settings import RecordedSettings
 
 _SPEEDS = (0.01, 0.03, 0.1, 0.25, 0.5, 1, 2, 4, 10)
-_LEAST_S = 5
-"""A run that took less is played slower at first, so that there is something to see."""
 _TAGS = {"accepted": "i", "correction": "b", "bonus": "u", "plain": "span", "forced": "em"}
 
 
@@ -52,7 +50,6 @@ class _ShownStep:
 def html(settings: RecordedSettings, prompt: str | None, events: list[Event]) -> str:
     """The page. prompt: what was asked, if the recording has it."""
     report, report_styles = _report_html(settings, events)
-    took = events[-1].at if events else 0.0
     return scripted_page(
         "player",
         ("tokens.js", "player.js"),
@@ -62,7 +59,6 @@ def html(settings: RecordedSettings, prompt: str | None, events: list[Event]) ->
         steps=list(_steps(events)),
         report=Markup(report),
         speeds=_SPEEDS,
-        usual=max((speed for speed in _SPEEDS if speed <= min(took / _LEAST_S, 1)), default=_SPEEDS[0]),
     )
 
 

@@ -1,22 +1,17 @@
-"""The tables of all displays: plain ones, labels with lines of text, and tables that leave out what does not fit."""
+"""The tables of all displays: plain ones, labels with lines of text, and tables that leave out what doesn't fit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 UNCUT = 10_000
 """Cells that hold any line: the width of what is no terminal."""
-_NARROW = 72
-_FIRST_WIDTH = 14
-"""Of a first column that may fold, and is shown on the narrowest screen."""
 
 
 def plain_table(
@@ -49,19 +44,33 @@ def lines_table(lines: Mapping[str, str | Sequence[str] | None]) -> Table:
     return grid
 
 
+def bullets(lines: Iterable[str]) -> Table:
+    grid = Table.grid(padding=(0, 1))
+    for line in lines:
+        grid.add_row("-", line)
+    return grid
+
+
 def note_lines(notes: Iterable[str]) -> list[Text]:
     return [Text(f"note: {note}", style="yellow") for note in notes]
 
 
 @dataclass
 class FittingTable:
-    """columns: their titles, the most important first. folds: whether cells may take several lines, of `least`
-    characters or more; else all but the first column are aligned to the right, those without a title to the left.
+    """A table that leaves out the columns that don't fit.
+
+    columns: their titles, the most important first. Only the first column and the `prose` columns may take several
+    lines; with `folds` all columns are prose. least: how narrow prose may get, in cells; first: the same for the first
+    column. Prose, the first column and
+    columns without a title are aligned to the left.
     """
 
     columns: Sequence[str]
     folds: bool = False
     least: int = 12
+    prose: Sequence[str] = ()
+    gap: int = 1
+    first: int = 14
     rows: list[tuple[list[Text], str]] = field(default_factory=list)
 
     def add(self, cells: Sequence[Text | str], style: str = "") -> None:
@@ -69,13 +78,15 @@ class FittingTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         widths = [max(map(cell_len, cells)) for cells in zip(self.columns, *self._texts(), strict=True)]
-        shown, room = 1, options.max_width - min(widths[0], _FIRST_WIDTH) - 1
-        for width in widths[1:]:
-            room -= (min(width, self.least) if self.folds else width) + 1
+        first, prose = min(widths[0], self.first), self.columns if self.folds else self.prose
+        shown, room = 1, options.max_width - first
+        for name, width in zip(self.columns[1:], widths[1:], strict=True):
+            room -= self.gap + (min(width, self.least) if name in prose else width)
             shown += room >= 0
-        left, whole = (self.columns, ()) if self.folds else ((self.columns[0], ""), self.columns[1:])
-        table = plain_table(self.columns[:shown], left, whole)
-        table.columns[0].min_width = min(widths[0], _FIRST_WIDTH)
+        whole = [name for name in self.columns[1:] if name not in prose]
+        whole += self.columns[:1] if widths[0] == first <= options.max_width else []
+        table = plain_table(self.columns[:shown], (self.columns[0], "", *prose), whole, gap=self.gap)
+        table.columns[0].min_width, table.pad_edge = first, False
         for cells, style in self.rows:
             table.add_row(*cells[:shown], style=style)
         yield table
@@ -83,22 +94,3 @@ class FittingTable:
     def _texts(self) -> list[list[str]]:
         """The rows as text; one that has a first cell alone, a heading, is filled up."""
         return [[cell.plain for cell in cells] + [""] * (len(self.columns) - len(cells)) for cells, _ in self.rows]
-
-
-@dataclass(frozen=True, slots=True)
-class CutTable:
-    """A table that cuts its texts only where they do not fit, and leaves some of its columns out on a narrow screen."""
-
-    table: Table
-    wide_only: tuple[str, ...]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        table = copy(self.table)
-        whole = copy(self.table)
-        whole.columns, whole.expand = [replace(column, max_width=None) for column in table.columns], False
-        if Measurement.get(console, options.update(max_width=UNCUT), whole).maximum <= options.max_width:
-            table = whole
-        elif options.max_width < _NARROW:
-            table.columns = [column for column in table.columns if column.header not in self.wide_only]
-            table.expand = False
-        yield table

@@ -9,18 +9,19 @@ from rich.text import Text
 from specdec_cli.decoding.costs import Costs
 from specdec_cli.display.parts import bar
 from specdec_cli.display.tables import note_lines, plain_table
+from specdec_cli.engine.generation import conditions
 from specdec_cli.measure.simulate import Prediction
 from specdec_cli.measure.tune import HardwarePrediction, MeasuredTuning, TuningResult
 
 _BAR = 30
-_DERIVED = "its costs are derived from published figures, not measured by specdec; --json names the sources"
+_DERIVED = "its costs come from published figures, not from measurements by specdec; --json names the sources"
 
 
 def tables(result: TuningResult) -> list[RenderableType]:
     """The machine, the cost curve, the predictions, the verdict."""
     sampling = "greedy" if result.greedy else "sampled"
-    lines = [f"{result.target} + {result.draft}, {sampling}, {result.recorded_tokens:,} places recorded"]
-    notes, kept = tuple[str, ...](), ""
+    lines = [f"{result.target} + {result.draft}, {sampling}, {result.recorded_tokens:,} tokens recorded"]
+    notes, kept, speeds = tuple[str, ...](), "", ""
     if isinstance(result, HardwarePrediction):
         lines.append(f"on {result.hardware['name']}: {result.hardware['description']}")
         if result.hardware["basis"] != "measured":
@@ -28,11 +29,14 @@ def tables(result: TuningResult) -> list[RenderableType]:
     if isinstance(result, MeasuredTuning):
         lines += _measurement(result)
         notes = result.notes
+        speeds = f"alone: the target without drafts, {conditions(result.threads, result.ctx)}"
         kept = f"\nKept for run and compare: {result.kept}" if result.kept else ""
     return [
         *(Text(line, style="dim") for line in lines),
         *note_lines(notes),
-        *(Text(""), _curve(result.costs), Text(""), _predictions(result.predictions), Text("")),
+        *(Text(""), _curve(result.costs), Text(""), _predictions(result.predictions)),
+        *([Text(speeds, style="dim")] if speeds else []),
+        Text(""),
         *(Text(line, style="" if i else "bold") for i, line in enumerate(result.verdict)),
         *([Text(kept, style="dim")] if kept else []),
     ]
@@ -42,16 +46,16 @@ def _measurement(result: MeasuredTuning) -> list[str]:
     lines = [f"on {result.machine}"]
     for role, threads in (("target", result.threads), ("draft", result.threads_draft)):
         tried = result.threads_tried.get(role, {})
-        laps = ", ".join(f"{number}: {seconds * 1000:.3g} ms" for number, seconds in tried.items())
-        choice = f" (a token with {laps})" if len(tried) > 1 else ""
+        laps = ", ".join(f"{seconds * 1000:.3g} ms with {number}" for number, seconds in tried.items())
+        choice = f" (a token takes {laps})" if len(tried) > 1 else ""
         lines.append(f"{role}: {threads} thread{'s' if threads > 1 else ''}{choice}")
     if placement := result.placement_tried:
-        laps = ", ".join(f"{where} {seconds * 1000:.3g} ms" for where, seconds in placement.items())
-        lines.append(f"draft on the {min(placement, key=lambda where: placement[where])} (a token: {laps})")
+        laps = ", ".join(f"{seconds * 1000:.3g} ms on the {where}" for where, seconds in placement.items())
+        lines.append(f"draft on the {min(placement, key=lambda where: placement[where])} (a token takes {laps})")
     if filled := result.filled:
         curves = (("target", result.costs.verify), ("draft", result.costs.draft))
-        grown = " and ".join(f"{role} {filled[role] / curve(1):.2f}" for role, curve in curves)
-        lines.append(f"with {filled['tokens']:,.0f} tokens of context, a token costs {grown} times as much")
+        grown = " and ".join(f"{filled[role] / curve(1):.2f} ({role})" for role, curve in curves)
+        lines.append(f"with {filled['tokens']:,.0f} tokens in the cache, a token takes {grown} times as long")
     return lines
 
 

@@ -12,6 +12,11 @@ from specdec_cli.engine.baseline import BaselineResult, ProbedRatios, where_draf
 from specdec_cli.engine.config import Settings
 
 
+def conditions(threads: int, n_ctx: int) -> str:
+    """The settings that a model's speed depends on, in words: a speed without them can't be compared."""
+    return f"{threads} thread{'s' * (threads != 1)}, context {n_ctx:,}"
+
+
 @dataclass(slots=True)
 class GenerationResult:
     """An answer. seed: what it was sampled with. metrics: counts and times. notes: what the user should know.
@@ -28,6 +33,8 @@ class GenerationResult:
     metrics: Metrics = field(default_factory=Metrics)
     threads: tuple[tuple[int, int], ...] = ()
     """As in a transcript."""
+    conditions: str = ""
+    """The target's threads and context, as in "2 threads, context 1,024": its speed depends on them."""
     complete: bool = False
     baseline: BaselineResult | None = None
     unmeasured: str = "not measured: add --baseline"

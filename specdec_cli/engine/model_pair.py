@@ -59,7 +59,7 @@ def check_pair(settings: Settings) -> ModelPair:
     if settings.chain.head:
         return replace(_with_head(settings, target, target_path), adapters=lora)
     if settings.draft is None and settings.chain.drafts_itself:
-        prune = shlex.join(["specdec", "draft", "prune", str(target_path)])
+        prune = shlex.join(["specdec", "draft", "prune", "-m", str(target_path)])
         raise UsageError(
             f"no draft has been made from {target_path.name}, or one of the two files has changed since",
             f"Make one with {prune} --search N -o OUT.gguf, or name one with -md.",

@@ -26,7 +26,7 @@ from specdec_cli.engine.baseline import BaselineResult, paired_speedup
 from specdec_cli.engine.config import Settings, check_value
 from specdec_cli.engine.contexts import Contexts, ModelContext, PairCosts
 from specdec_cli.engine.drafting import Drafting
-from specdec_cli.engine.generation import GenerationResult
+from specdec_cli.engine.generation import GenerationResult, conditions
 from specdec_cli.engine.model_pair import ModelPair
 from specdec_cli.engine.options import SamplingParams, SpeculativeConfig, given_in
 from specdec_cli.engine.prompt import Prompt
@@ -283,6 +283,7 @@ class Generation:
             if (context := models.target.text) and session.answers == number:
                 models.reuse(allowed=False)
                 result.threads = tuple(context.thread_log)
+                result.conditions = conditions(models.target.threads, context.n_ctx)
                 if result.settings.grammar and result.finish_reason in ("length", "context"):
                     result.notes += ("the answer was cut off before it fulfilled its grammar: -n gives it more tokens",)
                 session.keep_costs()

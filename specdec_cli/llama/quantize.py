@@ -26,6 +26,7 @@ from specdec_cli.llama.interrupt import Interrupt
 
 _BEGUN = re.compile(r"\[ *(\d+)/ *\d+\] ")
 _UNFIT = re.compile(r"ncols +(\d+) not divisible .*required for type +(\w+)\).* falling back to +(\w+)")
+_SIZE = re.compile(r"quant size += +([\d.]+) MiB")
 _FAILED = "failed to quantize: "
 # The child imports this package from where the parent did, not from its working directory.
 _CHILD = "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); from specdec_cli.llama import quantize as q; q.main()"
@@ -56,9 +57,21 @@ def write(copy: Copy, interrupt: Interrupt, begun: Callable[[int], None]) -> lis
     that didn't get the wanted type. Raises SpecdecError if llama.cpp refuses or crashes or the disk is full,
     Interrupted on Ctrl-C; the caller must then remove the incomplete file.
     """
+    return _quantised(copy, interrupt, begun)[0]
+
+
+def plan(copy: Copy, interrupt: Interrupt) -> tuple[list[Unfit], int]:
+    """What `write` would return, and the bytes of the copy's tensors, in some milliseconds. Raises as `write` does."""
+    return _quantised(copy, interrupt, lambda _: None, dry=True)
+
+
+def _quantised(
+    copy: Copy, interrupt: Interrupt, begun: Callable[[int], None], dry: bool = False
+) -> tuple[list[Unfit], int]:
     numbers = (
         min(copy.threads, host.processors()),
         -1 if copy.file_type is None else copy.file_type,
+        int(dry),
         *sorted(copy.drop),
     )
     command = [sys.executable, "-c", _CHILD, "\n".join(sys.path), *map(str, (copy.source, copy.out, *numbers))]
@@ -69,13 +82,15 @@ def write(copy: Copy, interrupt: Interrupt, begun: Callable[[int], None]) -> lis
     lines: Queue[str | None] = Queue()
     threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
     unfit: list[Unfit] = []
-    reason = ""
+    reason, size = "", 0
     try:
         while (line := _next(lines, interrupt)) is not None:
             if match := _BEGUN.search(line):
                 begun(int(match[1]))
             elif match := _UNFIT.search(line):
                 unfit.append(Unfit(int(match[1]), match[2].upper(), match[3].upper()))
+            elif match := _SIZE.search(line):
+                size = int(float(match[1]) * 2**20)
             elif not reason and (_FAILED in line or "GGML_ASSERT" in line or "GGML_ABORT" in line):
                 reason = line.split(_FAILED)[-1].strip()
             if os.environ.get("SPECDEC_DEBUG"):
@@ -91,7 +106,7 @@ def write(copy: Copy, interrupt: Interrupt, begun: Callable[[int], None]) -> lis
             f"llama.cpp cannot copy {copy.source.name}: {reason or f'it ended with code {code}'}",
             "SPECDEC_DEBUG=1 shows its log; if the architecture is unknown, update llama-cpp-python.",
         )
-    return unfit
+    return unfit, size
 
 
 def _next(lines: Queue[str | None], interrupt: Interrupt) -> str | None:
@@ -110,16 +125,17 @@ def _read(pipe: IO[bytes] | None, lines: Queue[str | None]) -> None:
 
 
 def main() -> None:
-    """The child: `source out threads file_type layer...`."""
+    """The child: `source out threads file_type dry layer...`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches both; the parent decides
     import llama_cpp.llama_cpp as lib
 
     log = lib.llama_log_callback(_print)
     lib.llama_log_set(log, ctypes.c_void_p(0))
     source, out = map(os.fsencode, sys.argv[1:3])
-    threads, file_type, *drop = map(int, sys.argv[3:])
+    threads, file_type, dry, *drop = map(int, sys.argv[3:])
     params = lib.llama_model_quantize_default_params()
     params.nthread, params.only_copy, params.allow_requantize = threads, file_type < 0, True
+    params.dry_run = bool(dry)
     if file_type >= 0:
         params.ftype = file_type
     if drop:

@@ -65,8 +65,20 @@ class DraftCopyResult:
     search: tuple[SearchStep, ...] | UnsetType = UNSET
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedCopy:
+    """A copy before it's made. bytes: about its size. unfit: tensors that will get another type than asked for."""
+
+    bytes: int
+    target_bytes: int
+    unfit: tuple[Unfit, ...]
+
+
 class CopyProgress:
     """Receives progress while a copy is made. This class shows nothing."""
+
+    def planned_copy(self, planned: PlannedCopy) -> None:
+        """A copy with fewer bits is about to be made."""
 
     def copying(self, name: str, done: int, total: int) -> None:
         """`done` of a file's `total` tensors are written."""
@@ -110,13 +122,21 @@ class CopyJob:
 
     def write(self, name: str, drop: Iterable[int] = (), file_type: int | None = None) -> tuple[Unfit, ...]:
         """Write a copy into the folder. Returns the tensors that didn't get the requested type."""
-        copy = Copy(self.target, self.folder / name, self.threads, tuple(drop), file_type)
+        copy = self._copy(name, drop, file_type)
         total = len(tensors_without(self.header, drop))
         progress = self.options.progress.copying
         progress(name, 0, total)
         unfit = quantize.write(copy, self.options.interrupt, lambda number: progress(name, number - 1, total))
         progress(name, total, total)
         return tuple(unfit)
+
+    def plan(self, file_type: int) -> PlannedCopy:
+        """How large a copy of this type will be, and which tensors the type doesn't fit."""
+        unfit, size = quantize.plan(self._copy("planned.gguf", (), file_type), self.options.interrupt)
+        return PlannedCopy(self.header.data_offset + size, self.header.size, tuple(unfit))
+
+    def _copy(self, name: str, drop: Iterable[int], file_type: int | None) -> Copy:
+        return Copy(self.target, self.folder / name, self.threads, tuple(drop), file_type)
 
     def finish(
         self,
@@ -155,7 +175,7 @@ class CopyJob:
             notes=notes,
             agreement=search[-1].agreement if search else None,
             seconds=perf_counter() - self.started,
-            run=use_command(name, "--drafter", "self"),
+            run=use_command(name, "-md", str(out)),
             search=search,
         )
 

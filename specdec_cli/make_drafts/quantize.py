@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from specdec_cli.decoding.errors import UsageError
 from specdec_cli.gguf.header import QUANTISATIONS, TYPES, Header
-from specdec_cli.make_drafts.draft_copy import CopyOptions, DraftCopyResult, copy_job
-from specdec_cli.user_files import suggest
+from specdec_cli.make_drafts.draft_copy import CopyOptions, DraftCopyResult, copy_job, require_room
+from specdec_cli.user_files import format_bytes, suggest
 
 _MAIN = {"IQ2_S": "IQ2_XS", "IQ2_M": "IQ2_S", "IQ3_XS": "IQ3_S", "IQ3_M": "IQ3_S"}
 """The type of most tensors, if it isn't the name without its last part (llama_ftype_get_default_type)."""
@@ -18,6 +18,9 @@ _NEED_MATRIX = (
 )
 """llama.cpp throws for these without an importance matrix (tensor_requires_imatrix), which specdec doesn't make."""
 _NOT_MADE = ("NVFP4",)  # llama.cpp reads it, but can't write it
+_MOST_SIZE = 0.99
+"""A copy of more than this share of the target's size saves nothing."""
+_PRUNE = "Leave layers out instead: specdec draft prune."
 _SHORT = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 
 
@@ -58,9 +61,9 @@ def require_smaller(header: Header, quantisation: Quantisation) -> None:
     now = 8 * sum(tensor.size or 0 for tensor in header.tensors) / max(1, header.n_params)
     if quantisation.bits >= now or quantisation.name == header.quantisation:
         fewer = [name for name in type_names() if _bits(name) < now and name != header.quantisation]
-        fix = f"Give a type with fewer: {', '.join(fewer)}." if fewer else "Leave layers out: specdec draft prune."
-        bits = f"{quantisation.name} has {quantisation.bits:.3g} bits a weight, and the target {now:.3g}"
-        raise UsageError(f"{bits}: no draft gains by that", fix)
+        fix = f"Give a type with fewer: {', '.join(fewer)}." if fewer else _PRUNE
+        bits = f"{quantisation.name} has {quantisation.bits:.3g} bits a weight, and the target has {now:.3g}"
+        raise UsageError(f"{bits}, so the copy would be no faster", fix)
 
 
 def _bits(name: str) -> float:
@@ -80,4 +83,10 @@ def quantize(options: CopyOptions, type_: str) -> DraftCopyResult:
         return size_in(header, quantisation)
 
     with copy_job(options, bytes_of) as job:
+        planned = job.plan(quantisation.file_type)
+        if planned.bytes > _MOST_SIZE * planned.target_bytes:
+            sizes = f"{format_bytes(planned.bytes)}, and the target has {format_bytes(planned.target_bytes)}"
+            raise UsageError(f"a copy in {quantisation.name} would have {sizes}", _PRUNE)
+        require_room(options.out.parent, planned.bytes, "Free some, or write elsewhere.")
+        options.progress.planned_copy(planned)
         return job.finish(file_type=quantisation.file_type)

@@ -1,4 +1,4 @@
-"""`specdec export`: a pair's settings for another engine, the draft length that suits it there, and what is lost.
+"""`specdec export`: a pair's settings for another engine, the best draft length there, and what the engine lacks.
 
 The engines' options: llama.cpp's common/arg.cpp, vLLM's SpeculativeConfig, SGLang's server arguments.
 """
@@ -23,23 +23,28 @@ from specdec_cli.pairs import references, speeds
 from specdec_cli.pairs.config_layers import merged, resolve
 
 _KNOWN = {"model", "ngram", "none"}
-"""Drafters that other engines have, too."""
+"""Drafters that other engines also have."""
 _USUAL = 4
-"""Draft tokens where nothing was measured."""
-_NAMED = "its repositories follow from the names of the GGUF ones: check that they are right"
+"""Draft tokens if nothing was measured."""
+_UNMEASURED = f"{_USUAL} draft tokens are only the usual number: the best one for this pair hasn't been measured."
+_NAMED = "the repository names are derived from those of the GGUF files, so check them"
 _OF_DRAFT_MODELS = (
-    "Its draft model runs at every step, also where no draft pays; specdec's rests there.",
-    "Its draft length does not follow the text or the machine.",
+    "Its draft model runs at every step, even where drafting doesn't pay; specdec stops drafting there.",
+    "Its draft length doesn't adapt to the text or the machine.",
 )
-_NGRAMS = "Its n-gram drafts are of its own kind, and of fixed lengths, also where none pays."
-_OF_BATCHES = (*_OF_DRAFT_MODELS, "No least confidence ends a draft.", "The weights are the maker's, not the GGUF's.")
+_NGRAMS = "It drafts n-grams in its own way and with a fixed length, even where drafting doesn't pay."
+_OF_BATCHES = (
+    *_OF_DRAFT_MODELS,
+    "It has no minimum confidence below which a draft ends.",
+    "It loads the maker's weights, not the GGUF file's.",
+)
 _LLAMA_NAMES = {
     **{"temperature": "temp", "top_k": "top-k", "top_p": "top-p", "min_p": "min-p"},
     **{"ctx": "ctx-size", "threads": "threads", "gpu_layers": "gpu-layers", "gpu_layers_draft": "spec-draft-ngl"},
 }
 
 _CONVERTERS = {"bartowski", "unsloth", "ggml-org", "lmstudio-community", "mradermacher", "TheBloke"}
-"""Who publishes GGUF files of others' models; all else is taken for the maker."""
+"""Owners of repositories with GGUF files of other makers' models. Any other owner counts as the maker."""
 _MAKERS = {
     "DeepSeek-": "deepseek-ai",
     "Llama-3": "meta-llama",
@@ -49,13 +54,14 @@ _MAKERS = {
     "gemma-": "google",
     "gpt-oss-": "openai",
 }
-"""By the beginnings of their models' names."""
+"""Makers by the beginnings of their models' names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """command: what starts the engine. text: its settings file. expected: what to expect, lost: what the pair loses
-    beside specdec, in sentences. checked: how the engine's words were checked.
+    """command: starts the engine. text: its settings file. expected: the speed to expect; lost: what specdec has and
+    the engine lacks; both in sentences. checked: how the options were checked. measure: the command that measures the
+    best length, if nothing was measured.
     """
 
     engine: str
@@ -65,11 +71,12 @@ class Export:
     expected: tuple[str, ...]
     lost: tuple[str, ...]
     checked: str
+    measure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """path: of the file, if it is here. reference: on the Hub, if it is known."""
+    """path: the file, if it's on this machine. reference: the model on the Hub, if it's known."""
 
     path: Path | None
     reference: str
@@ -81,8 +88,8 @@ class _Model:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """Without a draft model, n-grams draft. tokens: of a draft; 0: the target runs alone. options: what profile and
-    command line ask for, by the names of settings.
+    """Without a draft model, n-grams draft. tokens: the draft length; 0: the target runs alone. options: the settings
+    of the profile and the command line by name. measure: as in `Export`.
     """
 
     target: _Model
@@ -91,12 +98,13 @@ class _Pair:
     options: dict[str, float]
     expected: tuple[str, ...] = ()
     setting: StaticSetting | None = None
+    measure: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ServingEngine:
-    """draft_models: what they lack there. rule: what is to be said of its acceptance rule. write: its command and its
-    settings file.
+    """draft_models: what the engine lacks for draft models. rule: about its acceptance rule. write: returns its command
+    and its settings file.
     """
 
     policy: StaticPolicy
@@ -108,9 +116,9 @@ class ServingEngine:
 
 def export(name: str, profile: str | None, given: dict[str, Any], what_if: str | None = None) -> Export:
     """A pair's settings for an engine. given: options of the command line. what_if: the name of another machine, whose
-    costs count in place of those that were measured here.
+    costs replace those that were measured here.
 
-    Raises UsageError on senseless values, SpecdecError on files that cannot be used.
+    Raises UsageError on invalid values, SpecdecError on files that can't be used.
     """
     if name not in ENGINES:
         raise UsageError(f"there is no engine {name!r}", f"Engines: {', '.join(ENGINES)}.")
@@ -118,12 +126,13 @@ def export(name: str, profile: str | None, given: dict[str, Any], what_if: str |
     pair = _pair(profile, given, engine.policy, what_if)
     lost = engine.draft_models if pair.draft else (_NGRAMS,)
     if not pair.tokens:
-        lost = ("All speculation.",)
-    return Export(name, *engine.write(pair), pair.setting, pair.expected, (*lost, engine.rule), engine.checked)
+        lost = ("It doesn't draft: the target runs alone.",)
+    lost = (*lost, engine.rule)
+    return Export(name, *engine.write(pair), pair.setting, pair.expected, lost, engine.checked, pair.measure)
 
 
 def _pair(profile: str | None, given: dict[str, Any], policy: StaticPolicy, what_if: str | None) -> _Pair:
-    """The models, and the length for an engine."""
+    """The models, and the draft length for an engine."""
     named = merged(profile, given)[0]
     try:
         here = resolve(profile, given)
@@ -132,8 +141,8 @@ def _pair(profile: str | None, given: dict[str, Any], policy: StaticPolicy, what
     chosen = here or named
     if not set(chosen.chain.names) <= _KNOWN:
         raise UsageError(
-            f"no engine drafts as {chosen.drafter} does here",
-            "Export what draft models and n-grams can do: --drafter model, ngram or none.",
+            f"no other engine has the drafter {chosen.drafter}",
+            "Use --drafter model, ngram or none.",
         )
     target = _model(here.target if here else None, named.target)
     values = {name: getattr(chosen, name) for name in _LLAMA_NAMES}
@@ -143,21 +152,22 @@ def _pair(profile: str | None, given: dict[str, Any], policy: StaticPolicy, what
             check_pair(here if here.chain.needs_model else replace(here, drafter="none"))
         if "ngram" not in chosen.chain.names:
             return _Pair(target, None, 0, options)
-        said = "What n-gram drafts bring depends on the text, and is not predicted."
+        said = "The speedup of n-gram drafts depends on the text, so it isn't predicted."
         return _Pair(target, None, _USUAL, options, (said,))
     pair = _Pair(target, _model(here.draft if here else None, named.draft), _USUAL, options)
     if here is None:
-        return replace(pair, expected=(_usual("specdec pull, then specdec tune"),))
+        pull = shlex.join(["specdec", "pull", profile]) if profile else ""
+        return replace(pair, expected=(_UNMEASURED,), measure=pull and f"{pull} && specdec tune -p {profile}")
     return _measured(pair, replace(here, drafter="model", accept=policy.rule), policy, what_if)
 
 
 def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, what_if: str | None) -> _Pair:
-    """The same with the length that a recording and costs call for, if there are both."""
+    """The same with the best length by a recording and costs, if there are both."""
     checked = check_pair(settings)
     if checked.draft_path is None:
         raise UsageError("there is no draft model", "Name one with -md.")
     if checked.overlap is not None:
-        raise SpecdecError("the draft has another tokenizer, which only specdec can use", "Name another one with -md.")
+        raise SpecdecError("the draft has another tokenizer, which only specdec supports", "Name another with -md.")
     paths, setup = (checked.target_path, checked.draft_path), setup_of_pair(checked, settings)
     path = acceptance_traces.recording_of(*paths, tuning.kind_of(settings.temperature == 0, settings.accept), setup)
     if what_if:
@@ -174,24 +184,20 @@ def _measured(pair: _Pair, settings: Settings, policy: StaticPolicy, what_if: st
             else ["--temp", "0"]
         )
         command = ["specdec", "tune", "-m", str(paths[0]), "-md", str(paths[1]), *sampled]
-        return replace(pair, expected=(_usual(shlex.join(command)),))
+        return replace(pair, expected=(_UNMEASURED,), measure=shlex.join(command))
     recording = acceptance_traces.read(path)
     recording.require(*paths)
     found = best_static(recording.answers, costs, recording.greedy, policy)
-    said = f"From {places(recording.answers):,} recorded places, with the costs of {where}:"
+    said = f"From {places(recording.answers):,} recorded tokens, with the costs of {where}:"
     if found.speedup < WORTH_IT:
         found = replace(found, tokens=0, min_p=0.0, tokens_per_s=found.alone_tokens_per_s)
-        said += f" no fixed draft length pays, so the target is to run alone, at {found.tokens_per_s:,.1f} tokens/s."
+        said += f" no fixed draft length pays, so the target runs alone, at {found.tokens_per_s:,.1f} tokens/s."
     else:
         said += f" {found.tokens_per_s:,.1f} tokens/s at {found.tokens} draft tokens, {found.speedup:.2f}x the target"
         said += f" alone; specdec with -k auto {found.auto_speedup:.2f}x."
     compared = speeds.last_speed(*paths)
     more = [f"specdec compare measured {compared.speedup:.2f}x here ({compared.settings})."] if compared else []
     return replace(pair, tokens=found.tokens, expected=(said, *more), setting=found)
-
-
-def _usual(how: str) -> str:
-    return f"{_USUAL} draft tokens are only what is usual. To measure what suits this pair: {how}."
 
 
 def _model(path: str | None, reference: str) -> _Model:
@@ -210,14 +216,14 @@ def _llama_server(pair: _Pair) -> tuple[str, str]:
     options += [(_LLAMA_NAMES[name], value) for name, value in pair.options.items() if name not in left_out]
     cut = next((value for _, value in options if set(str(value)) & set(";#")), None)
     if cut:
-        raise UsageError(f"a preset of llama-server cannot name {cut}: it is cut at ; and #", "Rename the file.")
+        raise UsageError(f"a preset of llama-server can't hold {cut}: it would be cut at ; and #", "Rename the file.")
     command = shlex.join(["llama-server", *(part for name, value in options for part in (f"--{name}", str(value)))])
     preset = ["version = 1", "", f"[{pair.target.name}]", *(f"{name} = {value}" for name, value in options)]
     return command, "\n".join(preset) + "\n"
 
 
 def _gguf(model: _Model, path: str, repository: str) -> tuple[str, object]:
-    """The option that names a model."""
+    """The option that names a model, and its value."""
     if model.path:
         return path, model.path
     found = references.parse(model.reference)
@@ -229,7 +235,7 @@ def _gguf(model: _Model, path: str, repository: str) -> tuple[str, object]:
 def _vllm(pair: _Pair) -> tuple[str, str]:
     config: dict[str, object] = {"num_speculative_tokens": pair.tokens}
     if pair.draft:
-        draws = {"draft_sample_method": "probabilistic"}  # else its drafts are greedy, and accepted less
+        draws = {"draft_sample_method": "probabilistic"}  # otherwise its drafts are greedy, and fewer are accepted
         config = {"method": "draft_model", "model": _original(pair.draft, "vLLM"), **config, **draws}
     else:
         config = {"method": "ngram", **config, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
@@ -256,13 +262,13 @@ def _original(model: _Model, engine: str) -> str:
     """The repository of the maker's weights."""
     if original := original_of(model.reference):
         return original
-    what = f"{engine} reads no GGUF, and where {model.name} comes from is not known"
+    what = f"{engine} can't load GGUF files, and the original of {model.name} is unknown"
     raise UsageError(what, "Name the pair by a profile, or as REPO:QUANT.")
 
 
 def original_of(text: str) -> str:
-    """The maker's repository of a GGUF model on the Hub (`repo:quant` or `repo/file.gguf`), as far as names tell it;
-    empty otherwise. It is not looked up.
+    """The maker's repository of a GGUF model on the Hub (`repo:quant` or `repo/file.gguf`), derived from the names and
+    not looked up; empty if it can't be derived.
     """
     reference = references.parse(text)
     if reference is None or not reference.repo.endswith("-GGUF"):
@@ -274,7 +280,7 @@ def original_of(text: str) -> str:
     if found:
         return f"{maker}/{rest}"
     name = name.removesuffix("-i1")
-    name = name.removeprefix("Meta-") if "-3.1-" in name else name  # from 3.1 on the makers left it out
+    name = name.removeprefix("Meta-") if "-3.1-" in name else name  # the makers have left it out since 3.1
     return next((f"{maker}/{name}" for prefix, maker in _MAKERS.items() if name.startswith(prefix)), "")
 
 
@@ -283,28 +289,28 @@ def _script(parts: list[str]) -> tuple[str, str]:
     return command, f"#!/bin/sh\nexec {command}\n"
 
 
-_REQUESTS = "Sampling is not exported: each request sets its own."
+_REQUESTS = "Sampling options aren't exported: each request sets its own."
 ENGINES = {
     "llama-server": ServingEngine(
         StaticPolicy(LEAST_CONFIDENCE, rereads=True, rule="match"),
-        (*_OF_DRAFT_MODELS, "Its draft model reads again what the target verifies."),
-        "Its rule is that of --accept match: exact but for rounding, of which it says nothing, and at a temperature it "
-        "accepts less than rejection.",
-        "the command was run with the llama.cpp of llama-cpp-python 0.3.36",
+        (*_OF_DRAFT_MODELS, "Its draft model reads verified tokens a second time."),
+        "It accepts drafts as --accept match does: exact up to rounding, which it doesn't report. At a temperature it "
+        "accepts fewer tokens than rejection.",
+        "this kind of command was run with the llama.cpp of llama-cpp-python 0.3.36",
         _llama_server,
     ),
     "vllm": ServingEngine(
         StaticPolicy((0.0,), rereads=False, rule="rejection"),
         _OF_BATCHES,
         _REQUESTS,
-        f"its configuration passes the checks of vLLM 0.33.0; it was not run; {_NAMED}",
+        f"vLLM 0.33.0 accepts such a configuration, but it was not run; {_NAMED}",
         _vllm,
     ),
     "sglang": ServingEngine(
         StaticPolicy((0.0,), rereads=False, rule="match"),
         _OF_BATCHES,
         _REQUESTS,
-        f"its options pass the parser of SGLang 0.5.23; it was not run; {_NAMED}",
+        f"the parser of SGLang 0.5.23 accepts such options, but they were not run; {_NAMED}",
         _sglang,
     ),
 }

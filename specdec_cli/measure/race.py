@@ -25,6 +25,7 @@ from specdec_cli.decoding.statistics import Interval, geometric_interval
 from specdec_cli.decoding.types import Event
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.engine import one_session
+from specdec_cli.engine.generation import conditions
 from specdec_cli.engine.session import Session, reusing
 from specdec_cli.llama import quantize
 from specdec_cli.llama.interrupt import Interrupt
@@ -171,6 +172,12 @@ class Race:
         self._prompt = session.tokenize(PROMPT, raw=True)
         session.open(len(self._prompt))
         self._settings = {True: session.settings, False: session.settings.alone()}
+
+    @property
+    def conditions(self) -> str:
+        """The target's threads and context."""
+        target = self._session.models.target
+        return conditions(target.threads, target.opened.n_ctx)
 
     def trial(self) -> float:
         """How many times as fast drafts are in a few short answers, as a logarithm. Both have read the prompt. It also

@@ -70,6 +70,7 @@ class MeasuredTuning(TuningResult):
     """
 
     machine: str
+    ctx: int
     threads: int
     threads_draft: int
     gpu_layers: int
@@ -157,7 +158,7 @@ def tune(
         progress("recording what the draft would have proposed")
         recording = tuner.record()
         kind = tuning.kind_of(recording.greedy, settings.accept)
-        threads, threads_draft = session.models.threads
+        (threads, threads_draft), ctx = session.models.threads, session.models.target.opened.n_ctx
         place: dict[str, Any] = {
             "machine": library.machine(),
             "threads": threads,
@@ -180,6 +181,7 @@ def tune(
     return MeasuredTuning(
         **_predicted(paths, recording, costs, "this machine"),
         **place,
+        ctx=ctx,
         threads_tried=tuner.tried,
         placement_tried=placement,
         filled=tuner.filled,

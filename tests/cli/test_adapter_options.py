@@ -124,7 +124,7 @@ def test_a_draft_that_its_adapter_kills_costs_the_drafts(tmp_path):
 
 def test_a_comparison_tells_its_adapters(adapter, tmp_path):
     page = tmp_path / "c.html"
-    flags = ("--lora", f"{adapter}:0.9", "-n", 8, "--limit", 2, "--html", page)
+    flags = ("--lora", f"{adapter}:0.9", "-n", 8, "--limit", 2, "-o", page)
     result = json.loads(succeeded("compare", *flags, "--json").stdout)
     settings = {variant["name"]: variant["settings"] for variant in result["variants"]}
     assert {tuple(each["lora"]) for each in settings.values()} == {(f"{adapter}:0.9",)}

@@ -24,11 +24,12 @@ BAD_FILES = {"not a GGUF": b"PK\x03\x04" + bytes(1000), "damaged": WHOLE[:5000],
 
 @pytest.mark.parametrize("role", ["-m", "-md"])
 def test_a_bad_model_file(tmp_path, role):
+    other = {"-m": ("-md", DRAFT), "-md": ("-p", "demo")}[role]
     for says, content in BAD_FILES.items():
         (tmp_path / "bad.gguf").write_bytes(content)
-        assert_refused(run(PROMPT, "-p", "demo", role, tmp_path / "bad.gguf"), 1, says, "bad.gguf")
-    assert_refused(run(PROMPT, "-p", "demo", role, tmp_path / "none.gguf"), 2, "no file", "none.gguf")
-    assert_refused(run(PROMPT, "-p", "demo", role, DEMO), 2, "folder")
+        assert_refused(run(PROMPT, *other, role, tmp_path / "bad.gguf"), 1, says, "bad.gguf")
+    assert_refused(run(PROMPT, *other, role, tmp_path / "none.gguf"), 2, "no file", "none.gguf")
+    assert_refused(run(PROMPT, *other, role, DEMO), 2, "folder")
     (tmp_path / "new.gguf").write_bytes(WHOLE.replace(ggufs.text("llama"), ggufs.text("ylama"), 1))
     assert_refused(run(PROMPT, "-m", tmp_path / "new.gguf", "--drafter", "none"), 1, "ylama", "update")
 

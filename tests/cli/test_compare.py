@@ -130,7 +130,7 @@ def test_a_trial_that_fails_keeps_those_before_it(monkeypatch):
 
 
 def test_a_full_disk_costs_the_file_and_not_the_result():
-    done = compare("-n", 2, "--repeat", 1, PROMPTS[0], "--html", "/dev/full", "--save", "kept")
+    done = compare("-n", 2, "--repeat", 1, PROMPTS[0], "-o", "/dev/full", "--save", "kept")
     assert done.exit_code == 1
     assert "k=3" in done.stdout and "No space left" in done.stderr
     assert [name for name, _ in kept_comparisons.kept()] == ["kept"]
@@ -175,7 +175,7 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path):
         (["x", "--prompts", "python"], 2, "and a suite too"),
         ([" "], 2, "a prompt is empty"),
         (["--vs", "k4"], 2, "does not parse"),
-        (["--html", "/dev/null/page.html"], 2, "cannot write"),
+        (["-o", "/dev/null/page.html"], 2, "cannot write"),
         (["--save", "../up"], 2, "cannot be a result's name"),
         (["--against", "x", "--md"], 2, "--against is a table"),
         (["--sweep", "k"], 2, "the sweep 'k' does not parse"),

@@ -126,7 +126,7 @@ def test_compare_uses_it_in_the_variants_that_draft_so_and_shows_its_size_and_no
         ]
     assert rates[1] > rates[0] + 0.2
     page = tmp_path / "page.html"
-    shown = succeeded(*args, "--ngram-corpus", module, "--html", page).stdout
+    shown = succeeded(*args, "--ngram-corpus", module, "-o", page).stdout
     assert "a corpus of " in " ".join(shown.split())
     assert "a corpus of " in page.read_text("utf-8") and str(module) not in page.read_text("utf-8")
     assert_refused(call("compare", "--ngram-corpus", module, "x"), 2, "--ngram-corpus is for")

@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from driver import DRAFT, PROMPT, TARGET, assert_refused, call, run, succeeded
+from driver import DRAFT, PROMPT, TARGET, assert_refused, call, complaint, run, succeeded
 from full_disk import full_disk
 
 from specdec_cli.measure import kept_comparisons
@@ -20,7 +20,7 @@ def recorded(tmp_path_factory):
     folder = tmp_path_factory.mktemp("recorded")
     trace = folder / "run.jsonl"
     succeeded("run", *BRIEF, PROMPT, "--trace", trace)
-    succeeded("replay", trace, "--html", folder / "page.html", "--svg", folder / "run.svg")
+    succeeded("replay", trace, "-o", folder / "page.html", "-o", folder / "run.svg")
     return folder
 
 
@@ -35,9 +35,9 @@ def test_a_full_disk_costs_no_older_file(recorded, room):
     with full_disk(min(room, 1000)):
         done = run(*BRIEF, "-q", PROMPT, "--trace", trace)
     assert done.exit_code == 1 and done.stdout and "the trace is not written whole" in done.stderr
-    for option, name in (("--html", "page.html"), ("--svg", "run.svg")):
+    for name in ("page.html", "run.svg"):
         with full_disk(room):
-            done = call("replay", trace, option, recorded / name)
+            done = call("replay", trace, "-o", recorded / name)
         assert done.exit_code in (1, 2) and "cannot write" in done.stderr and name in done.stderr
     assert contents(recorded) == before
 
@@ -83,8 +83,10 @@ def test_no_answer_is_lost_for_want_of_a_folder(spoiled, tmp_path):
 def test_a_full_disk_is_blamed_for_a_copy_that_is_not_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with full_disk(5000):
-        done = call("draft", "quantize", TARGET, "--type", "Q2_K", "-o", "draft.gguf")
-        assert_refused(done, 1, "the disk has no room for", ".gguf", "Free some space")
+        done = call("draft", "quantize", "-m", TARGET, "--type", "Q2_K", "-o", "draft.gguf")
+    assert (done.exit_code, done.stdout) == (1, "")
+    what, do = complaint("\n".join(done.stderr.splitlines()[-2:]))  # after what was said of the copy
+    assert "the disk has no room for draft.gguf" in what and "Free some space" in do
     assert not list(tmp_path.iterdir())
 
 

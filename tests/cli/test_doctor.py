@@ -8,11 +8,12 @@ from hub_pairs import own_profile
 
 from specdec_cli import user_files
 from specdec_cli.llama import building, kernels
+from specdec_cli.llama.placement import Device
 from specdec_cli.measure import doctor as diagnosis
 
 
-def doctor(*args):
-    return call("doctor", *args)
+def doctor(*args, **environment):
+    return call("doctor", *args, **environment)
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def test_a_mistake_in_the_settings(no_pair):
     for text, says in (("draft_tokns: 4\n", "draft_tokns"), ("profile: nobody\n", "nobody"), ("profile: mine\n", "")):
         configure(text)
         done = doctor()
-        assert (done.exit_code, "with a mistake: " in done.stdout) == ((1, True) if says else (0, False))
+        assert (done.exit_code, "error: " in done.stdout) == ((1, True) if says else (0, False))
         assert says in done.stdout and "works" in done.stdout
 
 
@@ -46,7 +47,7 @@ def test_a_bundled_pair_that_does_not_run(monkeypatch, tmp_path):
 def test_the_command_for_a_gpu_is_printed(no_pair, monkeypatch):
     monkeypatch.setattr(diagnosis, "_unused_gpu", lambda: diagnosis._gpu("H100", "cuda", "nvcc"))
     said = doctor().stdout
-    assert "H100 is there" in said and "first install nvcc" in said and "make ACCEL=cuda setup" in said
+    assert "can't use H100" in said and "first install nvcc" in said and "make ACCEL=cuda setup" in said
     assert json.loads(doctor("--json").stdout)["unused_gpu"]["accel"] == "cuda"
 
 
@@ -54,8 +55,18 @@ def test_kernels_that_the_build_does_not_use_are_named_with_the_command_that_cha
     facts = diagnosis.Library(flags="CPU : AVX2 = 1 | REPACK = 1 | ")
     monkeypatch.setattr(diagnosis, "_library", lambda: facts)
     monkeypatch.setattr(building, "processor", lambda: "x86_64 some model fma avx2 avx512f amx_tile amx_int8")
-    said = " ".join(doctor().stdout.split())
-    assert "kernels AVX2, repacking" in said and "has AMX, AVX-512, which this build does not use" in said
+    said = " ".join(doctor(COLUMNS="80").stdout.split())
+    assert "; uses AVX2, repacking" in said and "has AMX, AVX-512, which this build doesn't use" in said
     assert said.endswith(building.command())
     monkeypatch.setattr(building, "processor", lambda: "x86_64 some model fma avx2")
     assert "building install" not in doctor().stdout
+
+
+def test_the_processor_has_one_line(no_pair, monkeypatch):
+    device = Device("CPU", "A Processor", "CPU", 10**9, 2 * 10**9)
+    facts = diagnosis.Library(flags="CPU : AVX2 = 1 | REPACK = 1 | ", devices=(device,))
+    monkeypatch.setattr(diagnosis, "_library", lambda: facts)
+    monkeypatch.setattr(building, "processor", lambda: "x86_64 some model fma avx2")
+    lines = doctor(COLUMNS="80").stdout.splitlines()
+    (line,) = (line for line in lines if "A Processor" in line or "AVX2" in line)
+    assert line.startswith("processor ") and "A Processor, " in line and line.rstrip().endswith("uses AVX2, repacking")

@@ -11,6 +11,7 @@ import pytest
 from driver import DRAFT, ESCAPE, PROMPT, SPECDEC, TARGET, assert_refused, run, specdec, start, succeeded, told
 from terminal import Terminal
 
+from specdec_cli.cli.app import COMMANDS, load
 from specdec_cli.decoding.errors import SpecdecError
 
 SHORT = ("run", PROMPT, "-n", 12, "-k", 3)
@@ -173,7 +174,7 @@ def test_help_lists_the_commands_and_loads_nothing_heavy():
     code = (
         "import sys; sys.argv = ['specdec', '--help']\n"
         "from specdec_cli.cli import app\n"
-        "heavy = {'numpy', 'llama_cpp', 'huggingface_hub', 'jinja2', 'yaml'}\n"
+        "heavy = {'specdec_cli.cli.run', 'numpy', 'llama_cpp', 'huggingface_hub', 'jinja2', 'yaml'}\n"
         "print('after import:', heavy & set(sys.modules))\n"
         "try: app.app()\n"
         "finally: print('after help:', heavy & set(sys.modules))\n"
@@ -182,6 +183,11 @@ def test_help_lists_the_commands_and_loads_nothing_heavy():
     assert done.returncode == 0, done.stderr
     assert "after import: set()" in done.stdout and "after help: set()" in done.stdout
     assert "run" in done.stdout and "doctor" in done.stdout and "Usage: specdec" in done.stdout
+
+
+def test_help_lists_each_command_with_its_own_first_line():
+    for name, line in COMMANDS.items():
+        assert load(name).help.split("\n\n")[0].replace("\n", " ") == line
 
 
 def test_help_and_version():

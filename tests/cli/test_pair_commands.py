@@ -58,8 +58,8 @@ WAYS = {
     "show-bundled": [("show", "demo")],
     "show-gated": [("show", "llama-3.3-70b")],
     "show-own": [("show", "own")],
-    "prune": [("draft", "prune", TARGET, "--keep-layers", "0-2,5", "-o", "OUT")],
-    "quantize": [("draft", "quantize", "demo", "--type", "q3_k", "-o", "OUT")],
+    "prune": [("draft", "prune", "-m", TARGET, "--keep-layers", "0-2,5", "-o", "OUT")],
+    "quantize": [("draft", "quantize", "-m", "demo", "--type", "q3_k", "-o", "OUT")],
     "drafters": [("drafters",)],
 }
 
@@ -137,7 +137,7 @@ def masked(line: str) -> str:
 def test_a_search(places, tmp_path):
     """Which layers go, and how well the rest agrees, is the machine's rounding."""
     (tmp_path / "prompts.txt").write_text("class Point:\ndef merge(left, right):\nraise ValueError(f\n")
-    args = ("draft", "prune", TARGET, "--search", 4, "--prompts", tmp_path / "prompts.txt", "-t", 1, "-o", "OUT")
+    args = ("draft", "prune", "-m", TARGET, "--search", 4, "--prompts", tmp_path / "prompts.txt", "-t", 1, "-o", "OUT")
     code, out, err = invoke((*args, "--json"), places)
     assert (code, err) == (0, "")
     made = json.loads(out)

@@ -71,7 +71,7 @@ def test_alone_it_is_refused(files, tmp_path):
     draft = files[1]
     for args in (("run", TEXT, "-m", draft, "--drafter", "none"), ("run", TEXT, "-m", draft, "-md", draft)):
         assert_refused(call(*args), 1, "draft.gguf is a draft with a part of its target's tokens", "-md")
-    copied = call("draft", "quantize", draft, "--type", "Q8_0", "-o", tmp_path / "q.gguf")
+    copied = call("draft", "quantize", "-m", draft, "--type", "Q8_0", "-o", tmp_path / "q.gguf")
     assert_refused(copied, 1, "a part of its target's tokens")
     assert call("check", draft, draft).exit_code == 3
 

@@ -62,7 +62,7 @@ def test_an_answer_ends_at_a_line_break():
         (("run", "-cd", PROMPT), "-c d"),
         (("run", PROMPT, "-ngl99"), "-ngl 99"),
         (("compare", "-mdx.gguf", PROMPT), "-md x.gguf"),
-        (("draft", "prune", "demo", "-ox.gguf"), "-o x.gguf"),
+        (("draft", "prune", "-m", "demo", "-ox.gguf"), "-o x.gguf"),
     ],
 )
 def test_letters_glued_to_a_short_option(args, means):
@@ -100,7 +100,7 @@ NAMES_OF_NOTHING = [
     ("compare", "--prompts", "none.txt"),
     ("compare", "--against", "nobody", PROMPT),
     ("tune", "--what-if", "nothing"),
-    ("draft", "prune", "none.gguf", "--keep-layers", 0, "-o", "out.gguf"),
+    ("draft", "prune", "-m", "none.gguf", "--keep-layers", 0, "-o", "out.gguf"),
 ]
 
 
@@ -139,3 +139,12 @@ def test_proposals_that_are_not_on_the_hub_are_not_blamed_on_the_user(hub, insid
     found = hub_pairs.pulled_here(*PAIR[:2])
     (note,) = found["notes"]
     assert not found["proposals"] and "cannot be read" in note and "--draft" not in note
+
+
+def test_a_target_beside_a_pair_takes_the_draft_of_the_pair_and_says_so():
+    few = ("run", "-p", "demo", "-n", 2, "-t", 1, PROMPT)
+    said = "note: -m replaces the target of demo; its draft stays: draft.gguf\n"
+    assert succeeded(*few, "-m", TARGET).stderr.startswith(said)
+    for more in (("-md", DRAFT), ("--drafter", "none"), ("-q",), ("--json",)):
+        assert said not in succeeded(*few, "-m", TARGET, *more).stderr
+    assert said not in succeeded(*few).stderr

@@ -17,7 +17,7 @@ def without_torch(monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind[0])
 def test_without_pytorch_it_says_what_to_install(kind, without_torch, tmp_path):
-    result = call("draft", kind[0], TARGET, "-o", tmp_path / "out.gguf", *kind[1:])
+    result = call("draft", kind[0], "-m", TARGET, "-o", tmp_path / "out.gguf", *kind[1:])
     assert_refused(result, 1, "packages that aren't installed: torch, gguf", 'pip install "specdec-cli[train]"')
     assert not list(tmp_path.glob("*.gguf"))
 
@@ -37,7 +37,7 @@ def test_without_pytorch_it_says_what_to_install(kind, without_torch, tmp_path):
     ],
 )
 def test_senseless_options_are_refused(arguments, said, tmp_path):
-    result = call("draft", arguments[0], TARGET, "-o", tmp_path / "out.gguf", *arguments[1:])
+    result = call("draft", arguments[0], "-m", TARGET, "-o", tmp_path / "out.gguf", *arguments[1:])
     assert_refused(result, 2, said)
 
 
@@ -46,7 +46,7 @@ def test_senseless_options_are_refused(arguments, said, tmp_path):
 )
 def test_what_is_for_the_page_is_looked_for_before_the_work(option, said, monkeypatch, tmp_path):
     monkeypatch.setattr("specdec_cli.make_drafts.train.require_torch", lambda: None)
-    result = call("draft", "medusa", TARGET, "-o", tmp_path / "out.gguf", option, "nosuch")
+    result = call("draft", "medusa", "-m", TARGET, "-o", tmp_path / "out.gguf", option, "nosuch")
     assert_refused(result, 2, said)
     assert not list(tmp_path.iterdir())
 

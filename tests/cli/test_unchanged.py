@@ -75,5 +75,5 @@ def test_an_old_recording_is_shown_as_it_was_and_drawn_with_its_settings(tmp_pat
     done = call("replay", KEPT / "old.jsonl")
     kept("replay", [done.exit_code, done.stdout, done.stderr])
     svg = tmp_path / "old.svg"
-    assert call("replay", KEPT / "old.jsonl", "--svg", svg).exit_code == 0
+    assert call("replay", KEPT / "old.jsonl", "-o", svg).exit_code == 0
     assert "tree=3" in svg.read_text("utf-8")

@@ -122,7 +122,7 @@ def test_no_other_script_and_no_other_style_would_run(tab):
 @pytest.mark.browser
 def test_play_and_pause(tab):
     opened(tab, run(scale=3))  # 2.7 seconds
-    tab.ask("byId('speed').value = 1")
+    assert tab.ask("byId('speed').value") == "1", "at the speed of the run"
     tab.click("#play")
     assert tab.ask("play.textContent").endswith("Pause") and WHOLE not in written(tab)
     tab.until("shown === 2")

@@ -105,6 +105,7 @@ MEASURED = MeasuredTuning(
     greedy=True,
     recorded_tokens=1280,
     machine="AMD EPYC; 8 cores",
+    ctx=1024,
     threads=4,
     threads_draft=1,
     gpu_layers=-1,
@@ -162,10 +163,18 @@ def test_on_forty_columns_what_matters_is_whole():
     for part in (f"incompatible: {DIFFERENT}", "a note", fit, "10% of the target's parameters"):
         assert part in text
     lines = shown(tables.list_table(PAIRS), 40).splitlines()[1:]
-    assert all(pair.name in line and pair.here in line for pair, line in zip(PAIRS, lines, strict=True))
-    assert "1.23x" in lines[0]
+    told = [f"{pair.name} {'' if pair.here == 'no' else pair.here}".strip() for pair in PAIRS]
+    assert all(" ".join(line.split()).startswith(each) for each, line in zip(told, lines, strict=True))
     text = shown(tables.proposals_table(PROPOSALS), 40)
     assert all(part in text for part in ("5.0%", "14.2%", "identical", "compatible"))
+
+
+def test_a_list_has_no_empty_column_and_cuts_nothing():
+    wide = shown(tables.list_table(PAIRS), 80)
+    assert wide.split("\n")[0].split() == ["name", "here", "needs", "size", "speedup", "models"]
+    assert " ".join(wide.split()).count("One with a") == 5 and "…" not in wide
+    unmeasured = [replace(pair, speed=None, here="no") for pair in PAIRS]
+    assert shown(tables.list_table(unmeasured), 80).split("\n")[0].split() == ["name", "needs", "size", "models"]
 
 
 HOSTILE = "a\x1b[31m\x07\x9b2J\u202e\x00\u2066b.gguf"

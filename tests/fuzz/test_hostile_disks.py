@@ -32,11 +32,11 @@ COMMANDS = {
     "costs": ("run", "-q", *PAIR, "--raw", "-n", 12, "-k", "auto", PROMPT),
     "a corpus": ("run", "-q", *BRIEF, "--drafter", "ngram", "--ngram-corpus", "corpus.txt", PROMPT),
     "a result": (*COMPARED, "--save", "older"),
-    "a page": (*COMPARED, "--html", "page.html", "--save", "older"),
-    "a player": ("replay", "kept.jsonl", "--html", "player.html"),
-    "a picture": ("replay", "kept.jsonl", "--svg", "run.svg"),
-    "a quantised draft": ("draft", "quantize", TARGET, "--type", "Q2_K", "--force", "-o", "draft.gguf"),
-    "a pruned draft": ("draft", "prune", TARGET, "--keep-layers", "0,1", "--force", "-o", "draft.gguf"),
+    "a page": (*COMPARED, "-o", "page.html", "--save", "older"),
+    "a player": ("replay", "kept.jsonl", "-o", "player.html"),
+    "a picture": ("replay", "kept.jsonl", "-o", "run.svg"),
+    "a quantised draft": ("draft", "quantize", "-m", TARGET, "--type", "Q2_K", "--force", "-o", "draft.gguf"),
+    "a pruned draft": ("draft", "prune", "-m", TARGET, "--keep-layers", "0,1", "--force", "-o", "draft.gguf"),
     "a tuning": ("tune", *PAIR, "--seconds", 1),
 }
 NAMED = (".jsonl", ".html", ".svg", ".txt", ".gguf")

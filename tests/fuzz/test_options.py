@@ -4,13 +4,12 @@ import random
 
 import fuzzing
 import pytest
-import typer.main
 from driver import DRAFT, TARGET
 from fuzzing import specdec
 from hostile import assert_shown
 from test_names import payload
 
-from specdec_cli.cli.app import app
+from specdec_cli.cli.app import COMMANDS, load
 
 pytestmark = pytest.mark.fuzz
 SHARDS = 8
@@ -35,15 +34,15 @@ NEEDED = {
     "compare": ("x", "-n", "1", "--repeat", "1"),
     "serve": ("--host", "192.0.2.1"),  # not an address of this machine
     "tune": ("--what-if", "none"),
-    "draft prune": (DRAFT, "--keep-layers", "0"),
-    "draft quantize": (DRAFT, "--type", "Q4_0"),
+    "draft prune": ("-m", DRAFT, "--keep-layers", "0"),
+    "draft quantize": ("-m", DRAFT, "--type", "Q4_0"),
 }
 """With what a command is refused or done soon, whatever else it is given."""
 
 
 def options() -> list[tuple[str, tuple[str, bool, str | None]]]:
-    group = typer.main.get_command(app)
-    commands = {**group.commands, **{f"draft {name}": each for name, each in group.commands["draft"].commands.items()}}
+    commands = {name: load(name) for name in COMMANDS}
+    commands |= {f"draft {name}": each for name, each in commands["draft"].commands.items()}
     return [
         (name, (max(option.opts, key=len), option.is_flag, option.envvar))
         for name, command in commands.items()
@@ -61,12 +60,12 @@ def case(chance: random.Random, known) -> tuple[list[str], dict[str, str]]:
         value = chance.choice(ODD) if chance.random() < 0.8 else payload(chance).replace("\udcff", "")
         if flag in ("--seconds", "--repeat", "--max-tokens", "--ctx", "--threads") and value.isdigit():
             value = "1"
-        if flag == "--out" or (flag in ("--html", "--svg", "--trace") and value.startswith("/")):
+        if flag == "--output" or (flag == "--trace" and value.startswith("/")):
             value = "out.gguf"  # nothing outside is written, not even where that is asked for
         if is_flag:
             args.append(flag)
         elif variable and chance.random() < 0.4:
-            environment[variable] = value
+            environment[variable if isinstance(variable, str) else variable[0]] = value
         else:
             args += [flag, value]
     if chance.random() < 0.3:

@@ -22,8 +22,8 @@ COMMANDS = (
     lambda at: ("demo",),
     lambda at: ("compare", "--limit", 9, "-n", 200, "-t", 1),
     lambda at: ("tune", "--seconds", 30, "-t", 1),
-    lambda at: ("draft", "prune", DRAFT, "--search", 1, "-o", at / "out.gguf", "-t", 1),
-    lambda at: ("draft", "quantize", DRAFT, "--type", "Q4_0", "-o", at / "out.gguf", "-t", 1),
+    lambda at: ("draft", "prune", "-m", DRAFT, "--search", 1, "-o", at / "out.gguf", "-t", 1),
+    lambda at: ("draft", "quantize", "-m", DRAFT, "--type", "Q4_0", "-o", at / "out.gguf", "-t", 1),
     lambda at: ("check", DRAFT, DRAFT),
     lambda at: ("rm", "none"),
 )

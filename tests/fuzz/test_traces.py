@@ -60,7 +60,7 @@ def test_traces(tmp_path, shard):
 def replayed(chance: random.Random, folder: Path, terminal: bool) -> None:
     path = folder / "run.jsonl"
     path.write_bytes(recording(chance))
-    flags = chance.choice(((), ("-v",), ("--svg", folder / "run.svg"), ("--html", folder / "run.html")))
+    flags = chance.choice(((), ("-v",), ("-o", folder / "run.svg"), ("-o", folder / "run.html")))
     args = ["replay", str(path), *map(str, flags)]
     about = ascii((args, path.read_bytes()[:5000]))
     if terminal:

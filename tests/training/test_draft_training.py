@@ -165,7 +165,8 @@ def test_lora_changes_little_and_is_merged(folder):
 
 
 def command(folder, out, *more):
-    given = ["draft", "eagle3", str(folder / "target.gguf"), "-o", str(out), "--prompts", str(folder / "prompts.txt")]
+    target, prompts = (str(folder / name) for name in ("target.gguf", "prompts.txt"))
+    given = ["draft", "eagle3", "-m", target, "-o", str(out), "--prompts", prompts]
     return [*given, "--tokens", "1500", "-n", "32", "--steps", "150", "--force", *more]
 
 
