@@ -70,7 +70,7 @@ lint: setup ## Check style and types
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-# SHARE=0.02 uses a fiftieth of the time and text, for a trial.
+# SHARE=0.02 takes a fiftieth of the time and text, to try it.
 SHARE ?= 1
 
 train: $(TORCH) ## Train the bundled pair and its heads further, which takes hours; see training/README.md
