@@ -1,7 +1,7 @@
 """Paired ratios and their intervals.
 
-Speeds are compared only within one prompt and one round, so neither the prompt nor other work on the machine changes
-the ratio.
+Speeds are only compared within one prompt and one round, so that neither the prompt nor other work on the machine
+enters the ratio.
 """
 
 import math
@@ -12,25 +12,25 @@ from typing import Literal
 import numpy as np
 
 LEAST_PROMPTS = 3
-"""Fewer don't show a spread."""
+"""Fewer say nothing about a spread."""
 _STUDENT = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447}
-"""Quantile 0.975 of Student's t by number of prompts, where they are too few to resample. For six ratios between 0.32
-and 0.65, resampling gave an interval up to 1.45, because some resamples contain only nearly equal ratios.
+"""Quantile 0.975 of Student's t by number of prompts, for too few to resample: of six ratios of 0.32 to 0.65,
+resampling made an interval up to 1.45, as some resamples hold nearly equal ratios alone.
 """
+
 
 Difference = Literal["faster", "slower", "no difference", "inconclusive", "too few prompts"]
 EQUAL = 1.1
-"""If an interval contains 1 and stays within this factor of it, there is no difference worth naming. A wider one shows
-nothing.
-"""
+"""An interval around 1 that stays within this factor of it shows that there is no difference worth naming; a wider one
+shows nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A geometric mean of ratios with its 95 % interval. The bounds are None if too few prompts were measured.
+    """A geometric mean of ratios with its 95 % interval; the bounds are None where too few prompts were measured.
 
-    difference: what may be claimed, a `Difference`: faster or slower only if the interval, as printed, excludes 1. For
-    the others see `EQUAL`.
+    difference: a `Difference`, what may be claimed (an older result has other words): faster or slower only if the
+    interval excludes 1 as it is printed; for the rest see `EQUAL`.
     """
 
     mean: float
@@ -51,12 +51,12 @@ class Interval:
 
     @property
     def excludes_one(self) -> bool:
-        """Whether the ratio may be claimed and shown."""
+        """Whether a ratio may be claimed, and shown in a headline."""
         return self.difference in ("faster", "slower")
 
     @property
     def bounds(self) -> str:
-        """The interval for a table; empty if there is none."""
+        """The interval for a table; empty where there is none."""
         return "" if self.low is None or self.high is None else f"{self.low:.2f}-{self.high:.2f}"
 
     def __str__(self) -> str:
@@ -66,9 +66,9 @@ class Interval:
 def geometric_interval(ratios: Sequence[float], seed: int = 0, resamples: int = 4000) -> Interval | None:
     """The geometric mean of paired ratios with a studentised bootstrap interval on their logarithms.
 
-    Studentised (bootstrap-t: Efron and Tibshirani 1993, chapter 12), because the plain percentile interval is far too
-    narrow for the eight or so prompts that a comparison often has. Fewer get Student's interval. None if there are no
-    ratios.
+    Studentised (bootstrap-t: Efron and Tibshirani 1993, chapter 12), because the plain percentile interval
+    is far too narrow for the eight or so prompts that a comparison often has. Fewer get Student's interval. None for no
+    ratios at all.
     """
     if not ratios:
         return None

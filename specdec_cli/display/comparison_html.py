@@ -24,7 +24,7 @@ _PARTS = ("draft", "verify", "sample", "other")
 
 
 def page(result: ComparisonResult) -> str:
-    """The page."""
+    """The HTML of the page."""
     answers, left_out = _answers(result)
     overall, verdict = result.of_category("all"), result.verdict
     speedups = {name: [each for each in result.of_category(name) if each.bounds] for name in result.categories}

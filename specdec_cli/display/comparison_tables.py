@@ -51,7 +51,7 @@ _EXACTNESS = {
 }
 
 DETAILS = ("variant", "answers", "accepted by position", "time")
-COLUMNS = ("variant", "speedup", "95 %", "", "tok/s", "tok/pass", "cost", "accept", "TTFT", "TPOT")
+COLUMNS = ("variant", "speedup", "95%", "", "tok/s", "tok/pass", "cost", "accept", "TTFT", "TPOT")
 
 
 class Progress(ExitStack):
@@ -149,7 +149,7 @@ def against(result: ComparisonResult, before: ComparisonResult) -> RenderableTyp
     """
     if result.models != before.models:
         return Text("The saved result is about other models, so there is nothing to compare.", style="bold")
-    columns = ("variant", "then", "now", "now / then", "95 %", "")
+    columns = ("variant", "then", "now", "now / then", "95%", "")
     table = plain_table(columns, left=columns)
     table.title, table.title_justify = "against the saved result (measured at another time, so not paired)", "left"
     table.padding = (0, 1)

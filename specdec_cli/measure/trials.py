@@ -19,19 +19,19 @@ FEW_DRAFTS = 20
 _HARDLY = 1.02
 """With fewer tokens in a pass, the target has written nearly everything alone."""
 _LEAST_S = 1e-9
-"""No answer takes less time than this; a file that says so is damaged."""
+"""No answer takes less time than this: a file that says so is damaged."""
 _COPIED = (
     *("prompt_tokens", "reason", "prefill_s", "ttft_s", "decode_s", "draft_s", "draft_prefill_s", "verify_s"),
     *("sample_s", "overhead_s", "steps", "drafted", "accepted", "notes", "distance"),
 )
-"""Fields that a trial takes over from the metrics of its answer."""
+"""Fields that a trial copies from the metrics of its answer."""
 AnySettings = TypeVar("AnySettings")
 
 
 @dataclass(frozen=True, slots=True)
 class Variant(Generic[AnySettings]):
     """Settings to compare, or those that a result has recorded. baseline: the name of the variant that this one is
-    measured against, its own for a baseline.
+    compared with; a baseline has its own name.
     """
 
     name: str
@@ -125,9 +125,9 @@ def paired_ratios(trials: Iterable[Trial], variant: str, baseline: str) -> dict[
 
 
 def noise(trials: Iterable[Trial], baseline: str) -> float | None:
-    """How far the baseline is from itself: the median over prompts of fastest over slowest round, less 1.
+    """How much the baseline's rounds differ: the median over prompts of fastest over slowest round, minus 1.
 
-    None if it ran only once a prompt.
+    None if there is only one round.
     """
     speeds: dict[str, list[float]] = {}
     for trial in trials:
@@ -191,17 +191,17 @@ class Summary:
 
     @property
     def firm_positions(self) -> int:
-        """How many of `per_position` rest on enough drafts; of a result too old to tell, all."""
+        """How many of `per_position` come from enough drafts. Older results don't show it; there, all count."""
         return sum(count >= FEW_DRAFTS for count in self.reached) if self.reached else len(self.per_position)
 
     @property
     def pass_cost(self) -> float | None:
-        """What a pass with its draft costs, in passes of the target alone: the tokens of a pass over the speedup."""
+        """What a pass and its draft cost, in passes of the target alone: tokens per step divided by the speedup."""
         return self.tokens_per_step / self.claimed.mean if self.tokens_per_step and self.claimed else None
 
 
 def acceptance_by_position(answers: Sequence[Trial | Metrics]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """By position in a draft: how many drafts reached it, and the share of these that was accepted up to there."""
+    """By position in a draft: how many drafts reached it, and the share of them that was accepted up to there."""
     reached, kept = (
         [sum(counts) for counts in zip_longest(*(getattr(answer, name) for answer in answers), fillvalue=0)]
         for name in ("reached", "kept")

@@ -140,7 +140,7 @@ def _words(best: Summary, pays: Pays, several: bool, default: str | None) -> tup
         return headline, f"{name} is not faster than the target alone{interval}.", _ALONE
     if pays == "inconclusive":
         headline = f"Inconclusive: {name} may be faster or slower than the target alone"
-        return headline, f"The 95 % interval is too wide to decide{interval}.", _MEASURE_MORE
+        return headline, f"The 95% interval is too wide to decide{interval}.", _MEASURE_MORE
     few = "1 prompt is" if best.speedup and best.speedup.count == 1 else "2 prompts are"
     headline = f"Too few prompts: {few} not enough for an interval"
     return headline, "No speedup is claimed without an interval.", f"Measure at least {LEAST_PROMPTS} prompts."
