@@ -116,13 +116,15 @@ def main() -> None:
 
 
 def report(servers: list[Loaded], clients: int) -> None:
-    """Print medians, and the paired ratio to the first server."""
+    """Geometric means over the rounds, so the share of the first server's speed is the ratio of the speeds shown, and
+    the median time to the first token.
+    """
     first = servers[0]
-    print(f"\n{clients} clients: tokens/s, share of {first.name}'s (median of rounds), first token")
+    ours = statistics.geometric_mean(first.speeds)
+    print(f"\n{clients} clients: tokens/s (geometric mean of rounds), share of {first.name}'s, first token (median)")
     for each in servers:
-        ratio = statistics.median(own / ours for own, ours in zip(each.speeds, first.speeds, strict=True))
-        first_ms = 1000 * statistics.median(each.first_s)
-        print(f"  {each.name:<34} {statistics.median(each.speeds):8.1f}  {ratio:5.2f}  {first_ms:7.1f} ms", flush=True)
+        speed, first_ms = statistics.geometric_mean(each.speeds), 1000 * statistics.median(each.first_s)
+        print(f"  {each.name:<34} {speed:8.1f}  {speed / ours:5.2f}  {first_ms:7.1f} ms", flush=True)
 
 
 if __name__ == "__main__":
