@@ -214,8 +214,8 @@ class Contexts:
         return PassCosts(loaded.path, context, loaded.placement.layers, self.note, loaded.setup)
 
     def timed(self, own: ModelContext, text: LlamaContext) -> PassCosts:
-        """What a model's passes cost in a context, which goes to fewer threads where they wait for each other, unless
-        the user chose their number, or the text depends on it.
+        """What a model's passes cost in a context. On a busy machine it changes to fewer threads, unless the user set
+        their number or the text depends on it.
         """
         loaded, settings, costs = own.loaded, self._settings, self._costs(own, text)
         chosen = settings.threads or (own is self.draft and settings.threads_draft)
@@ -223,22 +223,35 @@ class Contexts:
         if fixed or not self._weights.tunes:
             return costs
 
-        def changed(threads: int, times: float) -> None:
+        def changed(threads: int) -> None:
             own.threads = threads
             costs.follow_threads()
             self.tuned_costs = None
             self.on_threads_changed()
-            counted = "1 thread" if threads == 1 else f"{threads} threads"
-            self.note(
-                f"passes of {loaded.path.name} took {times:.0f} times as long as they can, for threads that wait for "
-                f"each other on a busy processor: it goes on with {counted} (-t N fixes the number)"
-            )
+            self._note_threads()
 
         costs.watch = ThreadWatch(text, costs.expected, changed)
         return costs
 
+    def _note_threads(self) -> None:
+        """Say that the CPU is busy: one note, whichever model has changed its threads, and however often."""
+        reduced = (own for own in self.all if own.threads < own.loaded.threads)
+        own = next(reduced, self.target)
+        counted = "1 thread" if own.threads == 1 else f"{own.threads} threads"
+        which = "(-t sets it)" if own is self.target else "for the draft model (-td sets it)"
+        self.notes = [note for note in self.notes if not note.startswith("CPU busy")]
+        self.note(f"CPU busy: using {counted} {which}")
+
+    def return_to(self, prompt: Sequence[int], length: int) -> None:
+        """Let the target's cache hold the first so many tokens of a prompt and nothing else, if it can: it must hold
+        them now, and a recurrent model can only return to nothing.
+        """
+        text = self.target.opened
+        if length == 0 or (text.rewinds and text.common(prompt) >= length):
+            text.rewind(length)
+
     def reuse(self, allowed: bool) -> None:
-        """Whether the models may go by what their contexts hold of a prompt, instead of reading it again."""
+        """Whether the models may reuse what their caches hold of a prompt, instead of reading it again."""
         for own in self.all:
             if own.text:
                 own.text.reuses = allowed
