@@ -80,6 +80,24 @@ def test_a_script_of_turns(models, tmp_path):
     assert out.count("\n") >= 5
 
 
+def test_an_answer_is_followed_by_one_line(models):
+    code, _, err = script(models, "one", "two", "/drafts off", "three")
+    lines = err.splitlines()
+    assert code == 0 and len(lines) == 4 and sum("tokens/s, " in line for line in lines) == 3
+    assert ["nothing was drafted" in line for line in lines] == [False, False, False, True]
+
+
+def test_show_prints_words(models):
+    _, _, err = script(models, "/show", "/set seed 4", "/set bitwise true", "/set temp 0.7", "/show")
+    said = [" ".join(line.split()) for line in err.splitlines()]
+    for line in ("drafter model", "draft-tokens 3", "bitwise off", "ngram-corpus none", "temp 0 (greedy)"):
+        assert line in said
+    assert {"seed not set", "seed 4", "bitwise on", "temp 0.7", "lora none", "accept coupled"} <= set(said)
+    assert not re.search(r"None|True|False|[(\[{]['\"]?[,)\]}]|=", err)
+    _, _, err = script(models, "/show", more=["--drafter", "auto"])
+    assert re.search(r"^drafter +auto \(ngram\+model\)$", err, re.MULTILINE)
+
+
 def test_what_is_wrong_is_told_and_the_chat_goes_on(models, tmp_path):
     wrong = ["/nope", "/set", "/set temp hot", "/set drafter magic", "/drafts maybe", "/alone", "/edit", "/save a/b"]
     code, _, err = script(models, *wrong, "/load none", f"/file {tmp_path}", "one", "x" * 4000, "two")
@@ -121,8 +139,9 @@ def test_at_a_terminal(models):
         terminal.read(until="drafts are on")
         enter(terminal, b"/edit", "> one")
         terminal.press(b"\x7f\x7f\x7ftwo\x1b\rthree\r")
-        assert "two" in terminal.read(until="tokens kept")
+        assert "two" in terminal.read(until="three")
         prompted(terminal)
+        assert terminal.text.count("tokens kept") == 2
         terminal.press(b"half\x03")
         terminal.read(until="(Ctrl-D leaves)")
         prompted(terminal)
