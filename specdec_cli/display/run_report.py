@@ -170,7 +170,7 @@ def _kept(metrics: Metrics) -> str:
     if not metrics.drafted:
         return ""
     rate = f"{metrics.accepted:,} of {metrics.drafted:,} draft tokens kept ({metrics.acceptance_rate:.0%})"
-    return f"{rate}, {metrics.tokens_per_step:.1f} tokens a pass"
+    return f"{rate}, {metrics.tokens_per_step:.1f} tokens/pass"
 
 
 def _ended(metrics: Metrics) -> str:
