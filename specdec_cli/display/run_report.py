@@ -264,12 +264,11 @@ def alone_line(metrics: Metrics, found: BaselineResult) -> Text:
     metrics: of the answer with drafts.
     """
     if found.identical:
-        same = "same text as with drafts, token for token"
-        mine, alone = metrics.tokens_per_s, found.tokens_per_s
         if not metrics.drafted:
-            return Text(f"{same}; nothing was drafted")
+            return Text("same text, token for token; nothing was drafted")
+        mine, alone = metrics.tokens_per_s, found.tokens_per_s
         speeds = f"; {alone:,.1f} tokens/s alone, {mine:,.1f} with drafts" if mine and alone else ""
-        return Text(f"{same}{speeds}")
+        return Text(f"same text as with drafts, token for token{speeds}")
     if found.differs_at is None:
         return Text("sampled again: this acceptance rule keeps the distribution, not the text")
     why = str(found.divergence or "can't be explained: the passes of the first answer can't be repeated (try /regen)")

@@ -3,6 +3,7 @@
 import re
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 from driver import assert_refused, call
@@ -11,6 +12,9 @@ from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
 from specdec_cli.cli.chat_session import COMMANDS
+from specdec_cli.decoding.errors import Interrupted
+from specdec_cli.decoding.rules import RULES
+from specdec_cli.engine.session import Generation
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +100,30 @@ def test_show_prints_words(models):
     assert not re.search(r"None|True|False|[(\[{]['\"]?[,)\]}]|=", err)
     _, _, err = script(models, "/show", more=["--drafter", "auto"])
     assert re.search(r"^drafter +auto \(ngram\+model\)$", err, re.MULTILINE)
+
+
+def test_alone_finds_a_bug_and_says_what_to_do(models, monkeypatch):
+    honest = RULES["coupled"]
+
+    def spoilt(draft, logits, sampler, rng):
+        verdict = honest(draft, logits, sampler, rng)
+        return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2])) if draft.tokens else verdict
+
+    script_of = ("one", "two", "/alone")
+    assert script(models, *script_of)[0] == 0
+    monkeypatch.setitem(RULES, "coupled", spoilt)
+    code, _, err = script(models, *script_of)
+    assert code == 1 and "the answer is not the target's own: computed again" in err and "please report it" in err
+
+
+def test_alone_is_interrupted_while_it_compares(models, monkeypatch):
+    def interrupted(*_):
+        raise Interrupted
+
+    monkeypatch.setattr(Generation, "compared_with", interrupted)
+    code, _, err = script(models, "one", "/alone", "two", "/load none", "/alone")
+    assert "interrupted: the answers were not compared" in err and err.count("tokens/s, ") == 2
+    assert "there is no answer to compare with" in err and code == 2
 
 
 def test_what_is_wrong_is_told_and_the_chat_goes_on(models, tmp_path):

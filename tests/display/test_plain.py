@@ -215,5 +215,5 @@ def test_the_line_under_an_answer_in_a_chat():
 def test_alone_says_whether_the_text_is_the_same_and_why_not_and_claims_no_ratio(found, line):
     assert str(alone_line(fixed_report(), found)).startswith(line)
     assert "2.00x" not in str(alone_line(fixed_report(), found))
-    same = "same text as with drafts, token for token; nothing was drafted"
+    same = "same text, token for token; nothing was drafted"
     assert str(alone_line(undrafted()[0], BaselineResult(4.0, True))) == same
