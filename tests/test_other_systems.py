@@ -110,7 +110,7 @@ def test_chat(windows, chatting):
     script = "\ufeffna\u00efve \u2192 \u2713\n/undo\nagain\n/save mine\n".encode()
     done = succeeded("chat", *chatting[:2], "--drafter", "none", "-n", 8, "-c", 512, input=script)
     said = done.stderr.decode("cp1252")
-    assert "taken back: na\u00efve " in said and said.count("tokens read") == 2 and "kept as mine" in said
+    assert "removed: na\u00efve " in said and said.count("tokens/s, ") == 2 and "saved as mine" in said
 
 
 def test_compare(windows):

@@ -1,9 +1,9 @@
-"""A conversation with a pair: what both models have read of it is not read again, whatever the template does."""
+"""A conversation with a pair. The models read no token twice, whatever the chat template does."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from specdec_cli.decoding.errors import SpecdecError, UsageError
 from specdec_cli.engine.config import Settings
@@ -12,11 +12,11 @@ from specdec_cli.engine.prompt import Message, render
 from specdec_cli.engine.session import Generation, Session
 
 LEAST_ANSWER = 64
-"""Tokens of the context that are left for an answer, before earlier turns are dropped for it."""
+"""Tokens that a prompt must leave free for the answer: earlier turns are dropped until it does."""
 
 
 class ContextFull(SpecdecError):
-    """The conversation does not fit any more, and no turn may be dropped."""
+    """The conversation is too long for the context, and no turn may be dropped."""
 
     def __init__(self, n_ctx: int) -> None:
         super().__init__(f"the conversation fills the context of {n_ctx:,} tokens", "Use /clear, or a larger -c.")
@@ -24,7 +24,7 @@ class ContextFull(SpecdecError):
 
 @dataclass(frozen=True, slots=True)
 class ReadText:
-    """What the models have read, as text and as tokens. marks: where prompts and answers end in both, in order."""
+    """What the models have read, as text and as tokens. marks: where each prompt and answer ends in both, in order."""
 
     text: str = ""
     tokens: tuple[int, ...] = ()
@@ -37,8 +37,8 @@ class ReadText:
 
 @dataclass(slots=True)
 class Conversation:
-    """Messages, and the tokens they were. drops: whether a full context drops the oldest turns; the system message
-    never goes. sampling, speculative: what the next answer goes by. read: by the models, so far.
+    """Messages, and what the models have read of them. drops: whether a full context drops the oldest turns, but never
+    the system message. sampling, speculative: for the next answer.
     """
 
     session: Session
@@ -47,7 +47,7 @@ class Conversation:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     n_dropped: int = 0
-    """Messages that the last prompt left out."""
+    """How many messages the last prompt left out."""
     read: ReadText = field(default_factory=ReadText)
 
     @property
@@ -67,49 +67,47 @@ class Conversation:
         """The answer to a message: iterate over it, then `keep` it. Raises ContextFull, or as `Session.start`."""
         self.messages.append({"role": "user", "content": text})
         try:
-            return self._start(self.speculative)
+            return self._start()
         except SpecdecError:
             self.messages.pop()
             raise
 
     @property
     def n_tokens(self) -> int:
-        """Of the conversation, as far as it has been read."""
+        """Tokens of the conversation that the models have read."""
         return len(self.read.tokens)
 
     @property
     def settings(self) -> Settings:
-        """What the next answer goes by."""
+        """The settings of the next answer."""
         return self.session.settings_of(self.sampling, self.speculative)
 
     def go_by(self, sampling: SamplingParams | None = None, speculative: SpeculativeConfig | None = None) -> None:
-        """Let the next answers go by other values. Raises UsageError, and changes nothing, if they make no sense."""
+        """Change the settings of the next answers. Raises UsageError on invalid values, and then changes nothing."""
         sampling, speculative = sampling or self.sampling, speculative or self.speculative
         self.session.settings_of(sampling, speculative)
         self.sampling, self.speculative = sampling, speculative
 
-    def again(self, alone: bool = False, seed: int | None = None) -> Generation:
-        """Another answer to the last message in place of the last one, which `keep` replaces. alone: by the target
-        without drafts. seed: of this answer.
-        """
+    def again(self) -> Generation:
+        """Another answer to the last message. `keep` replaces the last answer with it."""
         if not any(message["role"] == "user" for message in self.messages):
             raise UsageError("there is no message to answer yet", "Write one.")
         messages, self.messages = self.messages, self.messages[:-1] if self.answered else self.messages
         try:
-            return self._start(SpeculativeConfig(drafter="none") if alone else self.speculative, seed)
+            return self._start()
         finally:
             self.messages = messages
 
     def keep(self, answer: Generation) -> None:
-        """Make an answer, which may be incomplete, the last message."""
+        """Make an answer the last message; it may be incomplete."""
         if self.answered:
             self.messages.pop()
         self.messages.append({"role": "assistant", "content": answer.result.text})
-        if answer.result.finish_reason != "stop_string":  # its tokens say more than its text
+        if answer.result.finish_reason != "stop_string":  # its tokens hold more than its text
             self.read = self.read.followed_by(answer.result.text, answer.result.tokens)
 
     def undo(self) -> str | None:
-        """Take the last message of the user back, with its answer. Returns it; None if there is none."""
+        """Remove the user's last message and its answer. Returns the message, or None if there is none."""
         for i in reversed(range(len(self.messages))):
             if self.messages[i]["role"] == "user":
                 text = self.messages[i]["content"]
@@ -118,18 +116,17 @@ class Conversation:
         return None
 
     def clear(self) -> None:
-        """Begin anew, with the same system message."""
+        """Start a new conversation with the same system message."""
         self.messages = self.messages[:1] if self.system is not None else []
 
-    def _start(self, speculative: SpeculativeConfig, seed: int | None = None) -> Generation:
+    def _start(self) -> Generation:
         prompt = self._fitting()
-        sampling = self.sampling if seed is None else replace(self.sampling, seed=seed)
-        answer = self.session.start(prompt.tokens, sampling, speculative)
+        answer = self.session.start(prompt.tokens, self.sampling, self.speculative)
         self.read = prompt.followed_by("", [])
         return answer
 
     def _fitting(self) -> ReadText:
-        """The prompt that the context has room for, with the oldest turns left out if it must be so."""
+        """The prompt, without the oldest turns if the context has no room for them."""
         most = self.session.settings.ctx or self.session.models.target.model.n_ctx_train
         first = 1 if self.system is not None else 0
         messages, self.n_dropped = self.messages, 0
@@ -144,8 +141,8 @@ class Conversation:
             self.n_dropped = len(self.messages) - len(messages)
 
     def _prompt_of(self, messages: Sequence[Message]) -> ReadText:
-        """The prompt of some messages. What has been read before keeps the tokens that it had: those of an answer need
-        not be those that a tokenizer would make of its text.
+        """The prompt of some messages. Text that the models have read keeps its tokens: a tokenizer could split an
+        answer into other tokens.
         """
         model = self.session.models.target.model
         text, add_bos = render(messages, self.session.pair.target, self.session.interrupt.is_set)
@@ -159,6 +156,6 @@ class Conversation:
 
 
 def _without_a_turn(messages: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Without the oldest question and what answered it; nothing if there is no other."""
+    """The messages without the oldest question and its answer; empty if there is no other question."""
     questions = [i for i, message in enumerate(messages) if message["role"] == "user"]
     return messages[questions[1] :] if len(questions) > 1 else []

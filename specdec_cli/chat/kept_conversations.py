@@ -1,4 +1,4 @@
-"""Conversations that are kept by name, and beside them what the models' caches held of them."""
+"""Saved conversations, with the models' KV caches."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class KeptMessage:
 
 @dataclass(frozen=True, slots=True)
 class KeptConversation:
-    """text, tokens, marks: what had been read of it (see chat/conversation.py). caches: by role, of which model file
-    and build of llama.cpp the file of its cache is.
+    """text, tokens, marks: what the models had read of it (see chat/conversation.py). caches: by role, the model file
+    and the build of llama.cpp that wrote the cache.
     """
 
     messages: tuple[KeptMessage, ...]
@@ -48,8 +48,8 @@ CONVERSATIONS = JsonStore(
 
 
 def save(conversation: Conversation, name: str) -> Path:
-    """Keep a conversation, in place of an older one of that name. Returns its file; raises UsageError on a name that is
-    none, SpecdecError if it cannot be written.
+    """Save a conversation, and replace an older one of that name. Returns its file. Raises UsageError on an invalid
+    name, SpecdecError if it cannot be written.
     """
     name, read = _checked(name), conversation.read
     caches = {}
@@ -62,8 +62,8 @@ def save(conversation: Conversation, name: str) -> Path:
 
 
 def restore(conversation: Conversation, name: str) -> list[str]:
-    """Go on with a conversation that was kept. Returns notes on what has to be read again; raises UsageError if there
-    is none of that name, SpecdecError if it is damaged.
+    """Continue a saved conversation. Returns notes on what the models have to read again. Raises UsageError if there is
+    none of that name, SpecdecError if it is damaged.
     """
     kept, session = read(name), conversation.session
     conversation.messages = [{"role": message.role, "content": message.content} for message in kept.messages]
@@ -75,34 +75,34 @@ def restore(conversation: Conversation, name: str) -> list[str]:
         if loaded.role not in kept.caches or not loaded.text:
             continue
         if kept.caches[loaded.role] != _identity(loaded):
-            notes.append(f"what the {loaded.role} had read is of another file, adapter or build: it is read again")
+            notes.append(f"the {loaded.role} reads the conversation again: its file, adapters or llama.cpp changed")
         elif not (path.is_file() and loaded.text.load(path)):
-            notes.append(f"what the {loaded.role} had read does not fit: it is read again")
+            notes.append(f"the {loaded.role} reads the conversation again: its saved cache is gone or does not fit")
     return notes
 
 
 def read(name: str) -> KeptConversation:
     """Raises UsageError if there is none of that name, SpecdecError if it is damaged."""
     if (kept := CONVERSATIONS.load(_checked(name))) is None:
-        hint = suggest(name, CONVERSATIONS.names(), "Kept conversations")
-        raise UsageError(f"there is no kept conversation {name!r}", hint)
+        hint = suggest(name, CONVERSATIONS.names(), "Saved conversations")
+        raise UsageError(f"there is no saved conversation {name!r}", hint)
     return kept
 
 
 def _checked(name: str) -> str:
-    """A name for a conversation; raises UsageError if it is none."""
+    """The name; raises UsageError if it is invalid."""
     if not re.fullmatch(r"[\w.-]{1,100}", name) or name.startswith("."):
         raise UsageError(f"{name!r} cannot be a conversation's name", "Use letters, digits, '.', '_' and '-'.")
     return name
 
 
 def cache_path(name: str, role: str) -> Path:
-    """Where the cache of a model is kept."""
+    """Where the cache of a model is saved."""
     return CONVERSATIONS.folder() / f"{name}.{role.replace(' ', '-')}.state"
 
 
 def _identity(loaded: ModelContext) -> str:
-    """Of the model's file, the adapters that act in it with their scales, and the build."""
+    """The model's file, its adapters with their scales, and the build."""
     with suppress(OSError):
         return model_loading.name_of(loaded.path, kernels.build(), identity(loaded.loaded.adapters))
     raise SpecdecError(f"{loaded.path.name} is gone", "Put it back.")

@@ -1,4 +1,4 @@
-"""`specdec chat`: a conversation in the live view, turn after turn."""
+"""`specdec chat`: a conversation in the live view."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specdec_cli.decoding.errors import UsageError
 from specdec_cli.display.terminal import status_line
 
 _CONTEXT = 8192
-"""Tokens of context where -c does not say, or as many as the model was trained on."""
+"""Tokens of context without -c, or fewer if the model was trained on fewer."""
 
 
 @opt.takes(*opt.ALL)
@@ -22,15 +22,15 @@ def chat(
     given: opt.Given,
     system: opt.System = None,
     prediction: opt.Prediction = None,
-    resume: Annotated[str | None, typer.Option(help="Go on with a conversation that /save has kept.")] = None,
+    resume: Annotated[str | None, typer.Option(help="Continue a conversation that you saved with /save.")] = None,
     ctx_policy: Annotated[
         Literal["drop", "stop"],
-        typer.Option(help="When the context is full: drop the oldest turns, or stop."),
+        typer.Option(help="If the context is full: drop the oldest turns, or stop."),
     ] = "drop",
 ) -> None:
     """Chat with a model.
 
-    /help lists the commands. In a pipe, each line is a message; three quotes begin and end one of several lines.
+    /help lists the commands. In a pipe, each line is a message; put three quotes before and after several lines.
     """
     from specdec_cli.engine.model_pair import check_pair
     from specdec_cli.gguf.chat_template import template_of
@@ -41,7 +41,7 @@ def chat(
     pair = check_pair(settings)
     if template_of(pair.target) is None:
         raise UsageError(
-            f"{pair.target_path.name} has no chat template: it continues text",
+            f"{pair.target_path.name} has no chat template: it can only continue text",
             "Use specdec run, or an instruct model: specdec chat -p qwen2.5-coder-1.5b.",
         )
     from specdec_cli.chat.conversation import Conversation
@@ -52,7 +52,7 @@ def chat(
     from specdec_cli.llama.interrupt import Interrupt
 
     if settings.accept == "rejection" and given.flags["accept"] is None:
-        settings = replace(settings, accept="coupled")  # a sampled answer is the target's own too, for /alone
+        settings = replace(settings, accept="coupled")  # so that /alone can compare sampled answers
     if settings.ctx is None:
         trained = pair.target.setting("context_length")
         settings = replace(settings, ctx=min(_CONTEXT, trained if isinstance(trained, int) and trained else _CONTEXT))
@@ -69,7 +69,7 @@ def chat(
             session.do_load(resume)
         if sys.stdin.isatty():
             session.say(
-                f"{pair.target_path.name}, {settings.ctx:,} tokens of context; /help lists commands, Ctrl-D leaves"
+                f"{pair.target_path.name}, {settings.ctx:,} tokens of context; /help lists the commands, Ctrl-D leaves"
             )
         for turn in turns(session.take_draft):
             session.take(turn)

@@ -1,63 +1,64 @@
-"""A chat's lines, typed or from a script, and what is done with each: a message for the model, or a command."""
+"""The lines of a chat, typed or from a script: messages for the model, and commands."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import TextIOWrapper
 
 import platformdirs
 from rich.text import Text
 
+from specdec_cli import drafters
 from specdec_cli.chat import kept_conversations
 from specdec_cli.chat.conversation import Conversation
 from specdec_cli.cli.error_reporting import complain
 from specdec_cli.cli.output import print_parts, show_answer
 from specdec_cli.cli.prompt_input import read_file
-from specdec_cli.decoding.divergence import first_difference
-from specdec_cli.decoding.errors import SpecdecError, UsageError
+from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.options import options_of
+from specdec_cli.decoding.rules import label
 from specdec_cli.display.run_report import alone_line, turn_line
-from specdec_cli.display.terminal import raw
-from specdec_cli.engine.config import check_value
-from specdec_cli.engine.generation import GenerationResult
-from specdec_cli.engine.options import name_of
+from specdec_cli.display.terminal import raw, status_line
+from specdec_cli.engine.config import Settings, check_value
+from specdec_cli.engine.options import flag_of, name_of
 from specdec_cli.engine.session import Generation
 from specdec_cli.llama.interrupt import Interrupt
 from specdec_cli.user_files import expanded
 
 FENCE = '"""'
-"""Begins a message of several lines, and ends it."""
+"""Starts and ends a message of several lines."""
 _PIPE_WIDTH = 200
-"""Cells of a line where nothing is a terminal: what is said of an answer stays on one."""
+"""The width where there is no terminal, so that each report stays on one line."""
 
 
 class ChatSession:
-    """A conversation on a terminal, or of a script. left: the user has left it. exit_code: of the whole chat.
+    """A conversation on a terminal or from a script. left: whether the user has left. exit_code: of the whole chat.
 
-    A method do_NAME is the command /NAME, and its docstring the line in /help.
+    A method do_NAME is the command /NAME, and /help shows its docstring.
     """
 
     def __init__(self, conversation: Conversation, interrupt: Interrupt) -> None:
         self.conversation, self._interrupt = conversation, interrupt
         self.left, self.exit_code = False, 0
-        self.answer: GenerationResult | None = None
-        """The last one."""
+        self.answer: Generation | None = None
+        """The last answer, if it belongs to the last message."""
         self.draft = ""
-        """What the next line begins with."""
+        """The text that the next line starts with."""
         self.attached = ""
-        """What the next message begins with."""
+        """The text that the next message starts with."""
         self._notes = set[str]()
-        """Those that were shown."""
+        """Notes that were shown."""
 
     def take(self, line: str) -> None:
-        """A message, or a command. An error is shown, and the chat goes on."""
+        """Handle a message or a command. After an error, the chat continues."""
         try:
             if line.startswith("/"):
                 name, _, argument = line.partition(" ")
                 if name not in COMMANDS:
-                    raise UsageError(f"there is no command {name}", "/help lists them.")
+                    raise UsageError(f"there is no command {name}", "/help lists the commands.")
                 COMMANDS[name](self, argument.strip())
             elif line.strip():
                 attached, self.attached = self.attached, ""
@@ -75,57 +76,66 @@ class ChatSession:
         print_parts(text, stderr=True, style="dim", pipe_width=_PIPE_WIDTH)
 
     def _run(self, answer: Generation) -> None:
-        """Show an answer, keep it, and say what it was worth."""
-        conversation, result = self.conversation, answer.result
+        """Show an answer, keep it, and report on it."""
+        conversation, result, self.answer = self.conversation, answer.result, None
         if conversation.n_dropped:
-            self.say(f"the context is full: the first {conversation.n_dropped} messages are left out from here on")
+            self.say(f"the context is full: the model no longer sees the first {conversation.n_dropped} messages")
         self._show(answer)
         if result.text or result.complete:
             conversation.keep(answer)
-        self.answer = result
-        self.say(turn_line(result.metrics, result.baseline, result.cached_tokens))
+        self.answer = answer
+        self.say(turn_line(result.metrics, result.baseline))
 
     def _show(self, answer: Generation) -> None:
-        """Show an answer. Ctrl-C ends it, SIGTERM the chat."""
-        with self._interrupt as interrupt:
+        """Show an answer and its new notes."""
+        with self._interruptible():
             error = show_answer(self.conversation.session, answer)
-        code = interrupt.exit_code
-        interrupt.clear()
         for note in answer.result.notes:
             if note not in self._notes:
                 self._notes.add(note)
                 self.say(f"note: {note}")
-        if code not in (0, 130) or (code and not sys.stdin.isatty()):
-            self.left, self.exit_code = True, code
         if error:
             raise error
 
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Ctrl-C ends what the block does, other signals end the chat, too; in a script, both do."""
+        try:
+            with self._interrupt:
+                yield
+        finally:
+            code = self._interrupt.exit_code
+            self._interrupt.clear()
+            if code not in (0, 130) or (code and not sys.stdin.isatty()):
+                self.left, self.exit_code = True, code
+
     def do_help(self, _: str) -> None:
-        """these lines"""
+        """list the commands"""
         self.say("\n".join(f"{name:<10} {command.__doc__}" for name, command in COMMANDS.items()))
         self.say('Several lines: """ before and after them, or Alt-Enter. Ctrl-C stops an answer, Ctrl-D leaves.')
 
     def do_exit(self, _: str) -> None:
-        """leave; Ctrl-D does, too"""
+        """leave, as Ctrl-D does"""
         self.left = True
 
     def do_clear(self, _: str) -> None:
-        """begin a new conversation"""
+        """start a new conversation"""
         self.conversation.clear()
-        self.say("a new conversation")
+        self.answer = None
+        self.say("new conversation")
 
     def do_regen(self, _: str) -> None:
         """answer the last message again"""
         self._run(self.conversation.again())
 
     def do_undo(self, _: str) -> None:
-        """take the last message and its answer back"""
-        text = self.conversation.undo()
-        self.say("there is nothing to take back" if text is None else f"taken back: {text[:60]}")
+        """remove the last message and its answer"""
+        text, self.answer = self.conversation.undo(), None
+        self.say("there is nothing to remove" if text is None else f"removed: {text[:60]}")
 
     def do_edit(self, argument: str) -> None:
         """change the last message"""
-        text = self.conversation.undo()
+        text, self.answer = self.conversation.undo(), None
         if text is None:
             raise UsageError("there is no message to change", "Write one.")
         if argument or not sys.stdin.isatty():
@@ -134,7 +144,7 @@ class ChatSession:
             self.draft = text
 
     def do_system(self, argument: str) -> None:
-        """show the system message, or set another: /system TEXT"""
+        """show the system message, or set it: /system TEXT"""
         if argument:
             self.conversation.system = argument
         self.say(f"system message: {self.conversation.system or 'none'}")
@@ -151,29 +161,30 @@ class ChatSession:
                 conversation.go_by(**{which: values})
                 return
         what = f"there is no option {written!r} to set"
-        raise UsageError(what, "For example: /set temp 0.7; /show lists what is set.")
+        raise UsageError(what, "For example: /set temp 0.7. /show lists the options.")
 
     def do_show(self, _: str) -> None:
-        """what is set, and how full the context is"""
+        """show the settings, and how full the context is"""
         conversation = self.conversation
         for name, value in conversation.settings.shaping().items():
-            self.say(f"{name:<18} {value}")
+            self.say(f"{flag_of(name):<18} {in_words(name, value, conversation.settings)}")
         n_ctx = conversation.session.settings.ctx
         self.say(f"{len(conversation.messages)} messages, {conversation.n_tokens:,} of {n_ctx:,} tokens")
 
     def do_file(self, argument: str) -> None:
-        """put a file before the next message: /file PATH"""
+        """add a file before the next message: /file PATH"""
         text = read_file(expanded(argument))
         self.attached += f"{argument}:\n```\n{text}\n```\n\n"
-        self.say(f"{len(text):,} characters go with the next message")
+        self.say(f"{len(text):,} characters come before the next message")
 
     def do_save(self, argument: str) -> None:
-        """keep the conversation: /save NAME"""
+        """save the conversation: /save NAME"""
         path = kept_conversations.save(self.conversation, argument)
-        self.say(f"kept as {path.stem}: specdec chat --resume {path.stem}")
+        self.say(f"saved as {path.stem}; to continue: specdec chat --resume {path.stem}")
 
     def do_load(self, argument: str) -> None:
-        """go on with one that was kept: /load NAME"""
+        """continue a saved conversation: /load NAME"""
+        self.answer = None
         for note in kept_conversations.restore(self.conversation, argument):
             self.say(f"note: {note}")
         self.say(f"{len(self.conversation.messages)} messages")
@@ -181,18 +192,24 @@ class ChatSession:
     def do_alone(self, _: str) -> None:
         """answer again with the target alone, and compare"""
         before = self.answer
-        if before is None or not self.conversation.answered:
-            raise UsageError("there is no answer to compare with", "Ask something first.")
-        answer = self.conversation.again(alone=True, seed=before.seed)
+        if before is None or not before.result.tokens:
+            raise UsageError("there is no answer to compare with", "Ask something, or /regen the last answer.")
+        answer = before.alone()
         self._show(answer)
+        found = None
         if answer.result.complete:
-            differs_at = first_difference(before.tokens, answer.result.tokens)
-            self.say(alone_line(before.metrics, answer.result.metrics, differs_at))
+            with suppress(Interrupted), self._interruptible(), status_line("comparing the answers", silent=False):
+                found = before.compared_with(answer.result)
+        if found is None:
+            self.say("interrupted: the answers were not compared")
+            return
+        self.say(alone_line(before.result.metrics, found))
+        found.require_own()
 
     def do_drafts(self, argument: str) -> None:
-        """switch drafts off and on: /drafts off"""
+        """turn drafts on or off: /drafts off"""
         if argument not in ("on", "off"):
-            raise UsageError(f"drafts are on or off, not {argument!r}", "/drafts off switches them off.")
+            raise UsageError(f"drafts can be on or off, not {argument!r}", "/drafts off turns them off.")
         drafter = "none" if argument == "off" else self.conversation.session.settings.drafter
         self.conversation.go_by(speculative=replace(self.conversation.speculative, drafter=drafter))
         self.say(f"drafts are {argument}")
@@ -203,10 +220,31 @@ COMMANDS: dict[str, Callable[[ChatSession, str], None]] = {
 }
 
 
-def turns(draft: Callable[[], str]) -> Iterator[str]:
-    """What is said, turn by turn, until there is no more. draft: what the line begins with, from `/edit`.
+def in_words(name: str, value: object, settings: Settings) -> str:
+    """The value of an option, as `/show` prints it."""
+    pair_auto = drafters.auto(settings.draft is not None, settings.chain.head)
+    match value:
+        case None:
+            return "not set"
+        case bool():
+            return "on" if value else "off"
+        case tuple():
+            return ", ".join(map(str, value)) or "none"
+        case str() if name == "drafter" and value == pair_auto:
+            return f"auto ({value})"
+        case str() if name == "accept":
+            return label(value)
+        case 0 if name == "temperature":
+            return "0 (greedy)"
+        case float():
+            return f"{value:g}"
+    return str(value)
 
-    A script is UTF-8, whatever the system's own encoding is. Raises UsageError if it is not.
+
+def turns(draft: Callable[[], str]) -> Iterator[str]:
+    """The lines of the chat, each a message or a command. draft: the text that the next line starts with, from `/edit`.
+
+    A script is UTF-8, whatever the system's own encoding is. Raises UsageError if it isn't.
     """
     if sys.stdin.isatty():
         yield from _typed(draft)
@@ -220,7 +258,7 @@ def turns(draft: Callable[[], str]) -> Iterator[str]:
 
 
 def _scripted(lines: Iterator[str]) -> Iterator[str]:
-    """The lines of a script; those between fences are one turn."""
+    """The lines of a script; the lines between two fences are one message."""
     for line in lines:
         text = line.rstrip("\r\n")
         if text.startswith(FENCE):
@@ -232,8 +270,8 @@ def _scripted(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _typed(draft: Callable[[], str]) -> Iterator[str]:
-    """Lines typed with an editor: history, completion of commands, several lines by Alt-Enter or a fence. Ctrl-C drops
-    what was typed, Ctrl-D ends the chat.
+    """Lines typed in an editor with history, completion of commands, and messages of several lines by Alt-Enter or a
+    fence. Ctrl-C discards the line, Ctrl-D ends the chat.
     """
     from prompt_toolkit import PromptSession
     from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
@@ -250,7 +288,7 @@ def _typed(draft: Callable[[], str]) -> Iterator[str]:
 
     @keys.add("enter")
     def _(event: KeyPressEvent) -> None:
-        """A fence that is open takes more lines."""
+        """After an open fence, add a line instead."""
         if event.current_buffer.text.lstrip().startswith(FENCE) and event.current_buffer.text.count(FENCE) < 2:
             event.current_buffer.insert_text("\n")
         else:
@@ -259,7 +297,7 @@ def _typed(draft: Callable[[], str]) -> Iterator[str]:
     folder = platformdirs.user_data_path("specdec", appauthor=False)
     folder.mkdir(parents=True, exist_ok=True)
     session: PromptSession[str] = PromptSession(
-        output=create_output(raw(sys.stdout)),  # it paints, and neutralises what is typed itself
+        output=create_output(raw(sys.stdout)),  # it needs control codes, and escapes typed text itself
         history=FileHistory(str(folder / "chat_history")),
         auto_suggest=AutoSuggestFromHistory(),
         completer=WordCompleter(list(COMMANDS), sentence=True),
@@ -271,7 +309,7 @@ def _typed(draft: Callable[[], str]) -> Iterator[str]:
         try:
             text = session.prompt("> ", default=draft())
         except KeyboardInterrupt as error:
-            if type(error) is not KeyboardInterrupt:  # a signal, and not the key
+            if type(error) is not KeyboardInterrupt:  # raised by a signal, not by the key
                 raise
             print("(Ctrl-D leaves)", file=sys.stderr)
         except EOFError:

@@ -1,4 +1,4 @@
-"""What commands print and write: an answer as it comes, `--json` as one object, else tables and lines."""
+"""What commands print and write: an answer as it comes, one object for `--json`, tables and lines otherwise."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class EventDisplay(Protocol):
-    """What takes the events of an answer: a display, or a recording."""
+    """A display or a recording: it takes the events of an answer."""
 
     def show(self, event: Event) -> None: ...
     def close(self) -> None: ...
@@ -38,7 +38,7 @@ def json_text(value: object, indent: int | None = None) -> str:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Raise UsageError if the file, which the block makes, cannot be made."""
+    """Raise UsageError if the block cannot make the file."""
     try:
         yield
     except OSError as error:
@@ -46,7 +46,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def require_place(path: Path) -> None:
-    """Raise UsageError if a file cannot be written: now, and not after minutes of measuring."""
+    """Raise UsageError if a file cannot be written, before minutes of measuring."""
     from specdec_cli.user_files import try_out
 
     with writing(path):
@@ -62,7 +62,7 @@ def write_file(path: Path, content: str) -> None:
 
 
 def print_json(*results: object, indent: int | None = None) -> None:
-    """Print the fields of results, all in one object, in one line."""
+    """Print the fields of all results as one object."""
     import msgspec
 
     fields: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def print_json(*results: object, indent: int | None = None) -> None:
 def print_parts(
     *parts: RenderableType, stderr: bool = False, style: str | None = None, pipe_width: int | None = None
 ) -> None:
-    """Print tables and lines, as wide as the terminal is. pipe_width: cells of what is no terminal, if not 80."""
+    """Print tables and lines, as wide as the terminal. pipe_width: the width if it isn't a terminal, instead of 80."""
     console = SafeConsole(stderr=stderr)
     if pipe_width and not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = pipe_width
@@ -88,7 +88,7 @@ def print_parts(
 
 
 def print_report(run: RunRecord, verbose: bool) -> None:
-    """The report of a run on stderr; verbose: all that is known of it."""
+    """The report of a run on stderr; verbose: with the details."""
     from specdec_cli.display.run_report import run_details, run_report
 
     print_parts(run_report(run), *([run_details(run)] if verbose else []), stderr=True)
@@ -102,7 +102,7 @@ def show_answer(
     quiet: bool = False,
     styles: Mapping[Origin, Style] | None = None,
 ) -> SpecdecError | None:
-    """Run the prompt and show it. A reader that goes away ends the answer. Returns the error of a failed target."""
+    """Write an answer and show it. It ends early if the reader goes away. Returns the error if the target fails."""
     from specdec_cli.display.live import LiveDisplay, on_stdout
 
     silent = quiet or as_json
@@ -123,7 +123,7 @@ def show_answer(
                     part.show(event)
         except SpecdecError as failure:
             error = failure
-        session.models.show_reading(None)  # what else is read is not the prompt of this answer
+        session.models.show_reading(None)  # later prompts are not of this answer
         if display is not None:
             display.close()
     except BrokenPipeError:

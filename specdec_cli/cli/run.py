@@ -1,4 +1,4 @@
-"""`specdec run`: one prompt, drafted, verified and shown, with a report under it."""
+"""`specdec run`: one answer, and a report under it."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def run(
         stop=tuple(map(unescaped, stop or ())), grammar=asked_grammar(json_schema, grammar, regex)
     )
     settings = resolve(given.profile, given.flags)
-    # The report shows a drawn seed only where -s would give the same answer: -s alone chooses another rule.
+    # The report shows a random seed only if -s gives the same answer with it: -s alone chooses another rule.
     unasked = {"seed": None} if settings.seed is None and settings.accept not in REPRODUCIBLE else {}
     if settings.seed is None:
         settings = replace(settings, seed=secrets.randbits(32))  # so that the trace has it
@@ -101,7 +101,7 @@ def run(
     require_used(given.typed, [settings])
     _require_sense(baseline, quiet, verbose, stop or [])
     pair = check_pair(settings)
-    # What takes long to import waits until here: a file that is new is being tried meanwhile.
+    # These imports take long. Meanwhile a child process tries files that are new.
     from specdec_cli.engine.engine import one_session
     from specdec_cli.engine.session import to_json
 
@@ -112,8 +112,6 @@ def run(
         with status_line(f"loading {names}", silent) as say:
             session = stack.enter_context(one_session(settings, interrupt, pair=pair))
             session.weights.read_corpus(interrupt, say)
-        if settings.drafter == "ngram" and "drafter" not in given.typed:
-            session.models.note("no draft model is given: drafts are n-grams of the text (-md names a model)")
         answer = session.start(text, sampling, speculative, system=system, raw=raw)
         error = show_answer(session, answer, record, json_, quiet)
         if baseline and answer.result.complete:
@@ -135,7 +133,7 @@ def _predicted(settings: Settings, prediction: str | None, prompt: str | None, f
 
 
 def _begin_trials(given: opt.Given) -> None:
-    """Begin to try files that are named and new, beside the imports: half a second of both."""
+    """Begin to try new files in a child process, in parallel with the imports: both take half a second."""
     from specdec_cli.engine.model_loading import begin_trial
 
     for name in ("target", "draft"):
@@ -152,7 +150,7 @@ def _require_sense(baseline: bool, quiet: bool, verbose: bool, stop: list[str]) 
 
 
 def _open_trace(path: Path, settings: Settings, prompt: str) -> TraceFile:
-    """Begin the record of a run."""
+    """Begin to record a run."""
     from specdec_cli.measure.traces import TraceFile
 
     models = {name: getattr(settings, name) for name in ("target", "draft", "draft_small")}
@@ -161,14 +159,11 @@ def _open_trace(path: Path, settings: Settings, prompt: str) -> TraceFile:
 
 
 def _require_whole(result: GenerationResult, trace: TraceFile | None, error: SpecdecError | None) -> None:
-    """Raise what ended the answer, or what is wrong with it or with its recording."""
+    """Raise the error that ended the answer, or an error if the answer or its recording is wrong."""
     if error:
         raise error
-    if result.baseline and result.baseline.divergence and result.baseline.divergence.bug:
-        raise SpecdecError(
-            f"the answer is not the target's own: {result.baseline.divergence.bug}",
-            "This is a bug in specdec: please report it with the output of --json and the model's name.",
-        )
+    if result.baseline:
+        result.baseline.require_own()
     if trace:
         trace.close()
         if trace.problem:
@@ -177,7 +172,7 @@ def _require_whole(result: GenerationResult, trace: TraceFile | None, error: Spe
 
 
 def print_run_report(session: Session, answer: Generation, verbose: bool, unasked: dict[str, None]) -> None:
-    """The report, on stderr, with a legend where colours were shown. unasked: settings that it leaves out."""
+    """The report on stderr, with a legend if the answer was coloured. unasked: settings to leave out, as None."""
     from specdec_cli.display.parts import legend
     from specdec_cli.display.run_report import RunRecord
     from specdec_cli.engine.contexts import memory_of
@@ -197,7 +192,7 @@ def print_run_report(session: Session, answer: Generation, verbose: bool, unaske
         settings=RecordedSettings.of({**result.settings.shaping(), **files, **adapters, **unasked}),
         baseline=result.baseline,
         unmeasured=result.unmeasured,
-        advice=result.advice,
+        undrafted=result.undrafted,
         load_s=session.weights.load_s,
         measuring_s=session.costs.measured_s,
         memory=memory_of(models),

@@ -1,4 +1,4 @@
-"""What is said under an answer: in a chat a line; after a run the speedup and what it rests on, and all else (`-v`)."""
+"""The lines under an answer: the report of a run and what `-v` adds to it, and one line in a chat."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ _REASONS = {
 }
 _LENGTHS = ((0, 0), (1, 4), (5, 8), (9, None))
 """Draft lengths that are counted together."""
+_MOST_LINES, _MOST_IDLE_LINES = 3, 2
+"""Lines of notes and report, without the bars; the second is for answers without a draft."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """What is known of a run. A recording has no baseline, no load time and no memory.
 
-    unmeasured: why there is no baseline. advice: what to do where drafting does not pay. measuring_s: seconds spent on
-    finding out what passes cost. rounding: which passes agree bit for bit, if known. machine: threads, context and the
-    like, for `-v`.
+    unmeasured: why there is no baseline. undrafted: why nothing was drafted. measuring_s: seconds spent measuring what
+    passes cost. rounding: which passes agree bit for bit, if known. machine: threads, context and the like, for `-v`.
     """
 
     metrics: Metrics
     settings: RecordedSettings
     baseline: BaselineResult | None = None
     unmeasured: str = ""
-    advice: str = ""
+    undrafted: str = ""
     load_s: float | None = None
     measuring_s: float = 0.0
     memory: Sequence[ModelMemory] = ()
@@ -49,33 +50,25 @@ class RunRecord:
 
 
 def run_report(run: RunRecord) -> RenderableType:
-    """The most important first."""
-    metrics = run.metrics
-    lines = {"text": _difference(run.baseline) or (_sameness(run) if run.advice else "")}
-    if metrics.drafted:
-        rate = f"{metrics.accepted:,} of {metrics.drafted:,} kept ({metrics.acceptance_rate:.0%})"
-        lines["drafts"] = f"{rate}, {metrics.tokens_per_step:.1f} tokens a pass"
-        lines["lengths"] = _lengths(metrics.lengths)
-    if metrics.forced:
-        lines["forced"] = f"{metrics.forced:,} of {metrics.emitted:,} tokens took no pass: the grammar left no other"
-    if metrics.distance_per_token is not None:
-        distance = f"{metrics.distance_per_token:.3f} (total variation)"
-        lines["LOSSY"] = f"each token's distribution is off by {distance}"
-    lines["times"] = _times(run)
-    tokens = f"{metrics.emitted} token{'s' if metrics.emitted != 1 else ''}"
-    ended = f"{_REASONS[metrics.reason]} after {tokens}"
-    if metrics.reason == "length":
-        ended = f"{_REASONS[metrics.reason]} {metrics.emitted}"
-    if described := settings_line(run.settings):
-        ended += f"; {described}"
-    headline = [Text(line, "bold") for line in (_headline(run),) if line]
-    return Group(*note_lines(metrics.notes), *headline, *_speeds(run), lines_table(lines), Text(ended))
+    """Notes, the headline, the bars if there are any, what was drafted, how it ended. The settings come last, and only
+    if there is room.
+    """
+    metrics, settings = run.metrics, run.settings
+    notes, lines = note_lines(metrics.notes), [line for line in (_headline(run), _kept(metrics)) if line]
+    ended = _ended(metrics)
+    if not lines or len(notes) + len(lines) < (_MOST_LINES if metrics.drafted else _MOST_IDLE_LINES):
+        lines.append("; ".join(filter(None, (ended, settings_line(settings)))))
+    else:
+        seed = f", seed {settings.seed}" if settings.temperature and settings.seed is not None else ""
+        lines[-1] += f"; {ended}{seed}"
+    return Group(*notes, Text(lines[0], "bold"), *_speeds(run), *map(Text, lines[1:]))
 
 
 def run_details(run: RunRecord) -> RenderableType:
-    """All else: `-v`."""
-    metrics = run.metrics
+    """What `-v` adds."""
+    metrics, baseline = run.metrics, run.baseline
     lines = {"settings": settings_line(run.settings, run.machine)}
+    lines["text"] = str(baseline.divergence or "") if baseline else ""
     if metrics.drafted:
         lines["acceptance"] = f"{metrics.acceptance_rate:.1%} of {metrics.drafted:,} drafted tokens"
         rates = [f"{i}:{spark([rate], 1)} {rate:.0%}" for i, rate in enumerate(metrics.per_position[:8], 1)]
@@ -84,11 +77,15 @@ def run_details(run: RunRecord) -> RenderableType:
         sources = ((name, drafted, kept) for name, (drafted, kept) in metrics.sources.items() if drafted)
         lines["by drafter"] = ", ".join(f"{name} {kept / drafted:.0%} of {drafted}" for name, drafted, kept in sources)
     if metrics.lengths[1:]:
+        lines["lengths"] = _lengths(metrics.lengths)
         lines["each length"] = "  ".join(f"{n}: {count}\u00d7" for n, count in enumerate(metrics.lengths) if count)
+    if metrics.forced:
+        lines["forced"] = f"{metrics.forced:,} of {metrics.emitted:,} tokens took no pass: the grammar left no other"
     if metrics.steps:
         lines["steps"] = f"{metrics.steps} forward passes of the target, {metrics.tokens_per_step:.2f} tokens/step"
     if metrics.tokens_per_s:
         lines["speed"] = f"{metrics.tokens_per_s:,.1f} tokens/s, {metrics.tpot_ms:.3g} ms a token"
+    lines["times"] = _times(run)
     if metrics.decode_s:
         parts = (metrics.draft_s, metrics.verify_s, metrics.sample_s, metrics.overhead_s)
         names = zip(("draft", "verify", "sample", "other"), parts, strict=True)
@@ -98,23 +95,32 @@ def run_details(run: RunRecord) -> RenderableType:
     lines["prompt"] = read if metrics.prompt_tokens else "not read to its end"
     lines["memory"] = _memory(run.memory) if run.memory else ""
     lines["rounding"] = run.rounding
+    if run.undrafted:
+        lines["advice"] = f"specdec tune --what-if {_ELSEWHERE} predicts what drafts gain on another machine"
     return Group(Text(), lines_table(lines))
 
 
+_ELSEWHERE = "rtx-4090"
+"""A machine in profiles/hardware."""
+
+
 def _headline(run: RunRecord) -> str:
-    """The speedup, as far as it may be claimed, and whether the text is the target's own."""
+    """The speedup, if there is one to claim, and whether the text is the target's own."""
     metrics, baseline = run.metrics, run.baseline
-    if metrics.drafted and baseline is not None:
-        return ", ".join(filter(None, (_claim(baseline), _sameness(run))))
-    speed = f"{metrics.tokens_per_s:,.1f} tokens/s" if metrics.tokens_per_s else ""
-    what = "the target alone" if run.settings.drafter == "none" else "nothing was drafted"
-    if metrics.drafted or not speed:
+    speed = f"{metrics.tokens_per_s:,.1f} tokens/s" if metrics.tokens_per_s and not _speeds(run) else ""
+    if not metrics.drafted:
+        why = f" ({run.undrafted})" if run.undrafted else ""
+        what = "the target alone" if run.settings.drafter == "none" else f"nothing was drafted{why}"
+        what = what if metrics.steps else ""
+    elif baseline is not None:
+        what = _claim(baseline)
+    else:
         what = f"speedup {run.unmeasured}" if run.unmeasured else ""
-    return run.advice or ", ".join(filter(None, (speed, what, _sameness(run))))
+    return ", ".join(filter(None, (speed, what, _sameness(metrics, baseline))))
 
 
 def _claim(baseline: BaselineResult) -> str:
-    """What was measured allows to say: a ratio only if its interval excludes 1."""
+    """What the measurement shows: a ratio only if its interval excludes 1. For answers with drafts."""
     speedup = baseline.speedup
     if speedup is None or speedup.low is None or speedup.high is None:
         few = "too few steps ran without drafts" if baseline.probes else "too little was measured"
@@ -128,47 +134,54 @@ def _claim(baseline: BaselineResult) -> str:
     return "as fast as the target alone"
 
 
-def _sameness(run: RunRecord) -> str:
-    """How the text compares with the target's own, in a word."""
-    baseline = run.baseline
-    if run.metrics.distance_per_token is not None:
-        return "LOSSY: not the target's distribution"
+def _sameness(metrics: Metrics, baseline: BaselineResult | None) -> str:
+    """How the text compares with the target's own, in a few words."""
+    if metrics.distance_per_token is not None:
+        distance = f"each token off by {metrics.distance_per_token:.3f}, total variation"
+        return f"LOSSY: not the target's distribution ({distance})"
     if baseline is None or baseline.probes:
         return ""
     if baseline.identical is None:
         return "same distribution"
-    if (divergence := baseline.divergence) is None:
+    if baseline.differs_at is None:
         return "same text"
-    where = f"from token {divergence.position} on"
-    return f"WRONG {where}: this is a bug in specdec" if divergence.bug else f"another text {where}"
-
-
-def _difference(baseline: BaselineResult | None) -> str:
-    """Why the text is not the target's own."""
-    if baseline is None or baseline.probes or baseline.identical:
-        return ""
-    return str(baseline.divergence or "sampled anew; with --seed it is the target's own")
+    where = f"from token {baseline.differs_at + 1} on"
+    if baseline.divergence is None:
+        return f"another text {where}"
+    bug = baseline.divergence.bug
+    return f"WRONG {where}: this is a bug in specdec" if bug else f"another text {where} (rounding, proved)"
 
 
 def _speeds(run: RunRecord) -> list[Text]:
-    """Both speeds, as bars, if they bear out what the headline claims; where nothing was drafted there is one."""
-    mine, alone = run.metrics.tokens_per_s, run.baseline and run.baseline.tokens_per_s
-    if run.metrics.drafted and mine and alone:
-        claim = run.baseline.claim if run.baseline else None
-        speeds, cells = {"with drafts": mine, "alone": alone}, 20
-        if claim is None or (mine > alone) != (claim > 1):
-            speeds = {}
-    else:
-        speeds, cells = {"alone": mine} if mine and run.advice else {}, 0
-    most = max(speeds.values(), default=1.0)
-    return [
-        Text(f"  {name:<11} {speed:>7,.1f} tok/s {bar(speed / most, cells) if cells else ''}".rstrip())
-        for name, speed in speeds.items()
-    ]
+    """Both speeds as bars, if their ratio is within the interval that the headline shows."""
+    mine, baseline = run.metrics.tokens_per_s, run.baseline
+    if not (run.metrics.drafted and mine and baseline and baseline.tokens_per_s and baseline.claim):
+        return []
+    alone, speedup = baseline.tokens_per_s, baseline.speedup
+    if not (speedup and speedup.low and speedup.high and speedup.low <= mine / alone <= speedup.high):
+        return []
+    most = max(mine, alone)
+    speeds = {"with drafts": mine, "alone": alone}
+    return [Text(f"  {name:<11} {speed:>7,.1f} tok/s {bar(speed / most, 20)}") for name, speed in speeds.items()]
+
+
+def _kept(metrics: Metrics) -> str:
+    """How much of the drafts was accepted."""
+    if not metrics.drafted:
+        return ""
+    rate = f"{metrics.accepted:,} of {metrics.drafted:,} draft tokens kept ({metrics.acceptance_rate:.0%})"
+    return f"{rate}, {metrics.tokens_per_step:.1f} tokens/pass"
+
+
+def _ended(metrics: Metrics) -> str:
+    """Why the answer ended, and how many tokens it has."""
+    if metrics.reason == "length":
+        return f"{_REASONS[metrics.reason]} {metrics.emitted}"
+    return f"{_REASONS[metrics.reason]} after {metrics.emitted} token{'s' if metrics.emitted != 1 else ''}"
 
 
 def _lengths(counts: Sequence[int]) -> str:
-    """How many steps drafted how much."""
+    """How many steps had a draft of which length."""
     groups = {}
     for low, high in _LENGTHS:
         if steps := sum(counts[low : None if high is None else high + 1]):
@@ -186,7 +199,7 @@ def _times(run: RunRecord) -> str:
 
 
 def _memory(models: Sequence[ModelMemory]) -> str:
-    """What each model takes, by its parts, and all of them together."""
+    """The memory of each model, by its parts, and of all models together."""
     shown = []
     for model in models:
         copies = f" + repacked {_bytes(model.repacked)}" if model.repacked else ""
@@ -200,7 +213,7 @@ def _bytes(count: int) -> str:
 
 
 def settings_line(settings: RecordedSettings, more: Sequence[str] = ()) -> str:
-    """Models, drafter and its options, sampling; then `more`. What a recording does not have is left out."""
+    """Models, drafter and its options, sampling; then `more`. It leaves out what a recording lacks."""
     drafter = settings.drafter or ("model" if settings.draft else "")
     parts = [_models(settings, drafter)] if settings.target else []
     if drafter == "none":
@@ -223,7 +236,7 @@ def settings_line(settings: RecordedSettings, more: Sequence[str] = ()) -> str:
 
 
 def _models(settings: RecordedSettings, drafter: str) -> str:
-    """The target and what drafts for it, by their files where they have some."""
+    """The target and its drafters, by their files if they have any."""
     target, draft, small = (Path(each or "").name for each in (settings.target, settings.draft, settings.draft_small))
     known = {"model": draft or "model", "self": f"self ({draft})" if draft else "self", "small": small or "small"}
     names = [target]
@@ -233,25 +246,30 @@ def _models(settings: RecordedSettings, drafter: str) -> str:
     return " + ".join(names)
 
 
-def turn_line(metrics: Metrics, baseline: BaselineResult | None, cached_tokens: int) -> Text:
-    """baseline: the target alone, as far as it is known. cached_tokens: of the prompt, read in earlier turns."""
+def turn_line(metrics: Metrics, baseline: BaselineResult | None) -> Text:
+    """The line under an answer in a chat. baseline: from steps without drafts, if there were enough of them."""
     parts = [f"{metrics.tokens_per_s:,.1f} tokens/s"] if metrics.tokens_per_s else []
-    if baseline and baseline.claim and baseline.speedup:
-        parts.append(f"{baseline.claim:.1f}x the target alone {baseline.speedup.bounds}".rstrip())
     if metrics.drafted:
-        parts.append(f"{metrics.acceptance_rate:.0%} of {metrics.drafted:,} drafted tokens kept")
-        parts.append(f"{metrics.tokens_per_step:.1f} tokens a pass")
-    parts.append(f"{metrics.prompt_tokens:,} tokens read" + (f", {cached_tokens:,} known" if cached_tokens else ""))
-    if metrics.reason != "stop":
-        parts.append(_REASONS[metrics.reason])
-    return Text("; ".join(parts))
+        parts += [_claim(baseline)] if baseline and baseline.claim else []
+        parts.append(f"{metrics.acceptance_rate:.0%} of {metrics.drafted:,} draft tokens kept")
+    else:
+        parts.append("nothing was drafted")
+    parts += [_REASONS[metrics.reason]] if metrics.reason != "stop" else []
+    return Text(", ".join(parts))
 
 
-def alone_line(drafted: Metrics, alone: Metrics, differs_at: int | None) -> Text:
-    """How the target alone answered: the same text or not, and in what time. differs_at: the first other token."""
-    if differs_at is not None:
-        return Text(f"the target alone wrote another text from token {differs_at + 1} on")
-    if not drafted.drafted:
-        return Text("the target alone wrote the same text, token for token; nothing had been drafted")
-    times = f"{alone.decode_s:.1f} s; with drafts it took {drafted.decode_s:.1f} s"
-    return Text(f"the target alone wrote the same text, token for token, in {times}")
+def alone_line(metrics: Metrics, found: BaselineResult) -> Text:
+    """How an answer compares with the target's own. One answer of each gives no interval, so there is no ratio.
+
+    metrics: of the answer with drafts.
+    """
+    if found.identical:
+        if not metrics.drafted:
+            return Text("same text, token for token; nothing was drafted")
+        mine, alone = metrics.tokens_per_s, found.tokens_per_s
+        speeds = f"; {alone:,.1f} tokens/s alone, {mine:,.1f} with drafts" if mine and alone else ""
+        return Text(f"same text as with drafts, token for token{speeds}")
+    if found.differs_at is None:
+        return Text("sampled again: this acceptance rule keeps the distribution, not the text")
+    why = str(found.divergence or "can't be explained: the passes of the first answer can't be repeated (try /regen)")
+    return Text(f"another text from token {found.differs_at + 1} on: {why}")

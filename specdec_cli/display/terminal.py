@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any, TextIO, cast
 
+from rich.cells import chop_cells
 from rich.console import Console, ConsoleOptions, RenderableType, detect_legacy_windows
 from rich.segment import Segment
 from rich.text import Text
@@ -123,7 +124,9 @@ def status_line(what: str, silent: bool) -> Iterator[Callable[[str], None]]:
 def _write_over(line: str) -> None:
     """Write a line over the last one, which a line break in a name would leave behind."""
     out = raw(sys.stderr)
-    out.write("\r\x1b[K" + safe(line).replace("\n", " "))
+    shown = safe(line).replace("\n", " ")
+    width = max(SafeConsole(stderr=True).width - 1, 1)  # a line that wraps could not be written over
+    out.write("\r\x1b[K" + (chop_cells(shown, width)[0] if shown else ""))
     out.flush()
 
 

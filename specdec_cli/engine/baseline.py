@@ -1,4 +1,4 @@
-"""An answer against the target alone: how much faster drafts made it, and how that is measured."""
+"""A drafted answer compared with the target alone: the speedup, how it is measured, and the text."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from dataclasses import asdict, dataclass, replace
 
 from specdec_cli.decoding.costs import SETTLED
 from specdec_cli.decoding.divergence import Divergence
+from specdec_cli.decoding.errors import SpecdecError
 from specdec_cli.decoding.metrics import Metrics, is_plain
 from specdec_cli.decoding.statistics import Interval, geometric_interval
-from specdec_cli.decoding.types import Step
+from specdec_cli.decoding.types import LengthReason, Step
 from specdec_cli.engine.config import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineResult:
-    """The target alone on the same prompt with the same seed, and how its output compares.
+    """The target alone on the same prompt with the same seed, and how its text compares.
 
-    identical: None where the two are not meant to agree (sampling by rejection keeps the distribution, not the text).
-    divergence: None when identical. speedup: with drafts against without, paired part by part; None where that was not
-    measured. probes: 0 for a baseline that was run; else the number of steps without a draft, interleaved in the run
-    itself, that it was measured in.
+    identical: None if the texts need not agree (sampling by rejection keeps the distribution, not the text).
+    divergence: None if the texts are equal, or if the difference can't be explained any more. differs_at: the first
+    token that differs. speedup: paired part by part; None if it wasn't measured. probes: how many steps of the answer
+    itself ran without a draft and served as the baseline; 0 if the target alone was run.
     """
 
     tokens_per_s: float | None
@@ -28,16 +29,20 @@ class BaselineResult:
     divergence: Divergence | None = None
     speedup: Interval | None = None
     probes: int = 0
+    differs_at: int | None = None
 
     @property
     def claim(self) -> float | None:
-        """The speedup, if it may be claimed: its interval excludes 1."""
+        """The speedup, if its interval excludes 1."""
         return self.speedup.mean if self.speedup and self.speedup.excludes_one else None
 
-    @property
-    def noisy(self) -> bool:
-        """Whether the interval is too wide to say anything."""
-        return self.speedup is not None and self.speedup.difference == "inconclusive"
+    def require_own(self) -> None:
+        """Raise SpecdecError if the text differs from the target's own because of a bug."""
+        if self.divergence and self.divergence.bug:
+            raise SpecdecError(
+                f"the answer is not the target's own: {self.divergence.bug}",
+                "This is a bug in specdec: please report it with the output of run --json and the model's name.",
+            )
 
     def to_json(self) -> dict[str, object]:
         """The `baseline` object of `run --json`."""
@@ -51,16 +56,16 @@ class BaselineResult:
 
 
 class ProbedRatios:
-    """How many times as fast as the target alone a run is so far: a ratio for each probe in it.
+    """How many times as fast as the target alone a run has been so far: one ratio for each probe in it.
 
-    A probe is a row of steps that drafted nothing, of which those from the SETTLED-th on tell the cost. It is compared
-    with all steps since the probe before, since both were timed on a machine that was about as busy.
+    A probe is a row of steps without a draft; those from the SETTLED-th on show the cost. It is compared with all steps
+    since the probe before, because the machine was about as busy then.
     """
 
     def __init__(self) -> None:
         self.ratios: list[float] = []
         self._row: list[float] = []
-        """Seconds of the steps without a draft that came last."""
+        """Seconds of the latest steps without a draft."""
         self._began = self._ended = 0.0
         self._tokens = 0
 
@@ -73,7 +78,7 @@ class ProbedRatios:
         return probed.ratios
 
     def add(self, step: Step) -> None:
-        """Take the next step of the run in."""
+        """Add the next step of the run."""
         if step.index == 0:
             self._began = step.at
             return
@@ -89,36 +94,41 @@ class ProbedRatios:
         self._ended = step.at
 
 
-def where_drafting_does_not_pay(two_over_one: float | None, drafter: str) -> str:
-    """What to tell of an answer for which nothing was drafted: why, and what to try."""
-    cost = ""
-    if two_over_one and two_over_one > 1:  # less is noise
-        busy = ": is the machine busy?" if two_over_one > DEAREST else ""
-        cost = f" (2 tokens cost {two_over_one:.1f}x one{busy})"
-    other = "a text to be edited or continued" if "ngram" in drafter else "--drafter ngram"
-    return (
-        f"Drafting does not pay here{cost}: the target ran alone. Try {other}, or another machine: "
-        "specdec tune --what-if rtx-4090"
-    )
+_UNPROFITABLE = {
+    LengthReason.NOT_WORTH_IT,
+    LengthReason.TOO_UNSURE,
+    LengthReason.TOO_DEAR,
+    LengthReason.RESTING,
+}
+"""What a length policy says where a draft would cost more than it saves."""
+BUSY_RATIO = 3.0
+"""A pass over two tokens rarely costs more than this many passes over one, unless other programs disturbed the
+measurement."""
 
 
-DEAREST = 3.0
-"""A pass over two tokens costs hardly more than two over one, unless others used the machine while it was timed."""
+def why_nothing_was_drafted(steps: Sequence[Step], two_over_one: float | None, drafter: str) -> str:
+    """The reason in a few words. two_over_one: the cost of a pass over two tokens in passes over one, if known."""
+    if not _UNPROFITABLE.intersection(step.why for step in steps):
+        return "nothing in the text repeats" if drafter == "ngram" else ""
+    if not two_over_one or two_over_one <= 1:  # less is noise
+        return "it doesn't pay here"
+    busy = "; is the machine busy?" if two_over_one > BUSY_RATIO else ""
+    return f"2 tokens cost {two_over_one:.1f}x one{busy}"
 
 
 _PARTS, _LEAST_TOKENS = 8, 12
-"""Parts of an answer, and the fewest tokens of a part; of a shorter answer, the whole is written ROUNDS times."""
+"""Parts of an answer, and the fewest tokens of a part. A shorter answer is written as a whole, ROUNDS times."""
 _ROUNDS = 5
 
 
 def paired_speedup(
     write: Callable[[int, Settings], Metrics], answer: Sequence[int], settings: Settings
 ) -> Interval | None:
-    """The speed with drafts over that of the target alone: parts of an answer are written again, by both in turn.
+    """The speed with drafts over the speed of the target alone. Both write each part of an answer again, in turn.
 
-    A single answer of each says little: the first one runs cold, and other programs slow either down. Who begins
-    changes from part to part. write: goes on after so many tokens of the answer, by these settings, which say how
-    long. None if the answer is too short, or Ctrl-C came.
+    One answer of each says little: the first one runs cold, and other programs may slow down either. The order changes
+    from part to part. write: continues the answer after so many tokens, with settings that limit the length. None if
+    the answer is too short, or after Ctrl-C.
     """
     count = min(_PARTS, len(answer) // _LEAST_TOKENS)
     starts = [number * len(answer) // count for number in range(count)] if count >= 3 else [0] * _ROUNDS
@@ -127,11 +137,11 @@ def paired_speedup(
     ratios = []
     for number, start in enumerate(starts):
         speeds: dict[str, float] = {}
-        for way in both if number % 2 else both[::-1]:
-            metrics = write(start, replace(way, max_tokens=size))
+        for own in both if number % 2 else both[::-1]:
+            metrics = write(start, replace(own, max_tokens=size))
             if metrics.reason == "interrupted":
                 return None
-            speeds[way.drafter] = metrics.tokens_per_s or 0.0
+            speeds[own.drafter] = metrics.tokens_per_s or 0.0
         alone, drafted = speeds["none"], speeds[settings.drafter]
         if alone and drafted:
             ratios.append(drafted / alone)

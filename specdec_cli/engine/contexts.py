@@ -212,8 +212,8 @@ class Contexts:
         return PassCosts(loaded.path, context, loaded.placement.layers, self.note, loaded.setup)
 
     def timed(self, own: ModelContext, text: LlamaContext) -> PassCosts:
-        """The costs of a model's passes in a context. If threads wait for each other, it uses fewer, unless the user
-        set their number or the text depends on it.
+        """What a model's passes cost in a context. On a busy machine it changes to fewer threads, unless the user set
+        their number or the text depends on it.
         """
         loaded, settings, costs = own.loaded, self._settings, self._costs(own, text)
         chosen = settings.threads or (own is self.draft and settings.threads_draft)
@@ -221,16 +221,32 @@ class Contexts:
         if fixed or not self._weights.tunes:
             return costs
 
-        def changed(threads: int, _times: float) -> None:
+        def changed(threads: int) -> None:
             own.threads = threads
             costs.follow_threads()
             self.tuned_costs = None
             self.on_threads_changed()
-            counted = "1 thread" if threads == 1 else f"{threads} threads"
-            self.note(f"CPU busy: {loaded.path.name} now uses {counted} (-t sets the number)")
+            self._note_threads()
 
         costs.watch = ThreadWatch(text, costs.expected, changed)
         return costs
+
+    def _note_threads(self) -> None:
+        """Say that the CPU is busy: one note, whichever model has changed its threads, and however often."""
+        reduced = (own for own in self.all if own.threads < own.loaded.threads)
+        own = next(reduced, self.target)
+        counted = "1 thread" if own.threads == 1 else f"{own.threads} threads"
+        which = "(-t sets it)" if own is self.target else "for the draft model (-td sets it)"
+        self.notes = [note for note in self.notes if not note.startswith("CPU busy")]
+        self.note(f"CPU busy: using {counted} {which}")
+
+    def return_to(self, prompt: Sequence[int], length: int) -> None:
+        """Let the target's cache hold the first so many tokens of a prompt and nothing else, if it can: it must hold
+        them now, and a recurrent model can only return to nothing.
+        """
+        text = self.target.opened
+        if length == 0 or (text.rewinds and text.common(prompt) >= length):
+            text.rewind(length)
 
     def reuse(self, allowed: bool) -> None:
         """Set whether the models may continue from their KV caches instead of reading a prompt again."""

@@ -1,4 +1,4 @@
-"""What an answer amounted to."""
+"""The result of an answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from specdec_cli.decoding.metrics import Metrics
 from specdec_cli.decoding.rules import LOSSY
 from specdec_cli.decoding.statistics import geometric_interval
 from specdec_cli.decoding.types import Done, Event, FinishReason, Step
-from specdec_cli.engine.baseline import BaselineResult, ProbedRatios, where_drafting_does_not_pay
+from specdec_cli.engine.baseline import BaselineResult, ProbedRatios, why_nothing_was_drafted
 from specdec_cli.engine.config import Settings
 
 
@@ -19,10 +19,11 @@ def conditions(threads: int, n_ctx: int) -> str:
 
 @dataclass(slots=True)
 class GenerationResult:
-    """An answer. seed: what it was sampled with. metrics: counts and times. notes: what the user should know.
+    """An answer. metrics: counts and times. notes: what the user should know.
 
-    baseline: the target alone on the same prompt, once it was measured; unmeasured: why it was not. complete: the
-    answer was not interrupted.
+    baseline: the target alone on the same prompt, if that was measured; unmeasured: why it wasn't. undrafted: why
+    nothing was drafted, if nothing was and the reason is known. complete: False if the answer was interrupted. threads:
+    as in a transcript.
     """
 
     settings: Settings
@@ -32,14 +33,12 @@ class GenerationResult:
     text: str = ""
     metrics: Metrics = field(default_factory=Metrics)
     threads: tuple[tuple[int, int], ...] = ()
-    """As in a transcript."""
     conditions: str = ""
     """The target's threads and context, as in "2 threads, context 1,024": its speed depends on them."""
     complete: bool = False
     baseline: BaselineResult | None = None
     unmeasured: str = "not measured: add --baseline"
-    advice: str = ""
-    """What to do where drafting does not pay."""
+    undrafted: str = ""
 
     @property
     def tokens(self) -> list[int]:
@@ -47,7 +46,7 @@ class GenerationResult:
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens of the prompt that the target had read before."""
+        """Tokens of the prompt that were in the target's cache before."""
         return len(self.prompt) - self.metrics.prompt_tokens if self.metrics.prompt_tokens else 0
 
     @property
@@ -56,7 +55,7 @@ class GenerationResult:
 
     @property
     def speedup(self) -> float | None:
-        """Tokens per second over the target's alone; None where it was not measured, or makes no difference."""
+        """Tokens per second over those of the target alone. None if that wasn't measured, or its interval holds 1."""
         return self.baseline.claim if self.baseline else None
 
     @property
@@ -74,13 +73,13 @@ class GenerationResult:
             self.notes += event.notes
 
     def take_probed_baseline(self, two_over_one: float | None = None) -> None:
-        """Take the answer's own steps without a draft as the baseline, if there were any to speak of.
+        """Take the answer's own steps without a draft as the baseline, if there are enough of them.
 
-        two_over_one: what a pass over two tokens costs, over that of one, if known.
+        two_over_one: the cost of a pass over two tokens in passes over one, if known.
         """
         metrics = self.metrics
         if speed := metrics.probed_tokens_per_s:
             speedup = geometric_interval(ProbedRatios.of(metrics.history))
             self.baseline = BaselineResult(speed, None, speedup=speedup, probes=len(metrics.probe_s))
-        elif not metrics.drafted and metrics.steps >= 8 and not metrics.notes:
-            self.advice = where_drafting_does_not_pay(two_over_one, self.settings.drafter)
+        elif not metrics.drafted and not metrics.notes:
+            self.undrafted = why_nothing_was_drafted(metrics.history, two_over_one, self.settings.drafter)

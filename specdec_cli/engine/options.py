@@ -90,9 +90,9 @@ class SpeculativeConfig:
     """How tokens are drafted and accepted. None: the engine's setting.
 
     drafter: a name from `specdec drafters`, several, such as "ngram+model", or "auto". draft_tokens: per step, or
-    "auto". accept: "rejection", "coupled" or "match", which are exact, or "typical", which isn't. prediction: a text that
-    the answer mostly repeats, for drafters with ngram. The other fields are the options of `specdec run` with the same
-    names.
+    "auto". accept: "rejection", "coupled" or "match", which are exact, or "typical", which isn't. prediction: a text
+    that the answer mostly repeats, for drafters with ngram. The other fields are the options of `specdec run` with the
+    same names.
     """
 
     drafter: str = _speculation(

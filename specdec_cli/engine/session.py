@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 
 from specdec_cli import drafters
 from specdec_cli.decoding import rules
-from specdec_cli.decoding.divergence import Divergence, Transcript
+from specdec_cli.decoding.divergence import Divergence, Transcript, first_difference
 from specdec_cli.decoding.errors import Interrupted, SpecdecError, UsageError
 from specdec_cli.decoding.loop import Ending, generate
 from specdec_cli.decoding.metrics import Metrics
@@ -67,6 +67,9 @@ class Session(AbstractContextManager["Session"]):
         self._accept = accept
         self.answers = 0
         """How many answers have started. Starting one ends the one before it."""
+        self.latest: Generation | None = None
+        """The answer that began last, not counting the target's own in a comparison: the cache still holds what this
+        one began with."""
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -228,10 +231,11 @@ class Session(AbstractContextManager["Session"]):
         mine: Transcript,
         seed: int,
         settings: Settings,
+        reused: int = 0,
     ) -> Divergence | None:
         """Where an answer differs from the target's own, with the proof; see `proof.divergence`."""
         agreement = self.costs.agreement if settings.bitwise else None
-        return proof.divergence(self.models.target, prompt, own, mine, seed, settings, agreement)
+        return proof.divergence(self.models.target, prompt, own, mine, seed, settings, agreement, reused)
 
     def keep_costs(self) -> None:
         """Save the measured costs for the next start. If that fails, a note says so."""
@@ -252,9 +256,10 @@ class Generation:
         result: GenerationResult,
         reuse: bool,
         wrap_rule: Callable[[AcceptRule], AcceptRule] | None = None,
+        like: Generation | None = None,
     ) -> None:
         self.result = result
-        self._session, self._wrap_rule = session, wrap_rule
+        self._session, self._wrap_rule, self._like = session, wrap_rule, like
         self._reuse = reuse and not result.settings.bitwise
 
     def prepare(self) -> None:
@@ -271,6 +276,10 @@ class Generation:
         self.prepare()
         models, known = session.models, session.notes
         models.reuse(self._reuse)
+        if self._like is None:
+            session.latest = self
+        else:
+            models.return_to(result.prompt, self._like.result.cached_tokens)
         result.notes += known[len(session.pair.notes) :]
         answer = session.events(result.prompt, result.seed, result.settings, self._wrap_rule)
         number = session.answers + 1
@@ -292,35 +301,56 @@ class Generation:
                 if result.settings.adapts and (models.drafts or not result.settings.chain.needs_model):
                     result.take_probed_baseline(session.costs.two_over_one)
 
-    def measure_baseline(self) -> None:
-        """Run the target alone on the same prompt with the same seed. If that fails, the result says why."""
+    def alone(self) -> Generation:
+        """The target's own answer to the same prompt with the same seed. It begins with the cache that this answer
+        began with, if that is still there. If this answer was interrupted, the other stops after as many tokens.
+        """
         result = self.result
-        if result.cached_tokens:
-            raise UsageError("this answer reused a KV cache", "Start it with reuse=False.")
-        result.unmeasured = "not measured: interrupted"
-        try:
-            result.baseline = self._baseline()
-            if result.baseline and result.baseline.noisy:
-                result.notes += ("other programs disturb this machine: nothing can be said of the speedup yet",)
-        except Interrupted:
-            pass
-        except SpecdecError as error:
-            result.unmeasured = f"not measured: the target alone failed: {error}"
+        settings = result.settings.alone()
+        if not result.complete:
+            settings = replace(settings, max_tokens=len(result.tokens))
+        own = GenerationResult(settings, result.seed, result.prompt)
+        return Generation(self._session, own, self._reuse, like=self)
+
+    def compared_with(self, own: GenerationResult, speedup: Interval | None = None) -> BaselineResult:
+        """How this answer compares with the target's own, which `alone` wrote, and the proof if they differ.
+
+        The passes of an answer can be repeated only from the cache that it began with. If the answer reused a cache,
+        that must still be there: nothing else may have been written since, and a recurrent model never has it.
+        Raises Interrupted, or SpecdecError if llama.cpp fails.
+        """
+        result, session = self.result, self._session
+        speed, reused = own.metrics.tokens_per_s, result.cached_tokens
+        if not result.settings.reproduces:
+            return BaselineResult(speed, None, speedup=speedup)
+        differs_at, divergence = first_difference(result.tokens, own.tokens), None
+        repeatable = not reused or (session.latest is self and own.cached_tokens == reused)
+        if differs_at is not None and repeatable:
+            theirs, mine = (Transcript.of(each.metrics.history, each.threads) for each in (own, result))
+            divergence = session.divergence(result.prompt, theirs, mine, result.seed, result.settings, reused)
+        return BaselineResult(speed, differs_at is None, divergence, speedup, differs_at=differs_at)
+
+    def measure_baseline(self) -> None:
+        """Run the target alone on the same prompt with the same seed, and compare. The result says if that fails."""
+        result = self.result
+        result.baseline, result.unmeasured = None, "not measured: interrupted"
+        with suppress(Interrupted):
+            try:
+                result.baseline = self._baseline()
+            except SpecdecError as error:
+                result.unmeasured = f"not measured: the target alone failed: {error}"
 
     def _baseline(self) -> BaselineResult | None:
-        result, session, settings = self.result, self._session, self.result.settings
-        alone = Metrics.of(session.events(result.prompt, result.seed, settings.alone()))
-        if alone.reason == "interrupted":
+        result, answer = self.result, self.alone()
+        for _ in answer:
+            pass
+        own = answer.result
+        if not own.complete:
             return None
-        own = Transcript.of(alone.history, session.models.target.opened.thread_log)
         speedup = None
-        if result.metrics.drafted:  # otherwise there is nothing to compare
-            speedup = session.paired_speedup(result.prompt, alone.tokens, result.seed, settings)
-        if not settings.reproduces:
-            return BaselineResult(alone.tokens_per_s, None, speedup=speedup)
-        mine = Transcript.of(result.metrics.history, result.threads)
-        divergence = session.divergence(result.prompt, own, mine, result.seed, settings)
-        return BaselineResult(alone.tokens_per_s, divergence is None, divergence, speedup)
+        if result.metrics.drafted:  # otherwise both are the target alone
+            speedup = self._session.paired_speedup(result.prompt, own.tokens, result.seed, result.settings)
+        return self.compared_with(own, speedup)
 
 
 @contextmanager
@@ -334,14 +364,13 @@ def reusing(session: Session) -> Iterator[None]:
 
 
 def crowding_notes(metrics: Metrics, target: ModelContext) -> tuple[str, ...]:
-    """A note if passes took much longer than the shortest, because threads wait for each other on a busy processor."""
-    uneven, threads = metrics.unevenness, target.threads
-    if uneven < _UNEVEN or threads == 1 or target.loaded.offloaded:
+    """A note if passes took many times as long as they can, and the threads were not reduced: they wait for each other
+    on a busy processor.
+    """
+    threads = target.threads
+    if metrics.unevenness < _UNEVEN or threads == 1 or threads < target.loaded.threads or target.loaded.offloaded:
         return ()
-    return (
-        f"passes took {uneven:.0f} times as long as the shortest on average: other programs keep the processor busy, "
-        f"and {threads} threads wait for each other; -t {max(threads // 2, 1)} may be faster",
-    )
+    return (f"CPU busy: -t {threads // 2} may be faster",)
 
 
 def to_json(result: GenerationResult, session: Session) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import re
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 from driver import assert_refused, call
@@ -11,6 +12,9 @@ from typer.testing import CliRunner
 
 from specdec_cli.cli.app import app
 from specdec_cli.cli.chat_session import COMMANDS
+from specdec_cli.decoding.errors import Interrupted
+from specdec_cli.decoding.rules import RULES
+from specdec_cli.engine.session import Generation
 
 
 @pytest.fixture(scope="module")
@@ -71,27 +75,69 @@ def test_a_script_of_turns(models, tmp_path):
         "/exit",
         "four",
     )
-    assert code == 0 and len(re.findall("tokens read", err)) == 4
-    assert "wrote the same text, token for token" in err and "5 characters go with" in err and "taken back: " in err
-    assert re.search(r"^temperature +0.7$", err, re.MULTILINE) and re.search(r"^seed +3$", err, re.MULTILINE)
+    assert code == 0 and err.count("tokens/s, ") == 4
+    assert "same text as with drafts, token for token" in err and "5 characters come before" in err
+    assert "removed: " in err
     assert "system message: Be brief." in err and all(name in err for name in COMMANDS)
     again = script(models, "/show", more=["--resume", "mine"])
     assert again[0] == 0 and "4 messages" in again[2] and "note" not in again[2]
     assert out.count("\n") >= 5
 
 
+def test_an_answer_is_followed_by_one_line(models):
+    code, _, err = script(models, "one", "two", "/drafts off", "three")
+    lines = err.splitlines()
+    assert code == 0 and len(lines) == 4 and sum("tokens/s, " in line for line in lines) == 3
+    assert ["nothing was drafted" in line for line in lines] == [False, False, False, True]
+
+
+def test_show_prints_words(models):
+    _, _, err = script(models, "/show", "/set seed 4", "/set bitwise true", "/set temp 0.7", "/show")
+    said = [" ".join(line.split()) for line in err.splitlines()]
+    for line in ("drafter model", "draft-tokens 3", "bitwise off", "ngram-corpus none", "temp 0 (greedy)"):
+        assert line in said
+    assert {"seed not set", "seed 4", "bitwise on", "temp 0.7", "lora none", "accept coupled"} <= set(said)
+    assert not re.search(r"None|True|False|[(\[{]['\"]?[,)\]}]|=", err)
+    _, _, err = script(models, "/show", more=["--drafter", "auto"])
+    assert re.search(r"^drafter +auto \(ngram\+model\)$", err, re.MULTILINE)
+
+
+def test_alone_finds_a_bug_and_says_what_to_do(models, monkeypatch):
+    honest = RULES["coupled"]
+
+    def spoilt(draft, logits, sampler, rng):
+        verdict = honest(draft, logits, sampler, rng)
+        return replace(verdict, token=int(logits[verdict.accepted].argsort()[-2])) if draft.tokens else verdict
+
+    script_of = ("one", "two", "/alone")
+    assert script(models, *script_of)[0] == 0
+    monkeypatch.setitem(RULES, "coupled", spoilt)
+    code, _, err = script(models, *script_of)
+    assert code == 1 and "the answer is not the target's own: computed again" in err and "please report it" in err
+
+
+def test_alone_is_interrupted_while_it_compares(models, monkeypatch):
+    def interrupted(*_):
+        raise Interrupted
+
+    monkeypatch.setattr(Generation, "compared_with", interrupted)
+    code, _, err = script(models, "one", "/alone", "two", "/load none", "/alone")
+    assert "interrupted: the answers were not compared" in err and err.count("tokens/s, ") == 2
+    assert "there is no answer to compare with" in err and code == 2
+
+
 def test_what_is_wrong_is_told_and_the_chat_goes_on(models, tmp_path):
     wrong = ["/nope", "/set", "/set temp hot", "/set drafter magic", "/drafts maybe", "/alone", "/edit", "/save a/b"]
     code, _, err = script(models, *wrong, "/load none", f"/file {tmp_path}", "one", "x" * 4000, "two")
     assert err.count("specdec: ") == 11 and "Traceback" not in err and code == 1
-    assert len(re.findall("tokens read", err)) == 2
+    assert err.count("tokens/s, ") == 2
 
 
 def test_what_cannot_be_talked_with(models):
     assert_refused(call("chat"), 2, "has no chat template", "specdec run")
     assert_refused(call("chat", "-m", "/none.gguf", SPECDEC_DRAFTER="ngram"), 2, "there is no file")
     code, _, err = script(models, more=["--resume", "none"])
-    assert code == 2 and "no kept conversation" in err
+    assert code == 2 and "no saved conversation" in err
 
 
 def test_a_script_that_is_not_utf8(models):
@@ -105,7 +151,7 @@ def test_a_full_context(models):
     lines = [f"question {i} which is rather long" for i in range(12)]
     small = [*models[:-1], 256]
     code, _, err = script(small, *lines)
-    assert code == 0 and "are left out from here on" in err
+    assert code == 0 and "the model no longer sees the first" in err
     code, _, err = script(small, *lines, more=["--ctx-policy", "stop"])
     assert code == 1 and "fills the context of 256 tokens" in err
 
@@ -113,7 +159,7 @@ def test_a_full_context(models):
 def test_at_a_terminal(models):
     with at_terminal(*models) as terminal:
         terminal.read(until="Ctrl-D leaves")
-        enter(terminal, b"one", "tokens read")
+        enter(terminal, b"one", "tokens kept")
         prompted(terminal)
         terminal.press(b"/dra\t")
         terminal.read(until="/drafts")
@@ -121,8 +167,9 @@ def test_at_a_terminal(models):
         terminal.read(until="drafts are on")
         enter(terminal, b"/edit", "> one")
         terminal.press(b"\x7f\x7f\x7ftwo\x1b\rthree\r")
-        assert "two" in terminal.read(until="known")
+        assert "two" in terminal.read(until="three")
         prompted(terminal)
+        assert terminal.text.count("tokens kept") == 2
         terminal.press(b"half\x03")
         terminal.read(until="(Ctrl-D leaves)")
         prompted(terminal)

@@ -28,7 +28,7 @@ def test_a_grammar_and_a_regular_expression(tmp_path):
 
 def test_forced_tokens_are_told_apart_and_recorded(tmp_path):
     trace = tmp_path / "run.jsonl"
-    report = succeeded(*BOUND, "--trace", trace, FORCE_COLOR="1")
+    report = succeeded(*BOUND, "-v", "--trace", trace, FORCE_COLOR="1")
     assert "\x1b[3m" in report.stdout, "forced tokens are italic"
     assert "took no pass: the grammar left no other" in report.stderr
     steps = [json.loads(line) for line in trace.read_text().splitlines()[1:]]

@@ -60,6 +60,7 @@ def test_an_interrupt_while_the_margin_is_measured(monkeypatch):
         raise Interrupted
 
     monkeypatch.setattr(proof, "divergence", interrupted)
+    monkeypatch.setattr("specdec_cli.engine.session.first_difference", lambda *_: 3)
     result = told("run", PROMPT, "-n", 24, "-k", 3, "--baseline")
     assert result["baseline"] is None and result["completion_tokens"] == 24
 

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from terminal import Terminal
 
 from specdec_cli.cli.app import COMMANDS, load
 from specdec_cli.decoding.errors import SpecdecError
+from specdec_cli.decoding.types import NO_DRAFT
+from specdec_cli.drafters.ngram import NgramDrafter
+from specdec_cli.engine.contexts import Contexts
 
 SHORT = ("run", PROMPT, "-n", 12, "-k", 3)
 
@@ -103,6 +107,49 @@ def test_a_closed_stream(stream):
     args = ["bash", "-c", f'exec "$@" {stream}', "bash", *SPECDEC, "run", PROMPT, "-n", "4"]
     done = subprocess.run(args, capture_output=True, timeout=30, check=False)
     assert b"Traceback" not in done.stderr and done.returncode == 0
+
+
+# --- how many lines a report has ------------------------------------------------------------------------------------
+
+BUSY = "note: CPU busy: using 1 thread (-t sets it)"
+
+
+def reported(*args):
+    """The lines of a report in a pipe, without bars; their text."""
+    lines = succeeded("run", PROMPT, "-n", 24, *args, COLUMNS="120").stderr.splitlines()
+    return [line for line in lines if "tok/s " not in line], "\n".join(lines)
+
+
+@pytest.fixture(params=["quiet", "busy"])
+def machine(request, monkeypatch):
+    """Either quiet, or so busy that the target goes to one thread."""
+    opened = Contexts.open
+
+    def busy(self, *args):
+        opened(self, *args)
+        self.target.threads, self.target.loaded = 1, replace(self.target.loaded, threads=2)
+        self._note_threads()
+
+    if request.param == "busy":
+        monkeypatch.setattr(Contexts, "open", busy)
+    return request.param
+
+
+@pytest.mark.parametrize("flags", [(), ("--baseline",), ("--drafter", "none"), ("--temp", 0.8, "--seed", 3)], ids=str)
+def test_a_report_of_an_answer_without_drafts_has_two_lines(machine, flags, monkeypatch):
+    monkeypatch.setattr(NgramDrafter, "propose", lambda *_: NO_DRAFT)
+    lines, text = reported("-m", TARGET, "--drafter", "ngram", *flags)
+    assert len(lines) <= 2 and (BUSY in lines) == (machine == "busy") and "stopped at -n 24" in text
+    assert ("nothing was drafted" in text) == ("none" not in flags) and ("same text" in text) == ("--baseline" in flags)
+    assert not re.search(r"\d\.\d\dx", text) and "no draft model" not in text and "tok/s" not in text
+
+
+@pytest.mark.parametrize("flags", [(), ("--baseline",), ("-k", "auto"), ("--temp", 0.8, "--baseline")], ids=str)
+def test_a_report_has_three_lines_besides_its_bars(machine, flags):
+    lines, text = reported("-k", 3, *flags)
+    assert len(lines) <= 3 and (BUSY in lines) == (machine == "busy")
+    assert "draft tokens kept" in text and "stopped at -n 24" in text
+    assert ("text" in text or "distribution" in text) == ("--baseline" in flags)
 
 
 # --- terminals and colours -----------------------------------------------------------------------------------------

@@ -300,7 +300,7 @@ def drawn(run, folder):
 
 def test_a_picture(trace, tmp_path):
     picture, text = drawn(trace, tmp_path)
-    for part in (*TEXT.splitlines(), "kept", "corrected", "bonus", "acceptance", "big.gguf", "drafts"):
+    for part in (*TEXT.splitlines(), "kept", "corrected", "bonus", "acceptance", "big.gguf", "draft tokens kept"):
         assert part in text
     assert "<b>" not in picture and "&lt;b&gt;mended" in picture
     links = re.sub(r'xmlns="http://www\.w3\.org/2000/svg"', "", picture)

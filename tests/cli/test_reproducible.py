@@ -96,13 +96,13 @@ def files():
 
 
 def test_a_second_start_measures_nothing_unless_what_was_kept_cannot_be_used(monkeypatch, nothing_known):
-    assert re.search("times +load .*s, measuring .*s, first token ", run(TEXT, "-n", 8).stderr)
+    assert re.search("times +load .*s, measuring .*s, first token ", run(TEXT, "-n", 8, "-v").stderr)
     assert len(files()) == 2
     with monkeypatch.context() as patch:
         patch.setattr(costing, "pass_seconds", None)
         again = found(TEXT, "-n", 8)
         assert again["timing"]["measuring_s"] == 0 and again["notes"] == []
-        assert "measuring" not in run(TEXT, "-n", 8).stderr
+        assert "measuring" not in run(TEXT, "-n", 8, "-v").stderr
     path = kept_costs.path_of(TARGET, costing.place_of(1))
     for says, spoil in (("from another machine", {"machine": "a toaster"}), ("Expected", {"verify": {"1": -3}})):
         path.write_text(json.dumps({**json.loads(path.read_text()), **spoil}))

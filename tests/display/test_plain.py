@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from specdec_cli.decoding.divergence import Divergence
 from specdec_cli.decoding.metrics import Metrics, ModelMemory
 from specdec_cli.decoding.statistics import Interval, geometric_interval
-from specdec_cli.decoding.types import Done, Step, Token
+from specdec_cli.decoding.types import Done, LengthReason, Step, Token
 from specdec_cli.display.live import PlainDisplay
-from specdec_cli.display.run_report import RunRecord, run_details, run_report
+from specdec_cli.display.run_report import RunRecord, alone_line, run_details, run_report, turn_line
 from specdec_cli.display.terminal import SafeConsole, SafeStream
-from specdec_cli.engine.baseline import BaselineResult, where_drafting_does_not_pay
+from specdec_cli.engine.baseline import BaselineResult, why_nothing_was_drafted
 from specdec_cli.engine.config import Settings
 from specdec_cli.engine.generation import GenerationResult
 from specdec_cli.measure import hardware
@@ -68,13 +68,13 @@ def fixed_report():
 SETTINGS = RecordedSettings("m/a.gguf", "m/b.gguf", draft_tokens=3, temperature=0.0)
 
 
-def shown(metrics, *parts, **known):
+def shown(metrics, *parts, width=110, **known):
     """The report, and what -v adds to it."""
     target = ModelMemory("target", 4_700_000_000, 3_100_000_000, 512_000_000, 330_000_000)
     memory = [target, ModelMemory("draft", 400_000_000, 0, 64_000_000, 90_000_000)]
     known = {"settings": SETTINGS, "unmeasured": GenerationResult(Settings(), 0, []).unmeasured, **known}
     run = RunRecord(metrics, load_s=2.5, measuring_s=0.35, memory=memory, machine=["2 threads"], **known)
-    console = SafeConsole(file=StringIO(), width=110, _environ={})
+    console = SafeConsole(file=StringIO(), width=width, _environ={})
     console.print(*(part(run) for part in parts or [run_report]), sep="\n")
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
@@ -84,29 +84,37 @@ def shown(metrics, *parts, **known):
     [
         ("none", None),
         ("identical", BaselineResult(4.0, True, speedup=Interval(2.0, 1.75, 2.25, 6))),
-        ("tie", BaselineResult(16.0, False, Divergence(5, 4, 0.012, 0.03, "logits"))),
+        ("tie", BaselineResult(16.0, False, Divergence(5, 4, 0.012, 0.03, "logits"), differs_at=5)),
         ("sampled", BaselineResult(8.0, None)),
     ],
 )
 def test_report(name, baseline, snapshot):
-    parts = [run_report, run_details] if name == "none" else [run_report]
+    parts = [run_report, run_details] if name in ("none", "tie") else [run_report]
     snapshot(f"report_{name}.txt", shown(fixed_report(), *parts, baseline=baseline))
 
 
 @pytest.mark.parametrize(
     ("interval", "claim"),
     [
-        (Interval(1.8, 1.5, 2.1, 6), "1.80x faster than the target alone (1.50 to 2.10), same text"),
-        (Interval(0.8, 0.7, 0.9, 6), "slower than the target alone: 0.80x (0.70 to 0.90), same text"),
-        (Interval(1.02, 0.95, 1.08, 6), "as fast as the target alone, same text"),
-        (Interval(1.2, 0.9, 1.6, 6), "speedup unknown: the measurements differ too much, same text"),
-        (Interval(0.93, 0.85, 0.997, 6), "speedup unknown: the measurements differ too much, same text"),
+        (Interval(1.8, 1.5, 2.1, 6), "1.80x faster than the target alone (1.50 to 2.10)"),
+        (Interval(0.8, 0.7, 0.9, 6), "slower than the target alone: 0.80x (0.70 to 0.90)"),
+        (Interval(1.02, 0.95, 1.08, 6), "as fast as the target alone"),
+        (Interval(1.2, 0.9, 1.6, 6), "speedup unknown: the measurements differ too much"),
+        (Interval(0.93, 0.85, 0.997, 6), "speedup unknown: the measurements differ too much"),
     ],
 )
 def test_only_what_the_interval_allows_is_claimed(interval, claim):
-    assert shown(fixed_report(), baseline=BaselineResult(4.0, True, speedup=interval)).split("\n")[0] == claim
-    probed = BaselineResult(4.0, None, probes=5, speedup=interval)
-    assert shown(fixed_report(), baseline=probed).split("\n")[0] == claim.removesuffix(", same text")
+    """The speed comes first unless the bars show it."""
+    for baseline in (
+        BaselineResult(4.0, True, speedup=interval),
+        BaselineResult(4.0, None, probes=5, speedup=interval),
+    ):
+        headline = shown(fixed_report(), baseline=baseline).split("\n")[0]
+        same = ", same text" if baseline.identical else ""
+        assert headline in (f"{claim}{same}", f"8.0 tokens/s, {claim}{same}")
+        assert ("tokens/s" in headline) == (interval.mean != 1.8)
+    line = str(turn_line(fixed_report(), BaselineResult(4.0, None, probes=5, speedup=interval)))
+    assert (claim in line) == interval.excludes_one and ("x" in line) == interval.excludes_one
 
 
 @given(
@@ -127,22 +135,85 @@ def test_a_ratio_is_shown_only_for_drafts_and_with_an_interval_that_excludes_1(r
         bounds = [float(found) for found in re.findall(r"\((\d+\.\d\d) to (\d+\.\d\d)\)", text)[0]]
         assert bounds[0] > 1 or bounds[1] < 1
     else:
-        assert not shown_ratios and "█" not in text.partition("drafts ")[0]
+        assert not shown_ratios
     bars = re.findall(r"([\d,.]+) tok/s ([█▏▎▍▌▋▊▉]+)", text)
+    assert bool(bars) == bool(shown_ratios and interval.low <= 8 / alone <= interval.high)
     speeds = [float(speed.replace(",", "")) for speed, _ in bars]
     cells = [sum(" ▏▎▍▌▋▊▉█".index(cell) for cell in cells) for _, cells in bars]
     for speed, length in zip(speeds, cells, strict=True):
         assert length / max(cells) == pytest.approx(speed / max(speeds), abs=0.01)
 
 
-def test_where_nothing_was_drafted_there_is_no_ratio_but_advice():
+def undrafted(why=LengthReason.TOO_UNSURE, notes=()):
+    """An answer without drafts: its metrics, and why nothing was drafted."""
     metrics = Metrics.of(run(FakeTarget(Counting()), drafter=ScriptedDrafter([]), max_tokens=9))
-    metrics.ttft_s, metrics.total_s = 0.13, 1.13
+    metrics.ttft_s, metrics.total_s, metrics.notes = 0.13, 1.13, notes
+    metrics.history = [replace(step, why=why) for step in metrics.history]
+    return metrics, why_nothing_was_drafted(metrics.history, 1.62, "ngram")
+
+
+def test_where_nothing_was_drafted_the_report_says_why_and_claims_nothing():
+    metrics, why = undrafted()
     alone = {"settings": replace(SETTINGS, drafter="none"), "baseline": BaselineResult(4.0, True)}
-    assert shown(metrics, **alone).startswith("8.0 tokens/s, the target alone, same text\ntimes ")
-    advice = where_drafting_does_not_pay(1.62, "model")
-    text = shown(metrics, baseline=BaselineResult(4.0, True), advice=advice)
-    assert text.startswith("Drafting does not pay here (2 tokens cost 1.6x one): the target ran alone. Try --drafter")
-    assert "specdec tune --what-if rtx-4090\n  alone           8.0 tok/s\n" in text and "2.00x" not in text
-    assert "(2 tokens cost 29.0x one: is the machine busy?)" in where_drafting_does_not_pay(29, "model")
-    assert "cost" not in where_drafting_does_not_pay(None, "ngram") and "rtx-4090" in hardware.names()
+    assert shown(metrics, **alone).startswith("8.0 tokens/s, the target alone, same text\nstopped at -n 9; ")
+    text = shown(metrics, baseline=BaselineResult(4.0, True), undrafted=why)
+    assert text.startswith("8.0 tokens/s, nothing was drafted (2 tokens cost 1.6x one), same text\n")
+    assert "2.00x" not in text and "█" not in text
+    assert "--what-if rtx-4090" in shown(metrics, run_details, undrafted=why) and "rtx-4090" in hardware.names()
+    assert undrafted(LengthReason.NONE)[1] == "nothing in the text repeats"
+    reasons = [why_nothing_was_drafted(metrics.history, ratio, "model") for ratio in (29, 0.9, None)]
+    assert reasons == ["2 tokens cost 29.0x one; is the machine busy?", *["it doesn't pay here"] * 2]
+    assert why_nothing_was_drafted([], 1.6, "model") == ""
+
+
+BUSY = "CPU busy: using 1 thread (-t sets it)"
+SMALL = RecordedSettings("SmolLM2-135M-Instruct.Q4_1.gguf", drafter="ngram", draft_tokens="auto", temperature=0.0)
+SAMPLED = replace(SMALL, temperature=0.8, seed=7)
+TIE = BaselineResult(4.0, False, Divergence(5, 4, 0.012, 0.03, "logits"), Interval(2.0, 1.75, 2.25, 6), differs_at=5)
+
+
+@pytest.mark.parametrize("notes", [(), (BUSY,)], ids=["quiet", "busy"])
+@pytest.mark.parametrize("baseline", [None, BaselineResult(4.0, True)], ids=["alone", "baseline"])
+@pytest.mark.parametrize("settings", [SMALL, SAMPLED], ids=["greedy", "sampled"])
+def test_a_report_of_an_answer_without_drafts_has_two_lines(notes, baseline, settings):
+    metrics, why = undrafted(notes=notes)
+    text = shown(metrics, settings=settings, baseline=baseline, undrafted=why)
+    assert text.count("\n") <= 2 and "nothing was drafted" in text and "stopped at -n 9" in text
+    assert (baseline is not None) == ("same text" in text) and all(note in text for note in notes)
+    assert "x one" in text and not re.search(r"\d\.\d\dx", text)
+    assert settings.seed is None or "seed" in text
+    if baseline is None and settings is SMALL:
+        assert shown(metrics, settings=settings, undrafted=why, width=80).count("\n") == 2
+
+
+@pytest.mark.parametrize("notes", [(), (BUSY,)], ids=["quiet", "busy"])
+@pytest.mark.parametrize("baseline", [None, TIE, replace(TIE, identical=True, divergence=None, differs_at=None)])
+def test_a_report_has_three_lines_besides_its_bars(notes, baseline):
+    metrics = fixed_report()
+    metrics.notes = notes
+    text = shown(metrics, settings=SAMPLED, baseline=baseline)
+    lines = [line for line in text.splitlines() if "█" not in line]
+    assert len(lines) <= 3 and text.count("█ ") + text.count("█\n") in (0, 2)
+    assert all(part in text for part in ("4 of 6 draft tokens kept (67%)", "stopped at -n 9", "seed", *notes))
+
+
+def test_the_line_under_an_answer_in_a_chat():
+    metrics = fixed_report()
+    assert str(turn_line(metrics, None)) == "8.0 tokens/s, 67% of 6 draft tokens kept, stopped at -n"
+    assert str(turn_line(undrafted()[0], None)) == "8.0 tokens/s, nothing was drafted, stopped at -n"
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        (BaselineResult(4.0, True), "same text as with drafts, token for token; 4.0 tokens/s alone, 8.0 with drafts"),
+        (TIE, "another text from token 6 on: rounding, proved: "),
+        (replace(TIE, divergence=None), "another text from token 6 on: can't be explained: "),
+        (BaselineResult(4.0, None), "sampled again: "),
+    ],
+)
+def test_alone_says_whether_the_text_is_the_same_and_why_not_and_claims_no_ratio(found, line):
+    assert str(alone_line(fixed_report(), found)).startswith(line)
+    assert "2.00x" not in str(alone_line(fixed_report(), found))
+    same = "same text, token for token; nothing was drafted"
+    assert str(alone_line(undrafted()[0], BaselineResult(4.0, True))) == same

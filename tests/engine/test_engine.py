@@ -10,7 +10,7 @@ from engines import loaded
 from tiny import write
 
 import specdec_cli
-from specdec_cli import Done, Prefill, SamplingParams, SpecdecError, SpeculativeConfig, Step, UsageError, load
+from specdec_cli import Done, Prefill, SamplingParams, SpecdecError, SpeculativeConfig, Step, load
 from specdec_cli.engine import contexts
 
 PROMPT = "def median(values):\n"
@@ -212,12 +212,15 @@ def test_a_stream_whose_engine_was_closed_or_reopened_ends_with_an_error():
         session.generate("x")
 
 
-def test_no_baseline_for_an_answer_that_went_by_what_was_read(session):
+def test_a_baseline_of_an_answer_that_reused_a_cache_reuses_as_much(session):
     session.generate(PROMPT, SHORT)
     answer = session.start(PROMPT, SHORT)
     list(answer)
-    with pytest.raises(UsageError, match="reused a KV cache"):
-        answer.measure_baseline()
+    own = answer.alone()
+    list(own)
+    assert own.result.cached_tokens == answer.result.cached_tokens > 0
+    answer.measure_baseline()
+    assert answer.result.baseline.identical and not answer.result.baseline.probes
 
 
 def test_threads_stay_as_they_are_while_passes_must_agree():
