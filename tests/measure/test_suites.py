@@ -140,9 +140,9 @@ def test_the_suffix_says_how_a_file_is_read(write, name, content, prompts):
 # Errors
 
 MALFORMED = {
-    "empty text": ("a.txt", "", "holds no prompts"),
-    "empty YAML": ("a.yaml", "", "holds no prompts"),
-    "empty YAML list": ("a.yaml", "prompts: []\n", "holds no prompts"),
+    "empty text": ("a.txt", "", "has no prompts"),
+    "empty YAML": ("a.yaml", "", "has no prompts"),
+    "empty YAML list": ("a.yaml", "prompts: []\n", "has no prompts"),
     "not UTF-8": ("a.txt", b"caf\xe9\n", "a.txt is not UTF-8 text: byte 0xe9 at 3"),
     "JSON syntax": ("a.jsonl", ROW + "\n{'prompt': 1}\n", "a.jsonl, line 3 is not JSON: Expecting property name"),
     "JSON too deep": ("a.jsonl", "[" * 100_000, "a.jsonl, line 1 is not JSON"),
@@ -190,7 +190,7 @@ def test_an_unknown_key_in_a_suite(write, content, wrong, right):
 
 @pytest.mark.parametrize("source", ["", "a\0b", "x" * 5000])
 def test_what_cannot_be_opened(source):
-    assert "cannot read the prompts" in str(refused(source))
+    assert "can't read the prompts" in str(refused(source))
 
 
 def test_a_file_too_large_is_not_read(write, monkeypatch):
